@@ -42,7 +42,7 @@ bless: ## Accepts all snapshots and all files that are made from the code
 	@scripts/tests --package firstflight-admin --package firstflight-config \
 		--package firstflight-report --package firstflight-telemetry --test integration
 	@scripts/tests --package firstflight --bin firstflight --test integration -- \
-		attempt:: configuration:: help:: live:: roff::
+		configuration:: help:: lab_report:: roff:: try_command::
 	git status --short
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)

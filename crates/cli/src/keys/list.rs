@@ -233,7 +233,7 @@ fn table(rows: &[Vec<String>]) -> String {
 /// Shortens a text to `max` characters, with an ellipsis.
 fn truncated(text: &str, max: usize) -> String {
     match text.chars().count() > max {
-        true => text.chars().read_for_use(max - 1).chain(['…']).collect(),
+        true => text.chars().take(max - 1).chain(['…']).collect(),
         false => text.to_owned(),
     }
 }

@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use firstflight_lab::{ExploreSession, ExploreConfig, ObservedConnection};
 
-use super::report::{LabReport, ReportFormat};
+use super::lab_report::{LabReport, ReportFormat};
 use super::{LabArgs, RunDirectory, backend, enter, select};
 use crate::axes::seed_from_clock;
 use crate::results;

@@ -8,6 +8,8 @@ use nix::unistd::geteuid;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use serde_json::Value;
 
+use firstflight_testkit::skipped_without;
+
 use crate::support::chromium::Browser;
 use crate::support::firefox::{Firefox, INSECURE};
 use crate::support::program::{Ended, PAGE, Serve, firstflight, run, site, text, until};
@@ -52,7 +54,7 @@ fn forge(dir: &Path, names: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn serve_fetch_and_curl_without_a_certificate_from_outside() {
+fn serve_fetch_and_curl_with_a_development_certificate() {
     let site = site();
     let dir = site.path();
     let server = serve(dir);
@@ -87,7 +89,7 @@ fn serve_fetch_and_curl_without_a_certificate_from_outside() {
 }
 
 #[test]
-fn a_key_that_others_may_read_is_not_used_and_not_believed() {
+fn a_key_that_others_may_read_is_neither_used_nor_trusted() {
     let site = site();
     let dir = site.path();
     serve(dir).stop();
@@ -107,7 +109,10 @@ fn a_key_that_others_may_read_is_not_used_and_not_believed() {
 }
 
 #[test]
-fn a_running_server_has_a_new_certificate_before_the_old_one_ends() {
+fn a_development_certificate_is_renewed_before_it_expires() {
+    if skipped_without(&["faketime"]) {
+        return;
+    }
     let site = site();
     let dir = site.path();
     let clock = dir.join("clock");
@@ -145,7 +150,7 @@ fn a_running_server_has_a_new_certificate_before_the_old_one_ends() {
 }
 
 #[test]
-fn a_check_makes_no_authority() {
+fn serve_check_creates_no_authority() {
     let site = site();
     let dir = site.path();
     let root = dir.join("root");
@@ -157,7 +162,7 @@ fn a_check_makes_no_authority() {
 }
 
 #[test]
-fn rfc5280_4_2_1_10_its_key_signs_for_nobody_on_the_internet() {
+fn rfc5280_4_2_1_10_name_constraints_exclude_public_names() {
     let site = site();
     let dir = site.path();
     serve(dir).stop();
@@ -193,7 +198,10 @@ fn rfc5280_4_2_1_10_its_key_signs_for_nobody_on_the_internet() {
 }
 
 #[test]
-fn chromium_believes_it_once_told_and_not_beyond_its_bounds() {
+fn chromium_trusts_it_after_installation_within_its_name_constraints() {
+    if skipped_without(&["chromium"]) {
+        return;
+    }
     let site = site();
     let dir = site.path();
     let server = serve(dir);
@@ -223,7 +231,10 @@ fn chromium_believes_it_once_told_and_not_beyond_its_bounds() {
 }
 
 #[test]
-fn firefox_believes_it_once_told_and_not_beyond_its_bounds() {
+fn firefox_trusts_it_after_installation_within_its_name_constraints() {
+    if skipped_without(&["firefox-esr"]) {
+        return;
+    }
     let site = site();
     let dir = site.path();
     let server = serve(dir);
@@ -265,7 +276,7 @@ ls "$1/local"
 "#;
 
 #[test]
-fn the_system_believes_it_once_told() {
+fn the_system_trusts_it_after_installation() {
     let site = site();
     let dir = site.path();
     let server = serve(dir);

@@ -30,7 +30,7 @@ fn refused(dir: &Path, arguments: &[&str], code: i32, expected: &[&str]) {
 }
 
 #[test]
-fn certificates_and_keys() {
+fn invalid_certificates_and_keys() {
     let site = site();
     let dir = site.path();
     certificate(dir);
@@ -53,7 +53,7 @@ fn certificates_and_keys() {
 }
 
 #[test]
-fn addresses_and_content() {
+fn invalid_addresses_and_content() {
     let site = site();
     let dir = site.path();
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -71,7 +71,7 @@ fn addresses_and_content() {
 }
 
 #[test]
-fn configurations() {
+fn invalid_configurations() {
     let site = site();
     let dir = site.path();
     for (content, expected) in [
@@ -107,7 +107,7 @@ fn configurations() {
 }
 
 #[test]
-fn a_lab_that_stays_up() {
+fn invalid_flags_of_lab_serve() {
     let site = site();
     let dir = site.path();
     let lab = |arguments: &[&str], expected: &[&str]| {
@@ -131,7 +131,7 @@ fn a_lab_that_stays_up() {
 }
 
 #[test]
-fn ticket_keys() {
+fn unusable_ticket_keys() {
     let site = site();
     let dir = site.path();
     let new = ["keys", "new", "keys"];
@@ -157,7 +157,7 @@ fn ticket_keys() {
 
 /// The jar is not for this call, or not whole: it says so and leaves the jar as it is.
 #[test]
-fn session_jars() {
+fn unusable_session_jars() {
     let site = site();
     let dir = site.path();
     let server = Serve::files(dir, &[]);
@@ -209,7 +209,7 @@ fn closes_after(response: &'static [u8]) -> u16 {
 }
 
 #[test]
-fn servers_that_close_in_the_middle() {
+fn servers_that_close_during_an_exchange() {
     let site = site();
     let dir = site.path();
     let https = |response: &'static [u8]| format!("https://127.0.0.1:{}/", closes_after(response));
@@ -224,7 +224,7 @@ fn servers_that_close_in_the_middle() {
 }
 
 #[test]
-fn a_server_that_closes_in_the_middle_costs_the_jar_nothing_else() {
+fn a_failed_handshake_does_not_change_the_jar() {
     let site = site();
     let dir = site.path();
     let server = Serve::files(dir, &[]);
@@ -248,7 +248,7 @@ fn noise(seed: u32) -> impl Iterator<Item = u8> {
 }
 
 #[test]
-fn a_megabyte_of_noise_as_client_hello() {
+fn a_megabyte_of_random_bytes_as_client_hello() {
     let site = site();
     let dir = site.path();
     let server = Serve::files(dir, &[]);
@@ -278,7 +278,7 @@ fn a_megabyte_of_noise_as_client_hello() {
 }
 
 #[test]
-fn plans_for_the_lab() {
+fn invalid_flags_of_the_lab() {
     let site = site();
     let dir = site.path();
     let lab =

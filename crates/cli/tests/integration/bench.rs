@@ -23,7 +23,7 @@ fn record(dir: &Path) -> Value {
 }
 
 #[test]
-fn each_kind_is_driven_and_counted_by_what_tls_says() {
+fn each_kind_of_handshake_is_driven_and_counted() {
     let site = site();
     let serve = Serve::files(site.path(), &[]);
     let url = format!("https://{}/", serve.address);
@@ -52,7 +52,7 @@ fn each_kind_is_driven_and_counted_by_what_tls_says() {
 }
 
 #[test]
-fn an_open_loop_says_what_was_asked_for() {
+fn an_open_loop_reports_the_requested_rate() {
     let site = site();
     let serve = Serve::files(site.path(), &[]);
     let url = format!("https://{}/", serve.address);
@@ -67,7 +67,7 @@ fn an_open_loop_says_what_was_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_driven_is_said_at_once() {
+fn unsupported_load_flags_are_refused_at_once() {
     let site = site();
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let url = format!("https://{closed}/");
@@ -89,7 +89,7 @@ fn what_cannot_be_driven_is_said_at_once() {
 }
 
 #[test]
-fn connection_by_connection() {
+fn connections_are_measured_one_by_one() {
     let site = site();
     let serve = Serve::files(site.path(), &[]);
     let url = format!("https://{}/", serve.address);
@@ -122,7 +122,7 @@ fn connection_by_connection() {
 }
 
 #[test]
-fn without_the_right_to_capture_the_kernel_is_the_witness() {
+fn without_capture_permission_the_kernel_is_the_witness() {
     let site = site();
     fs::set_permissions(site.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = site.path().join("firstflight");
@@ -153,7 +153,7 @@ fn without_the_right_to_capture_the_kernel_is_the_witness() {
 }
 
 #[test]
-fn the_kernel_may_be_chosen_as_witness() {
+fn witness_kernel_is_used_on_request() {
     let site = site();
     let serve = Serve::files(site.path(), &[]);
     let url = format!("https://{}/", serve.address);

@@ -38,7 +38,7 @@ const CBC: &str = "ECDHE-RSA-AES128-SHA";
 const STATIC: &str = "AES128-GCM-SHA256";
 
 #[test]
-fn by_default_there_is_forward_secrecy_and_aead() {
+fn default_ciphers_have_forward_secrecy_and_aead() {
     let site = site();
     let server = serve(site.path(), "");
     for good in [GCM, "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-CHACHA20-POLY1305"] {
@@ -51,7 +51,7 @@ fn by_default_there_is_forward_secrecy_and_aead() {
 }
 
 #[test]
-fn rfc9113_appendix_a_older_ones_come_with_a_list_and_without_http2() {
+fn rfc9113_appendix_a_older_ciphers_need_configuration_and_exclude_http2() {
     let site = site();
     let server = serve(site.path(), "ciphers = \"ECDHE+AESGCM:ECDHE+CHACHA20:ALL\"\n");
     for old in [CBC, STATIC, "AES128-SHA"] {

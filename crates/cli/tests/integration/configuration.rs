@@ -38,7 +38,7 @@ fn check_prints_what_would_be_served() {
 }
 
 #[test]
-fn check_warns_of_a_private_key_that_others_may_read() {
+fn check_warns_about_a_private_key_that_others_may_read() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let certificate = "certificate = \"cert.pem\"\nkey = \"key.pem\"\n";
@@ -63,7 +63,7 @@ fn check_warns_of_a_private_key_that_others_may_read() {
 }
 
 #[test]
-fn the_configuration_in_force_is_printed_and_can_be_read_again() {
+fn the_effective_configuration_is_printed_and_can_be_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     configured(dir, "[limits]\nstreams = 7\nidle_timeout = \"5s\"\n");
@@ -90,7 +90,7 @@ fn the_configuration_in_force_is_printed_and_can_be_read_again() {
 }
 
 #[test]
-fn a_file_alone_says_what_is_served() {
+fn a_configuration_file_is_enough_to_serve() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     configured(
@@ -107,7 +107,7 @@ fn a_file_alone_says_what_is_served() {
 }
 
 #[test]
-fn all_that_is_wrong_is_said_with_its_line() {
+fn all_errors_of_a_file_are_reported_with_their_lines() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     configured(dir, "[limits]\nstreems = 7\n[log]\nformat = \"xml\"\n");
@@ -123,7 +123,7 @@ fn all_that_is_wrong_is_said_with_its_line() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_where_to_give_it() {
+fn missing_settings_are_named_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     for (args, expected) in [

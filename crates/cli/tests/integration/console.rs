@@ -9,12 +9,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use firstflight_testkit::skipped_without;
+
 use crate::support::chromium::Browser;
 use crate::support::program::{Ended, PAGE, Serve, fetch, firstflight, run, site, text, until};
 use crate::support::recorder::{Recorder, resend};
 
 #[test]
-fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {
+fn the_console_shows_0_rtt_and_a_blocked_replay() {
+    if skipped_without(&["chromium"]) {
+        return;
+    }
     let site = site();
     let (server, console) = with_console(site.path(), "");
     let recorder = Recorder::start(server.address);
@@ -51,7 +56,10 @@ fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {
 }
 
 #[test]
-fn without_a_script_the_page_is_a_snapshot() {
+fn without_scripts_the_console_is_a_snapshot() {
+    if skipped_without(&["chromium"]) {
+        return;
+    }
     let site = site();
     let (_server, console) = with_console(site.path(), "");
     let mut browser = Browser::open(site.path(), "");
@@ -63,7 +71,10 @@ fn without_a_script_the_page_is_a_snapshot() {
 }
 
 #[test]
-fn a_page_whose_name_was_rebound_sees_nothing() {
+fn a_page_with_a_rebound_name_reads_nothing_from_the_console() {
+    if skipped_without(&["chromium"]) {
+        return;
+    }
     let site = site();
     let (_server, console) = with_console(site.path(), "");
     let mut browser = Browser::open(site.path(), "MAP rebound.example 127.0.0.1");
@@ -77,7 +88,10 @@ fn a_page_whose_name_was_rebound_sees_nothing() {
 }
 
 #[test]
-fn a_browser_logs_in_by_the_token_and_no_script_sees_how() {
+fn a_browser_logs_in_with_the_token_and_scripts_cannot_read_it() {
+    if skipped_without(&["chromium"]) {
+        return;
+    }
     let site = site();
     let token = write_token(site.path());
     let (_server, console) = with_console(site.path(), "token_file = \"admin.token\"\n");
@@ -100,7 +114,7 @@ fn a_browser_logs_in_by_the_token_and_no_script_sees_how() {
 }
 
 #[test]
-fn no_secret_is_in_any_answer() {
+fn no_response_contains_a_secret() {
     let site = site();
     let dir = site.path();
     let keys = dir.join("keys");
@@ -125,7 +139,7 @@ fn no_secret_is_in_any_answer() {
 }
 
 #[test]
-fn an_admin_address_for_all_without_a_token_is_refused() {
+fn an_admin_listener_on_all_addresses_needs_a_token() {
     let site = site();
     let config = site.path().join("config.toml");
     fs::write(&config, "[admin]\naddress = \"0.0.0.0:0\"\n").unwrap();
@@ -140,7 +154,7 @@ fn an_admin_address_for_all_without_a_token_is_refused() {
 /// Connections that nobody has to prove anything for, some silent after half a head, some asking
 /// again and again.
 #[test]
-fn a_probe_is_answered_while_strangers_hold_all_connections() {
+fn probes_get_responses_while_other_clients_hold_all_connections() {
     let site = site();
     let token = write_token(site.path());
     for more in ["", "token_file = \"admin.token\"\n"] {

@@ -30,13 +30,13 @@ const STEPS: [&str; 7] = [
     "has the register and the UDP sockets",
 ];
 
-/// Names the step for [`plays_a_new_process_that_dies`].
+/// Names the step for [`simulated_successor_that_dies`].
 const STEP: &str = "TEST_SUCCESSOR_DIES";
 
 /// Not a test by itself: what the server in the test below starts in the program's place. Says what
 /// a new process says, up to a step, and is killed there.
 #[test]
-fn plays_a_new_process_that_dies() {
+fn simulated_successor_that_dies() {
     let Ok(step) = env::var(STEP) else { return };
     let dies_if = |now: &str| {
         if step == now {
@@ -71,7 +71,7 @@ fn plays_a_new_process_that_dies() {
 /// Programs that play it, one for each step. Written before anything starts: a program cannot be
 /// executed while some process has it open for writing.
 fn players(dir: &Path) -> Vec<PathBuf> {
-    let name = "succession::plays_a_new_process_that_dies";
+    let name = "failed_upgrades::simulated_successor_that_dies";
     let test = env::current_exe().unwrap();
     let write = |(number, step): (usize, &&str)| {
         let path = dir.join(format!("player-{number}"));
@@ -96,7 +96,7 @@ fn is_page(ended: &Ended) -> bool {
 }
 
 #[test]
-fn http3_is_served_again_wherever_the_new_process_dies() {
+fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
     let (dir, home) = (site(), tempfile::tempdir().unwrap());
     let dir = dir.path();
     certify(dir);

@@ -72,7 +72,7 @@ fn assert_plain(ended: &Ended) {
 }
 
 #[test]
-fn the_reason_of_a_quic_server_is_text() {
+fn the_close_reason_of_a_quic_server_is_escaped() {
     let site = site();
     let dir = site.path();
     // PROTOCOL_VIOLATION, and the TLS alert internal_error.
@@ -89,7 +89,7 @@ fn the_reason_of_a_quic_server_is_text() {
 }
 
 #[test]
-fn header_fields_are_text_and_bodies_are_what_they_are() {
+fn header_fields_are_escaped_and_bodies_are_not() {
     let site = site();
     let dir = site.path();
     let url = responds_with(response());
@@ -107,7 +107,7 @@ fn header_fields_are_text_and_bodies_are_what_they_are() {
 }
 
 #[test]
-fn a_terminal_gets_heads_without_commands() {
+fn a_terminal_gets_heads_without_control_sequences() {
     let site = site();
     let dir = site.path();
     let head = [b"HTTP/1.1 204 No\r\nX-Words: ", FIELD, b"\r\n\r\n"].concat();
@@ -118,7 +118,7 @@ fn a_terminal_gets_heads_without_commands() {
 }
 
 #[test]
-fn a_users_agent_is_text_in_the_log() {
+fn a_user_agent_is_escaped_in_the_log() {
     let site = site();
     let dir = site.path();
     let server = Serve::files(dir, &[]);
@@ -142,7 +142,7 @@ const RETRY_ABOVE: usize = 100;
 const MEMORY_KIB: u64 = 32 * 1024;
 
 #[test]
-fn forged_initial_packets_neither_fill_the_memory_nor_shut_the_honest_out() {
+fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
     let dir = site();
     let config = dir.path().join("config.toml");
     fs::write(&config, format!("[http3]\nretry_above = {RETRY_ABOVE}\n")).unwrap();

@@ -40,7 +40,7 @@ fn local(port: impl std::fmt::Display) -> String {
 }
 
 #[test]
-fn our_server_full_resumed_and_early_with_a_token_from_the_second_call_on() {
+fn firstflight_full_resumed_and_early_with_a_token_from_the_second_call_on() {
     let site = site();
     let dir = site.path();
     let server = Serve::files(dir, &[]);
@@ -68,7 +68,7 @@ fn our_server_full_resumed_and_early_with_a_token_from_the_second_call_on() {
 
 /// Keys of the process alone die with it: the request is refused as early data, and arrives once.
 #[test]
-fn early_data_that_a_server_with_other_keys_refuses_arrives_once() {
+fn early_data_refused_by_a_server_with_other_keys_arrives_once() {
     let site = site();
     let dir = site.path();
     let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
@@ -97,7 +97,7 @@ fn early_data_that_a_server_with_other_keys_refuses_arrives_once() {
 }
 
 #[test]
-fn without_http3_at_the_server_tcp_wins_and_http3_alone_fails() {
+fn without_http3_at_the_server_tcp_wins_and_http3_only_fails() {
     let site = site();
     let dir = site.path();
     let server = Serve::files(dir, &["--no-http3"]);
@@ -120,7 +120,7 @@ fn without_http3_at_the_server_tcp_wins_and_http3_alone_fails() {
 }
 
 #[test]
-fn quic_wins_at_our_server_and_its_secrets_are_logged() {
+fn quic_wins_the_race_and_its_secrets_are_logged() {
     let site = site();
     let dir = site.path();
     let server = Serve::files(dir, &[]);

@@ -62,7 +62,10 @@ fn openssl_full_resumed_and_early() {
 /// A store that was just started has not recorded for long enough for its word to count. The
 /// server knows that only once it has asked, with the ClientHello in its hands.
 #[test]
-fn openssl_is_refused_by_tls_when_the_store_says_so_late() {
+fn openssl_early_data_is_refused_when_the_store_responds_late() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
     let site = site();
     let dir = site.path();
     let store = StoreProcess::redis(StoreListen::Unix);

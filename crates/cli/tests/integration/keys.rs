@@ -48,7 +48,7 @@ fn list_shows_a_rotation() {
 
 /// A ring that nobody has rotated in time: it works, and a monitor hears of it.
 #[test]
-fn list_exits_with_1_where_something_has_to_be_done() {
+fn list_exits_with_1_if_something_must_be_done() {
     let site = site();
     let dir = site.path();
     done(dir, &["new", "ring"]);
@@ -61,7 +61,7 @@ fn list_exits_with_1_where_something_has_to_be_done() {
 }
 
 #[test]
-fn export_writes_once_and_says_so() {
+fn export_writes_only_changes() {
     let site = site();
     let dir = site.path();
     done(dir, &["new", "ring"]);
@@ -79,7 +79,7 @@ fn export_writes_once_and_says_so() {
 /// The command runs at the start and once a change, is tried again when it fails, and SIGTERM ends
 /// it all. The source may be away for a while.
 #[test]
-fn watch_follows_and_runs_its_command() {
+fn watch_exports_changes_and_runs_its_command() {
     let site = site();
     let dir = site.path();
     done(dir, &["new", "ring"]);
@@ -139,7 +139,7 @@ fn key_encryption_files_are_made_and_rotated() {
 }
 
 #[test]
-fn the_configuration_says_where_the_keys_are() {
+fn keys_are_found_by_the_configuration_file() {
     let site = site();
     let dir = site.path();
     done(dir, &["new", "ring"]);

@@ -199,7 +199,7 @@ fn envoy(dir: &Path) -> Peer {
 const TYPES: &str = "type.googleapis.com/envoy.extensions";
 
 #[test]
-fn nginx_goes_on_through_a_rotation() {
+fn nginx_keeps_sessions_through_a_rotation() {
     if skipped_without(&["nginx"]) {
         return;
     }
@@ -207,7 +207,7 @@ fn nginx_goes_on_through_a_rotation() {
 }
 
 #[test]
-fn haproxy_goes_on_through_a_rotation() {
+fn haproxy_keeps_sessions_through_a_rotation() {
     if skipped_without(&["haproxy"]) {
         return;
     }
@@ -215,7 +215,7 @@ fn haproxy_goes_on_through_a_rotation() {
 }
 
 #[test]
-fn envoy_goes_on_through_a_rotation() {
+fn envoy_keeps_sessions_through_a_rotation() {
     if skipped_without(&["envoy"]) {
         return;
     }

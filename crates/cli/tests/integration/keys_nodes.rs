@@ -141,7 +141,7 @@ impl Bao {
 
 #[test]
 fn openbao_replaces_the_key_encryption_key_under_running_servers() {
-    if skipped_without(&["bao"]) {
+    if skipped_without(&["bao", "redis-server"]) {
         return;
     }
     let cluster = Cluster::start();

@@ -107,14 +107,14 @@ fn check(record: &Value) {
 }
 
 #[test]
-fn round_trips_are_those_of_the_protocols() {
+fn round_trips_are_those_that_the_protocols_need() {
     let dir = tempfile::tempdir().unwrap();
     check(&record(&mut Command::new("env"), Path::new(PROGRAM), dir.path()));
 }
 
 /// Where the tests run as a user anyway, the test above has said it already.
 #[test]
-fn needs_no_root() {
+fn the_lab_needs_no_root() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = dir.path().join("firstflight");
@@ -157,7 +157,7 @@ fn bash(script: &str, server: &str, dir: &Path) -> Ended {
 }
 
 #[test]
-fn a_change_is_measured_and_compared_with_what_was_before() {
+fn the_example_workflow_measures_and_compares_with_main() {
     let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
     let text = fs::read_to_string(WORKFLOW).unwrap();
     let workflow = Yaml::load_from_str(&text).unwrap();
@@ -201,7 +201,7 @@ fn a_change_is_measured_and_compared_with_what_was_before() {
 }
 
 #[test]
-fn finds_what_the_lab_needs_and_says_how_to_mend_the_rest() {
+fn doctor_finds_what_the_lab_needs_and_how_to_fix_the_rest() {
     let home = site();
     let ended = run(firstflight(home.path()).args(["doctor", "--json"]));
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -222,7 +222,7 @@ fn finds_what_the_lab_needs_and_says_how_to_mend_the_rest() {
 }
 
 #[test]
-fn says_it_in_lines_that_fit() {
+fn doctor_prints_lines_of_at_most_100_columns() {
     let home = site();
     let ended = run(firstflight(home.path()).arg("doctor"));
     assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{}", ended.out);

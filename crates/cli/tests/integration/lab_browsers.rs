@@ -133,7 +133,7 @@ fn an_interrupted_run_leaves_no_browser_behind() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_in_a_sentence() {
+fn invalid_flags_are_refused_with_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, words) in [
         (&["--browser", "firefox", "--experiment", "get"][..], "cannot be used with"),

@@ -11,6 +11,8 @@ use std::thread;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use firstflight_testkit::skipped_without;
+
 use crate::support::program::{Ended, PROGRAM, Running, TEST_TIMEOUT, fields, run, until};
 
 /// A lab that is up, ended with its guard.
@@ -183,13 +185,19 @@ fn opens_decrypted(capture: &Path) {
 
 #[test]
 fn a_lab_stays_up_and_can_be_entered() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     explore_lab(&User::this(dir.path()));
 }
 
 /// Where the tests run as a user anyway, the test above has said it already.
 #[test]
-fn it_is_entered_without_root() {
+fn a_lab_is_entered_without_root() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
     if nix::unistd::geteuid().is_root() {
         let dir = tempfile::tempdir().unwrap();
         explore_lab(&User::ordinary(dir.path()));
@@ -197,7 +205,7 @@ fn it_is_entered_without_root() {
 }
 
 #[test]
-fn a_browser_is_started_inside() {
+fn a_browser_starts_inside_the_lab() {
     let dir = tempfile::tempdir().unwrap();
     let user = User::this(dir.path());
     let lab = Lab::start(&user, &["--server", "firstflight", "--captures", "none", "--rtt", "20"]);
@@ -214,7 +222,7 @@ fn a_browser_is_started_inside() {
 }
 
 #[test]
-fn a_lab_ends_by_itself_and_by_sigterm() {
+fn a_lab_ends_after_its_time_and_on_sigterm() {
     let dir = tempfile::tempdir().unwrap();
     let user = User::this(dir.path());
     let mut command = user.command();

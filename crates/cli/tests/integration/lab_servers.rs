@@ -133,20 +133,20 @@ fn nginx_executes_replays() {
 
 /// 2.6 waits for the client's Finished; later versions may not.
 #[test]
-fn haproxy_takes_early_data() {
+fn haproxy_accepts_early_data() {
     let replayed = measure(&Expected { name: "haproxy", ..OVER_TCP });
     assert!(replayed[0].is_some());
 }
 
 #[test]
-fn h2o_takes_no_early_data() {
+fn h2o_accepts_no_early_data() {
     let replayed = measure(&Expected { name: "h2o", early_data: false, ..OVER_TCP });
     assert_eq!(replayed, [None, None]);
 }
 
 /// Over QUIC it executes a copy as soon as it has forgotten the original's connection.
 #[test]
-fn caddy_executes_copies_over_quic_and_has_no_fast_open() {
+fn caddy_executes_replays_over_quic_and_has_no_fast_open() {
     let expected = Expected { name: "caddy", early_data: false, fast_open: false, quic: true };
     let replayed = measure(&expected);
     assert_eq!(replayed[0], None);
@@ -154,7 +154,7 @@ fn caddy_executes_copies_over_quic_and_has_no_fast_open() {
 }
 
 #[test]
-fn envoy_takes_early_data_over_quic_alone() {
+fn envoy_accepts_early_data_over_quic_only() {
     let expected = Expected { name: "envoy", early_data: false, fast_open: true, quic: true };
     let home = Home::new();
     // It lies in the home of whoever ran `make deps-test`, where nobody may not look.
@@ -163,7 +163,7 @@ fn envoy_takes_early_data_over_quic_alone() {
 }
 
 #[test]
-fn s_server_serves_one_at_a_time() {
+fn openssl_s_server_serves_one_connection_at_a_time() {
     let home = Home::new();
     let ended = home.lab(&["--server", "openssl", "--tfo", "off"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -176,7 +176,7 @@ fn s_server_serves_one_at_a_time() {
 
 /// Our own server as a stranger would start it: nothing is known of it, and its log counts.
 #[test]
-fn any_command_is_tried_and_attacked() {
+fn a_server_command_is_measured_and_attacked() {
     let home = Home::new();
     let command = format!(
         "mine={} serve --listen 0.0.0.0:{{port}} --cert {{cert}} --key {{key}} --root {{root}} \
@@ -200,7 +200,7 @@ fn any_command_is_tried_and_attacked() {
 }
 
 #[test]
-fn a_server_that_ends_at_once_is_quoted() {
+fn the_error_quotes_a_server_command_that_exits_at_once() {
     let home = Home::new();
     let ended =
         home.lab(&["--server", "firstflight", "--server-cmd", "echo no {port} >&2; exit 3"]);
@@ -212,7 +212,7 @@ fn a_server_that_ends_at_once_is_quoted() {
 }
 
 #[test]
-fn a_command_without_a_port_is_refused() {
+fn a_server_command_without_a_port_is_refused() {
     let home = Home::new();
     let ended = home.lab(&["--server-cmd", "serve"]);
     assert!(ended.err.contains("it lacks {port}"), "{ended:?}");

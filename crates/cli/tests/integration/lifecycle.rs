@@ -11,6 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use firstflight_testkit::skipped_without;
+
 use crate::support::program::{
     PAGE, PROGRAM, Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until,
 };
@@ -81,7 +83,7 @@ fn start(dir: &TempDir, manager: &Manager, config: &str) -> Serve {
 }
 
 #[test]
-fn reloads_say_what_became_of_them() {
+fn reloads_report_their_outcome() {
     let dir = site();
     certify(dir.path());
     let manager = Manager::new(dir.path());
@@ -169,7 +171,7 @@ pub(crate) fn main_process(stderr: &str) -> OtherProcess {
 }
 
 #[test]
-fn an_upgrade_takes_the_place_and_keeps_tickets_and_flights() {
+fn an_upgrade_keeps_tickets_and_claims() {
     let dir = site();
     certify(dir.path());
     let manager = Manager::new(dir.path());
@@ -205,7 +207,7 @@ fn an_upgrade_takes_the_place_and_keeps_tickets_and_flights() {
 }
 
 #[test]
-fn a_console_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
+fn an_admin_listener_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
     let dir = site();
     certify(dir.path());
     let manager = Manager::new(dir.path());
@@ -246,7 +248,7 @@ fn child(pid: u32) -> Option<Pid> {
 }
 
 #[test]
-fn a_stop_ends_an_upgrade_that_takes_its_time() {
+fn sigterm_aborts_a_slow_upgrade() {
     let dir = site();
     certify(dir.path());
     let manager = Manager::new(dir.path());
@@ -272,7 +274,7 @@ fn a_stop_ends_an_upgrade_that_takes_its_time() {
 }
 
 #[test]
-fn the_end_of_the_new_process_ends_the_old_one_as_failed() {
+fn the_old_process_fails_when_the_new_one_is_killed() {
     let dir = site();
     certify(dir.path());
     let manager = Manager::new(dir.path());
@@ -300,7 +302,7 @@ fn status(pid: u32, field: &str) -> String {
 
 /// Needs root, as the server does for this.
 #[test]
-fn privileges_are_gone_once_it_serves() {
+fn privileges_are_dropped_before_serving() {
     let dir = site();
     certify(dir.path());
     let manager = Manager::new(dir.path());
@@ -344,7 +346,10 @@ fn privileges_are_gone_once_it_serves() {
 
 /// The units are taken by systemd as they are, and give the process little to do.
 #[test]
-fn units_are_sound_and_narrow() {
+fn the_packaged_units_are_valid_and_sandboxed() {
+    if skipped_without(&["systemd-analyze"]) {
+        return;
+    }
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let dir = tempfile::tempdir().unwrap();
     for name in ["firstflight.service", "firstflight.socket"] {

@@ -74,7 +74,7 @@ impl Machine {
 }
 
 #[test]
-fn links_in_place_of_the_logs_lead_nowhere() {
+fn logs_are_not_written_through_symbolic_links() {
     let Some(nobody) = nobody() else { return };
     let machine = Machine::new(nobody);
     let [access, keys, precious] = ["log", "keys", "precious"].map(|name| machine.file(name));
@@ -133,7 +133,7 @@ fn door(dir: &Path, started_by: &[&str]) -> Running {
 }
 
 #[test]
-fn a_process_that_calls_itself_a_lab_has_nothing_run() {
+fn enter_runs_nothing_in_a_process_that_pretends_to_be_a_lab() {
     if nobody().is_none() {
         return;
     }
@@ -158,7 +158,7 @@ fn a_process_that_calls_itself_a_lab_has_nothing_run() {
 }
 
 #[test]
-fn the_memory_of_a_new_process_is_closed_before_it_begins() {
+fn the_memory_of_a_new_process_is_protected_from_the_start() {
     let Some(nobody) = nobody() else { return };
     for (mode, warned) in [(0o711, false), (0o755, true)] {
         let machine = Machine::new(nobody);

@@ -37,21 +37,21 @@ fn a_replay_makes_its_alert_fire_and_nothing_else_does() {
     assert!(accepted, "no early data: {:#?}", server.log().last());
     let flight = recorder.flight();
     // One sample says nothing about a rise. And rules have been looked at.
-    prometheus.comes("count_over_time(firstflight:replays:increase5m[1m]) > 2");
-    prometheus.comes("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
+    prometheus.wait_for_series("count_over_time(firstflight:replays:increase5m[1m]) > 2");
+    prometheus.wait_for_series("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
     assert_eq!(prometheus.ask("ALERTS"), Vec::<Value>::new());
 
     assert_eq!(resend(server.address, &flight, 4, 1), 4);
     let alert = "ALERTS{alertname=\"FirstflightReplaysSeen\",alertstate=\"firing\"}";
-    prometheus.comes(alert);
+    prometheus.wait_for_series(alert);
     assert_eq!(prometheus.ask("ALERTS").len(), 1, "{:#?}", prometheus.ask("ALERTS"));
     check_page(&server);
     server.stop();
 }
 
 #[test]
-fn whatever_the_dashboard_asks_for_has_data() {
-    if skipped_without(&["promtool", "prometheus"]) {
+fn every_query_of_the_dashboard_has_data() {
+    if skipped_without(&["prometheus", "promtool", "redis-server"]) {
         return;
     }
     let site = site();
@@ -214,7 +214,7 @@ impl Prometheus {
         });
         let address = address.unwrap_or_else(|| panic!("no Prometheus: {}", text(&output)));
         let prometheus = Self { _running: running, address };
-        prometheus.comes("up == 1");
+        prometheus.wait_for_series("up == 1");
         prometheus
     }
 
@@ -236,7 +236,7 @@ impl Prometheus {
     }
 
     /// Waits until an expression has a series.
-    pub(crate) fn comes(&self, expression: &str) {
+    pub(crate) fn wait_for_series(&self, expression: &str) {
         assert!(until(|| !self.ask(expression).is_empty()), "it never comes: {expression}");
     }
 }

@@ -71,7 +71,7 @@ fn response(mut client: TcpStream, memory: &Mutex<Vec<ReceivedRequest>>) {
 }
 
 #[test]
-fn rfc8470_5_1_early_data_is_named_to_the_upstream() {
+fn rfc8470_5_1_the_upstream_gets_the_early_data_field() {
     for http in ["--http1.1", "--http2"] {
         let site = site();
         let upstream = Upstream::start();

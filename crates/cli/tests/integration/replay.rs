@@ -30,7 +30,7 @@ fn executed(log: &[Value], target: &str) -> usize {
 }
 
 #[test]
-fn rfc8446_8_ten_thousand_copies_execute_nothing() {
+fn rfc8446_8_ten_thousand_replays_execute_nothing() {
     let site = site();
     let server = Serve::files(site.path(), &[]);
     let recorder = Recorder::start(server.address);
@@ -45,7 +45,7 @@ fn rfc8446_8_ten_thousand_copies_execute_nothing() {
 }
 
 #[test]
-fn rfc8446_8_2_copies_after_a_restart_with_the_same_keys_execute_nothing() {
+fn rfc8446_8_2_replays_after_a_restart_with_the_same_keys_execute_nothing() {
     let site = site();
     let dir = site.path();
     let keys = dir.join("keys");

@@ -17,7 +17,7 @@ fn report(dir: &Path, arguments: &[&str]) -> Ended {
 }
 
 #[test]
-fn a_record_in_every_form() {
+fn a_record_in_every_format() {
     let site = site();
     let files = ["--html", "r.html", "--markdown", "r.md", "--cells-csv", "c.csv"];
     let ended = report(site.path(), &[&[RECORD, "--samples-csv", "s.csv"][..], &files].concat());
@@ -40,7 +40,7 @@ fn a_record_in_every_form() {
 
 /// Of browsers' visits, with a picture beside the record.
 #[test]
-fn a_record_of_visits_in_every_form() {
+fn a_record_of_visits_in_every_format() {
     let site = site();
     let visited = |visit: &str, p50_ms: f64| VisitCell {
         browser: "firefox".to_owned(),
@@ -118,7 +118,7 @@ fn a_record_does_not_differ_from_itself() {
 }
 
 #[test]
-fn files_that_are_no_records_are_refused() {
+fn files_that_are_not_records_are_refused() {
     let site = site();
     fs::write(site.path().join("no.json"), "{}").unwrap();
     for (file, words) in [("no.json", "no.json"), ("none.json", "No such file")] {

@@ -115,7 +115,7 @@ fn each_name_has_its_certificate_and_its_files_over_tcp_and_quic() {
 }
 
 #[test]
-fn curl_is_told_when_a_request_comes_to_the_wrong_site() {
+fn curl_gets_421_for_a_misdirected_request() {
     let site = site();
     let dir = site.path();
     two_sites(dir, "");
@@ -142,7 +142,7 @@ fn curl_is_told_when_a_request_comes_to_the_wrong_site() {
 }
 
 #[test]
-fn a_stapled_answer_goes_to_clients_that_ask_for_it() {
+fn a_stapled_ocsp_response_goes_to_clients_that_request_it() {
     let site = site();
     let dir = site.path();
     two_sites(dir, "");
@@ -173,7 +173,7 @@ fn a_stapled_answer_goes_to_clients_that_ask_for_it() {
 }
 
 #[test]
-fn curl_gets_encodings_ranges_and_what_has_changed() {
+fn curl_gets_encodings_ranges_and_not_modified() {
     let site = site();
     let dir = site.path();
     two_sites(dir, "");
@@ -198,7 +198,7 @@ fn curl_gets_encodings_ranges_and_what_has_changed() {
 }
 
 #[test]
-fn plain_http_sends_to_https_and_nowhere_else() {
+fn plain_http_redirects_to_https_of_the_same_site_only() {
     let site = site();
     let dir = site.path();
     let plain = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -82,7 +82,7 @@ fn load(server: &Serve, requests: usize, meanwhile: impl FnOnce()) -> String {
 }
 
 #[test]
-fn a_server_that_dies_under_load_costs_no_request() {
+fn no_request_fails_when_an_upstream_dies_under_load() {
     if skipped_without(&["h2load"]) {
         return;
     }
@@ -96,29 +96,29 @@ fn a_server_that_dies_under_load_costs_no_request() {
     assert!(output.contains("4000 succeeded, 0 failed, 0 errored, 0 timeout"), "{output}");
     assert!(output.contains("4000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{output}");
     assert_eq!(get(dir.path(), &server, "/"), "two\n");
-    assert!(text(&server.output).contains("is ejected"), "{}", text(&server.output));
+    assert!(text(&server.stderr).contains("is ejected"), "{}", text(&server.stderr));
 }
 
 #[test]
-fn a_server_that_fails_its_checks_gets_nothing() {
+fn an_upstream_that_fails_its_checks_gets_no_requests() {
     let dir = site();
     let (one, two) = (app(dir.path(), "one"), app(dir.path(), "two"));
     let check = "check = { path = \"/\", interval = \"50ms\", fall = 2 }\n";
     let server = pool(dir.path(), &[http(&one), http(&two)], check);
     drop(one);
-    until(|| text(&server.output).contains("is down"));
+    until(|| text(&server.stderr).contains("is down"));
     for _ in 0..4 {
         assert_eq!(get(dir.path(), &server, "/"), "two\n");
     }
     drop(two);
-    until(|| text(&server.output).matches("is down").count() == 2);
+    until(|| text(&server.stderr).matches("is down").count() == 2);
     let url = format!("https://localhost:{}/", server.port());
     let fetched = fetch(dir.path(), &server.cert, &url, &[]);
     assert_eq!(fields(&fetched.facts, "http_code"), "503");
 }
 
 #[test]
-fn rfc8470_5_2_an_early_request_that_nginx_refuses_is_sent_again() {
+fn rfc8470_5_2_an_early_request_with_425_from_nginx_is_retried() {
     if skipped_without(&["nginx"]) {
         return;
     }
@@ -156,7 +156,7 @@ fn rfc9113_3_3_h2o_over_http2() {
 }
 
 #[test]
-fn nginx_over_tls_by_its_authority_alone() {
+fn nginx_upstream_over_tls_with_its_own_authority() {
     if skipped_without(&["nginx"]) {
         return;
     }
@@ -171,12 +171,12 @@ fn nginx_over_tls_by_its_authority_alone() {
         let url = format!("https://localhost:{}/", server.port());
         let fetched = fetch(dir.path(), &server.cert, &url, &[]);
         assert_eq!(fields(&fetched.facts, "http_code"), "502");
-        assert!(text(&server.output).contains("certificate"), "{}", text(&server.output));
+        assert!(text(&server.stderr).contains("certificate"), "{}", text(&server.stderr));
     }
 }
 
 #[test]
-fn haproxy_behind_is_told_the_clients_connection() {
+fn haproxy_behind_gets_the_client_address() {
     if skipped_without(&["haproxy"]) {
         return;
     }
@@ -198,7 +198,7 @@ fn haproxy_behind_is_told_the_clients_connection() {
 }
 
 #[test]
-fn haproxy_before_tells_whose_a_connection_is() {
+fn haproxy_in_front_passes_the_client_address() {
     if skipped_without(&["haproxy"]) {
         return;
     }

@@ -49,7 +49,7 @@ fn pod<'a>(all: &'a [Yaml<'a>], name: &str) -> &'a Yaml<'a> {
 }
 
 #[test]
-fn kubernetes_takes_the_manifests() {
+fn kubernetes_accepts_the_manifests() {
     if skipped_without(&["kubectl"]) {
         return;
     }
@@ -250,7 +250,10 @@ fn store(secret: &Path) -> StoreProcess {
 }
 
 #[test]
-fn rfc8446_8_three_nodes_execute_a_flight_once_and_one_starts_anew() {
+fn rfc8446_8_three_nodes_execute_a_flight_once_also_after_a_restart() {
+    if skipped_without(&["kubectl", "valkey-server", "redis-cli"]) {
+        return;
+    }
     let mut nodes = Nodes::start();
     // Nobody else gets in.
     assert!(nodes.store.ask(&["GET", "firstflight:epoch"]).contains("NOAUTH"));

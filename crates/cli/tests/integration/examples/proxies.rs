@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use firstflight_testkit::skipped_without;
 use tempfile::TempDir;
 
-use super::{haproxy, nginx};
+use super::{start_haproxy, start_nginx};
 use crate::proxy::Upstream;
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{
@@ -133,12 +133,12 @@ const EARLY: [&str; 1] = ["--tls-earlydata"];
 const ORDER: [&str; 4] = ["--tls-earlydata", "--early-data-any-method", "-d", "book=1"];
 
 #[test]
-fn rfc8470_nginx_runs_safe_requests_early_and_answers_others_425() {
+fn rfc8470_nginx_executes_safe_requests_early_and_responds_425_to_others() {
     if skipped_without(&["nginx"]) {
         return;
     }
     for http in ["--http1.1", "--http2"] {
-        let fleet = Fleet::start(http, "nginx", "early-data.log", nginx::start);
+        let fleet = Fleet::start(http, "nginx", "early-data.log", start_nginx);
         let verdict = |fetched: Fetched| fields(&fetched.facts, "early_data num_retries http_code");
         assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
         assert_eq!(verdict(fleet.ask("/early", true, &EARLY)), "accepted 0 200");
@@ -168,11 +168,11 @@ fn rfc8470_nginx_runs_safe_requests_early_and_answers_others_425() {
 
 /// As examples/nginx/README.md says. This is why its rule is as narrow as it is.
 #[test]
-fn nginx_executes_each_copy_at_each_node() {
+fn nginx_executes_each_replay_at_each_node() {
     if skipped_without(&["nginx"]) {
         return;
     }
-    let fleet = Fleet::start("--http1.1", "nginx", "early-data.log", nginx::start);
+    let fleet = Fleet::start("--http1.1", "nginx", "early-data.log", start_nginx);
     let (mut round, mut target) = (0, String::new());
     let mut sent = Instant::now();
     // A copy counts for ten seconds, which a busy machine may need for other things.
@@ -195,7 +195,7 @@ fn nginx_executes_each_copy_at_each_node() {
 }
 
 #[test]
-fn haproxy_takes_early_data_waits_and_executes_no_copy() {
+fn haproxy_holds_early_data_and_executes_no_replay() {
     if skipped_without(&["haproxy"]) {
         return;
     }
@@ -221,7 +221,7 @@ fn haproxy_takes_early_data_waits_and_executes_no_copy() {
 
 /// 2.6 never says that a request is early, so its rule is tried by another property.
 #[test]
-fn haproxy_answers_425_by_its_rule() {
+fn haproxy_responds_425_by_its_rule() {
     if skipped_without(&["haproxy"]) {
         return;
     }

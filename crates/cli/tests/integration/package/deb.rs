@@ -16,7 +16,7 @@ const AGAIN: &str = "apt-get install -y --reinstall ./second.deb 2>&1";
 const URL: &str = "https://localhost:8443/";
 
 #[test]
-fn it_lives_and_leaves_nothing() {
+fn the_debian_package_installs_upgrades_and_purges() {
     if skipped_without_root() {
         return;
     }

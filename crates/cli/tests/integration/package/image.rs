@@ -16,7 +16,7 @@ use crate::package::{output_of, package};
 const END: &str = "-----END CERTIFICATE-----";
 
 #[test]
-fn it_serves_with_nothing_else_about() {
+fn the_image_serves_without_other_files() {
     if skipped_without_root() {
         return;
     }

@@ -1,14 +1,14 @@
-//! What `make package` makes, of the program that these tests are built with: the Debian package on
-//! a fresh machine, the image's root with nothing else in it, manual pages and completions.
-
-use std::fs;
-use std::process::Command;
+//! The output of `make package`: the Debian package on a fresh machine, the container image, manual
+//! pages and completions.
 
 mod deb;
 mod image;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use firstflight_testkit::skipped_without;
 
 use tempfile::TempDir;
 
@@ -45,7 +45,10 @@ fn output_of(command: &mut Command) -> String {
 }
 
 #[test]
-fn manual_pages_are_sound() {
+fn manual_pages_pass_mandoc() {
+    if skipped_without(&["mandoc"]) {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     output_of(Command::new(program()).args(["manual", "--out"]).arg(dir.path()));
     let mut pages: Vec<_> =
@@ -63,7 +66,7 @@ fn manual_pages_are_sound() {
 }
 
 #[test]
-fn a_page_is_printed_by_its_name() {
+fn a_manual_page_is_printed_by_its_name() {
     let page = output_of(Command::new(program()).args(["manual", "keys-new"]));
     assert!(page.contains("firstflight keys new"), "{page}");
     let none = Command::new(program()).args(["manual", "nothing"]).output().unwrap();
@@ -97,7 +100,7 @@ fn bash_completes_commands_flags_and_values() {
 }
 
 #[test]
-fn other_shells_get_theirs() {
+fn completions_for_other_shells() {
     for (shell, mark) in [
         ("zsh", "#compdef firstflight"),
         ("fish", "complete -c firstflight"),

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
+use firstflight_testkit::skipped_without;
+
 use crate::support::program::{PAGE, Running, fields, run, text, until};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/quic/aioquic_peer.py");
@@ -101,6 +103,9 @@ fn outcome(output: &Value) -> (String, usize) {
 
 #[test]
 fn aioquic_full_resumed_and_early() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::new(&[]);
     assert_eq!(outcome(&aio(&setup, &[])), ("false false [0,0] 1".into(), 1));
     assert_eq!(outcome(&aio(&setup, &[])), ("true true [0,0] 1".into(), 1));
@@ -113,6 +118,9 @@ fn aioquic_full_resumed_and_early() {
 
 #[test]
 fn aioquic_refused_by_a_server_without_its_keys() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let mut setup = Setup::new(&[]);
     aio(&setup, &[]);
     setup.restart("", &[]);
@@ -122,6 +130,9 @@ fn aioquic_refused_by_a_server_without_its_keys() {
 
 #[test]
 fn rfc9001_6_aioquic_updates_keys() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::new(&[]);
     let output = aio(&setup, &["--key-update"]);
     assert_eq!(outcome(&output), ("false false [1,1] 1".into(), 2));
@@ -130,6 +141,9 @@ fn rfc9001_6_aioquic_updates_keys() {
 
 #[test]
 fn rfc9000_9_aioquic_changes_its_address() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::new(&[]);
     let output = aio(&setup, &["--migrate"]);
     assert_eq!(outcome(&output), ("false false [0,0] 1".into(), 2));
@@ -138,7 +152,10 @@ fn rfc9000_9_aioquic_changes_its_address() {
 }
 
 #[test]
-fn rfc9000_3_5_aioquic_stops_a_response_and_is_sent_its_own_code() {
+fn rfc9000_3_5_stop_sending_is_answered_with_its_error_code() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::new(&[]);
     fs::write(setup.dir().join("root/long"), vec![b'x'; 100_000]).unwrap();
     let output = client(setup.dir(), &setup.cert, setup.port(), &["--stop", "268", "/long"]);
@@ -147,6 +164,9 @@ fn rfc9000_3_5_aioquic_stops_a_response_and_is_sent_its_own_code() {
 
 #[test]
 fn aioquic_with_chacha20() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::new(&[]);
     assert_eq!(outcome(&aio(&setup, &["--chacha"])), ("false false [0,0] 1".into(), 1));
     assert_eq!(setup.server.lines(1)[0]["cipher"], "TLS_CHACHA20_POLY1305_SHA256");
@@ -154,6 +174,9 @@ fn aioquic_with_chacha20() {
 
 #[test]
 fn aioquic_with_a_client_hello_of_two_packets() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::new(&[]);
     for early in [false, true] {
         if early {
@@ -167,6 +190,9 @@ fn aioquic_with_a_client_hello_of_two_packets() {
 
 #[test]
 fn rfc9000_6_aioquic_negotiates_the_version() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::new(&[]);
     let output = aio(&setup, &["--begin-with", "6b3343cf"]);
     assert_eq!(outcome(&output), ("false false [0,0] 1".into(), 1));
@@ -174,7 +200,10 @@ fn rfc9000_6_aioquic_negotiates_the_version() {
 }
 
 #[test]
-fn rfc9000_8_1_aioquic_shows_its_address_or_a_token() {
+fn rfc9000_8_1_aioquic_validates_its_address_by_retry_or_token() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
     let setup = Setup::configured(RETRY, &[]);
     let full = aio(&setup, &[]);
     assert_eq!((outcome(&full).1, &full["retried"]), (1, &true.into()), "{full}");

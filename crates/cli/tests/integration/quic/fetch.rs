@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use super::relay::Relay;
 use super::rustls_server::ServerOptions;
 use super::{aioquic, ngtcp2, rustls_server};
+use firstflight_testkit::skipped_without;
+
 use crate::support::peer::certificate;
 use crate::support::program::{Ended, PAGE, TEST_TIMEOUT, fetch, fields, site, within};
 
@@ -23,7 +25,7 @@ pub(super) const REFUSED: &str = "3 200 1 refused 0";
 /// Nothing is resumed where the keys are gone.
 pub(super) const KEYS_LOST: &str = "3 200 0 refused 0";
 
-pub(super) fn setup() -> TempDir {
+pub(super) fn certified_site() -> TempDir {
     let site = site();
     certificate(site.path());
     site
@@ -56,7 +58,7 @@ pub(super) const EARLY_DATA: [&str; 1] = ["--tls-earlydata"];
 
 #[test]
 fn rustls_full_resumed_early_and_refused() {
-    let site = setup();
+    let site = certified_site();
     let dir = site.path();
     let server = rustls_server::Server::start(dir, ServerOptions::default());
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
@@ -74,8 +76,8 @@ fn rustls_full_resumed_early_and_refused() {
 }
 
 #[test]
-fn rfc9000_8_1_rustls_asks_for_the_address_first() {
-    let site = setup();
+fn rfc9000_8_1_rustls_server_sends_a_retry() {
+    let site = certified_site();
     let dir = site.path();
     let server = rustls_server::Server::start(
         dir,
@@ -91,7 +93,7 @@ fn rfc9000_8_1_rustls_asks_for_the_address_first() {
 
 #[test]
 fn rfc9001_6_rustls_updates_keys() {
-    let site = setup();
+    let site = certified_site();
     let dir = site.path();
     let server = rustls_server::Server::start(
         dir,
@@ -103,7 +105,7 @@ fn rfc9001_6_rustls_updates_keys() {
 
 #[test]
 fn rustls_with_chacha20() {
-    let site = setup();
+    let site = certified_site();
     let dir = site.path();
     let server = rustls_server::Server::start(
         dir,
@@ -115,7 +117,10 @@ fn rustls_with_chacha20() {
 
 #[test]
 fn ngtcp2_full_resumed_early_and_refused() {
-    let site = setup();
+    if skipped_without(&["gtlsserver"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let server = ngtcp2::Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
@@ -136,32 +141,41 @@ fn ngtcp2_full_resumed_early_and_refused() {
 }
 
 #[test]
-fn rfc9000_8_1_ngtcp2_asks_for_the_address_first() {
-    let site = setup();
+fn rfc9000_8_1_ngtcp2_server_sends_a_retry() {
+    if skipped_without(&["gtlsserver"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let server = ngtcp2::Server::start(dir, &["--validate-addr"]);
     assert_eq!(facts(dir, server.port, "/index.html", &[]), FULL);
-    let retries = server.stderr("Retry");
+    let retries = server.count("Retry");
     assert!(retries > 0);
     // The second one brings a token, and is not asked.
     early(dir, server.port, "/index.html");
-    assert_eq!(server.stderr("Retry"), retries);
+    assert_eq!(server.count("Retry"), retries);
 }
 
 #[test]
 fn ngtcp2_with_chacha20() {
-    let site = setup();
+    if skipped_without(&["gtlsserver"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let flags = ["--ciphers=NORMAL:-VERS-ALL:+VERS-TLS1.3:-CIPHER-ALL:+CHACHA20-POLY1305"];
     let server = ngtcp2::Server::start(dir, &flags);
     assert_eq!(facts(dir, server.port, "/index.html", &[]), FULL);
     early(dir, server.port, "/index.html");
-    assert!(server.stderr("Negotiated cipher suite is CHACHA20-POLY1305") > 1);
+    assert!(server.count("Negotiated cipher suite is CHACHA20-POLY1305") > 1);
 }
 
 #[test]
 fn rfc9000_9_ngtcp2_sees_the_address_change() {
-    let site = setup();
+    if skipped_without(&["gtlsserver"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     fs::write(dir.join("root/long"), vec![b'x'; 300_000]).unwrap();
     let server = ngtcp2::Server::start(dir, &[]);
@@ -169,12 +183,15 @@ fn rfc9000_9_ngtcp2_sees_the_address_change() {
     relay.rebind_at(6);
     let (facts, ended) = request(dir, relay.port, "/long", &[]);
     assert_eq!((&*facts, ended.out.len()), (FULL, 300_000));
-    assert!(server.stderr("PATH_RESPONSE") > 0);
+    assert!(server.count("PATH_RESPONSE") > 0);
 }
 
 #[test]
 fn aioquic_full_resumed_early_and_refused() {
-    let site = setup();
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
@@ -192,8 +209,11 @@ fn aioquic_full_resumed_early_and_refused() {
 }
 
 #[test]
-fn rfc9000_8_1_aioquic_asks_for_the_address_first() {
-    let site = setup();
+fn rfc9000_8_1_aioquic_server_sends_a_retry() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &["--retry"]);
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
@@ -204,7 +224,10 @@ fn rfc9000_8_1_aioquic_asks_for_the_address_first() {
 
 #[test]
 fn aioquic_with_chacha20() {
-    let site = setup();
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &["--chacha"]);
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
@@ -212,7 +235,10 @@ fn aioquic_with_chacha20() {
 
 #[test]
 fn rfc9000_9_aioquic_sees_the_address_change() {
-    let site = setup();
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
@@ -226,7 +252,10 @@ fn rfc9000_9_aioquic_sees_the_address_change() {
 
 #[test]
 fn rfc9000_6_aioquic_has_no_version_in_common() {
-    let site = setup();
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
+    let site = certified_site();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &["--versions", "6b3343cf"]);
     let url = format!("https://localhost:{}/1", server.port);

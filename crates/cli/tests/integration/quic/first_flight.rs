@@ -73,7 +73,7 @@ fn rfc9002_6_each_datagram_of_the_first_response_lost() {
 }
 
 #[test]
-fn every_datagram_twice_at_once_and_later() {
+fn duplicated_datagrams_of_a_first_flight() {
     let setup = Setup::new(&[]);
     let client = Client::new(&setup.cert);
     request(&setup, &client, "/index.html?twice", |_, _, datagram| {
@@ -94,7 +94,7 @@ fn every_datagram_twice_at_once_and_later() {
 }
 
 #[test]
-fn early_data_before_its_initial() {
+fn early_data_before_its_initial_packet() {
     let setup = Setup::new(&[]);
     let client = Client::new(&setup.cert);
     for held in 1..3 {

@@ -61,8 +61,8 @@ impl ClientRun {
     }
 
     /// Whether some line has this in it.
-    pub(crate) fn output(&self, words: &str) -> bool {
-        self.lines().any(|line| line.contains(words))
+    pub(crate) fn logged(&self, text: &str) -> bool {
+        self.lines().any(|line| line.contains(text))
     }
 
     fn lines(&self) -> impl Iterator<Item = &str> {
@@ -112,8 +112,8 @@ impl Server {
     }
 
     /// How often it said this.
-    pub(crate) fn output(&self, words: &str) -> usize {
-        text(&self.output).lines().filter(|line| line.contains(words)).count()
+    pub(crate) fn count(&self, text_logged: &str) -> usize {
+        text(&self.output).lines().filter(|line| line.contains(text_logged)).count()
     }
 
     /// Packets of this type that came and could be opened.
@@ -166,7 +166,7 @@ fn ngtcp2_full_resumed_and_early() {
     setup.delay_finished(2);
     let early = client(setup.dir(), setup.port(), &[], &["/index.html"]);
     assert_eq!(early.statuses(), ["200"], "{}", early.summary());
-    assert!(early.sent("0RTT") > 0 && !early.output(REJECTED), "{}", early.summary());
+    assert!(early.sent("0RTT") > 0 && !early.logged(REJECTED), "{}", early.summary());
     assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
@@ -179,7 +179,7 @@ fn ngtcp2_refused_by_a_server_without_its_keys() {
     client(setup.dir(), setup.port(), &[], &["/index.html"]);
     setup.restart("", &[]);
     let early = client(setup.dir(), setup.port(), &[], &["/index.html"]);
-    assert!(early.sent("0RTT") > 0 && early.output(REJECTED), "{}", early.summary());
+    assert!(early.sent("0RTT") > 0 && early.logged(REJECTED), "{}", early.summary());
     assert_eq!(early.statuses(), ["200"], "{}", early.summary());
     assert_eq!(setup.logged(2), [FULL, FULL]);
 }
@@ -193,14 +193,10 @@ fn rfc9001_6_ngtcp2_updates_keys() {
     }
     let setup = Setup::new(&[]);
     let flags = ["--key-update=1ms", "--delay-stream=50ms"];
-    let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
-    let (left, received) = output.under_new_keys();
-    assert!(
-        left > 0 && received > 0 && output.output("key update confirmed"),
-        "{}",
-        output.summary()
-    );
-    assert_eq!(output.statuses(), ["200"], "{}", output.summary());
+    let run = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+    let (left, received) = run.under_new_keys();
+    assert!(left > 0 && received > 0 && run.logged("key update confirmed"), "{}", run.summary());
+    assert_eq!(run.statuses(), ["200"], "{}", run.summary());
     assert_eq!(setup.logged(1), [FULL]);
 }
 
@@ -214,10 +210,10 @@ fn rfc9000_9_ngtcp2_changes_its_address() {
     for (nat, frame) in [(None, "PATH_RESPONSE"), (Some("--nat-rebinding"), "PATH_CHALLENGE")] {
         let mut flags = vec!["--change-local-addr=1ms", "--delay-stream=50ms"];
         flags.extend(["--disable-early-data"].into_iter().chain(nat));
-        let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
-        assert!(output.output("Changing local address"), "{}", output.summary());
-        assert!(output.received_frame(frame), "{}", output.summary());
-        assert_eq!(output.statuses(), ["200"], "{}", output.summary());
+        let run = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+        assert!(run.logged("Changing local address"), "{}", run.summary());
+        assert!(run.received_frame(frame), "{}", run.summary());
+        assert_eq!(run.statuses(), ["200"], "{}", run.summary());
     }
     assert_eq!(setup.logged(2), [FULL, RESUMED]);
 }
@@ -233,8 +229,8 @@ fn ngtcp2_with_chacha20() {
         if early {
             setup.delay_finished(1);
         }
-        let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
-        assert_eq!(output.statuses(), ["200"], "{}", output.summary());
+        let run = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+        assert_eq!(run.statuses(), ["200"], "{}", run.summary());
     }
     assert_eq!(setup.logged(2), [FULL, EARLY]);
     assert!(setup.server.log().iter().all(|line| line["cipher"] == CHACHA20));
@@ -253,9 +249,9 @@ fn ngtcp2_with_a_client_hello_of_two_packets() {
         if early {
             setup.delay_finished(1);
         }
-        let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
-        assert!(output.output("Initial CRYPTO(0x06) offset=0") && output.sent("Initial") > 1);
-        assert_eq!(output.statuses(), ["200"], "{}", output.summary());
+        let run = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+        assert!(run.logged("Initial CRYPTO(0x06) offset=0") && run.sent("Initial") > 1);
+        assert_eq!(run.statuses(), ["200"], "{}", run.summary());
     }
     assert_eq!(setup.logged(2), [FULL, EARLY]);
 }
@@ -267,13 +263,13 @@ fn rfc9000_6_ngtcp2_negotiates_the_version() {
     }
     let setup = Setup::new(&[]);
     let flags = ["--version=0x1a2a3a4a", "--preferred-versions=v1", "--other-versions=v1"];
-    let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
-    assert_eq!(output.statuses(), ["200"], "{}", output.summary());
+    let run = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+    assert_eq!(run.statuses(), ["200"], "{}", run.summary());
     assert_eq!(setup.logged(1), [FULL]);
 }
 
 #[test]
-fn rfc9000_8_1_2_ngtcp2_shows_its_address() {
+fn rfc9000_8_1_2_ngtcp2_validates_its_address() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
@@ -282,13 +278,8 @@ fn rfc9000_8_1_2_ngtcp2_shows_its_address() {
         if early {
             setup.delay_finished(1);
         }
-        let output = client(setup.dir(), setup.port(), &[], &["/index.html"]);
-        assert_eq!(
-            (output.received("Retry"), output.statuses()),
-            (1, vec!["200"]),
-            "{}",
-            output.summary()
-        );
+        let run = client(setup.dir(), setup.port(), &[], &["/index.html"]);
+        assert_eq!((run.received("Retry"), run.statuses()), (1, vec!["200"]), "{}", run.summary());
     }
     assert_eq!(setup.logged(2), [FULL, EARLY]);
 }

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use firstflight_testkit::{program_path, skipped_without};
 use serde_json::Value;
 
-use super::fetch as fetched;
-use super::fetch::{EARLY_DATA, facts, request, setup};
+use super::fetch;
+use super::fetch::{EARLY_DATA, certified_site, facts, request};
 use super::relay::Relay;
 use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
 use crate::support::program::{PAGE, Running, fields, run, text, until};
@@ -118,7 +118,7 @@ fn quic_go_refused_by_a_server_without_its_keys() {
 }
 
 #[test]
-fn rfc9000_8_1_quic_go_shows_its_address_or_a_token() {
+fn rfc9000_8_1_quic_go_validates_its_address_by_retry_or_token() {
     if skipped_without(&["quic-go"]) {
         return;
     }
@@ -145,23 +145,23 @@ fn rfc9001_6_quic_go_updates_keys() {
 }
 
 #[test]
-fn fetch_asks_quic_go_full_resumed_early_and_refused() {
+fn quic_go_server_full_resumed_early_and_refused() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let site = setup();
+    let site = certified_site();
     let dir = site.path();
     let server = Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
-    assert_eq!(facts(dir, relay.port, "/1", &[]), fetched::FULL);
-    assert_eq!(facts(dir, relay.port, "/2", &[]), fetched::RESUMED);
-    assert_eq!(facts(dir, relay.port, "/3", &EARLY_DATA), fetched::EARLY);
+    assert_eq!(facts(dir, relay.port, "/1", &[]), fetch::FULL);
+    assert_eq!(facts(dir, relay.port, "/2", &[]), fetch::RESUMED);
+    assert_eq!(facts(dir, relay.port, "/3", &EARLY_DATA), fetch::EARLY);
     let logged: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
     assert_eq!(logged, ["/1 false", "/2 false", "/3 true"]);
     drop(server);
     // One that resumes and wants no early data, and one that has other keys.
     for (flag, expected) in
-        [(&["-no-early"][..], fetched::REFUSED), (&["-ticket-key", "1"], fetched::KEYS_LOST)]
+        [(&["-no-early"][..], fetch::REFUSED), (&["-ticket-key", "1"], fetch::KEYS_LOST)]
     {
         let server = Server::start(dir, flag);
         relay.forward_to(([127, 0, 0, 1], server.port).into());
@@ -177,16 +177,16 @@ fn fetch_asks_quic_go_full_resumed_early_and_refused() {
 }
 
 #[test]
-fn rfc9000_8_1_fetch_shows_quic_go_its_address_or_a_token() {
+fn rfc9000_8_1_fetch_validates_its_address_at_quic_go_by_retry_or_token() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let site = setup();
+    let site = certified_site();
     let dir = site.path();
     let server = Server::start(dir, &["-retry"]);
-    assert_eq!(facts(dir, server.port, "/1", &[]), fetched::FULL);
+    assert_eq!(facts(dir, server.port, "/1", &[]), fetch::FULL);
     // The second one brings a token, and is not asked.
-    assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), fetched::EARLY);
+    assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), fetch::EARLY);
     let retries: Vec<_> = server.requests().iter().map(|r| r["retries"].clone()).collect();
     assert_eq!(retries[0], retries[1], "{retries:?}");
     assert!(retries[0].as_i64().unwrap() > 0);
@@ -197,10 +197,10 @@ fn rfc9001_6_fetch_follows_quic_go_to_new_keys() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let site = setup();
+    let site = certified_site();
     let dir = site.path();
     let server = Server::start(dir, &[]);
     let (facts, ended) = request(dir, server.port, "/long/600000", &[]);
-    assert_eq!((&*facts, ended.out.len()), (fetched::FULL, 600_000));
+    assert_eq!((&*facts, ended.out.len()), (fetch::FULL, 600_000));
     assert!(server.key_updates() > 0);
 }

@@ -61,7 +61,7 @@ fn executed_once(setup: &mut Setup, recorded: &[Recorded], client: &Client) {
 }
 
 #[test]
-fn rfc9001_9_2_ten_thousand_copies_over_quic_execute_nothing() {
+fn rfc9001_9_2_ten_thousand_replays_over_quic_execute_nothing() {
     // While a copy's connection lives, the server takes others of the same flight for its packets.
     let mut setup = Setup::configured(FRESH, &["--header-timeout", "1s"]);
     let client = Client::new(&setup.cert);
@@ -87,7 +87,7 @@ const FRESH: &str = "[early_data]\nfreshness = \"1m\"\n";
 /// What of early data is lost is sent again after the handshake, where nothing tells it from new
 /// requests: who has kept the packets that were lost must not have them executed, too.
 #[test]
-fn rfc9001_9_2_a_copy_of_early_data_that_was_lost_executes_nothing() {
+fn rfc9001_9_2_a_replay_of_lost_early_data_executes_nothing() {
     let mut setup = Setup::new(&["--header-timeout", "1s"]);
     let client = Client::new(&setup.cert);
     client.connect(setup.port()).request(get("/index.html"));

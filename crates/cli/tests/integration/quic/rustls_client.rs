@@ -322,7 +322,7 @@ fn rustls_with_chacha20() {
 }
 
 #[test]
-fn rfc9000_8_1_rustls_shows_its_address_or_a_token() {
+fn rfc9000_8_1_rustls_validates_its_address_by_retry_or_token() {
     let setup = Setup::configured(RETRY, &[]);
     let client = Client::new(&setup.cert);
     let mut link = client.connect(setup.port());
