@@ -1,4 +1,4 @@
-//! Certificates from a real authority (Pebble), by the program as its operators run it.
+//! Certificates from an ACME authority (Pebble).
 
 mod setup;
 
@@ -65,7 +65,7 @@ fn each_kind_of_challenge_gets_a_certificate_without_downtime() {
     }
 }
 
-/// HTTP at port 80 that sends everybody to https, as a load balancer may.
+/// An HTTP server on port 80 that redirects all requests to https, as load balancers do.
 fn redirector(https: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -291,7 +291,7 @@ fn two_nodes_order_a_certificate_once_and_answer_challenges_for_each_other() {
     second.stop();
 }
 
-/// The lock of a node's state, once it has made it and nobody else holds it.
+/// Waits for a node's lock file, and takes the lock.
 fn locked(state: &Path) -> Option<Flock<File>> {
     let directory = fs::read_dir(state).ok()?.flatten().next()?;
     let file = File::options().write(true).open(directory.path().join("lock")).ok()?;

@@ -1,4 +1,4 @@
-//! The development authority: who trusts it, and what it cannot do.
+//! The development authority: the stores that trust it, and its name constraints.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::support::program::{Ended, PAGE, Serve, firstflight, run, site, text, 
 
 const HOME: &str = ".local/share/firstflight/authority";
 
-/// A server without a certificate from outside, for localhost and app.test.
+/// A server with a development certificate for localhost and app.test.
 fn serve(dir: &Path) -> Serve {
     serve_in(dir, &[])
 }
@@ -33,7 +33,7 @@ fn authority(dir: &Path, arguments: &[&str]) -> Ended {
     run(firstflight(dir).arg("authority").args(arguments))
 }
 
-/// What whoever steals the key could sign, in `dir`: a certificate for these names.
+/// Signs a certificate for these names with the authority's key, as an attacker with the key could.
 fn forge(dir: &Path, names: &[&str]) -> (String, String) {
     let secret = fs::read_to_string(dir.join(HOME).join("authority.key")).unwrap();
     let shown = authority(dir, &["show", "--json"]);
@@ -259,7 +259,7 @@ fn firefox_trusts_it_after_installation_within_its_name_constraints() {
     assert_eq!(Firefox::open(dir, names).go(&url("localhost")), refused);
 }
 
-/// The system's store is this machine's: a copy of it, seen by this script alone.
+/// A script that mounts a copy of the system's certificate store in its own namespace.
 const IN_A_COPY: &str = r#"
 set -eu
 cp -a /etc/ssl/certs "$1/certs"

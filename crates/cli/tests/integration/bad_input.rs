@@ -1,4 +1,4 @@
-//! Bad input: one sentence that names the fix, and nothing lost.
+//! Invalid input: the program prints one sentence with the fix, and changes nothing.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::thread;
 use crate::support::peer::certificate;
 use crate::support::program::{PAGE, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text};
 
-/// Has the program fail with this exit code and one sentence that has all these words in it.
+/// Runs the program, which must fail with this exit code and one sentence with these texts.
 fn refused(dir: &Path, arguments: &[&str], code: i32, expected: &[&str]) {
     let ended = run(firstflight(dir).current_dir(dir).args(arguments));
     assert_eq!((ended.code, &*ended.out), (Some(code), ""), "{arguments:?}: {ended:?}");
@@ -155,7 +155,7 @@ fn unusable_ticket_keys() {
     refused(dir, &serve, 2, &["keys", "No such file", "`firstflight keys new`"]);
 }
 
-/// The jar is not for this call, or not whole: it says so and leaves the jar as it is.
+/// A jar with another key or with damage is refused and left unchanged.
 #[test]
 fn unusable_session_jars() {
     let site = site();
@@ -192,7 +192,7 @@ fn unusable_session_jars() {
     assert_eq!(server.stop().len(), 2, "the refused calls sent nothing");
 }
 
-/// A server that reads what comes first, answers with these bytes, and closes.
+/// A server that reads once, sends these bytes and closes.
 fn closes_after(response: &'static [u8]) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -236,7 +236,7 @@ fn a_failed_handshake_does_not_change_the_jar() {
     assert_eq!(again.facts["early_data"], "accepted", "{:?}", again.ended);
 }
 
-/// Bytes that look random and are the same in each run.
+/// Pseudorandom bytes, the same in each run.
 fn noise(seed: u32) -> impl Iterator<Item = u8> {
     let mut state = seed;
     std::iter::repeat_with(move || {
@@ -273,7 +273,7 @@ fn a_megabyte_of_random_bytes_as_client_hello() {
     let url = format!("https://localhost:{}/index.html", server.port());
     assert_eq!(fetch(dir, &server.cert, &url, &[]).ended.out, PAGE);
     let stderr = text(&server.stderr);
-    assert!(stderr.lines().count() < 10, "strangers do not fill the log: {stderr}");
+    assert!(stderr.lines().count() < 10, "invalid connections do not fill the log: {stderr}");
     assert_eq!(server.stop().len(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! `firstflight bench` against our own server over loopback: under load, and one by one.
+//! `firstflight bench` against `firstflight serve` over loopback.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};

@@ -1,4 +1,4 @@
-//! Ciphers of TLS 1.2, as `openssl s_client` sees them.
+//! Ciphers of TLS 1.2, checked with `openssl s_client`.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn serve(dir: &Path, tls: &str) -> Serve {
     Serve::configured_with(dir, &["--listen", "127.0.0.1:0", "--root", &root], &[])
 }
 
-/// What TLS 1.2 comes to with these ciphers, in the client's order, and both versions of HTTP.
+/// Connects with TLS 1.2, these ciphers in this order, and both HTTP versions.
 fn offer(server: &Serve, ciphers: &str) -> Ended {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-tls1_2", "-alpn", "h2,http/1.1", "-cipher"]);

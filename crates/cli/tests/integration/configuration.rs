@@ -1,4 +1,4 @@
-//! `serve --config`: what the file says is served, and flags and environment stand above it.
+//! `serve --config`: the configuration file, overridden by environment and flags.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

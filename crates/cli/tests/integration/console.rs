@@ -1,5 +1,4 @@
-//! The console in a real browser, over a real server: figures move, replays show, and nobody else
-//! gets to see them.
+//! The console in a browser: live figures, replays, and access control.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -151,8 +150,8 @@ fn an_admin_listener_on_all_addresses_needs_a_token() {
     assert!(ended.err.contains("token_file"), "{ended:?}");
 }
 
-/// Connections that nobody has to prove anything for, some silent after half a head, some asking
-/// again and again.
+/// Connections of unauthenticated clients: some stop in the middle of a request head, some send
+/// requests repeatedly.
 #[test]
 fn probes_get_responses_while_other_clients_hold_all_connections() {
     let site = site();
@@ -199,7 +198,7 @@ fn probes_get_responses_while_other_clients_hold_all_connections() {
     }
 }
 
-/// A server with a console; its address as a URL.
+/// Starts a server with an admin listener. Returns it with the URL of its console.
 fn with_console(dir: &Path, more: &str) -> (Serve, String) {
     let config = dir.join("config.toml");
     fs::write(&config, format!("[admin]\naddress = \"127.0.0.1:0\"\n{more}")).unwrap();
@@ -215,7 +214,7 @@ fn with_console(dir: &Path, more: &str) -> (Serve, String) {
     (server, format!("http://{console}/"))
 }
 
-/// Has a flight accepted early; its bytes.
+/// Has early data accepted, and returns the first flight.
 fn early_flight(dir: &Path, server: &Serve, recorder: &Recorder) -> Vec<u8> {
     let accepted = until(|| {
         let url = recorder.url("/index.html");
@@ -236,7 +235,7 @@ fn write_token(dir: &Path) -> String {
     token.to_owned()
 }
 
-/// Every long word of a key file that is not a name.
+/// The secrets in a key file: all long words that are not names.
 fn key_secrets(path: &Path) -> Vec<String> {
     let text = text(path);
     let words = text.split(|byte: char| !byte.is_ascii_alphanumeric() && !"+/=".contains(byte));
@@ -251,7 +250,7 @@ fn curl(arguments: &[&str]) -> Ended {
     run(std::process::Command::new("curl").arg("--silent").args(arguments))
 }
 
-/// Half of the time that a head may take.
+/// Half of the header timeout.
 const SOON: Duration = Duration::from_secs(5);
 
 const LIVE: &str = "document.getElementById('live').innerText";

@@ -1,5 +1,5 @@
-//! The set-ups under `examples/`, run as they stand: what differs on the test's machine (paths,
-//! ports, names of hosts) is put in by name, and has to be there to be replaced.
+//! The files under `examples/`, run with other paths, ports and host names. Each value that is
+//! replaced must occur in the example.
 
 mod compose;
 mod kubernetes;
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use crate::support::peer::Peer;
 
-/// Where a file of the examples lies.
+/// The path of an example.
 pub(crate) fn example(name: &str) -> PathBuf {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     fs::canonicalize(examples).unwrap().join(name)
 }
 
-/// An example's text with what is another's on this machine. Each of it is in the example once.
+/// The text of an example with these values replaced. Each must occur in it exactly once.
 pub(crate) fn adapted(name: &str, places: &[(&str, String)]) -> String {
     let mut text = fs::read_to_string(example(name)).unwrap();
     for (theirs, ours) in places {
@@ -26,9 +26,9 @@ pub(crate) fn adapted(name: &str, places: &[(&str, String)]) -> String {
     text
 }
 
-/// A node with the example as its configuration, once it is changed so. Its ticket keys are
-/// `tickets` in `dir`, its log is what it says, and it passes on to this address. Besides it
-/// listens on the sockets `plain` and `metrics`.
+/// HAProxy with the example's configuration, adapted by `change`. It reads its ticket keys from
+/// `tickets` in `dir`, logs to standard output, and forwards to `upstream`. It also listens on the unix
+/// sockets `plain` and `metrics`.
 pub(crate) fn start_haproxy(dir: &Path, upstream: &str, change: impl Fn(String) -> String) -> Peer {
     Peer::start(dir, "haproxy", &["-W", "-db"], |port| {
         let here = |name: &str| dir.join(name).display().to_string();
@@ -50,8 +50,8 @@ pub(crate) fn start_haproxy(dir: &Path, upstream: &str, change: impl Fn(String) 
     })
 }
 
-/// A node with the example as a site of its nginx. Its ticket keys are `tickets` in `dir`, its log
-/// is `early-data.log`, and it passes on to this address.
+/// nginx with the example as a site. It reads its ticket keys from `tickets` in `dir`, logs to
+/// `early-data.log`, and forwards to `upstream`.
 pub(crate) fn start_nginx(dir: &Path, upstream: &str) -> Peer {
     Peer::start(dir, "nginx", &["-e", "stderr", "-p", "."], |port| {
         let here = |name: &str| dir.join(name).display().to_string();

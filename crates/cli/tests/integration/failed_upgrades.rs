@@ -1,4 +1,4 @@
-//! Upgrades whose new process dies: the old process serves again at once, over HTTP/3 too.
+//! Upgrades whose new process dies: the old process continues to serve, over HTTP/3, too.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -19,7 +19,7 @@ use crate::support::program::{
     Ended, PAGE, PROGRAM, Serve, fetch, firstflight, run, site, text, until,
 };
 
-/// How far a new process comes before it dies, in order.
+/// The steps at which the new process dies, in order.
 const STEPS: [&str; 7] = [
     "started",
     "has read the sockets",
@@ -30,11 +30,11 @@ const STEPS: [&str; 7] = [
     "has the register and the UDP sockets",
 ];
 
-/// Names the step for [`simulated_successor_that_dies`].
+/// Environment variable with the step for [`simulated_successor_that_dies`].
 const STEP: &str = "TEST_SUCCESSOR_DIES";
 
-/// Not a test by itself: what the server in the test below starts in the program's place. Says what
-/// a new process says, up to a step, and is killed there.
+/// Not a test by itself: the server in the test below starts this instead of the program. It sends
+/// what a new process sends up to a step, and kills itself there.
 #[test]
 fn simulated_successor_that_dies() {
     let Ok(step) = env::var(STEP) else { return };
@@ -68,8 +68,8 @@ fn simulated_successor_that_dies() {
     unreachable!("no such step: {step}");
 }
 
-/// Programs that play it, one for each step. Written before anything starts: a program cannot be
-/// executed while some process has it open for writing.
+/// Scripts that simulate a successor, one for each step. They are written before any process starts, as
+/// a file cannot be executed while a process has it open for writing.
 fn players(dir: &Path) -> Vec<PathBuf> {
     let name = "failed_upgrades::simulated_successor_that_dies";
     let test = env::current_exe().unwrap();
@@ -84,7 +84,7 @@ fn players(dir: &Path) -> Vec<PathBuf> {
     STEPS.iter().enumerate().map(write).collect()
 }
 
-/// A new connection over HTTP/3 and nothing else.
+/// Fetches over a new HTTP/3 connection.
 fn fetch_over_http3(home: &Path, serve: &Serve) -> Ended {
     let mut command = firstflight(home);
     command.args(["fetch", "--http3-only", "--connect-timeout", SOON, "--cacert"]);

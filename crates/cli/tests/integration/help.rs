@@ -1,8 +1,8 @@
-//! Help texts, as they stand at a width of 100 columns.
+//! Help texts at a width of 100 columns.
 
 use crate::support::program::{firstflight, run, site};
 
-/// What a command line with `--help` prints.
+/// The output of a command line with `--help`.
 fn help(command: &[&str]) -> String {
     let home = site();
     let ended = run(firstflight(home.path()).args(command).arg("--help").env("COLUMNS", "100"));

@@ -1,5 +1,4 @@
-//! Peers whose words are commands to whoever shows them: escape sequences for terminals, line ends
-//! for logs and workflows.
+//! Malicious peers: control sequences in texts that are shown or logged, and forged Initial packets.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
@@ -16,11 +15,12 @@ use firstflight_tls::Trust;
 use crate::quic::initial::{FULL, Initials, close, header};
 use crate::support::program::{Ended, PROGRAM, Serve, fetch, firstflight, run, site, text};
 
-/// A title for the terminal, a workflow command in a line of its own, CSI as C1, and a reversal.
+/// A terminal title, a workflow command on its own line, a C1 control character, and a bidirectional
+/// override.
 const WORDS: &str = "\x1b]0;owned\x07\n::error::owned\r\n\u{9b}2J\u{7f}\u{202e}";
 const SHOWN: &str = r"\u{1b}]0;owned\u{7}\n::error::owned\r\n\u{9b}2J\u{7f}\u{202e}";
 
-/// Those that a header field can carry, one of which is no UTF-8.
+/// The same as far as a header field can carry it, with a byte that is not UTF-8.
 const FIELD: &[u8] = b"a\xc2\x9b2J\xe2\x80\xae\x9b\tb";
 const FIELD_SHOWN: &str = r"a\u{9b}2J\u{202e}\x9b\tb";
 
@@ -41,7 +41,7 @@ fn closes_with(code: u64) -> u16 {
     port
 }
 
-/// A server of HTTP/1.1 that gives each client this response.
+/// An HTTP/1.1 server that sends this response to each client.
 fn responds_with(response: Vec<u8>) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -61,7 +61,7 @@ fn response() -> Vec<u8> {
     [&head[..], b"\x1b[2J"].concat()
 }
 
-/// Whether it can be shown as it is.
+/// Whether a text has no control characters.
 fn is_plain(text: &str) -> bool {
     !text.contains(|c: char| c != '\n' && firstflight_units::is_unprintable(c))
         && !text.lines().any(|line| line.trim_start().starts_with("::"))
@@ -131,14 +131,14 @@ fn a_user_agent_is_escaped_in_the_log() {
     assert!(is_plain(&text(Path::new(&path))), "{log:?}");
 }
 
-/// Forged connections a second.
+/// Forged connections per second.
 const FORGED: f64 = 1000.0;
 
-/// How many handshakes the server lets be in progress before it asks for a Retry.
+/// Handshakes in progress above which the server sends Retry packets.
 const RETRY_ABOVE: usize = 100;
 
-/// What the server may take for them. Each handshake costs it some 35 KiB, and what forged packets
-/// leave behind in the allocator as much again; all of them together would be twice this and more.
+/// The memory that the server may use for them. A handshake takes about 35 KiB, and fragmentation by
+/// forged packets about as much again. All forged connections together would take more than twice this.
 const MEMORY_KIB: u64 = 32 * 1024;
 
 #[test]

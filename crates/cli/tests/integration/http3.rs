@@ -1,5 +1,5 @@
-//! `firstflight fetch` over QUIC: at our server and at other people's, each call a process of its
-//! own.
+//! `firstflight fetch` over QUIC from `firstflight serve` and other servers. Each call is a separate
+//! process.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -17,7 +17,7 @@ use crate::support::program::{
 
 const FACTS: &str = "http_version tls_resumed early_data quic_token http_code num_connects";
 
-/// What the calls came to, each with these arguments besides.
+/// Fetches once with each of these additional arguments, and returns the results.
 fn calls(dir: &Path, cert: &Path, url: &str, arguments: &[&[&str]]) -> Vec<String> {
     let call = |arguments: &&[&str]| {
         let fetched = fetch(dir, cert, url, arguments);
@@ -32,7 +32,7 @@ fn calls(dir: &Path, cert: &Path, url: &str, arguments: &[&[&str]]) -> Vec<Strin
 const THREE: [&[&str]; 3] =
     [&["--http3-only"], &["--http3-only"], &["--http3-only", "--tls-earlydata"]];
 
-/// What becomes of them where the server gives sessions and tokens.
+/// The results if the server issues sessions and tokens.
 const ALL: [&str; 3] = ["3 0 none 0 200 1", "3 1 none 1 200 1", "3 1 accepted 1 200 1"];
 
 fn local(port: impl std::fmt::Display) -> String {
@@ -66,7 +66,7 @@ fn firstflight_full_resumed_and_early_with_a_token_from_the_second_call_on() {
     );
 }
 
-/// Keys of the process alone die with it: the request is refused as early data, and arrives once.
+/// A restart loses the ticket keys: the request is refused as early data, and arrives once.
 #[test]
 fn early_data_refused_by_a_server_with_other_keys_arrives_once() {
     let site = site();
@@ -139,7 +139,7 @@ fn quic_wins_the_race_and_its_secrets_are_logged() {
     }
 }
 
-/// A server of another make that listens on UDP.
+/// Another server that listens on UDP.
 struct QuicPeer {
     _running: Running,
     cert: PathBuf,
@@ -147,8 +147,7 @@ struct QuicPeer {
 }
 
 impl QuicPeer {
-    /// Starts what `command` makes for a port. One that was free a moment ago may be taken, so it
-    /// is tried again with another.
+    /// Starts `command` with a free port. Retries with another one, as the port may be taken meanwhile.
     fn start(dir: &Path, command: impl Fn(u16) -> Command) -> Self {
         let cert = certificate(dir);
         let stderr = dir.join("peer.said");
@@ -174,7 +173,7 @@ impl QuicPeer {
     }
 }
 
-/// ngtcp2 on GnuTLS, which has nothing on TCP.
+/// ngtcp2 with GnuTLS, which does not listen on TCP.
 #[test]
 fn ngtcp2s_server_full_resumed_and_early() {
     if skipped_without(&["gtlsserver"]) {

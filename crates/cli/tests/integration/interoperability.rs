@@ -1,4 +1,5 @@
-//! Other people's clients at `firstflight serve`: full, resumed, and by early data where they can.
+//! Other clients with `firstflight serve`, and `firstflight fetch` with other servers: full handshakes,
+//! resumption, and early data where supported.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,7 +14,7 @@ use crate::support::program::{Ended, PAGE, Running, Serve, fetch, fields, run, s
 const REQUEST: &str = "GET /index.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 const FIELDS: &str = "tls_version resumed early claim executed status complete";
 
-/// `openssl s_client`, with the request as input unless it goes as early data.
+/// Runs `openssl s_client`, with the request as input unless it is sent as early data.
 fn s_client(dir: &Path, server: &Serve, input: &str, arguments: &[&str]) -> Ended {
     let (out, err) = (dir.join("out"), dir.join("err"));
     let mut command = Command::new("openssl");
@@ -59,8 +60,8 @@ fn openssl_full_resumed_and_early() {
     );
 }
 
-/// A store that was just started has not recorded for long enough for its word to count. The
-/// server knows that only once it has asked, with the ClientHello in its hands.
+/// A new store has not recorded for a whole recording window, so its claims do not count. The server
+/// learns that from the store's reply, after it has read the ClientHello.
 #[test]
 fn openssl_early_data_is_refused_when_the_store_responds_late() {
     if skipped_without(&["redis-server"]) {
@@ -119,8 +120,8 @@ fn openssl_resumes_older_versions_too() {
     );
 }
 
-/// A `gnutls-cli` that is talked to as a person would: input stays open until the response is
-/// there, because it closes right behind its input, and a peer that has gone is answered nothing.
+/// A `gnutls-cli` whose input stays open until the response has arrived: at the end of its input it
+/// closes the connection.
 struct Gnutls {
     running: Running,
     out: std::path::PathBuf,
@@ -144,7 +145,7 @@ impl Gnutls {
         self.running.0.stdin.as_mut().unwrap().write_all(input.as_bytes()).unwrap();
     }
 
-    /// Waits until it shows this so many times.
+    /// Waits until its output has this text so many times.
     fn shows(&self, what: &str, times: usize) {
         until(|| text(&self.out).matches(what).count() >= times);
         assert_eq!(text(&self.out).matches(what).count(), times, "{what}: {}", text(&self.out));
@@ -233,7 +234,7 @@ fn curl_over_http_2_on_one_connection() {
 
 const FACTS: &str = "http_version tls_version tls_resumed early_data http_code";
 
-/// Full, resumed without and with early data, each in a process of its own.
+/// Full, resumed without and with early data, each in a separate process.
 fn three_calls(peer: &Peer, dir: &std::path::Path, http: &str) -> Vec<(String, String)> {
     [&[][..], &[], &["--tls-earlydata"]]
         .into_iter()

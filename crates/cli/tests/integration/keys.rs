@@ -1,4 +1,4 @@
-//! `firstflight keys`: what it writes, shows and runs.
+//! `firstflight keys`: files, output and the command of `keys watch`.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn done(dir: &Path, arguments: &[&str]) -> String {
     ended.out
 }
 
-/// Each key's state and name.
+/// The state and name of each key.
 fn listed(dir: &Path) -> Vec<(String, String)> {
     let list: Value = serde_json::from_str(&done(dir, &["list", "--json", "ring"])).unwrap();
     let field = |key: &Value, name: &str| key[name].as_str().unwrap().to_owned();
@@ -46,7 +46,7 @@ fn list_shows_a_rotation() {
     assert!(table.lines().all(|line| line.len() <= 100));
 }
 
-/// A ring that nobody has rotated in time: it works, and a monitor hears of it.
+/// A ring that was not rotated in time still works, and `keys list` warns about it.
 #[test]
 fn list_exits_with_1_if_something_must_be_done() {
     let site = site();
@@ -76,8 +76,8 @@ fn export_writes_only_changes() {
     assert!(ended.err.contains("name a directory"), "{ended:?}");
 }
 
-/// The command runs at the start and once a change, is tried again when it fails, and SIGTERM ends
-/// it all. The source may be away for a while.
+/// The command runs at the start and once per change, and is retried when it fails. The key file may be
+/// missing for a while. SIGTERM ends the program.
 #[test]
 fn watch_exports_changes_and_runs_its_command() {
     let site = site();

@@ -1,4 +1,4 @@
-//! The examples for a cluster do what they say.
+//! The examples for ticket keys in a cluster.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::program::{Ended, PROGRAM, firstflight, run, site, text, unti
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster");
 
-/// An example with its places in `dir`.
+/// An example with its paths in `dir`.
 fn example(name: &str, dir: &Path) -> String {
     let mut text = text(&Path::new(EXAMPLES).join(name));
     assert!(!text.is_empty(), "{name}");
@@ -37,7 +37,7 @@ fn the_example_configurations_are_valid() {
     assert!(checked.out.contains("OK"), "{checked:?}");
 }
 
-/// Each unit's commands, run by a shell.
+/// Runs the commands of each unit in a shell.
 #[test]
 fn the_commands_of_the_units_run() {
     let site = site();
@@ -83,8 +83,8 @@ fn the_commands_of_the_units_run() {
     assert!(example("firstflight-keys-rotate.timer", dir).contains("OnUnitActiveSec=11h"));
 }
 
-/// systemd takes the units as they are, and they may do little: keys are written without
-/// privileges, and what reloads another server does nothing else.
+/// systemd accepts the units. The unit that writes keys has no privileges, and the one that reloads
+/// another server can do nothing else.
 #[test]
 fn the_example_units_are_valid_and_sandboxed() {
     if skipped_without(&["systemd-analyze"]) {

@@ -1,4 +1,4 @@
-//! One ring for a fleet of nginx, HAProxy or Envoy: sessions go on at any node while it is rotated.
+//! A ring shared by several nginx, HAProxy or Envoy: sessions resume at any node during a rotation.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::openssl::{Session, connect};
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{Running, firstflight, run, text, until};
 
-/// Two nodes with the keys of one ring, and one with keys of its own.
+/// Two nodes with the keys of one ring, and one with other keys.
 struct Fleet {
     make: &'static Make,
     dir: TempDir,
@@ -26,9 +26,10 @@ struct Fleet {
 struct Make {
     format: &'static str,
     start: fn(dir: &Path) -> Peer,
-    /// How `sh` has it read its keys again; `{}` is its process id. Nothing if it looks itself.
+    /// A shell command that makes it reload its keys; `{}` is its process ID. Empty if it reloads by
+    /// itself.
     reload: Option<&'static str>,
-    /// What its TLS 1.3 tickets say, in seconds.
+    /// The lifetime in its TLS 1.3 tickets, in seconds.
     lifetime: u64,
 }
 
@@ -57,7 +58,7 @@ impl Fleet {
         keys_do(self.dir.path(), &["rotate", "ring"]);
     }
 
-    /// Has a node follow the ring from now on.
+    /// Starts `keys watch` for a node.
     fn watch(&self, name: &str, node: &Peer) -> Running {
         let mut command = firstflight(self.dir.path());
         command.current_dir(self.dir.path()).args(["keys", "watch", "ring", "--format"]);
@@ -73,7 +74,7 @@ impl Fleet {
         connect(self.dir.path(), node.port, session)
     }
 
-    /// A session of either node goes on at the other.
+    /// Sessions of either node resume at the other.
     fn resumes_at_both(&self, when: &str) {
         for (from, to) in [(&self.a, &self.b), (&self.b, &self.a)] {
             let session = self.connect(from, None);
@@ -83,7 +84,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until a node seals under another key than this.
+    /// Waits until a node seals with a key other than this.
     fn turned(&self, node: &Peer, name: &str, from: &str) -> String {
         let mut key = String::new();
         let turned = until(|| {
@@ -102,7 +103,7 @@ fn keys_do(dir: &Path, arguments: &[&str]) {
     assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
 }
 
-/// The whole story: before a rotation, while one node has it, and after.
+/// Checks sessions before a rotation, while one node has rotated, and afterwards.
 fn goes_on(make: &'static Make) {
     let fleet = Fleet::start(make);
     let dir = fleet.dir.path();
@@ -130,7 +131,7 @@ fn goes_on(make: &'static Make) {
     assert!(!stderr.contains("WARN"), "{stderr}");
 }
 
-/// By the example. Nobody is behind it: this is about handshakes.
+/// With the configuration of the example, and no upstream: only handshakes matter.
 const NGINX: Make = Make {
     format: "nginx",
     start: |dir| start_nginx(dir, "127.0.0.1:9"),

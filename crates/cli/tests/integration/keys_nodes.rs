@@ -1,5 +1,5 @@
-//! Our own nodes with a ring in a store, as an operator sees them; its key-encryption keys come
-//! from a real OpenBao, whose agent replaces their file under the nodes.
+//! Nodes with a ring in a store, and key-encryption keys from OpenBao, whose agent replaces their file
+//! while the nodes run.
 
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ fn serve(cluster: &Cluster, name: &str) -> Serve {
     Serve::start(&dir, &arguments)
 }
 
-/// A session of each node goes on at each.
+/// Sessions of each node resume at every node.
 fn resume_everywhere(dir: &Path, sessions: &[Session], nodes: &[&Serve], when: &str) {
     for session in sessions {
         for node in nodes {
@@ -75,7 +75,7 @@ fn nodes_and_their_keys_are_listed_and_rotated() {
     assert!(sealed, "a seals under the new key");
 }
 
-/// OpenBao in its development mode, with the examples' policy, and nodes that may log in.
+/// OpenBao in development mode, with the policy of the examples and credentials for the nodes.
 struct Bao {
     _server: Running,
     dir: PathBuf,
@@ -109,7 +109,7 @@ impl Bao {
         bao
     }
 
-    /// A line of shell in which `bao` is OpenBao, as its administrator.
+    /// Runs a line of shell in which `bao` is OpenBao with administrator rights.
     fn run(&self, line: &str) -> Ended {
         let program = program_path("bao");
         let script = format!("set -e; bao() {{ {} \"$@\"; }}; {line}", program.display());
@@ -123,7 +123,7 @@ impl Bao {
         assert_eq!(ended.code, Some(0), "{line}: {ended:?}");
     }
 
-    /// The examples' agent for a node, which looks each second.
+    /// Starts the agent of the examples for a node. It polls every second.
     fn agent(&self, node: &Path) -> Running {
         let config = example("bao-agent.hcl")
             .replace("https://bao.internal:8200", &self.address)

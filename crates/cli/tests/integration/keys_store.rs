@@ -1,4 +1,4 @@
-//! A ring in a store, shared by servers of other makes: no server of ours has to run.
+//! A ring in a store, shared by other servers, without a running `firstflight serve`.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::support::peer::certificate;
 use crate::support::program::{Ended, Running, firstflight, run, site, text, until};
 
-/// Nodes that share a store, each with a directory, and the examples' configuration in it.
+/// Nodes that share a store. Each has a directory with the configuration of the examples.
 pub(crate) struct Cluster {
     store: StoreProcess,
     site: TempDir,
@@ -29,8 +29,8 @@ impl Cluster {
         self.site.path()
     }
 
-    /// The example's configuration file for a node of this name; its key-encryption keys are in the
-    /// node's directory.
+    /// Writes the configuration of the example for a node. Its key-encryption keys are in the node's
+    /// directory.
     pub(crate) fn configure(&self, name: &str) -> PathBuf {
         let dir = self.dir().join(name);
         fs::create_dir(&dir).unwrap();
@@ -56,7 +56,7 @@ impl Cluster {
         run(firstflight(self.dir()).arg("keys").args(arguments).arg("--config").arg(config))
     }
 
-    /// Has another server's files in the node's directory follow the ring.
+    /// Starts `keys watch`, which writes another server's files in the node's directory.
     pub(crate) fn watch(&self, name: &str, format: &str) -> Running {
         let dir = self.dir().join(name);
         let mut command = firstflight(self.dir());
@@ -83,8 +83,8 @@ pub(crate) fn names(list: &Value, state: &str) -> Vec<String> {
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster");
 
-/// Both offer what is missing, both get the same; a rotation reaches both before it seals; and
-/// without the store time goes on.
+/// Both nodes create missing keys and get the same ones. A rotation reaches both before its key seals,
+/// and keys change state also without the store.
 #[test]
 fn other_servers_share_a_ring_without_a_firstflight_server() {
     if skipped_without(&["redis-server"]) {

@@ -1,4 +1,4 @@
-//! A server of the test, its authority, and what both say.
+//! Servers of the ACME tests, and what they report.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::program::{PAGE, Serve, fetch, run, site, text, until};
 
-/// Where the authority comes, and what a server of the test listens on.
+/// The ports of a server, to which the authority connects.
 #[derive(Clone, Copy)]
 pub(crate) struct Ports {
     pub(crate) https: u16,
@@ -27,7 +27,7 @@ impl Ports {
     }
 }
 
-/// Writes `config.toml`: these sites, and what is asked of the authority.
+/// Writes `config.toml` with these sites and the ACME settings.
 pub(crate) fn configure(
     dir: &Path,
     pebble: &Pebble,
@@ -57,7 +57,7 @@ pub(crate) fn configure(
     fs::rename(dir.join("config.new"), dir.join("config.toml")).unwrap();
 }
 
-/// A page by a name, trusted by the authority's root alone; whether it came.
+/// Whether a page is served under a name with a certificate of the authority.
 pub(crate) fn is_served(dir: &Path, root: &Path, port: u16, name: &str) -> bool {
     let resolve = format!("{name}:{port}:127.0.0.1");
     let url = format!("https://{name}:{port}/");
@@ -65,14 +65,14 @@ pub(crate) fn is_served(dir: &Path, root: &Path, port: u16, name: &str) -> bool 
     (fetched.ended.code, &*fetched.ended.out) == (Some(0), PAGE)
 }
 
-/// The root that trusts what the authority issues since it was started.
+/// The authority's current root certificate.
 pub(crate) fn trusted(dir: &Path, pebble: &Pebble) -> PathBuf {
     let file = dir.join("root.pem");
     fs::write(&file, pebble.root()).unwrap();
     file
 }
 
-/// The number of the certificate that OpenSSL is shown.
+/// The serial number of the certificate that OpenSSL receives.
 pub(crate) fn serial(port: u16, name: &str) -> String {
     let script = format!(
         "openssl s_client -connect 127.0.0.1:{port} -servername {name} </dev/null 2>/dev/null | \
@@ -81,7 +81,7 @@ pub(crate) fn serial(port: u16, name: &str) -> String {
     run(Command::new("sh").args(["-c", &script])).out
 }
 
-/// What the operators' side says of a site's certificate.
+/// The status of a site's certificate at the admin listener.
 pub(crate) fn certificate(server: &Serve, site: &str) -> Value {
     let url = format!("http://{}/status.json", server.console());
     let stderr = run(Command::new("curl").args(["-sS", &url])).out;
@@ -91,7 +91,7 @@ pub(crate) fn certificate(server: &Serve, site: &str) -> Value {
     all.into_iter().find(|one| one["site"] == site).unwrap_or_default()
 }
 
-/// A metric's value, by the start of its line.
+/// The value of the first metric whose line starts with this text.
 pub(crate) fn metric(server: &Serve, series: &str) -> f64 {
     let url = format!("http://{}/metrics", server.console());
     let page = run(Command::new("curl").args(["-sS", &url])).out;
@@ -103,7 +103,7 @@ pub(crate) fn stderr(server: &Serve) -> String {
     text(&server.stderr)
 }
 
-/// A server, an authority, and what trusts it; the certificate of `a.test` is there.
+/// Starts an authority and a server, and waits for the certificate of `a.test`.
 pub(crate) fn start_server(
     challenge: &str,
     life: Option<u32>,
