@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use firstflight_bench::{
-    Arrivals, Exchange, LoadHandshake, Latency, Limit, LoadConfig, LoadProgress, LoadResult, Model,
+    Arrivals, Exchange, Latency, Limit, LoadConfig, LoadHandshake, LoadProgress, LoadResult, Model,
     Transport,
 };
 use firstflight_client::Target;

@@ -11,7 +11,7 @@ use clap::Args;
 use firstflight_bench::remote::{self, LabelSource, RemoteConfig};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
-use firstflight_samples::{HttpVersion, HandshakeKind, blank_record};
+use firstflight_samples::{HandshakeKind, HttpVersion, blank_record};
 use firstflight_tls::{Trust, Version};
 
 use crate::axes::{AxesArgs, command_line, seed_from_clock};
@@ -214,7 +214,8 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
 }
 
 /// The kinds of handshake if `--kind` is not given.
-const DEFAULT_LOAD_KINDS: [HandshakeKind; 3] = [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
+const DEFAULT_LOAD_KINDS: [HandshakeKind; 3] =
+    [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
 
 fn load_kind(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::LoadHandshake> {
     Ok(match kind {

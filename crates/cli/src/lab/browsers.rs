@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_browser::{Installed, BrowserKind};
+use firstflight_browser::{BrowserKind, Installed};
 use firstflight_emulator::Profile;
 use firstflight_lab::{HttpVersion, ServerKind, VisitPage, VisitSet, VisitsConfig};
 

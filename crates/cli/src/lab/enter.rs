@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::{env, fs};
 
 use anyhow::Context;
-use firstflight_browser::{Browser, Installed, BrowserKind, Quic, Settings};
+use firstflight_browser::{Browser, BrowserKind, Installed, Quic, Settings};
 use firstflight_lab::LAB_VARIABLES;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_lab::{ExploreSession, ExploreConfig, ObservedConnection};
+use firstflight_lab::{ExploreConfig, ExploreSession, ObservedConnection};
 
 use super::lab_report::{LabReport, ReportFormat};
 use super::{LabArgs, RunDirectory, backend, enter, select};

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use firstflight_lab::{
-    HandshakeOutcome, LabDescription, NetworkDescription, ObservedConnection, ServerDescription, TlsVersion,
+    HandshakeOutcome, LabDescription, NetworkDescription, ObservedConnection, ServerDescription,
+    TlsVersion,
 };
 use serde_json::{Value, json};
 
@@ -124,7 +125,10 @@ fn description(connection: &ObservedConnection) -> String {
     if let Some(version) = connection.tls.filter(|version| *version != TlsVersion::Tls13) {
         description = format!("{version} {description}");
     }
-    let early = matches!(connection.handshake, Some(HandshakeOutcome::Accepted | HandshakeOutcome::Refused));
+    let early = matches!(
+        connection.handshake,
+        Some(HandshakeOutcome::Accepted | HandshakeOutcome::Refused)
+    );
     if let Some(bytes) = connection.early_bytes.filter(|_| early) {
         description += &format!(", {bytes} bytes of early data");
     }

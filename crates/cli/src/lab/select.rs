@@ -4,8 +4,8 @@ use std::path::Path;
 
 use firstflight_emulator::Profile;
 use firstflight_lab::{
-    Axes, BuiltInExperiment, CertificateKind, ClientKind, ConnectionAxes, Experiment, Group, HttpVersion, HandshakeKind, MiddleboxConfig, ServerKind,
-    ResponseSize, Transport, Workload,
+    Axes, BuiltInExperiment, CertificateKind, ClientKind, ConnectionAxes, Experiment, Group,
+    HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, Transport, Workload,
 };
 use firstflight_tls::Version;
 
@@ -31,7 +31,9 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
         ),
         (Some(names), false) => names.clone(),
         (None, true) => Vec::new(),
-        (None, false) => BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect(),
+        (None, false) => {
+            BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect()
+        }
     };
     let mut selection = Selection { experiments: Vec::new(), middleboxes: None };
     for name in names {
@@ -68,19 +70,21 @@ fn matrix(
             servers,
             clients: args.client.clone().unwrap_or_else(|| vec![ClientKind::Firstflight]),
             connections: ConnectionAxes {
-            transports,
-            workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
-            versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
-            kinds: axes
-                .kind
-                .clone()
-                .unwrap_or_else(|| vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt]),
-            tfo: axes.tfo.clone().unwrap_or_else(|| vec![false, true]),
-            tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
-            http,
-            groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
-            certificates: args.certificate.clone().unwrap_or_else(|| vec![CertificateKind::EcdsaP256]),
-            sizes: args.size.clone().unwrap_or_else(|| vec![ResponseSize::OneKib]),
+                transports,
+                workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
+                versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
+                kinds: axes.kind.clone().unwrap_or_else(|| {
+                    vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt]
+                }),
+                tfo: axes.tfo.clone().unwrap_or_else(|| vec![false, true]),
+                tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
+                http,
+                groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
+                certificates: args
+                    .certificate
+                    .clone()
+                    .unwrap_or_else(|| vec![CertificateKind::EcdsaP256]),
+                sizes: args.size.clone().unwrap_or_else(|| vec![ResponseSize::OneKib]),
             },
         },
         samples: samples.unwrap_or(100),
@@ -107,7 +111,8 @@ fn transports_and_http(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
         (None, None) => {
             let tls_13 = |tls: &Vec<Version>| tls.contains(&Version::Tls13);
             // The ngtcp2 client supports HTTP/3 only, and QUIC requires TLS 1.3.
-            let ours = args.client.as_ref().is_none_or(|all| all.contains(&ClientKind::Firstflight));
+            let ours =
+                args.client.as_ref().is_none_or(|all| all.contains(&ClientKind::Firstflight));
             let is_used = |one: &Transport| match one {
                 Transport::Tcp => ours,
                 Transport::Quic => args.axes.tls.as_ref().is_none_or(tls_13),

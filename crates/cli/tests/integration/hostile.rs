@@ -8,7 +8,8 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use firstflight_bench::{
-    Exchange, FloodConfig, FloodPhase, FloodTrial, Forgery, LoadConfig, LoadHandshake, Model, Transport,
+    Exchange, FloodConfig, FloodPhase, FloodTrial, Forgery, LoadConfig, LoadHandshake, Model,
+    Transport,
 };
 use firstflight_tls::Trust;
 

@@ -168,7 +168,8 @@ impl Stack {
         assert_eq!(secrets(), drawn, "the second start keeps them");
         let password = password.trim().to_owned();
         let users = dir.path().join("secrets/valkey/users.acl");
-        let plan = StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).set("aclfile", users.display());
+        let plan =
+            StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).set("aclfile", users.display());
         let store = StoreProcess::start(plan);
         let unrelated = store.ask(&["SET", "firstflight:epoch", "1"]);
         assert!(unrelated.contains("NOPERM") && store.ask(&["PING"]) == "PONG", "{unrelated}");
