@@ -1,4 +1,4 @@
-//! `firstflight lab`, small: by root and by a user who is nobody.
+//! `firstflight lab` and `firstflight doctor`: small runs, as root and as an ordinary user.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::program::{Ended, PROGRAM, firstflight, run, site};
 
-/// The lab measures time, so there is one at a time.
+/// Labs measure time, so they run one after the other.
 pub(crate) static LAB: Mutex<()> = Mutex::new(());
 
 const ARGUMENTS: [&str; 12] = [
@@ -29,7 +29,7 @@ const ARGUMENTS: [&str; 12] = [
     "firstflight,nginx",
 ];
 
-/// Runs it by a command that ends where the program's name belongs; its record.
+/// Runs the lab with a command to which the program's name is appended. Returns the record.
 fn record(command: &mut Command, program: &Path, dir: &Path) -> Value {
     let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
     let results = dir.join("results");
@@ -50,7 +50,7 @@ fn record(command: &mut Command, program: &Path, dir: &Path) -> Value {
     serde_json::from_slice(&fs::read(results.join("lab.json")).unwrap()).unwrap()
 }
 
-/// Round trips as the protocols need them, connection set-up included.
+/// The round trips that the protocols need, including connection setup.
 fn expected(cell: &Value) -> u64 {
     if cell["transport"] == "quic" {
         return if cell["kind"] == "0-RTT" { 1 } else { 2 };
@@ -112,7 +112,7 @@ fn round_trips_are_those_that_the_protocols_need() {
     check(&record(&mut Command::new("env"), Path::new(PROGRAM), dir.path()));
 }
 
-/// Where the tests run as a user anyway, the test above has said it already.
+/// Only as root: otherwise the test above has covered it.
 #[test]
 fn the_lab_needs_no_root() {
     let dir = tempfile::tempdir().unwrap();

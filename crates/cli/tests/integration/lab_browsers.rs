@@ -1,4 +1,4 @@
-//! `firstflight lab --browser`: real browsers in the emulated network, in a short form.
+//! `firstflight lab --browser`: a short run with real browsers.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::program::{Running, firstflight, run, text, until, within};
 /// How long browsers may take on a busy machine.
 const LONG: Duration = Duration::from_secs(400);
 
-/// The lab with browsers, and a temporary directory that is the test's.
+/// A lab with browsers, in a temporary directory.
 fn lab(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = firstflight(dir);
     let search = std::env::var("PATH").unwrap_or_default();
@@ -26,7 +26,7 @@ fn lab(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end, which has to be a good one; its record.
+/// Runs the lab, which must succeed. Returns the record.
 fn record(dir: &Path, arguments: &[&str]) -> Value {
     let mut running = Running::start(&mut lab(dir, arguments));
     let mut status = None;
@@ -39,7 +39,7 @@ fn record(dir: &Path, arguments: &[&str]) -> Value {
     serde_json::from_slice(&fs::read(dir.join("results/lab.json")).unwrap()).unwrap()
 }
 
-/// The good visits of a cell, in their order. A busy machine may spoil some.
+/// The visits of a cell that were not spoiled, in order.
 fn good<'a>(record: &'a Value, [browser, server, kind]: [&str; 3]) -> Vec<&'a Value> {
     let cells = record["visit_cells"].as_array().unwrap();
     let is_it = |visit: &&Value| {
@@ -65,7 +65,7 @@ fn total(visit: &Value) -> f64 {
     visit["wire"]["last_byte_ms"].as_f64().unwrap_or_else(|| panic!("{visit}"))
 }
 
-/// TLS set-up is a round trip or none, and so is what a return takes in all, by the packets.
+/// By the packets, TLS setup takes one round trip or none, which shows in the total of a return.
 #[test]
 fn a_return_with_early_data_saves_the_round_trip_of_tls() {
     let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
@@ -102,7 +102,7 @@ fn a_return_with_early_data_saves_the_round_trip_of_tls() {
     }
 }
 
-/// The ids of processes that have a directory in their environment.
+/// The IDs of processes whose environment contains a directory.
 fn processes_in(dir: &Path) -> Vec<String> {
     let dir = dir.display().to_string();
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -1,4 +1,4 @@
-//! `firstflight lab --serve`: entered as it says, by root and by a user who is nobody.
+//! `firstflight lab --serve` and `--enter`, as root and as an ordinary user.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,16 +15,16 @@ use firstflight_testkit::skipped_without;
 
 use crate::support::program::{Ended, PROGRAM, Running, TEST_TIMEOUT, fields, run, until};
 
-/// A lab that is up, ended with its guard.
+/// A running lab, stopped when dropped.
 struct Lab {
     running: Running,
     lines: Receiver<Value>,
     up: Value,
-    /// Who started it, and whose home it has.
+    /// The user who started it.
     user: User,
 }
 
-/// Somebody who runs the program, with a directory of his own.
+/// A user with a home directory.
 #[derive(Clone)]
 struct User {
     program: PathBuf,
@@ -33,12 +33,12 @@ struct User {
 }
 
 impl User {
-    /// Who runs the tests.
+    /// The user who runs the tests.
     fn this(dir: &Path) -> Self {
         Self { program: PROGRAM.into(), dir: dir.to_owned(), nobody: false }
     }
 
-    /// An ordinary one; who runs the tests, if that is not root.
+    /// An ordinary user: the one who runs the tests, if that is not root.
     fn ordinary(dir: &Path) -> Self {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
         let program = dir.join("firstflight");
@@ -86,19 +86,20 @@ impl Lab {
         lab
     }
 
-    /// What it says next.
+    /// The next event.
     fn next(&self) -> Value {
         self.lines.recv_timeout(TEST_TIMEOUT).expect("the lab says something")
     }
 
-    /// A command inside, by the way that it names.
+    /// Runs a command inside, entered as the output says.
     fn inside(&self) -> Command {
         let mut command = self.user.command();
         command.args(["lab", "--enter", &self.up["pid"].to_string(), "--"]);
         command
     }
 
-    /// Fetches a page with early data, if there is a session; the connection as the lab saw it.
+    /// Fetches a page, with early data if there is a session. Returns the connection as the lab
+    /// reports it.
     fn fetch(&self, network: usize, arguments: &[&str]) -> Value {
         let host = self.up["networks"][network]["host"].as_str().unwrap();
         let url = format!("https://{host}:{}/1k", self.up["servers"][0]["port"]);
@@ -111,12 +112,12 @@ impl Lab {
         line
     }
 
-    /// The network namespace behind its door.
+    /// The network namespace that `--enter` enters.
     fn namespace(&self) -> PathBuf {
         fs::read_link(format!("/proc/{}/ns/net", self.up["pid"])).unwrap()
     }
 
-    /// Ends it; nothing may be left.
+    /// Stops the lab. No process may remain.
     fn end(mut self, signal: Signal) {
         let namespace = self.namespace();
         assert!(!inhabitants(&namespace).is_empty());
@@ -142,8 +143,8 @@ fn inhabitants(namespace: &Path) -> Vec<String> {
 
 const CONNECTION: &str = "network server transport handshake round_trips";
 
-/// Looks around as a person would. The networks are long: a busy machine that pauses for a round
-/// trip would seem to need one more.
+/// Explores the lab by hand. The networks have long round-trip times, so that pauses of a busy machine
+/// do not look like round trips.
 fn explore_lab(user: &User) {
     let lab = Lab::start(user, &["--rtt", "200,150", "--server", "firstflight", "-o", "results"]);
     let first = lab.fetch(0, &[]);
@@ -174,7 +175,7 @@ fn explore_lab(user: &User) {
     opens_decrypted(&user.dir.join("results/explored.pcapng"));
 }
 
-/// A capture in which a reader without further secrets sees the requests, early ones too.
+/// Checks that the capture contains the TLS secrets: tshark decrypts all requests, early ones, too.
 fn opens_decrypted(capture: &Path) {
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(capture).args(["-Y", "http.request or http2.headers.method"]);
@@ -192,7 +193,7 @@ fn a_lab_stays_up_and_can_be_entered() {
     explore_lab(&User::this(dir.path()));
 }
 
-/// Where the tests run as a user anyway, the test above has said it already.
+/// Only as root: otherwise the test above has covered it.
 #[test]
 fn a_lab_is_entered_without_root() {
     if skipped_without(&["tshark"]) {

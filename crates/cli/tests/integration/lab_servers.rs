@@ -1,5 +1,4 @@
-//! `firstflight lab` at each server that it knows: all are really started, by a user who is nobody
-//! where the tests run as root.
+//! `firstflight lab` with each supported server, started as an ordinary user.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +11,7 @@ use tempfile::TempDir;
 use crate::lab::LAB;
 use crate::support::program::{Ended, PROGRAM, run};
 
-/// A user's directory with the program in it.
+/// A home directory with the program in it.
 struct Home(TempDir);
 
 impl Home {
@@ -58,7 +57,7 @@ impl Home {
     }
 }
 
-/// What a server is expected to do here.
+/// The expected results of a server.
 struct Expected {
     name: &'static str,
     /// Over TCP.
@@ -72,8 +71,8 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// Every cell that the server can do is there, every sample is what its cell asked for, and the
-/// notes explain the rest.
+/// Checks that there is a cell for everything that the server supports, that each sample has the
+/// requested handshake, and that notes explain the rest.
 fn check(expected: &Expected, record: &Value) {
     let cells = record["cells"].as_array().unwrap();
     let samples = record["samples"].as_array().unwrap();
@@ -98,8 +97,7 @@ fn check(expected: &Expected, record: &Value) {
     assert_eq!(notes.contains("without HTTP/3: "), !expected.quic, "{notes}");
 }
 
-/// How many of the 20 resent flights were executed over TCP and over QUIC; `None`: there was no
-/// attack.
+/// How many of the 20 replays were executed over TCP and over QUIC. `None` if there was no attack.
 fn executed(record: &Value) -> [Option<u64>; 2] {
     ["tcp", "quic"].map(|transport| {
         let mut replays = record["replays"].as_array().unwrap().iter();
@@ -131,7 +129,7 @@ fn nginx_executes_replays() {
     assert_eq!(replayed, [Some(20), None]);
 }
 
-/// 2.6 waits for the client's Finished; later versions may not.
+/// HAProxy 2.6 waits for the client's Finished; later versions may not.
 #[test]
 fn haproxy_accepts_early_data() {
     let replayed = measure(&Expected { name: "haproxy", ..OVER_TCP });
@@ -144,7 +142,7 @@ fn h2o_accepts_no_early_data() {
     assert_eq!(replayed, [None, None]);
 }
 
-/// Over QUIC it executes a copy as soon as it has forgotten the original's connection.
+/// Over QUIC, Caddy executes a replay once the original connection has ended.
 #[test]
 fn caddy_executes_replays_over_quic_and_has_no_fast_open() {
     let expected = Expected { name: "caddy", early_data: false, fast_open: false, quic: true };
@@ -174,7 +172,7 @@ fn openssl_s_server_serves_one_connection_at_a_time() {
     assert_eq!(executed(&record), [None, None]);
 }
 
-/// Our own server as a stranger would start it: nothing is known of it, and its log counts.
+/// `firstflight serve` as a --server-cmd, whose log is counted.
 #[test]
 fn a_server_command_is_measured_and_attacked() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! The process as its operators meet it: reloads, systemd's side, upgrades.
+//! The server process: reloads, systemd, upgrades, privileges.
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use crate::support::program::{
     PAGE, PROGRAM, Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until,
 };
 
-/// A service manager, as far as it listens.
+/// A service manager that receives notifications.
 pub(crate) struct Manager {
     socket: UnixDatagram,
     pub(crate) path: String,
@@ -31,7 +31,7 @@ impl Manager {
         Self { socket, path }
     }
 
-    /// The next message that has something to do with this.
+    /// Waits for a message that contains this text.
     pub(crate) fn wait_for(&self, word: &str) -> String {
         let mut buffer = [0; 2000];
         loop {
@@ -46,7 +46,7 @@ impl Manager {
     }
 }
 
-/// A certificate for localhost in the directory.
+/// Writes a certificate for localhost to the directory.
 pub(crate) fn certify(dir: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -59,7 +59,7 @@ pub(crate) fn certify(dir: &Path) {
     }
 }
 
-/// Writes the configuration: a page, and this.
+/// Writes a configuration that serves a page, with these lines.
 pub(crate) fn configure(dir: &Path, more: &str) -> String {
     let path = dir.join("firstflight.toml");
     let root = dir.join("root");
@@ -145,7 +145,7 @@ fn sockets_of_the_service_manager_are_used() {
     assert!(running.wait().unwrap().success());
 }
 
-/// What `MAINPID=` names, which is not ours to wait for, and gone at the end all the same.
+/// The process that `MAINPID=` names. It is not a child of the test, and is killed at the end.
 pub(crate) struct OtherProcess(pub(crate) Pid);
 
 impl OtherProcess {
@@ -237,7 +237,7 @@ fn an_admin_listener_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
     assert!(successor.ends());
 }
 
-/// The process that this one has started.
+/// The child of a process.
 fn child(pid: u32) -> Option<Pid> {
     // Each thread has its own.
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -293,14 +293,14 @@ fn the_old_process_fails_when_the_new_one_is_killed() {
     assert!(text(&serve.stderr).contains("nothing is served"));
 }
 
-/// What `/proc` says of a process, such as `Uid` or `NoNewPrivs`.
+/// A field of `/proc/PID/status`, such as `Uid` or `NoNewPrivs`.
 fn status(pid: u32, field: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// Needs root, as the server does for this.
+/// Needs root, to switch users.
 #[test]
 fn privileges_are_dropped_before_serving() {
     let dir = site();
@@ -344,7 +344,7 @@ fn privileges_are_dropped_before_serving() {
     serve.stop();
 }
 
-/// The units are taken by systemd as they are, and give the process little to do.
+/// systemd accepts the units, and they are sandboxed.
 #[test]
 fn the_packaged_units_are_valid_and_sandboxed() {
     if skipped_without(&["systemd-analyze"]) {

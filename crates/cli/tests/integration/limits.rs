@@ -1,4 +1,4 @@
-//! `[limits]` of `firstflight serve`, at their smallest and at their largest use.
+//! The `[limits]` of `firstflight serve`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use crate::quic::aioquic;
 use crate::support::peer::certificate;
 use crate::support::program::{Serve, TEST_TIMEOUT, fetch, fields, site, until};
 
-/// Pieces of a response, one each fifth of a second.
+/// The number of pieces of a response, sent every 200 ms.
 const PIECES: usize = 25;
 
 /// An upstream whose responses take five seconds.
@@ -50,7 +50,7 @@ fn drip(mut client: TcpStream) {
     let _ = client.write_all(b"0\r\n\r\n");
 }
 
-/// A server before this upstream, with these settings.
+/// A server with this upstream and these settings.
 fn serve(dir: &Path, upstream: &str, limits: &str, pool: &str) -> Serve {
     certificate(dir);
     let config = format!(
@@ -101,7 +101,8 @@ fn a_long_response_is_not_cut_off_by_timeouts() {
     assert_eq!(logged, ["200 true"; 5]);
 }
 
-/// An upstream that answers each GET and waits for the end of each POST; how many of these it has.
+/// An upstream that responds to each GET and waits for the end of each POST. Returns the number of
+/// waiting POSTs.
 fn counting_upstream() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -126,7 +127,7 @@ fn counting_upstream() -> (String, Arc<AtomicUsize>) {
     (url, posts)
 }
 
-/// A connection over HTTP/2 on which nothing was sent yet.
+/// A new HTTP/2 connection.
 fn http2(server: &Serve) -> StreamOwned<ClientConnection, TcpStream> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&server.cert).unwrap()).unwrap();
@@ -156,7 +157,7 @@ fn open_post(stream: u8, first: bool) -> Vec<u8> {
     [&length[1..], &[1, 4, 0, 0, 0, stream], &block].concat()
 }
 
-/// Reads frames until there have been so many heads of responses.
+/// Reads frames until so many response heads have arrived.
 fn heads(client: &mut impl Read, count: usize) {
     let mut found = 0;
     while found < count {

@@ -1,5 +1,5 @@
-//! Another user of the machine, without root: what he prepares for the server to come upon. These
-//! tests need root, and say nothing where they are not run by it.
+//! Attacks by another local user: files, links and processes prepared for the server. The tests need
+//! root, and are skipped without it.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -15,13 +15,13 @@ use crate::support::program::{
     PAGE, PROGRAM, Running, Serve, fetch, firstflight, run, site, text, until,
 };
 
-/// The user that the server becomes, if these tests may make it one.
+/// The user that the server switches to, if the tests run as root.
 fn nobody() -> Option<u32> {
     let root = nix::unistd::geteuid().is_root();
     root.then(|| User::from_name("nobody").unwrap().unwrap().uid.as_raw())
 }
 
-/// A site whose server becomes `nobody`, and whose directory is that user's.
+/// A site in a directory of the user `nobody`, to whom its server switches.
 struct Machine {
     dir: TempDir,
     arguments: [String; 6],
@@ -63,7 +63,7 @@ impl Machine {
         Serve::start_from(program, self.path(), &arguments, environment)
     }
 
-    /// Why it does not start.
+    /// The error with which the server fails to start.
     fn refused(&self, key_log: &Path) -> String {
         let mut command = firstflight(self.path());
         command.args(["serve", "--listen", "127.0.0.1:0", "--access-log"]).arg(self.file("log"));
@@ -120,7 +120,7 @@ fn logs_are_not_written_through_symbolic_links() {
     assert_eq!(text(&precious), "");
 }
 
-/// What a process has to look like to be taken for a lab's door, with a `PATH` of its own.
+/// A process that looks like a lab that can be entered, with a malicious `PATH`.
 fn door(dir: &Path, started_by: &[&str]) -> Running {
     let [program, arguments @ ..] = started_by else { unreachable!("nobody starts it") };
     let mut command = Command::new(program);
@@ -203,8 +203,8 @@ fn the_memory_of_a_new_process_is_protected_from_the_start() {
     }
 }
 
-/// Tries to open the memory of the next process that process `$1` starts, from its first moment on.
-/// Of builtins of the shell alone, which takes microseconds.
+/// Tries to open the memory of the next child of process `$1` as soon as it exists. Uses only shell
+/// builtins, which take microseconds.
 const SPY: &str = r#"
 echo waits
 while [ -d /proc/$1 ]; do
@@ -220,5 +220,5 @@ while [ -d /proc/$1 ]; do
 done 2>/dev/null
 "#;
 
-/// What a command has before it to be run by that user.
+/// The prefix of a command that runs it as that user.
 const RUN_AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];

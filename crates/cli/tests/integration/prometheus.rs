@@ -1,5 +1,5 @@
-//! A real Prometheus that scrapes a real server: the page is good, a replay makes its alert fire,
-//! and whatever the dashboard asks for has data.
+//! Prometheus with a running server: the metrics are valid, a replay fires its alert, and every query
+//! of the dashboard has data.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -93,7 +93,7 @@ fn every_query_of_the_dashboard_has_data() {
     server.stop();
 }
 
-/// A little of every kind.
+/// Creates traffic of every kind.
 fn traffic(dir: &Path, server: &Serve, recorder: &Recorder) {
     let direct = |target: &str| format!("https://127.0.0.1:{}{target}", server.address.port());
     let tcp = ["--tls-earlydata", "--http1.1"];
@@ -109,7 +109,7 @@ fn traffic(dir: &Path, server: &Serve, recorder: &Recorder) {
     fetch(fresh.path(), &server.cert, &direct("/index.html"), &["--http2"]);
 }
 
-/// Makes the store look as if it had recorded for a day, so that it is trusted.
+/// Makes the store appear to have recorded for a day, so that its claims count.
 pub(crate) fn age(ask: impl Fn(&[&str]) -> String) {
     let epoch = "firstflight:epoch";
     if let Ok(left) = ask(&["PTTL", epoch]).parse::<u64>()
@@ -119,7 +119,7 @@ pub(crate) fn age(ask: impl Fn(&[&str]) -> String) {
     }
 }
 
-/// All that the dashboard asks for, with its variables filled in.
+/// The queries of the dashboard, with values for its variables.
 fn dashboard() -> Vec<String> {
     let dashboard: Value =
         serde_json::from_str(&text(&example("grafana/firstflight.json"))).unwrap();
@@ -150,7 +150,7 @@ fn page(server: &Serve) -> String {
     run(Command::new("curl").args(["--silent", "--fail", &url])).out
 }
 
-/// promtool finds nothing against the page.
+/// Checks the metrics with promtool.
 fn check_page(server: &Serve) {
     let page = page(server);
     assert!(page.contains("\nfirstflight_build_info{"), "{page}");
@@ -175,7 +175,7 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// With the rules of the examples, looking each second.
+    /// Starts Prometheus with the rules of the examples, scraping every second.
     fn start(dir: &Path, target: SocketAddr) -> Self {
         let [recording, alerts] = ["recording", "alerts"]
             .map(|name| example(&format!("prometheus/{name}.yml")).display().to_string());
@@ -188,7 +188,7 @@ impl Prometheus {
         Self::configured(dir, &settings)
     }
 
-    /// By this configuration, once it has found its target.
+    /// Starts Prometheus with this configuration, and waits until its target is up.
     pub(crate) fn configured(dir: &Path, settings: &str) -> Self {
         let config = dir.join("prometheus.yml");
         fs::write(&config, settings).unwrap();
@@ -218,7 +218,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The series that an expression has now.
+    /// The current series of an expression.
     pub(crate) fn ask(&self, expression: &str) -> Vec<Value> {
         let url = format!("http://{}/api/v1/query", self.address);
         let query = format!("query={expression}");

@@ -1,4 +1,4 @@
-//! `firstflight serve --upstream`: what the upstream sees of early and other requests.
+//! `firstflight serve --upstream`: what the upstream receives of early and other requests.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::thread;
 use crate::support::program::{Serve, fetch, fields, site};
 use crate::support::recorder::Recorder;
 
-/// A request as the upstream got it.
+/// A request as the upstream received it.
 #[derive(Clone, Debug, PartialEq)]
 struct ReceivedRequest {
     line: String,
@@ -18,7 +18,7 @@ struct ReceivedRequest {
     body: Vec<u8>,
 }
 
-/// An HTTP server that remembers requests and answers them all alike.
+/// An HTTP server that records requests and sends the same response to all.
 pub(crate) struct Upstream {
     pub(crate) url: String,
     seen: Arc<Mutex<Vec<ReceivedRequest>>>,

@@ -1,4 +1,4 @@
-//! QUIC and HTTP/3 between this program and stacks that are not ours.
+//! QUIC and HTTP/3 between this program and other implementations.
 
 pub(crate) mod aioquic;
 mod attacker;

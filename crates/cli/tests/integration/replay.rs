@@ -1,4 +1,4 @@
-//! First flights of our own client, resent at the running binary: executed once, whatever comes.
+//! Replays of recorded first flights over TCP: requests are executed once.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::peer::certificate;
 use crate::support::program::{PAGE, Serve, fetch, fields, firstflight, run, site, within};
 use crate::support::recorder::{Recorder, resend};
 
-/// Fetches through the recorder until a flight is accepted early; its bytes and its target.
+/// Fetches through the recorder until early data is accepted. Returns the flight and its target.
 fn captured(dir: &Path, server: &Serve, recorder: &Recorder) -> (Vec<u8>, String) {
     let mut round = 0;
     let mut target = String::new();
@@ -80,10 +80,9 @@ fn rfc8446_8_2_replays_after_a_restart_with_the_same_keys_execute_nothing() {
     assert_eq!(executed(&log, "/index.html?honest"), 1);
 }
 
-/// A library for HTTP/2 that finds the connection ended hands out no request from before, so such
-/// copies would not even come to the gate.
+/// The HTTP/2 library delivers no requests of a connection that has ended, so replays over HTTP/2 would
+/// not reach the gate.
 const FLAGS: [&str; 2] = ["--tls-earlydata", "--http1.1"];
 
-/// Longer than the window after a start, in which nothing is accepted early: tickets may be off by
-/// a minute.
+/// Longer than the minute after a start in which no early data is accepted.
 const STARTUP: Duration = Duration::from_secs(150);

@@ -1,4 +1,4 @@
-//! `firstflight report` on a record that the repository holds, the first lab's.
+//! `firstflight report` with records in the repository.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn a_record_in_every_format() {
     assert!(ended.out.contains("0-RTT"), "{}", ended.out);
 }
 
-/// Of browsers' visits, with a picture beside the record.
+/// A record of browsers' visits, with a picture next to it.
 #[test]
 fn a_record_of_visits_in_every_format() {
     let site = site();

@@ -1,6 +1,5 @@
-//! Several sites behind one address, as curl, OpenSSL and our own client see them: certificates by
-//! name, stapled OCSP, misdirected requests, files in their encodings and ranges, redirects to
-//! HTTPS.
+//! Several sites at one address, with curl, OpenSSL and `fetch`: certificates by name, stapled OCSP
+//! responses, misdirected requests, content encodings, ranges, and redirects to HTTPS.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,8 +8,8 @@ use std::process::Command;
 
 use crate::support::program::{Ended, Serve, fetch, fields, run, site};
 
-/// `one.test` and `two.test`, each with a certificate of the authority `ca.pem`, in the
-/// configuration `config.toml`; `more` stands before them.
+/// Writes `config.toml` with the sites `one.test` and `two.test`, each with a certificate of the
+/// authority `ca.pem`. `more` is inserted before them.
 fn two_sites(dir: &Path, more: &str) {
     openssl(
         dir,
@@ -52,7 +51,7 @@ fn two_sites(dir: &Path, more: &str) {
     staple(dir);
 }
 
-/// A response of the authority about the second certificate: good for a week.
+/// The authority's OCSP response for the second certificate, valid for a week.
 fn staple(dir: &Path) {
     let serial = openssl(dir, "x509 -in two.pem -noout -serial").out;
     let serial = serial.trim().trim_start_matches("serial=").to_owned();
@@ -73,7 +72,7 @@ fn openssl(dir: &Path, arguments: &str) -> Ended {
     ended
 }
 
-/// curl at a name of the server's.
+/// Runs curl with a name of the server.
 fn curl(dir: &Path, server: &Serve, name: &str, path: &str, arguments: &[&str]) -> Ended {
     let port = server.port();
     let mut command = Command::new("curl");

@@ -1,4 +1,4 @@
-//! `firstflight serve` before servers of other makes: pools, and load balancers on both sides.
+//! `firstflight serve` with other servers as upstreams, and behind and in front of load balancers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{PAGE, Running, Serve, fetch, fields, site, text, until};
 
-/// A directory of its own for one of several peers.
+/// A separate directory for one of several peers.
 fn place(dir: &Path, name: &str) -> PathBuf {
     let place = dir.join(name);
     fs::create_dir_all(place.join("root")).unwrap();
@@ -19,8 +19,8 @@ fn place(dir: &Path, name: &str) -> PathBuf {
     place
 }
 
-/// nginx without TLS, which says its name, closes a connection after 50 requests, and wants no
-/// early ones at `/late`.
+/// nginx without TLS. It responds with its name, closes a connection after 50 requests, and responds
+/// 425 to early requests for `/late`.
 fn app(dir: &Path, name: &str) -> Peer {
     Peer::start(&place(dir, name), "nginx", &["-e", "stderr", "-p", "."], |port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -41,12 +41,12 @@ fn http(peer: &Peer) -> String {
     format!("http://127.0.0.1:{}", peer.port)
 }
 
-/// A server with a pool of these servers, and more settings of it.
+/// A server with a pool of these upstreams and further settings of the pool.
 fn pool(dir: &Path, servers: &[String], settings: &str) -> Serve {
     listening(dir, "", servers, settings)
 }
 
-/// The same, with settings of its listener.
+/// The same, with settings of the listener.
 fn listening(dir: &Path, listener: &str, servers: &[String], settings: &str) -> Serve {
     certificate(dir);
     let config = format!(
@@ -65,7 +65,7 @@ fn get(dir: &Path, server: &Serve, path: &str) -> String {
     fetched.ended.out
 }
 
-/// h2load, with an eye on how far it has come; what it says at its end.
+/// Runs h2load, and calls `halfway` while it runs. Returns its output.
 fn load(server: &Serve, requests: usize, meanwhile: impl FnOnce()) -> String {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("said");

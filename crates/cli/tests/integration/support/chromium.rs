@@ -1,4 +1,4 @@
-//! A real browser without a window, spoken to over its own pipes (Chrome DevTools Protocol).
+//! Headless Chromium, controlled with the Chrome DevTools Protocol over pipes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,22 +11,21 @@ use serde_json::{Value, json};
 
 use super::program::{Running, TEST_TIMEOUT, within};
 
-/// Chromium with a profile of its own, killed with its guard.
+/// Chromium with a new profile, killed when dropped.
 pub(crate) struct Browser {
     _running: Running,
     commands: ChildStdin,
     messages: Receiver<Value>,
     last: u64,
     session: Option<String>,
-    /// What it asked any host for.
+    /// The URLs that it requested.
     pub(crate) requested: Vec<String>,
-    /// What it complained of: its console, its policy, its scripts.
+    /// Messages of its console, content security policy and scripts.
     pub(crate) complaints: Vec<String>,
 }
 
 impl Browser {
-    /// Starts it with an empty page. `rules`: names that it takes for others, as
-    /// `--host-resolver-rules` has them.
+    /// Starts it with an empty page. `rules` are those of `--host-resolver-rules`.
     pub(crate) fn open(dir: &Path, rules: &str) -> Self {
         let mut command = Command::new("sh");
         // It reads commands from descriptor 3 and writes to 4.
@@ -65,7 +64,7 @@ impl Browser {
         browser
     }
 
-    /// Takes hold of a page, and listens to all that it does.
+    /// Attaches to a new page and subscribes to its events.
     fn attach(&mut self) {
         let made = self.call("Target.createTarget", json!({ "url": "about:blank" }));
         let target = json!({ "targetId": made["targetId"], "flatten": true });
@@ -84,20 +83,20 @@ impl Browser {
         self.wait_for_text("document.readyState", "complete");
     }
 
-    /// Why it does not open a page.
+    /// The error with which a page fails to load.
     pub(crate) fn refusal(&mut self, url: &str) -> String {
         let result = self.call("Page.navigate", json!({ "url": url }));
         result["errorText"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// What an expression comes to in the page.
+    /// Evaluates an expression in the page.
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
         let parameters =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         self.call("Runtime.evaluate", parameters)["result"]["value"].take()
     }
 
-    /// Waits until an expression's text has these words in it.
+    /// Waits until the text of an expression contains `words`.
     pub(crate) fn wait_for_text(&mut self, expression: &str, words: &str) {
         let mut last = Value::Null;
         let matched = within(TEST_TIMEOUT, Duration::from_millis(50), || {
@@ -107,7 +106,7 @@ impl Browser {
         assert!(matched, "{expression} is not {words:?} but {last}; {:?}", self.complaints);
     }
 
-    /// Sends a command and waits for its result; `null` where the page went away meanwhile.
+    /// Sends a command and waits for its result. Returns `null` if the page was closed meanwhile.
     pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut command = json!({ "id": self.last, "method": method, "params": parameters });
@@ -120,7 +119,7 @@ impl Browser {
         loop {
             let message = self.messages.recv_timeout(TEST_TIMEOUT);
             let mut message =
-                message.unwrap_or_else(|_| panic!("chromium does not answer {method}"));
+                message.unwrap_or_else(|_| panic!("chromium does not respond to {method}"));
             if message["id"] == self.last {
                 return message["result"].take();
             }
@@ -143,7 +142,7 @@ impl Browser {
     }
 }
 
-/// Nothing that it does by itself.
+/// Disables background activity.
 const FLAGS: [&str; 11] = [
     "--headless",
     "--no-sandbox",

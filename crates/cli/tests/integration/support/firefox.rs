@@ -1,4 +1,4 @@
-//! Firefox without a window, spoken to by its own protocol (Marionette).
+//! Headless Firefox, controlled with the Marionette protocol.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 
 use super::program::{Running, TEST_TIMEOUT, text, within};
 
-/// Firefox with a profile of its own, killed with its guard.
+/// Firefox with a new profile, killed when dropped.
 pub(crate) struct Firefox {
     _running: Running,
     stream: TcpStream,
     last: u64,
 }
 
-/// A profile where Firefox has them by itself.
+/// A profile at the default location.
 const PROFILE: &str = ".mozilla/firefox/test.default";
 
-/// Its word for a certificate that it does not trust.
+/// The error for a certificate that it does not trust.
 pub(crate) const INSECURE: &str = "insecure certificate";
 
 impl Firefox {
-    /// Starts it in this home. `names` lead to this machine, and nothing leads out of it.
+    /// Starts it with this home directory. `names` resolve to this machine; other names are blocked.
     pub(crate) fn open(home: &Path, names: &str) -> Self {
         let profile = home.join(PROFILE);
         fs::create_dir_all(&profile).unwrap();
@@ -52,7 +52,10 @@ impl Firefox {
         firefox
     }
 
-    /// Opens a page and waits until it is loaded; the text in it, or why it was not opened.
+    /// Opens a page and waits until it is loaded. Returns its text.
+    ///
+    /// # Errors
+    /// If the page fails to load.
     pub(crate) fn go(&mut self, url: &str) -> Result<String, String> {
         self.call("WebDriver:Navigate", json!({ "url": url }))?;
         let script = json!({ "script": "return document.body.innerText", "args": [] });
@@ -94,7 +97,7 @@ impl Firefox {
     }
 }
 
-/// What it would ask the internet goes to a proxy that is not there.
+/// Sends requests to the internet to a proxy that does not exist.
 fn preferences(names: &str) -> String {
     let near = if names.is_empty() { String::new() } else { format!(", {names}") };
     format!(

@@ -1,22 +1,22 @@
-//! A client that any server knows: `openssl s_client`, and what its session files tell.
+//! `openssl s_client` as a client, and the contents of its session files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::program::run;
 
-/// What a connection has shown, and the session that it left in a file.
+/// The result of a connection, with the session that it saved to a file.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) file: PathBuf,
     pub(crate) reused: bool,
     /// The name in the ticket of the key that sealed it.
     pub(crate) key: String,
-    /// How many seconds the ticket lives; 0 if there is no new one.
+    /// The lifetime of the ticket in seconds; 0 if there is no new one.
     pub(crate) lifetime: u64,
 }
 
-/// One request by OpenSSL, which leaves the last ticket in a file in `dir`.
+/// Sends a request with OpenSSL, which saves the last ticket to a file in `dir`.
 pub(crate) fn connect(dir: &Path, port: u16, session: Option<&Session>) -> Session {
     let file = tempfile::Builder::new().prefix("session").tempfile_in(dir).unwrap();
     let (_, file) = file.keep().unwrap();

@@ -1,4 +1,4 @@
-//! Other people's servers, as Debian builds them, with early data on where they have it.
+//! Other servers, as packaged by Debian, with early data enabled where supported.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpStream};
@@ -10,14 +10,14 @@ use nix::sys::signal::Signal;
 
 use super::program::{PAGE, Running, text, until};
 
-/// A running server of another make.
+/// A running server.
 pub(crate) struct Peer {
     running: Running,
     pub(crate) cert: PathBuf,
     pub(crate) port: u16,
 }
 
-/// By the signal that takes workers along.
+/// Stops it with SIGTERM, which also stops its workers.
 impl Drop for Peer {
     fn drop(&mut self) {
         if let Ok(None) = self.running.0.try_wait() {
@@ -28,7 +28,7 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// nginx; its header `x-early` is 1 for a request that it runs before the handshake's end.
+    /// nginx. Its header `x-early` is 1 for a request executed before the handshake is complete.
     pub(crate) fn nginx(dir: &Path) -> Self {
         Self::start(dir, "nginx", &["-e", "stderr", "-p", "."], |port| {
             let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -44,7 +44,7 @@ impl Peer {
         })
     }
 
-    /// HAProxy, answering by itself.
+    /// HAProxy, which responds without a backend.
     pub(crate) fn haproxy(dir: &Path) -> Self {
         Self::start(dir, "haproxy", &["-db"], |port| {
             format!(
@@ -58,7 +58,7 @@ impl Peer {
         })
     }
 
-    /// h2o, which has no early data in this version.
+    /// h2o, which does not support early data in this version.
     pub(crate) fn h2o(dir: &Path) -> Self {
         Self::start(dir, "h2o", &[], |port| {
             let user = if nix::unistd::geteuid().is_root() { "user: root\n" } else { "" };
@@ -78,9 +78,8 @@ impl Peer {
         self.running.0.id()
     }
 
-    /// Starts a program with its configuration in a file; its certificate is cert.pem in `dir`,
-    /// made if it is not there. A port that was free a moment ago may be taken, so it is tried
-    /// again with another.
+    /// Starts a program with its configuration in a file. Its certificate is cert.pem in `dir`, which is
+    /// created if it is missing. Retries with another port, as a free one may be taken meanwhile.
     pub(crate) fn start(
         dir: &Path,
         program: &str,

@@ -1,4 +1,4 @@
-//! Processes of a test: started, waited for by what they show, and gone when the test ends.
+//! The program under test: running commands and servers, and reading their output.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// The binary under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
-/// What a command that has ended left behind.
+/// The exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -37,7 +37,7 @@ pub(crate) fn run(command: &mut Command) -> Ended {
     ended
 }
 
-/// The program with a home of its own, so that no test sees the files of a user.
+/// The program with a temporary home directory, so that no test uses files of a user.
 pub(crate) fn firstflight(home: &Path) -> Command {
     firstflight_at(Path::new(PROGRAM), home)
 }
@@ -51,7 +51,7 @@ fn firstflight_at(program: &Path, home: &Path) -> Command {
     command
 }
 
-/// A directory with a page in it, and nothing else yet.
+/// A temporary directory with a page in `root`.
 pub(crate) fn site() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("root")).unwrap();
@@ -59,10 +59,10 @@ pub(crate) fn site() -> TempDir {
     dir
 }
 
-/// What the page says.
+/// The content of the page.
 pub(crate) const PAGE: &str = "the page of the test\n";
 
-/// A running `firstflight serve`, listening on a port of its own and logging as JSON.
+/// A running `firstflight serve` on a free port, with an access log in JSON.
 pub(crate) struct Serve {
     running: Running,
     pub(crate) address: SocketAddr,
@@ -78,13 +78,13 @@ impl Serve {
         Self::start(dir, &[&["--root", root.to_str().unwrap()], arguments].concat())
     }
 
-    /// Starts and waits until it says that it serves. Its certificate is cert.pem in `dir`: one of
-    /// its own making unless the arguments name one.
+    /// Starts the server and waits until it is ready. Its certificate is cert.pem in `dir`, self-signed
+    /// unless the arguments name one.
     pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
         Self::start_in(dir, arguments, &[])
     }
 
-    /// The same, with these in its environment.
+    /// The same, with environment variables.
     pub(crate) fn start_in(dir: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::start_from(Path::new(PROGRAM), dir, arguments, environment)
     }
@@ -113,13 +113,13 @@ impl Serve {
         Self::ready(dir, command)
     }
 
-    /// Serves what `config.toml` in `dir` says, in that directory; the address is its first
-    /// listener's.
+    /// Serves with `config.toml` in `dir` as working directory. The address is that of the first
+    /// listener.
     pub(crate) fn configured(dir: &Path) -> Self {
         Self::configured_with(dir, &[], &[])
     }
 
-    /// The same, with these arguments and these in its environment.
+    /// The same, with arguments and environment variables.
     pub(crate) fn configured_with(
         dir: &Path,
         arguments: &[&str],
@@ -156,7 +156,7 @@ impl Serve {
         self.address.port().to_string()
     }
 
-    /// Where its operators' side listens, once it says so.
+    /// The address of the admin listener, once it is logged.
     pub(crate) fn console(&self) -> SocketAddr {
         let mut console = None;
         until(|| {
@@ -173,12 +173,12 @@ impl Serve {
         self.running.0.id()
     }
 
-    /// How it ends when nobody tells it to any more.
+    /// Waits until it exits without a signal from the test.
     pub(crate) fn ends_by_itself(&mut self) -> ExitStatus {
         self.running.wait().expect("it ends")
     }
 
-    /// The log so far, without a line that is only half there.
+    /// The access log so far, without an incomplete last line.
     pub(crate) fn log(&self) -> Vec<Value> {
         text(&self.log)
             .split_inclusive('\n')
@@ -187,7 +187,7 @@ impl Serve {
             .collect()
     }
 
-    /// The log once it has so many lines.
+    /// Waits until the access log has exactly so many lines.
     pub(crate) fn lines(&self, count: usize) -> Vec<Value> {
         until(|| self.log().len() >= count);
         let log = self.log();
@@ -195,13 +195,13 @@ impl Serve {
         log
     }
 
-    /// Has it end by SIGTERM, which has to be a clean end; the whole log.
+    /// Stops it with SIGTERM, which must succeed. Returns the access log.
     pub(crate) fn stop(mut self) -> Vec<Value> {
         self.end();
         self.log()
     }
 
-    /// The same, where it is still needed for its address and its files.
+    /// Stops it, but keeps its address and files available.
     pub(crate) fn end(&mut self) {
         self.running.signal(Signal::SIGTERM);
         let status = self.running.wait().expect("SIGTERM ends it");
@@ -211,13 +211,13 @@ impl Serve {
     }
 }
 
-/// How a call of `fetch` ended, by its own `-w`.
+/// The result of `fetch`, with the variables of `-w`.
 pub(crate) struct Fetched {
     pub(crate) ended: Ended,
     pub(crate) facts: Value,
 }
 
-/// Fetches with a session jar that stays in `dir`; the facts are those of `%{json}`.
+/// Fetches with a session jar in `dir`. The facts are those of `%{json}`.
 pub(crate) fn fetch(dir: &Path, cert: &Path, url: &str, arguments: &[&str]) -> Fetched {
     let mut command = firstflight(dir);
     command.args(["fetch", "-w", "%{stderr}\n%{json}"]).arg("--cacert").arg(cert);
@@ -228,7 +228,7 @@ pub(crate) fn fetch(dir: &Path, cert: &Path, url: &str, arguments: &[&str]) -> F
     Fetched { ended, facts }
 }
 
-/// Those fields of an entry in one string, so that a failed assertion shows them all.
+/// Joins fields of an entry to one string, so that a failed assertion shows them all.
 pub(crate) fn fields(entry: &Value, names: &str) -> String {
     let field = |name| match &entry[name] {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! An attacker on the path: passes all on, records what clients send, and resends first flights.
+//! An attacker on the path, who forwards everything, records first flights, and replays them.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,23 +9,22 @@ use super::program::{TEST_TIMEOUT, until};
 
 type Gate = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// A proxy in front of a server. It keeps its port while servers come and go, as a client's
-/// sessions belong to host and port.
+/// A TCP proxy in front of a server. It keeps its port when the server is replaced, because a client's
+/// sessions belong to a host and port.
 pub(crate) struct Recorder {
     pub(crate) port: u16,
     server: Arc<Mutex<SocketAddr>>,
-    /// What the client of the latest connection sent first: all that it can send unanswered, for
-    /// it leaves in one write.
+    /// The first flight of the latest connection. A client sends it in one write.
     flight: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Recorder {
-    /// Stands in front of a server until the test program ends.
+    /// Starts a proxy that runs until the test program ends.
     pub(crate) fn start(server: SocketAddr) -> Self {
         Self::holding(server, || true)
     }
 
-    /// The same, but what follows a first flight, such as Finished, waits until this is true.
+    /// The same, but holds what follows a first flight, such as Finished, until `opens` is true.
     pub(crate) fn holding(
         server: SocketAddr,
         opens: impl Fn() -> bool + Send + Sync + 'static,
@@ -63,7 +62,7 @@ impl Recorder {
         format!("https://localhost:{}{target}", self.port)
     }
 
-    /// Passes on to another server from now on.
+    /// Forwards to another server from now on.
     pub(crate) fn forward_to(&self, server: SocketAddr) {
         *self.server.lock().unwrap() = server;
     }
@@ -74,9 +73,8 @@ impl Recorder {
     }
 }
 
-/// Resends a flight byte for byte, `at_once` connections at a time. Each copy says that no more
-/// comes and waits for the server to close, so that the server has surely read all of it. How many
-/// were answered with anything.
+/// Replays a flight, with `at_once` concurrent connections. Each shuts down its sending side and waits
+/// until the server closes, so that the server has read everything. Returns how many got a response.
 pub(crate) fn resend(server: SocketAddr, flight: &[u8], times: usize, at_once: usize) -> usize {
     let one = || -> io::Result<usize> {
         let mut tcp = TcpStream::connect(server)?;
@@ -95,7 +93,7 @@ pub(crate) fn resend(server: SocketAddr, flight: &[u8], times: usize, at_once: u
     })
 }
 
-/// Passes bytes one way, by a thread that ends with the connection.
+/// Forwards bytes in one direction, on a thread that ends with the connection.
 fn pass(from: &TcpStream, to: &TcpStream, before: impl Fn(&[u8]) + Send + 'static) {
     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
     thread::spawn(move || {
