@@ -119,7 +119,7 @@ impl Packets {
     fn learn(&mut self, flows: &Flows) {
         let at_once = |flow: &&Flow| match flow.facts.tcp() {
             Some(tcp) => tcp.syn_retransmissions == 0,
-            None => flow.facts.transport.sent_again() == 0,
+            None => flow.facts.transport.retransmissions() == 0,
         };
         let rtts = flows.flows().filter(at_once);
         let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
@@ -165,7 +165,7 @@ fn fault(
 /// Packets that show a loss: sent again by this side, or by the other one into a gap.
 fn lost(flow: &Flow) -> u32 {
     let transport = &flow.facts.transport;
-    transport.sent_again() + transport.out_of_order()
+    transport.retransmissions() + transport.out_of_order()
 }
 
 /// Writes a connection's packets and secrets beside the record.
@@ -178,8 +178,10 @@ fn keep(
     index: usize,
     cell: &Cell,
 ) -> Result<Capture, RemoteError> {
-    let packets: Vec<&CapturedPacket> =
-        flows.packets(batch, flow).filter(|packet| flow.facts.owns(&wire_packet(packet))).collect();
+    let packets: Vec<&CapturedPacket> = flows
+        .packets(batch, flow)
+        .filter(|packet| flow.facts.contains(&wire_packet(packet)))
+        .collect();
     let random = flow.facts.tls.as_ref().map(|tls| tls.client_random);
     let secrets = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
     let control = if cell.twin_of.is_some() { ", control" } else { "" };

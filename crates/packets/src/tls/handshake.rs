@@ -1,9 +1,10 @@
-//! Handshake messages: put together from records, and read as far as the facts need them.
+//! Handshake messages: reassembled from records, and parsed as far as the facts need.
 
 use std::ops::Range;
 
-use crate::facts::{NamedGroup, Unknown};
-use crate::presentation::Bytes;
+use super::handshake;
+use super::record::Bytes;
+use crate::facts::{CertificateFacts, NamedGroup, TlsVersion, Unknown};
 
 pub(crate) const CLIENT_HELLO: u8 = 1;
 pub(crate) const SERVER_HELLO: u8 = 2;
@@ -31,14 +32,14 @@ const RETRY_RANDOM: [u8; 32] = [
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
-/// Messages that may share a record or span several. It holds no more than the stream it is fed.
+/// Reassembles messages that share a record or span several. Stores no more than its input.
 #[derive(Default)]
 pub(crate) struct Messages {
     buffer: Vec<u8>,
     taken: usize,
-    /// Where the piece that was pushed last starts in the buffer, and where in the stream.
+    /// Where the last pushed bytes start in the buffer, and where in the stream.
     piece: (usize, usize),
-    /// Where in the stream the message starts that earlier pieces left unfinished.
+    /// Where in the stream the unfinished message starts.
     unfinished: usize,
 }
 
@@ -46,12 +47,12 @@ pub(crate) struct Messages {
 pub(crate) struct Message<'a> {
     pub(crate) kind: u8,
     pub(crate) body: &'a [u8],
-    /// Where it lies in the stream that the pieces came from.
+    /// Its range in the stream.
     pub(crate) span: Range<usize>,
 }
 
 impl Messages {
-    /// Adds bytes that lie at `at` in the stream, after all whole messages were taken.
+    /// Adds bytes at position `at` of the stream. Take all whole messages before.
     pub(crate) fn push(&mut self, bytes: &[u8], at: usize) {
         self.unfinished = self.position(self.taken);
         self.buffer.drain(..self.taken);
@@ -72,19 +73,19 @@ impl Messages {
         Some(Message { kind: *kind, body, span })
     }
 
-    /// Nothing is left over, as there must not be where keys change (RFC 8446 section 5.1).
+    /// Whether no bytes are left over. There must be none where keys change (RFC 8446 section 5.1).
     pub(crate) fn is_empty(&self) -> bool {
         self.taken == self.buffer.len()
     }
 
-    /// Where in the stream a place of the buffer lies.
+    /// The stream position of an index of the buffer.
     fn position(&self, place: usize) -> usize {
         let (start, at) = self.piece;
         place.checked_sub(start).map_or(self.unfinished, |distance| at + distance)
     }
 }
 
-/// What a ClientHello says (RFC 8446 section 4.1.2).
+/// A ClientHello (RFC 8446 section 4.1.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientHello {
     pub(crate) random: [u8; 32],
@@ -123,7 +124,7 @@ impl ClientHello {
     }
 }
 
-/// What a ServerHello or HelloRetryRequest says (RFC 8446 section 4.1.3).
+/// A ServerHello or HelloRetryRequest (RFC 8446 section 4.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerHello {
     pub(crate) random: [u8; 32],
@@ -131,7 +132,7 @@ pub(crate) struct ServerHello {
     pub(crate) version: u16,
     pub(crate) cipher_suite: u16,
     pub(crate) pre_shared_key: bool,
-    /// Of its key share; in a retry, of the one that it asks for.
+    /// The group of its key share; of a HelloRetryRequest, the requested group.
     pub(crate) group: Option<NamedGroup>,
     pub(crate) alpn: Option<String>,
 }
@@ -168,7 +169,7 @@ impl ServerHello {
     }
 }
 
-/// What the EncryptedExtensions say (RFC 8446 section 4.3.1).
+/// The EncryptedExtensions (RFC 8446 section 4.3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EncryptedExtensions {
     pub(crate) early_data: bool,
@@ -191,7 +192,7 @@ impl EncryptedExtensions {
 }
 
 fn host_name(mut data: Bytes<'_>) -> Result<Option<String>, Unknown> {
-    // A server answers with an empty extension.
+    // A server responds with an empty extension.
     if data.0.is_empty() {
         return Ok(None);
     }
@@ -228,7 +229,7 @@ fn protocols(mut data: Bytes<'_>) -> Result<Vec<String>, Unknown> {
 struct Extensions<'a>(Bytes<'a>);
 
 impl<'a> Extensions<'a> {
-    /// Those at the end of a hello, which before TLS 1.3 may lack them.
+    /// The extensions at the end of a hello; before TLS 1.3 they may be missing.
     fn after_hello(mut rest: Bytes<'a>) -> Result<Self, Unknown> {
         if rest.0.is_empty() {
             return Ok(Self(rest));
@@ -242,6 +243,79 @@ impl<'a> Extensions<'a> {
         }
         Ok(Some((self.0.u16()?, self.0.vec16()?)))
     }
+}
+
+/// How the server authenticated: its Certificate, its signature, the group of its key exchange.
+#[derive(Debug, Default)]
+pub(crate) struct Authentication {
+    pub(crate) certificate: Option<CertificateFacts>,
+    pub(crate) signature_scheme: Option<u16>,
+    /// The group before TLS 1.3; since then it is in the ServerHello.
+    pub(crate) group: Option<NamedGroup>,
+}
+
+impl Authentication {
+    /// Adds a message of the server. Malformed messages are ignored: rejecting them is up to the
+    /// client.
+    pub(crate) fn message(&mut self, kind: u8, body: &[u8], version: TlsVersion) {
+        match kind {
+            handshake::CERTIFICATE => {
+                let certificates = certificates(body, version).ok();
+                self.certificate = Some(facts(body, certificates));
+            }
+            handshake::COMPRESSED_CERTIFICATE if version == TlsVersion::Tls13 => {
+                self.certificate = Some(facts(body, None));
+            }
+            handshake::CERTIFICATE_VERIFY => self.signature_scheme = Bytes(body).u16().ok(),
+            handshake::SERVER_KEY_EXCHANGE => {
+                if let Ok((group, scheme)) = key_exchange(body, version) {
+                    self.group = Some(group);
+                    self.signature_scheme = scheme;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn facts(body: &[u8], certificates: Option<u32>) -> CertificateFacts {
+    // A message's length has 24 bits.
+    CertificateFacts { message_bytes: body.len() as u32, certificates }
+}
+
+/// The number of certificates (RFC 8446 section 4.4.2, RFC 5246 section 7.4.2).
+fn certificates(body: &[u8], version: TlsVersion) -> Result<u32, Unknown> {
+    let mut bytes = Bytes(body);
+    if version == TlsVersion::Tls13 {
+        bytes.vec8()?;
+    }
+    let mut list = bytes.vec24()?;
+    let mut count = 0;
+    while !list.0.is_empty() {
+        list.vec24()?;
+        if version == TlsVersion::Tls13 {
+            list.vec16()?;
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The group of an ECDHE key exchange, and since TLS 1.2 the scheme of its signature (RFC 8422
+/// section 5.4).
+fn key_exchange(body: &[u8], version: TlsVersion) -> Result<(NamedGroup, Option<u16>), Unknown> {
+    const NAMED_CURVE: u8 = 3;
+    let mut bytes = Bytes(body);
+    if bytes.u8()? != NAMED_CURVE {
+        return Err(Unknown::NotTls);
+    }
+    let group = NamedGroup(bytes.u16()?);
+    bytes.vec8()?;
+    let scheme = match version {
+        TlsVersion::Tls12 => Some(bytes.u16()?),
+        _ => None,
+    };
+    Ok((group, scheme))
 }
 
 #[cfg(test)]
@@ -274,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8446_4_2_8_key_shares_are_read_and_cut_ones_are_not() {
+    fn rfc8446_4_2_8_key_shares_are_parsed_and_truncated_ones_rejected() {
         let list = [0, 13, 0x11, 0xec, 0, 2, 7, 7, 0, 0x1d, 0, 3, 1, 2, 3];
         let groups = vec![NamedGroup::X25519_MLKEM768, NamedGroup::X25519];
         assert_eq!(key_shares(Bytes(&list)), Ok(groups));
@@ -284,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc2246_a_hello_without_extensions_is_read() {
+    fn rfc2246_a_hello_without_extensions_is_parsed() {
         let mut body = vec![3, 1];
         body.extend([7; 32]);
         body.extend([0, 0, 0x2f, 0]);
@@ -293,5 +367,30 @@ mod tests {
         for len in 0..body.len() {
             assert_eq!(ServerHello::read(&body[..len]), Err(Unknown::NotTls), "{len} bytes");
         }
+    }
+
+    #[test]
+    fn rfc8446_4_4_2_certificates_are_counted_in_both_forms() {
+        let old = [0, 0, 9, 0, 0, 2, 1, 1, 0, 0, 1, 2];
+        let new = [0, 0, 0, 13, 0, 0, 2, 1, 1, 0, 0, 0, 0, 1, 2, 0, 0];
+        for (body, version) in [(&old[..], TlsVersion::Tls12), (&new, TlsVersion::Tls13)] {
+            let mut read = Authentication::default();
+            read.message(handshake::CERTIFICATE, body, version);
+            let expected =
+                CertificateFacts { message_bytes: body.len() as u32, certificates: Some(2) };
+            assert_eq!(read.certificate, Some(expected));
+            for len in 0..body.len() {
+                assert!(certificates(&body[..len], version).is_err(), "{len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn rfc8422_5_4_the_key_exchange_names_its_group() {
+        let body = [3, 0, 0x1d, 2, 9, 9, 4, 3, 0, 1, 7];
+        let read = |version| key_exchange(&body, version).unwrap();
+        assert_eq!(read(TlsVersion::Tls12), (NamedGroup::X25519, Some(0x0403)));
+        assert_eq!(read(TlsVersion::Tls10), (NamedGroup::X25519, None));
+        assert!(key_exchange(&body[1..], TlsVersion::Tls12).is_err(), "a classic DH exchange");
     }
 }

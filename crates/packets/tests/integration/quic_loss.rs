@@ -9,10 +9,10 @@ use firstflight_packets::{
 };
 use proptest::prelude::*;
 
-use crate::path::{Captured, MS, feed};
 use crate::quic::{label, round_trips};
-use crate::quic_path::{DRAFT_29, Way, frame};
-use crate::quic_peers::{QuicWorld, judge_quic};
+use crate::quic_path::{DRAFT_29, QuicPath, frame};
+use crate::quic_peers::{QuicPeers, analyze_quic};
+use crate::tcp_path::{Captured, MS, feed};
 
 fn again(facts: &FlowFacts) -> (u32, u32) {
     let quic = facts.quic().unwrap();
@@ -24,19 +24,19 @@ fn rfc9002_6_loss_changes_no_label() {
     for (early, kind) in [(false, LabelKind::Full), (true, LabelKind::EarlyAccepted)] {
         for lost in 0..4 {
             for direction in [Direction::ToServer, Direction::ToClient] {
-                let mut world = QuicWorld::http3(5_000);
+                let mut peers = QuicPeers::http3(5_000);
                 if early {
-                    world = world.meet();
+                    peers = peers.with_session();
                 }
-                let mut way = Way::new(20 * MS);
+                let mut path = QuicPath::new(20 * MS);
                 match direction {
-                    Direction::ToServer => way.drop_to_server = vec![lost],
-                    Direction::ToClient => way.drop_to_client = vec![lost],
+                    Direction::ToServer => path.drop_to_server = vec![lost],
+                    Direction::ToClient => path.drop_to_client = vec![lost],
                 }
-                let facts = world.facts(&way);
+                let facts = peers.facts(&path);
                 assert_eq!(facts.label(), Ok(label(kind)), "{direction:?} {lost}");
                 assert_eq!(facts.transport.dropped(), 1);
-                assert_eq!(facts.response_bytes, Some(world.response.len() as u64));
+                assert_eq!(facts.response_bytes, Some(peers.response.len() as u64));
                 let (first, last) = round_trips(&facts);
                 assert!(first >= if early { 1 } else { 2 } && first <= last);
             }
@@ -45,9 +45,9 @@ fn rfc9002_6_loss_changes_no_label() {
 }
 
 #[test]
-fn rfc9002_6_2_a_lost_first_datagram_is_told_as_a_stall() {
-    let way = Way { drop_to_server: vec![0], ..Way::new(20 * MS) };
-    let facts = QuicWorld::ping_pong().meet().facts(&way);
+fn rfc9002_6_2_a_lost_first_datagram_is_reported_as_a_stall() {
+    let path = QuicPath { drop_to_server: vec![0], ..QuicPath::new(20 * MS) };
+    let facts = QuicPeers::ping_pong().with_session().facts(&path);
     assert_eq!(facts.label(), Ok(label(LabelKind::EarlyAccepted)));
     assert!(again(&facts).0 > 0, "{:?}", facts.quic());
     let stall = facts.transport.stall().unwrap();
@@ -58,63 +58,65 @@ fn rfc9002_6_2_a_lost_first_datagram_is_told_as_a_stall() {
 }
 
 #[test]
-fn datagrams_that_come_twice_are_told_from_those_sent_twice() {
-    let world = QuicWorld::http3(5_000).meet();
-    let once = world.facts(&Way::new(20 * MS));
-    let way = Way { twice: true, ..Way::new(20 * MS) };
-    let facts = world.facts(&way);
+fn datagrams_that_come_twice_are_distinguished_from_those_sent_twice() {
+    let peers = QuicPeers::http3(5_000).with_session();
+    let once = peers.facts(&QuicPath::new(20 * MS));
+    let path = QuicPath { twice: true, ..QuicPath::new(20 * MS) };
+    let facts = peers.facts(&path);
     assert_eq!(facts.label(), once.label());
     assert_eq!(round_trips(&facts).0, 1);
     let quic = facts.quic().unwrap();
     assert!(quic.duplicates > 10, "{quic:?}");
     assert_eq!((again(&facts), facts.response_bytes), ((0, 0), once.response_bytes));
-    assert_eq!(facts.tls.unwrap().early.plain_bytes, Some(world.request.len() as u64));
+    assert_eq!(facts.tls.unwrap().early.plain_bytes, Some(peers.request.len() as u64));
 }
 
 #[test]
 fn overtaken_datagrams_are_put_in_order() {
-    let world = QuicWorld::http3(9_000);
-    let way = Way { late: 3 * MS, ..Way::new(20 * MS) };
-    let facts = world.facts(&way);
+    let peers = QuicPeers::http3(9_000);
+    let path = QuicPath { late: 3 * MS, ..QuicPath::new(20 * MS) };
+    let facts = peers.facts(&path);
     assert_eq!((facts.label(), round_trips(&facts).0), (Ok(label(LabelKind::Full)), 2));
     assert!(facts.transport.out_of_order() > 0);
-    assert_eq!(facts.response_bytes, Some(world.response.len() as u64));
+    assert_eq!(facts.response_bytes, Some(peers.response.len() as u64));
 }
 
 #[test]
-fn the_order_in_which_the_judge_is_told_changes_nothing() {
-    for world in [QuicWorld::http3(5_000), QuicWorld::http3(5_000).meet()] {
-        let mut capture = world.capture(&Way::new(20 * MS));
-        let (facts, _) = judge_quic(&capture, &world.key_log());
+fn the_order_of_input_changes_nothing() {
+    for peers in [QuicPeers::http3(5_000), QuicPeers::http3(5_000).with_session()] {
+        let mut capture = peers.capture(&QuicPath::new(20 * MS));
+        let (facts, _) = analyze_quic(&capture, &peers.key_log());
         // By delivery, as a tap behind the delay would tell them.
         capture.sort_by_key(|captured| captured.delivered);
-        assert_eq!(judge_quic(&capture, &world.key_log()).0, facts);
+        assert_eq!(analyze_quic(&capture, &peers.key_log()).0, facts);
     }
 }
 
 #[test]
 fn rfc9001_6_key_updates_are_followed() {
-    let world = QuicWorld::http3(600);
+    let peers = QuicPeers::http3(600);
     // No endpoint updates again before the old keys are gone.
-    let way = Way { requests: 4, update_keys: true, rest: 1000 * MS, ..Way::new(20 * MS) };
-    let facts = world.facts(&way);
+    let path =
+        QuicPath { requests: 4, update_keys: true, rest: 1000 * MS, ..QuicPath::new(20 * MS) };
+    let facts = peers.facts(&path);
     let quic = facts.quic().unwrap();
     assert_eq!((quic.client_key_updates, quic.server_key_updates, quic.unopened), (3, 3, 0));
-    assert_eq!(facts.response_bytes, Some(4 * world.response.len() as u64));
+    assert_eq!(facts.response_bytes, Some(4 * peers.response.len() as u64));
 }
 
 #[test]
 fn rfc9001_6_5_packets_of_the_phase_before_are_opened() {
-    let world = QuicWorld::http3(600);
-    let way = Way { requests: 3, update_keys: true, rest: 1000 * MS, ..Way::new(20 * MS) };
-    let capture = world.capture(&way);
+    let peers = QuicPeers::http3(600);
+    let path =
+        QuicPath { requests: 3, update_keys: true, rest: 1000 * MS, ..QuicPath::new(20 * MS) };
+    let capture = peers.capture(&path);
     // Each acknowledgement before an update reaches the tap behind the packet that updates.
     for to_server in (0..capture.len()).filter(|at| capture[*at].direction == Direction::ToServer) {
         let mut capture = capture.clone();
         let later = capture[to_server..].iter().filter(|c| c.direction == Direction::ToServer);
         let Some(next) = later.map(|captured| captured.arrived).nth(1) else { continue };
         capture[to_server].arrived = next + 1;
-        let (facts, _) = judge_quic(&capture, &world.key_log());
+        let (facts, _) = analyze_quic(&capture, &peers.key_log());
         let quic = facts.quic().unwrap();
         assert_eq!((quic.client_key_updates, quic.unopened), (2, 0), "{to_server}");
     }
@@ -123,24 +125,24 @@ fn rfc9001_6_5_packets_of_the_phase_before_are_opened() {
 #[test]
 fn rfc9000_9_a_client_that_moves_is_followed() {
     let to = SocketAddr::from(([10, 77, 1, 9], 50_000));
-    let way = Way { requests: 2, moves_to: Some(to), ..Way::new(20 * MS) };
-    let world = QuicWorld::http3(600);
-    let capture = world.capture(&way);
-    let (facts, _) = judge_quic(&capture, &world.key_log());
+    let path = QuicPath { requests: 2, moves_to: Some(to), ..QuicPath::new(20 * MS) };
+    let peers = QuicPeers::http3(600);
+    let capture = peers.capture(&path);
+    let (facts, _) = analyze_quic(&capture, &peers.key_log());
     let quic = facts.quic().unwrap();
-    assert_eq!((quic.migrations, quic.client_addresses.clone()), (1, vec![way.client, to]));
-    assert_eq!(facts.client, way.client);
+    assert_eq!((quic.migrations, quic.client_addresses.clone()), (1, vec![path.client, to]));
+    assert_eq!(facts.client, path.client);
     assert_eq!((facts.label(), quic.unopened), (Ok(label(LabelKind::Full)), 0));
-    assert_eq!(facts.response_bytes, Some(2 * world.response.len() as u64));
-    assert!(capture.iter().all(|captured| facts.owns(&captured.packet())));
+    assert_eq!(facts.response_bytes, Some(2 * peers.response.len() as u64));
+    assert!(capture.iter().all(|captured| facts.contains(&captured.packet())));
 }
 
 #[test]
-fn rfc9000_6_version_negotiation_is_told() {
-    let world = QuicWorld::ping_pong();
-    let way = Way { requests: 0, ..Way::new(20 * MS) };
-    let capture = world.capture_of_version(&way, DRAFT_29);
-    let (facts, trace) = judge_quic(&capture, &world.key_log());
+fn rfc9000_6_version_negotiation_is_reported() {
+    let peers = QuicPeers::ping_pong();
+    let path = QuicPath { requests: 0, ..QuicPath::new(20 * MS) };
+    let capture = peers.capture_of_version(&path, DRAFT_29);
+    let (facts, trace) = analyze_quic(&capture, &peers.key_log());
     let quic = facts.quic().unwrap();
     assert_eq!((quic.version_negotiations, quic.version), (1, None));
     assert_eq!(facts.label(), Err(Unlabelled::NotTls));
@@ -148,11 +150,11 @@ fn rfc9000_6_version_negotiation_is_told() {
 }
 
 #[test]
-fn missing_secrets_are_told() {
-    let world = QuicWorld::ping_pong().meet();
-    let capture = world.capture(&Way::new(20 * MS));
-    let judge = |keys: &str| judge_quic(&capture, keys).0;
-    let facts = judge("");
+fn missing_secrets_are_reported() {
+    let peers = QuicPeers::ping_pong().with_session();
+    let capture = peers.capture(&QuicPath::new(20 * MS));
+    let analyze = |keys: &str| analyze_quic(&capture, keys).0;
+    let facts = analyze("");
     let unknown = Unknown::NoSecrets;
     assert_eq!(facts.label(), Err(Unlabelled::EarlyData(unknown)));
     assert_eq!(facts.first_response, FirstResponse::Unknown(unknown));
@@ -162,7 +164,7 @@ fn missing_secrets_are_told() {
     assert_eq!((tls.client_finished, tls.early.records), (None, 1));
     assert!(facts.quic().unwrap().unopened > 2);
     // Secrets of another connection under this one's random.
-    let wrong: String = world
+    let wrong: String = peers
         .key_log()
         .lines()
         .map(|line| {
@@ -170,38 +172,38 @@ fn missing_secrets_are_told() {
             format!("{head} {}\n", secret.chars().rev().collect::<String>())
         })
         .collect();
-    assert_eq!(judge(&wrong).first_response, FirstResponse::Unknown(Unknown::WrongSecrets));
+    assert_eq!(analyze(&wrong).first_response, FirstResponse::Unknown(Unknown::WrongSecrets));
     // Both together: the right ones are found.
-    let facts = judge(&(wrong + &world.key_log()));
+    let facts = analyze(&(wrong + &peers.key_log()));
     assert_eq!(facts.label(), Ok(label(LabelKind::EarlyAccepted)));
     // The client's packets are not known: what they caused is not, either.
-    let log = world.key_log();
+    let log = peers.key_log();
     let server: Vec<_> = log.lines().filter(|line| line.starts_with("SERVER")).collect();
-    let full = QuicWorld::ping_pong();
-    let capture = full.capture(&Way::new(20 * MS));
+    let full = QuicPeers::ping_pong();
+    let capture = full.capture(&QuicPath::new(20 * MS));
     let log = full.key_log();
     let of_server = log.lines().filter(|line| line.starts_with("SERVER")).collect::<Vec<_>>();
     assert!(!server.is_empty());
-    let (facts, _) = judge_quic(&capture, &of_server.join("\n"));
+    let (facts, _) = analyze_quic(&capture, &of_server.join("\n"));
     assert_eq!(facts.label(), Ok(label(LabelKind::Full)));
     assert_eq!(facts.first_response, FirstResponse::Unknown(unknown));
 }
 
 #[test]
-fn a_server_that_never_answers_leaves_the_connection_unlabelled() {
-    let world = QuicWorld::ping_pong().meet();
-    let mut capture = world.capture(&Way::new(20 * MS));
+fn a_server_that_never_responds_leaves_the_connection_unlabelled() {
+    let peers = QuicPeers::ping_pong().with_session();
+    let mut capture = peers.capture(&QuicPath::new(20 * MS));
     capture.retain(|captured| captured.direction == Direction::ToServer);
-    let (facts, _) = judge_quic(&capture[..1], &world.key_log());
+    let (facts, _) = analyze_quic(&capture[..1], &peers.key_log());
     assert_eq!(facts.label(), Err(Unlabelled::NoServerHello));
-    assert_eq!(facts.tls.unwrap().early.verdict, EarlyData::Unknown(Unknown::NoServerHello));
+    assert_eq!(facts.tls.unwrap().early.outcome, EarlyData::Unknown(Unknown::NoServerHello));
     assert_eq!(facts.first_response, FirstResponse::None);
 }
 
 #[test]
-fn limits_bound_what_is_kept_and_are_told() {
-    let world = QuicWorld::http3(60_000);
-    let capture = world.capture(&Way::new(20 * MS));
+fn limits_bound_what_is_kept_and_are_reported() {
+    let peers = QuicPeers::http3(60_000);
+    let capture = peers.capture(&QuicPath::new(20 * MS));
     for limits in [
         Limits { packets_per_connection: 20, ..Limits::default() },
         Limits { bytes_per_direction: 20_000, ..Limits::default() },
@@ -209,7 +211,7 @@ fn limits_bound_what_is_kept_and_are_told() {
     ] {
         let mut observer = Observer::with_limits(limits);
         feed(&mut observer, &capture);
-        observer.add_secrets(&world.key_log());
+        observer.add_secrets(&peers.key_log());
         let (facts, trace) = observer.finish_traced(|_| true).remove(0);
         assert_eq!(facts.label(), Ok(label(LabelKind::Full)));
         assert_eq!(facts.last_response, LastResponse::Unknown(Unknown::CaptureGap));
@@ -219,17 +221,17 @@ fn limits_bound_what_is_kept_and_are_told() {
     let mut observer = Observer::with_limits(Limits { connections: 0, ..Limits::default() });
     feed(&mut observer, &capture);
     assert_eq!(observer.connections(), 0);
-    assert!(observer.not_followed() > 0);
+    assert!(observer.untracked() > 0);
 }
 
 #[test]
-fn datagrams_that_the_capture_cut_are_told() {
-    let world = QuicWorld::http3(5_000).meet();
-    let mut capture = world.capture(&Way::new(20 * MS));
+fn datagrams_that_the_capture_cut_are_reported() {
+    let peers = QuicPeers::http3(5_000).with_session();
+    let mut capture = peers.capture(&QuicPath::new(20 * MS));
     for captured in &mut capture {
         captured.frame.truncate(600);
     }
-    let (facts, _) = judge_quic(&capture, &world.key_log());
+    let (facts, _) = analyze_quic(&capture, &peers.key_log());
     // The Initial packets are short enough, but the early data behind the first is lost.
     assert_eq!(facts.label(), Err(Unlabelled::EarlyData(Unknown::CaptureGap)));
     assert!(matches!(facts.last_response, LastResponse::Unknown(_)), "{:?}", facts.last_response);
@@ -240,9 +242,9 @@ fn datagrams_that_the_capture_cut_are_told() {
 fn sample() -> &'static (Vec<Captured>, String) {
     static SAMPLE: OnceLock<(Vec<Captured>, String)> = OnceLock::new();
     SAMPLE.get_or_init(|| {
-        let world = QuicWorld::http3(2_000).meet();
-        let way = Way { retry: true, ..Way::new(20 * MS) };
-        (world.capture(&way), world.key_log())
+        let peers = QuicPeers::http3(2_000).with_session();
+        let path = QuicPath { retry: true, ..QuicPath::new(20 * MS) };
+        (peers.capture(&path), peers.key_log())
     })
 }
 
@@ -269,7 +271,7 @@ fn look(observer: &mut Observer) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn random_datagrams_are_judged_somehow(
+    fn random_datagrams_are_analyzed_without_panic(
         datagrams in prop::collection::vec(
             (
                 direction(), any::<u16>(), any::<Option<u16>>(),
@@ -282,7 +284,7 @@ proptest! {
     ) {
         let mut observer = Observer::new();
         for (direction, arrived, delivered, first, version, rest) in datagrams {
-            let client = Way::new(MS).client;
+            let client = QuicPath::new(MS).client;
             let server = SocketAddr::from(crate::quic_path::SERVER);
             // Connection IDs of two bytes each, all the same.
             let header = [&[first][..], &version.to_be_bytes(), &[2, 1, 1, 2, 1, 1]].concat();
@@ -298,7 +300,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_connections_are_judged_somehow(
+    fn mutated_connections_are_analyzed_without_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>())),
         twice in any::<prop::sample::Index>(),

@@ -1,34 +1,36 @@
-//! Any frames behind the right keys: what no mutation of sealed packets gets to.
+//! Arbitrary frames in correctly protected packets, which mutations of captures cannot produce.
 
 use std::net::SocketAddr;
 
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
-use super::*;
-use crate::quic::header::Kind;
-use crate::{FirstResponse, LastResponse, Observer, Packet};
+use super::header::Version;
+use super::protection::PacketKeys;
+use crate::event::PacketKind;
+use crate::tls::decrypt::{Aead, Suite};
+use crate::{Direction, FirstResponse, LastResponse, Observer, Packet};
 
 const RANDOM: [u8; 32] = [7; 32];
 const CLIENT_ID: [u8; 4] = [1; 4];
-/// What it gives out besides.
+/// Another ID that the client issues.
 const OTHER_CLIENT_ID: [u8; 4] = [4; 4];
 const SERVER_ID: [u8; 4] = [2; 4];
-/// To which the client sends its first packet.
+/// The destination ID of the client's first packet.
 const FIRST_ID: [u8; 8] = [3; 8];
 
-fn secret(direction: Direction, kind: Kind) -> [u8; 32] {
+fn secret(direction: Direction, kind: PacketKind) -> [u8; 32] {
     [16 * (direction as u8 + 1) + kind as u8; 32]
 }
 
 fn key_log() -> String {
     use Direction::{ToClient, ToServer};
     let lines = [
-        ("CLIENT_EARLY_TRAFFIC_SECRET", ToServer, Kind::ZeroRtt),
-        ("CLIENT_HANDSHAKE_TRAFFIC_SECRET", ToServer, Kind::Handshake),
-        ("SERVER_HANDSHAKE_TRAFFIC_SECRET", ToClient, Kind::Handshake),
-        ("CLIENT_TRAFFIC_SECRET_0", ToServer, Kind::OneRtt),
-        ("SERVER_TRAFFIC_SECRET_0", ToClient, Kind::OneRtt),
+        ("CLIENT_EARLY_TRAFFIC_SECRET", ToServer, PacketKind::ZeroRtt),
+        ("CLIENT_HANDSHAKE_TRAFFIC_SECRET", ToServer, PacketKind::Handshake),
+        ("SERVER_HANDSHAKE_TRAFFIC_SECRET", ToClient, PacketKind::Handshake),
+        ("CLIENT_TRAFFIC_SECRET_0", ToServer, PacketKind::OneRtt),
+        ("SERVER_TRAFFIC_SECRET_0", ToClient, PacketKind::OneRtt),
     ];
     let random = hex::encode(RANDOM);
     let line = |(label, direction, kind)| {
@@ -37,14 +39,14 @@ fn key_log() -> String {
     lines.map(line).concat()
 }
 
-/// Something that one side sends.
+/// A packet that one side sends.
 #[derive(Clone, Debug)]
 struct Sent {
     direction: Direction,
-    kind: Kind,
+    kind: PacketKind,
     number: u8,
     updated: bool,
-    /// To which of the client's IDs the server sends it.
+    /// The client's ID that the server uses.
     client_id: [u8; 4],
     frames: Vec<u8>,
 }
@@ -53,11 +55,11 @@ impl Sent {
     fn packet(&self) -> Vec<u8> {
         let suite = Suite::Aes128GcmSha256;
         let mut keys = match self.kind {
-            Kind::Initial => PacketKeys::initial(Version::One, &FIRST_ID, self.direction),
+            PacketKind::Initial => PacketKeys::initial(Version::One, &FIRST_ID, self.direction),
             kind => PacketKeys::new(Version::One, suite, &secret(self.direction, kind)),
         }
         .unwrap();
-        let updated = self.updated && self.kind == Kind::OneRtt;
+        let updated = self.updated && self.kind == PacketKind::OneRtt;
         if updated {
             keys = keys.updated().unwrap();
         }
@@ -65,17 +67,19 @@ impl Sent {
         frames.resize(frames.len().max(8), 0);
         let sealed_len = (4 + frames.len() + 16) as u16;
         let (to, from) = match self.direction {
-            Direction::ToServer if self.kind <= Kind::ZeroRtt => (&FIRST_ID[..], &CLIENT_ID[..]),
+            Direction::ToServer if self.kind <= PacketKind::ZeroRtt => {
+                (&FIRST_ID[..], &CLIENT_ID[..])
+            }
             Direction::ToServer => (&SERVER_ID[..], &CLIENT_ID[..]),
             Direction::ToClient => (&self.client_id[..], &SERVER_ID[..]),
         };
         // Packet numbers of four bytes.
         let mut header = match self.kind {
-            Kind::OneRtt => [&[0x43 | (u8::from(updated) << 2)][..], to].concat(),
+            PacketKind::OneRtt => [&[0x43 | (u8::from(updated) << 2)][..], to].concat(),
             kind => {
                 let first = 0xc3 | ((kind as u8) << 4);
                 let ids = [&[to.len() as u8], to, &[from.len() as u8], from].concat();
-                let token: &[u8] = if kind == Kind::Initial { &[0] } else { &[] };
+                let token: &[u8] = if kind == PacketKind::Initial { &[0] } else { &[] };
                 let len = (0x4000 | sealed_len).to_be_bytes();
                 [&[first, 0, 0, 0, 1][..], &ids, token, &len].concat()
             }
@@ -88,7 +92,7 @@ impl Sent {
         use chacha20poly1305::aead::AeadInOut;
         aead.encrypt_in_place(&nonce.into(), &header, &mut frames).unwrap();
         let mask = keys.mask.mask(frames[..16].try_into().unwrap());
-        header[0] ^= mask[0] & if self.kind == Kind::OneRtt { 0x1f } else { 0x0f };
+        header[0] ^= mask[0] & if self.kind == PacketKind::OneRtt { 0x1f } else { 0x0f };
         header[number_at..].iter_mut().zip(&mask[1..]).for_each(|(byte, mask)| *byte ^= mask);
         [header, frames].concat()
     }
@@ -122,7 +126,7 @@ fn hellos() -> [Sent; 2] {
     let chosen = [&[3, 3][..], &[9; 32], &[0, 0x13, 1, 0], &psk].concat();
     let sent = |direction, frames| Sent {
         direction,
-        kind: Kind::Initial,
+        kind: PacketKind::Initial,
         number: 0,
         updated: false,
         client_id: CLIENT_ID,
@@ -159,19 +163,23 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 
 fn sent() -> impl Strategy<Value = Sent> {
     let direction = prop_oneof![Just(Direction::ToServer), Just(Direction::ToClient)];
-    let kind = prop_oneof![Just(Kind::Initial), Just(Kind::Handshake), Just(Kind::OneRtt)];
+    let kind = prop_oneof![
+        Just(PacketKind::Initial),
+        Just(PacketKind::Handshake),
+        Just(PacketKind::OneRtt)
+    ];
     (direction, kind, any::<bool>(), 1u8..40, any::<bool>(), frames()).prop_map(
         |(direction, kind, early, number, updated, frames)| {
-            let early = early && direction == Direction::ToServer && kind == Kind::OneRtt;
-            let kind = if early { Kind::ZeroRtt } else { kind };
+            let early = early && direction == Direction::ToServer && kind == PacketKind::OneRtt;
+            let kind = if early { PacketKind::ZeroRtt } else { kind };
             Sent { direction, kind, number, updated, client_id: CLIENT_ID, frames }
         },
     )
 }
 
-/// quinn takes the first other ID at once, also one that came in early data; Firefox gives one.
+/// quinn switches to the first other ID at once, even one from early data; Firefox issues one.
 #[test]
-fn rfc9000_7_2_a_server_may_answer_to_an_id_that_early_data_brought() {
+fn rfc9000_7_2_a_server_may_use_an_id_issued_in_early_data() {
     let [hello, chosen] = hellos();
     let sent = |direction, kind, frames: &[u8]| Sent {
         direction,
@@ -185,10 +193,10 @@ fn rfc9000_7_2_a_server_may_answer_to_an_id_that_early_data_brought() {
     let accepted = crypto(0, &[8, 0, 0, 6, 0, 4, 0, 42, 0, 0, 20, 0, 0, 1, 9]);
     let all = [
         hello.clone(),
-        sent(Direction::ToServer, Kind::ZeroRtt, &asked),
+        sent(Direction::ToServer, PacketKind::ZeroRtt, &asked),
         Sent { client_id: OTHER_CLIENT_ID, ..chosen },
-        sent(Direction::ToClient, Kind::Handshake, &accepted),
-        sent(Direction::ToClient, Kind::OneRtt, &[&[0x0b, 0, 4][..], b"page"].concat()),
+        sent(Direction::ToClient, PacketKind::Handshake, &accepted),
+        sent(Direction::ToClient, PacketKind::OneRtt, &[&[0x0b, 0, 4][..], b"page"].concat()),
     ];
     let mut observer = Observer::new();
     observer.add_secrets(&key_log());
@@ -197,24 +205,24 @@ fn rfc9000_7_2_a_server_may_answer_to_an_id_that_early_data_brought() {
         let packet = Packet { direction, arrived: now, delivered: Some(now), frame };
         observer.packet(&packet);
     }
-    let judged = observer.finish();
-    assert_eq!(judged.len(), 1);
-    assert_eq!(judged[0].quic().unwrap().unopened, 0);
-    assert_eq!(judged[0].label().unwrap().kind, crate::LabelKind::EarlyAccepted);
-    assert_eq!(judged[0].response_bytes, Some(4));
+    let analyzed = observer.finish();
+    assert_eq!(analyzed.len(), 1);
+    assert_eq!(analyzed[0].quic().unwrap().unopened, 0);
+    assert_eq!(analyzed[0].label().unwrap().kind, crate::LabelKind::EarlyAccepted);
+    assert_eq!(analyzed[0].response_bytes, Some(4));
     let owned = all.iter().zip(1..).filter(|(sent, now)| {
         let (direction, frame) = (sent.direction, &sent.frame()[..]);
-        judged[0].owns(&Packet { direction, arrived: *now, delivered: Some(*now), frame })
+        analyzed[0].contains(&Packet { direction, arrived: *now, delivered: Some(*now), frame })
     });
     assert_eq!(owned.count(), all.len());
 }
 
 proptest! {
-    // Each seals and opens some dozens of packets, without optimisation.
+    // Each case encrypts and decrypts dozens of packets in an unoptimized build.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_frames_behind_the_keys_are_judged_somehow(
+    fn arbitrary_protected_frames_are_analyzed_without_panic(
         all in prop::collection::vec((sent(), 0u64..50, prop::option::of(0u64..30)), 0..40)
     ) {
         let mut observer = Observer::new();
@@ -230,9 +238,9 @@ proptest! {
                 frame: &sent.frame(),
             });
         }
-        let judged = observer.finish_traced(|_| true);
-        prop_assert_eq!(judged.len(), 1);
-        let (facts, trace) = &judged[0];
+        let analyzed = observer.finish_traced(|_| true);
+        prop_assert_eq!(analyzed.len(), 1);
+        let (facts, trace) = &analyzed[0];
         let quic = facts.quic().unwrap();
         prop_assert_eq!(quic.unopened, 0);
         prop_assert!(facts.tls.is_some());
@@ -247,6 +255,6 @@ proptest! {
         }
         let trace = trace.as_ref().unwrap();
         prop_assert!(trace.packets.iter().all(|packet| !packet.carries.is_empty()));
-        let _ = (facts.label(), serde_json::to_string(&judged).unwrap());
+        let _ = (facts.label(), serde_json::to_string(&analyzed).unwrap());
     }
 }

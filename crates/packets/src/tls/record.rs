@@ -1,4 +1,5 @@
-//! Splits a byte stream into TLS records (RFC 8446 section 5.1).
+//! Splits a byte stream into TLS records (RFC 8446 section 5.1), and parses the presentation
+//! language of messages (section 3).
 
 use crate::facts::Unknown;
 
@@ -9,7 +10,7 @@ pub(crate) const APPLICATION_DATA: u8 = 23;
 
 pub(crate) const HEADER_LEN: usize = 5;
 
-/// One record as it lies in the stream.
+/// A record in its stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) content_type: u8,
@@ -49,7 +50,7 @@ impl<'a> Records<'a> {
     /// The next whole record; `Ok(None)` when the stream ends first.
     ///
     /// # Errors
-    /// `NotTls` where no record header stands; it stays so.
+    /// `NotTls` if there is no valid record header, now and for all further calls.
     pub(crate) fn next(&mut self) -> Result<Option<Record<'a>>, Unknown> {
         // Ciphertext may be 2^14 + 2048 long before TLS 1.3 (RFC 5246 section 6.2.3).
         const MAX_RECORD_BYTES: usize = (1 << 14) + 2048;
@@ -70,5 +71,51 @@ impl<'a> Records<'a> {
         let start = self.at;
         self.at += HEADER_LEN + len;
         Ok(Some(Record { content_type: header[0], start, header: *header, payload }))
+    }
+}
+
+/// Parses the presentation language (RFC 8446 section 3). Input that is too short is `NotTls`.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Unknown> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Unknown::NotTls)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Unknown> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Unknown::NotTls)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Unknown> {
+        Ok(u8::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, Unknown> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn u24(&mut self) -> Result<u32, Unknown> {
+        let [a, b, c] = self.array()?;
+        Ok(u32::from_be_bytes([0, a, b, c]))
+    }
+
+    pub(crate) fn vec8(&mut self) -> Result<Self, Unknown> {
+        let len = usize::from(self.u8()?);
+        Ok(Self(self.take(len)?))
+    }
+
+    pub(crate) fn vec16(&mut self) -> Result<Self, Unknown> {
+        let len = usize::from(self.u16()?);
+        Ok(Self(self.take(len)?))
+    }
+
+    pub(crate) fn vec24(&mut self) -> Result<Self, Unknown> {
+        let len = self.u24()? as usize;
+        Ok(Self(self.take(len)?))
     }
 }

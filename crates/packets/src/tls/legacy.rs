@@ -1,27 +1,27 @@
-//! Opens records of TLS 1.2 with their master secret, where the cipher suite is one of AEAD
+//! Decrypts records of TLS 1.2 with their master secret, for AEAD cipher suites
 //! (RFC 5246 section 6.3, RFC 5288, RFC 7905).
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Sha256, Sha384};
 
+use super::decrypt::{Aead, Cipher, Opened};
+use super::handshake::{ClientHello, ServerHello};
+use super::record::Record;
 use crate::Direction;
-use crate::decrypt::{Aead, Cipher, Opened};
 use crate::facts::Unknown;
-use crate::handshake::{ClientHello, ServerHello};
 use crate::keylog::{KeyLog, SecretLabel};
-use crate::record::Record;
 
-/// Opens the records of one direction after its ChangeCipherSpec. It starts with every master
-/// secret that may fit and keeps the one that opens the first record.
+/// Decrypts the records of one direction after its ChangeCipherSpec. Starts with every candidate
+/// master secret, and stays with the one that decrypts the first record.
 pub(crate) struct LegacyOpener {
     candidates: Vec<WriteKeys>,
     sequence: u64,
-    /// Why it opens nothing once there are no candidates.
+    /// Why decryption fails when there are no candidates.
     why: Unknown,
 }
 
 impl LegacyOpener {
-    /// It may turn out to open nothing.
+    /// Uses every master secret of the connection; there may be none.
     pub(crate) fn new(
         client: &ClientHello,
         server: &ServerHello,
@@ -38,10 +38,10 @@ impl LegacyOpener {
         Self { candidates, sequence: 0, why: Unknown::NoSecrets }
     }
 
-    /// Opens the next record in turn.
+    /// Decrypts the next record.
     ///
     /// # Errors
-    /// Says why it cannot; from then on it cannot open any.
+    /// Returns why the record cannot be decrypted. All further calls fail as well.
     pub(crate) fn open(&mut self, record: &Record<'_>) -> Result<Opened, Unknown> {
         if self.candidates.is_empty() {
             return Err(self.why);
@@ -64,8 +64,8 @@ impl LegacyOpener {
     }
 }
 
-/// The plain text's length of a record, where the cipher suite is one of AEAD, so that the
-/// length shows it.
+/// The plaintext length of a record, which follows from its length if the cipher suite is an AEAD
+/// one. Returns `None` for other suites.
 pub(crate) fn plain_len(suite: u16, payload_len: usize) -> Option<u64> {
     let overhead = LegacySuite::from_wire(suite)?.explicit_nonce() + TAG_LEN;
     Some(payload_len.checked_sub(overhead)? as u64)
@@ -73,7 +73,7 @@ pub(crate) fn plain_len(suite: u16, payload_len: usize) -> Option<u64> {
 
 const TAG_LEN: usize = 16;
 
-/// What of a suite bears on its records.
+/// The properties of a suite that matter to its records.
 #[derive(Clone, Copy)]
 struct LegacySuite {
     cipher: Cipher,
@@ -135,7 +135,7 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: [&[u8]; 2]) -> Option<Vec<u8>> {
     Some(mac.finalize().into_bytes().to_vec())
 }
 
-/// What one side writes with.
+/// The write keys of one side.
 struct WriteKeys {
     suite: LegacySuite,
     aead: Aead,

@@ -1,5 +1,5 @@
-//! Opens TLS 1.3 records with their traffic secrets (RFC 8446 sections 5.2 and 7.3), with what
-//! QUIC needs of that.
+//! Decrypts TLS 1.3 records with their traffic secrets (RFC 8446 sections 5.2 and 7.3). QUIC shares
+//! the suites, ciphers and key derivation.
 
 use aes_gcm::{Aes128Gcm, Aes256Gcm};
 use chacha20poly1305::ChaCha20Poly1305;
@@ -7,9 +7,9 @@ use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use hkdf::Hkdf;
 use sha2::{Sha256, Sha384};
 
-use crate::record::Record;
+use super::record::Record;
 
-/// The cipher suites of TLS 1.3 that are read.
+/// The supported cipher suites of TLS 1.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suite {
     Aes128GcmSha256,
@@ -46,22 +46,22 @@ impl Suite {
     }
 }
 
-/// What a record held.
+/// A decrypted record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) content_type: u8,
     pub(crate) content: Vec<u8>,
 }
 
-/// Opens the records of one direction under one traffic secret. It starts with every secret and
-/// suite that may fit and keeps the pair that opens the first record.
+/// Decrypts the records of one direction under one traffic secret. Starts with every candidate pair
+/// of secret and suite, and stays with the pair that decrypts the first record.
 #[derive(Default)]
 pub(crate) struct Opener {
     candidates: Vec<RecordKeys>,
 }
 
 impl Opener {
-    /// Every fitting pair of `suites` and `secrets`; there may be none.
+    /// Uses every pair of `suites` and `secrets` whose lengths match; there may be none.
     pub(crate) fn new<'a>(suites: &[Suite], secrets: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut candidates = Vec::new();
         for secret in secrets {
@@ -74,7 +74,8 @@ impl Opener {
         self.candidates.is_empty()
     }
 
-    /// Opens the next record in turn; `None`, and nothing changed, if it is not under this key.
+    /// Decrypts the next record. Returns `None`, without a change of state, if the keys do not
+    /// match.
     pub(crate) fn open(&mut self, record: &Record<'_>) -> Option<Opened> {
         let (fits, opened) = self
             .candidates
@@ -108,7 +109,7 @@ struct RecordKeys {
     sequence: u64,
 }
 
-/// What seals records.
+/// An AEAD cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cipher {
     Aes128Gcm,
@@ -133,7 +134,7 @@ pub(crate) enum Aead {
 }
 
 impl Aead {
-    /// `None` if the key has not the cipher's length.
+    /// Returns `None` if the key does not have the cipher's key length.
     pub(crate) fn new(cipher: Cipher, key: &[u8]) -> Option<Self> {
         Some(match cipher {
             Cipher::Aes128Gcm => Self::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).ok()?)),
@@ -144,7 +145,7 @@ impl Aead {
         })
     }
 
-    /// Opens `content` in place and cuts off its tag; `None` if it was not sealed so.
+    /// Decrypts `content` in place and removes its tag. Returns `None` if it is not authentic.
     pub(crate) fn open(
         &self,
         nonce: &[u8; 12],
@@ -162,7 +163,7 @@ impl Aead {
 }
 
 impl RecordKeys {
-    /// `None` if the secret has not the length of the suite's hash.
+    /// Returns `None` if the secret does not have the length of the suite's hash.
     fn new(suite: Suite, secret: &[u8]) -> Option<Self> {
         if secret.len() != suite.secret_len() {
             return None;
@@ -190,8 +191,8 @@ impl RecordKeys {
     }
 }
 
-/// HKDF-Expand-Label with an empty context (RFC 8446 section 7.1). The secret has the length of
-/// the suite's hash, so neither step can fail; an empty result would be refused as a key.
+/// HKDF-Expand-Label with an empty context (RFC 8446 section 7.1). The secret has the length of the
+/// suite's hash, so neither step can fail; an empty result would be rejected as a key.
 pub(crate) fn expand_label(suite: Suite, secret: &[u8], label: &str, len: usize) -> Vec<u8> {
     let mut info = (len as u16).to_be_bytes().to_vec();
     info.push((6 + label.len()) as u8);
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_another_hash_is_no_candidate() {
+    fn secrets_of_another_hash_length_are_no_candidates() {
         let secrets = [&[1u8; 32][..], &[2u8; 48][..], &[3u8; 5][..]];
         assert_eq!(Opener::new(&Suite::ALL, secrets.into_iter()).candidates.len(), 3);
     }

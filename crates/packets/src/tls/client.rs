@@ -1,15 +1,14 @@
-//! Reads the client's byte stream: its ClientHello, its early data, its Finished, its requests.
+//! Parses the client's byte stream: ClientHello, early data, Finished, requests.
 
+use super::decrypt::{Opener, Suite};
+use super::handshake::{self, ClientHello, Messages};
+use super::legacy::{self, LegacyOpener};
+use super::record::{self, Record, Records};
+use super::server::ServerStream;
 use crate::Direction;
-use crate::decrypt::{Opener, Suite};
-use crate::event::Event;
+use crate::event::{Event, EventRecorder, StreamEvent};
 use crate::facts::{TlsVersion, Unknown};
-use crate::handshake::{self, ClientHello, Messages};
 use crate::keylog::{KeyLog, SecretLabel};
-use crate::legacy::{self, LegacyOpener};
-use crate::record::{self, Record, Records};
-use crate::sayings::{StreamEvent, StreamEvents};
-use crate::server_side::ServerSide;
 
 /// The first ClientHello at the start of `stream`.
 ///
@@ -34,33 +33,34 @@ pub(crate) fn client_hello(stream: &[u8]) -> Result<ClientHello, Unknown> {
     Err(Unknown::CaptureGap)
 }
 
-/// What the client's bytes say.
+/// What the client's bytes show.
 #[derive(Debug, Default)]
-pub(crate) struct ClientSide {
-    /// Early records: opened by the early secret, or sent before the server's first byte came.
+pub(crate) struct ClientStream {
+    /// Records of early data: decrypted by the early secret, or sent before the server's first byte
+    /// was delivered.
     pub(crate) early_records: u32,
     /// Their bytes on the wire.
     pub(crate) early_wire_bytes: u64,
-    /// Their content's bytes; `None` if no early secret opened them.
+    /// The bytes of their plaintext; `None` if no early secret decrypted them.
     pub(crate) early_plain_bytes: Option<u64>,
-    /// Whether the client's Finished was seen; `None` if that could not be read.
+    /// Whether the client's Finished was seen; `None` if secrets are missing.
     pub(crate) finished: Option<bool>,
-    /// All that was read, in order.
-    pub(crate) said: Vec<StreamEvent>,
+    /// The events of the stream, in order.
+    pub(crate) events: Vec<StreamEvent>,
 }
 
-impl ClientSide {
-    /// Reads `stream`. Its first `first_flight` bytes were sent before any of the server's were
-    /// delivered; `server` is what the server answered.
+impl ClientStream {
+    /// Parses `stream`. Its first `first_flight` bytes were sent before any of the server's bytes
+    /// were delivered; `server` is the parsed stream of the server.
     pub(crate) fn read(
         stream: &[u8],
         hello: &ClientHello,
         first_flight: usize,
-        server: &ServerSide,
+        server: &ServerStream,
         keys: &KeyLog,
     ) -> Self {
         let secrets = |label| keys.secrets(&hello.random, label);
-        // The early secret is of the ticket's suite, which a refusing server need not choose.
+        // Early data uses the ticket's suite, which a server that refuses it may not choose.
         let early = match hello.early_data {
             true => Opener::new(&Suite::ALL, secrets(SecretLabel::ClientEarly)),
             false => Opener::default(),
@@ -68,7 +68,7 @@ impl ClientSide {
         let suites: Vec<_> = server.suite().into_iter().collect();
         let legacy = server.version().is_some_and(|version| version < TlsVersion::Tls13);
         let legacy = server.hello.as_ref().filter(|_| legacy);
-        let mut reader = Reader {
+        let mut reader = ClientReader {
             found: Self::default(),
             offered: hello.early_data,
             first_flight,
@@ -81,37 +81,37 @@ impl ClientSide {
             handshake: Opener::new(&suites, secrets(SecretLabel::ClientHandshake)),
             application: Opener::new(&suites, secrets(SecretLabel::ClientApplication)),
             messages: Messages::default(),
-            sayings: StreamEvents::default(),
+            recorder: EventRecorder::default(),
         };
         if reader.legacy.is_some() || !reader.handshake.is_empty() {
             reader.found.finished = Some(false);
         }
         let mut records = Records::new(stream);
         while let Ok(Some(record)) = records.next() {
-            reader.sayings.begin();
+            reader.recorder.start_record();
             reader.record(&record);
-            reader.sayings.end(&record, !reader.messages.is_empty());
+            reader.recorder.finish_record(&record, !reader.messages.is_empty());
         }
-        reader.found.said = reader.sayings.all;
+        reader.found.events = reader.recorder.all;
         reader.found
     }
 }
 
-struct Reader {
-    found: ClientSide,
+struct ClientReader {
+    found: ClientStream,
     offered: bool,
     first_flight: usize,
-    /// Before TLS 1.3: the cipher suite, and what opens records after the ChangeCipherSpec.
+    /// Before TLS 1.3: the cipher suite, and the keys for records after the ChangeCipherSpec.
     legacy: Option<(u16, LegacyOpener)>,
     changed_cipher: bool,
     early: Opener,
     handshake: Opener,
     application: Opener,
     messages: Messages,
-    sayings: StreamEvents,
+    recorder: EventRecorder,
 }
 
-impl Reader {
+impl ClientReader {
     fn record(&mut self, record: &Record<'_>) {
         let done = self.found.finished == Some(true);
         match record.content_type {
@@ -120,7 +120,7 @@ impl Reader {
             record::HANDSHAKE => {
                 self.messages(record.payload, record);
             }
-            record::ALERT => self.sayings.record(Event::alert(record.payload)),
+            record::ALERT => self.recorder.set_record(Event::alert(record.payload)),
             record::APPLICATION_DATA if done => self.after_finished(record),
             record::APPLICATION_DATA => {
                 let opened = self.opens_as_early(record) || self.opens_as_handshake(record);
@@ -141,28 +141,28 @@ impl Reader {
         match (record.content_type, opened) {
             (record::HANDSHAKE, _) if self.found.finished != Some(true) => {
                 self.found.finished = Some(true);
-                self.sayings.record(Event::Finished);
+                self.recorder.set_record(Event::Finished);
             }
-            (record::ALERT, Ok(opened)) => self.sayings.record(Event::alert(&opened.content)),
+            (record::ALERT, Ok(opened)) => self.recorder.set_record(Event::alert(&opened.content)),
             (record::APPLICATION_DATA, Ok(opened)) => {
-                self.sayings.record(Event::opened(&opened));
+                self.recorder.set_record(Event::opened(&opened));
             }
             (record::APPLICATION_DATA, Err(_)) => {
                 let bytes = legacy::plain_len(*suite, record.payload.len());
-                self.sayings.record(Event::ApplicationData { bytes });
+                self.recorder.set_record(Event::ApplicationData { bytes });
             }
             _ => {}
         }
     }
 
-    /// Says the messages that end in this record, and whether a Finished is among them.
+    /// Records the messages that end in this record. Returns whether a Finished is among them.
     fn messages(&mut self, content: &[u8], record: &Record<'_>) -> bool {
-        self.sayings.messages();
+        self.recorder.set_messages();
         self.messages.push(content, record.payload_start());
         let mut finished = false;
         while let Some(message) = self.messages.next() {
             finished |= message.kind == handshake::FINISHED;
-            self.sayings.say(message.span, Event::message(message.kind));
+            self.recorder.push(message.span, Event::message(message.kind));
         }
         finished
     }
@@ -176,42 +176,42 @@ impl Reader {
             let bytes = opened.content.len() as u64;
             *plain += bytes;
             self.count_early(record);
-            self.sayings.record(Event::EarlyData { bytes });
+            self.recorder.set_record(Event::EarlyData { bytes });
         } else if opened.content.first() == Some(&handshake::END_OF_EARLY_DATA) {
             self.early = Opener::default();
-            self.sayings.record(Event::message(handshake::END_OF_EARLY_DATA));
+            self.recorder.set_record(Event::message(handshake::END_OF_EARLY_DATA));
         } else {
-            self.sayings.record(Event::opened(&opened));
+            self.recorder.set_record(Event::opened(&opened));
         }
         true
     }
 
-    /// Whether this record is under the handshake secret; it may complete the client's Finished.
+    /// Whether the handshake secret decrypts this record, which may complete the client's Finished.
     fn opens_as_handshake(&mut self, record: &Record<'_>) -> bool {
         let Some(opened) = self.handshake.open(record) else {
             return false;
         };
         if opened.content_type != record::HANDSHAKE {
-            self.sayings.record(Event::opened(&opened));
+            self.recorder.set_record(Event::opened(&opened));
         } else if self.messages(&opened.content, record) {
             self.found.finished = Some(true);
         }
         true
     }
 
-    /// Requests, and what else comes under the application secret.
+    /// Decrypts a record with the application secret: requests, KeyUpdate.
     fn after_finished(&mut self, record: &Record<'_>) {
         let Some(opened) = self.application.open(record) else {
             return;
         };
         if opened.content_type != record::HANDSHAKE {
-            self.sayings.record(Event::opened(&opened));
+            self.recorder.set_record(Event::opened(&opened));
             return;
         }
-        let said = self.sayings.all.len();
+        let events = self.recorder.all.len();
         self.messages(&opened.content, record);
         let update = Event::message(handshake::KEY_UPDATE);
-        if self.sayings.all[said..].iter().any(|said| said.event == update) {
+        if self.recorder.all[events..].iter().any(|events| events.event == update) {
             self.application.update();
         }
     }

@@ -39,7 +39,7 @@ pub(crate) enum Tfo {
     Lost,
 }
 
-/// The path and what happens on it.
+/// The path and the events on it.
 #[derive(Clone)]
 pub(crate) struct Path {
     pub(crate) client: SocketAddrV4,
@@ -91,7 +91,7 @@ impl Path {
             events: BTreeMap::new(),
             order: 0,
             captured: Vec::new(),
-            ends: [End::default(), End::default()],
+            ends: [TcpEnd::default(), TcpEnd::default()],
             numbers: [0, 0],
         };
         run.open(client);
@@ -167,9 +167,9 @@ enum Event {
     Wakes(Direction),
 }
 
-/// One end's TCP. `Direction` names the way in which it sends.
+/// The TCP of one end. `Direction` is the direction in which it sends.
 #[derive(Default)]
-struct End {
+struct TcpEnd {
     open: bool,
     /// Position of the next byte to send, and to receive.
     next: u32,
@@ -189,7 +189,7 @@ struct Run<'a> {
     events: BTreeMap<(u64, u64), Event>,
     order: u64,
     captured: Vec<Captured>,
-    ends: [End; 2],
+    ends: [TcpEnd; 2],
     /// Payload packets sent so far.
     numbers: [usize; 2],
 }

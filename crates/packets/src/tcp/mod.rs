@@ -1,54 +1,57 @@
-//! One TCP connection: what is kept of its packets, and the judgement over them.
+//! TCP connections: their stored segments and transport facts.
+
+mod analysis;
 
 use std::mem::size_of;
 use std::net::SocketAddr;
 use std::ops::Range;
 
 use crate::facts::{FastOpen, TcpFacts};
-use crate::judge::Judge;
 use crate::packet::Segment;
-use crate::reassembly::{Coverage, SegmentOverlap, Stored};
+use crate::reassembly::{Coverage, Overlap, StoredSegment};
 use crate::{Direction, KeyLog, Limits, Packet};
 
-/// A connection while its packets come in. Judging waits until the secrets are there.
+pub(crate) use analysis::TcpAnalysis;
+
+/// A connection while its packets arrive. It is analyzed later, when the secrets are known.
 #[derive(Debug)]
-pub(crate) struct Flow {
+pub(crate) struct TcpFlow {
     pub(crate) started: u64,
     pub(crate) ended: u64,
     pub(crate) tcp: TcpFacts,
-    pub(crate) client: Side,
-    pub(crate) server: Side,
-    pub(crate) packets: Vec<Stored>,
-    /// How many of them do not count.
-    bare: usize,
-    /// Packets that were not kept at all.
+    pub(crate) client: SequenceSpace,
+    pub(crate) server: SequenceSpace,
+    pub(crate) packets: Vec<StoredSegment>,
+    /// How many of them have neither data nor SYN.
+    others_kept: usize,
+    /// Packets that were not stored.
     pub(crate) left_out: u32,
-    /// When the first packet came that counts but was not kept.
-    pub(crate) blind_from: Option<u64>,
-    /// Bytes of memory that its packets take.
+    /// When the first packet with data or SYN arrived that was not stored.
+    pub(crate) incomplete_since: Option<u64>,
+    /// Bytes of memory of the stored packets.
     pub(crate) memory: usize,
 }
 
-/// One end's sequence space. Positions in it are those of `Stored`.
+/// The sequence space of one side. Positions are those of `StoredSegment`.
 #[derive(Debug, Default)]
-pub(crate) struct Side {
+pub(crate) struct SequenceSpace {
     first_seq: Option<u32>,
-    /// The position after the last that was seen.
+    /// The position after the last one seen.
     high: u64,
-    /// The position after the last payload byte that was seen.
+    /// The position after the last payload byte seen.
     pub(crate) data_end: u64,
     coverage: Coverage,
-    /// Payload bytes kept.
-    kept: usize,
+    /// Payload bytes stored.
+    stored_bytes: usize,
     /// The position after the FIN.
     fin: Option<u64>,
     fin_acknowledged: bool,
 }
 
-impl Side {
-    /// The position of `seq`, if it lies near what was seen so far.
+impl SequenceSpace {
+    /// The position of `seq`. Returns `None` if it is far from the positions seen so far.
     fn position(&self, seq: u32) -> Option<u64> {
-        // Well beyond any window, well below the point where 32 bits become ambiguous.
+        // Larger than any window, smaller than half the 32-bit space.
         const NEAR: i64 = 1 << 28;
         let expected = self.first_seq?.wrapping_add(self.high as u32);
         let distance = i64::from(seq.wrapping_sub(expected) as i32);
@@ -58,8 +61,8 @@ impl Side {
         self.high.checked_add_signed(distance)
     }
 
-    /// Notes a stretch of the sequence space, which may end with a FIN.
-    fn take_in(&mut self, stretch: Range<u64>, fin: bool) -> SegmentOverlap {
+    /// Adds a range of the sequence space, which may end with a FIN.
+    fn record(&mut self, stretch: Range<u64>, fin: bool) -> Overlap {
         self.high = self.high.max(stretch.end);
         if fin {
             self.fin.get_or_insert(stretch.end);
@@ -68,35 +71,35 @@ impl Side {
     }
 }
 
-impl Flow {
-    /// A connection that starts with this SYN of its client.
+impl TcpFlow {
+    /// A connection whose client's SYN arrived at this time.
     pub(crate) fn new(arrived: u64) -> Self {
         Self {
             started: arrived,
             ended: arrived,
             tcp: TcpFacts::default(),
-            client: Side::default(),
-            server: Side::default(),
+            client: SequenceSpace::default(),
+            server: SequenceSpace::default(),
             packets: Vec::new(),
-            bare: 0,
+            others_kept: 0,
             left_out: 0,
-            blind_from: None,
+            incomplete_since: None,
             memory: 0,
         }
     }
 
-    /// Whether this SYN of the client belongs to a later connection of the same addresses.
+    /// Whether this SYN of the client starts a new connection with the same endpoints.
     pub(crate) fn is_superseded_by(&self, syn: &Segment<'_>) -> bool {
         self.is_closed() || self.client.first_seq != Some(syn.seq)
     }
 
-    /// Reset, or closed and acknowledged by both sides.
+    /// Whether it was reset, or both FINs were acknowledged.
     pub(crate) fn is_closed(&self) -> bool {
         let reset = self.tcp.client_rst || self.tcp.server_rst;
         reset || (self.client.fin_acknowledged && self.server.fin_acknowledged)
     }
 
-    /// Takes one segment in; `room` is the memory that may yet be used for it.
+    /// Adds a segment. `room` is the memory that is left, in bytes.
     pub(crate) fn segment(
         &mut self,
         packet: &Packet<'_>,
@@ -112,14 +115,18 @@ impl Flow {
             self.syn(packet.direction, segment);
         }
         let acknowledged = self.acknowledge(packet.direction, segment);
-        self.place(packet, segment, acknowledged, limits, room);
+        self.store_segment(packet, segment, acknowledged, limits, room);
     }
 
-    /// Prepares the connection to be judged, once, with the secrets that are known now.
-    pub(crate) fn settle(&mut self, ends: (SocketAddr, SocketAddr), keys: &KeyLog) -> Judge<'_> {
+    /// Analyzes the connection with the secrets known so far. Call it once.
+    pub(crate) fn analyze(
+        &mut self,
+        endpoints: (SocketAddr, SocketAddr),
+        keys: &KeyLog,
+    ) -> TcpAnalysis<'_> {
         self.packets.sort_by_key(|packet| packet.arrived);
-        self.settle_fast_open();
-        Judge::new(self, ends, keys)
+        self.resolve_fast_open();
+        TcpAnalysis::new(self, endpoints, keys)
     }
 
     fn count(&mut self, direction: Direction, segment: &Segment<'_>) {
@@ -155,7 +162,7 @@ impl Flow {
                 let before = self.tcp.syn_data_acknowledged;
                 self.tcp.syn_data_acknowledged = before.max(taken);
                 if !self.tcp.syn_ack {
-                    // What was not taken will come again, and is then no retransmission.
+                    // Data that was not accepted is sent again, which is not a retransmission.
                     self.client.coverage.forget_from(1 + u64::from(taken));
                 }
                 self.tcp.syn_ack = true;
@@ -164,7 +171,7 @@ impl Flow {
         }
     }
 
-    /// The position up to which the segment acknowledges the other direction.
+    /// Updates what is acknowledged. Returns the acknowledged position of the other direction.
     fn acknowledge(&mut self, direction: Direction, segment: &Segment<'_>) -> Option<u64> {
         let other = match direction {
             Direction::ToServer => &mut self.server,
@@ -177,8 +184,8 @@ impl Flow {
         acknowledged
     }
 
-    /// Finds the segment's place in the sequence space, counts it, and keeps what is needed.
-    fn place(
+    /// Locates the segment in the sequence space, counts it, and stores what is needed.
+    fn store_segment(
         &mut self,
         packet: &Packet<'_>,
         segment: &Segment<'_>,
@@ -186,7 +193,7 @@ impl Flow {
         limits: &Limits,
         room: usize,
     ) {
-        let mut stored = Stored {
+        let mut stored = StoredSegment {
             direction: packet.direction,
             arrived: packet.arrived,
             delivered: packet.delivered,
@@ -194,7 +201,7 @@ impl Flow {
             options: segment.flags.syn.then_some(segment.options),
             acknowledged,
             wire_len: segment.wire_len,
-            ..Stored::default()
+            ..StoredSegment::default()
         };
         let (side, retransmissions) = match packet.direction {
             Direction::ToServer => (&mut self.client, &mut self.tcp.client_retransmissions),
@@ -210,31 +217,31 @@ impl Flow {
             let end_with_fin = end + u64::from(segment.flags.fin);
             stored.range = start..end;
             if end_with_fin > start {
-                let seen = side.take_in(start..end_with_fin, segment.flags.fin);
-                stored.again =
-                    matches!(seen, SegmentOverlap::PartlyBefore | SegmentOverlap::Before);
-                self.tcp.out_of_order += u32::from(seen == SegmentOverlap::OutOfOrder);
-                *retransmissions += u32::from(stored.again);
+                let overlap = side.record(start..end_with_fin, segment.flags.fin);
+                stored.retransmission =
+                    matches!(overlap, Overlap::PartlyRepeated | Overlap::Repeated);
+                self.tcp.out_of_order += u32::from(overlap == Overlap::OutOfOrder);
+                *retransmissions += u32::from(stored.retransmission);
                 side.data_end = side.data_end.max(end);
-                let fits = side.kept + segment.payload.len() <= limits.bytes_per_direction;
-                if fits && seen != SegmentOverlap::Before {
+                let fits = side.stored_bytes + segment.payload.len() <= limits.bytes_per_direction;
+                if fits && overlap != Overlap::Repeated {
                     stored.payload = segment.payload.into();
                 }
             }
         }
-        self.keep(stored, limits, room);
+        self.store(stored, limits, room);
     }
 
-    fn keep(&mut self, packet: Stored, limits: &Limits, room: usize) {
-        let of_its_sort = match packet.counts() {
-            true => self.packets.len() - self.bare,
-            false => self.bare,
+    fn store(&mut self, packet: StoredSegment, limits: &Limits, room: usize) {
+        let same_kind = match packet.has_data_or_syn() {
+            true => self.packets.len() - self.others_kept,
+            false => self.others_kept,
         };
-        let cost = size_of::<Stored>() + packet.payload.len();
-        if of_its_sort >= limits.packets_per_connection || cost > room {
+        let memory = size_of::<StoredSegment>() + packet.payload.len();
+        if same_kind >= limits.packets_per_connection || memory > room {
             self.left_out += 1;
-            if packet.counts() {
-                self.blind_from.get_or_insert(packet.arrived);
+            if packet.has_data_or_syn() {
+                self.incomplete_since.get_or_insert(packet.arrived);
             }
             return;
         }
@@ -242,15 +249,15 @@ impl Flow {
             Direction::ToServer => &mut self.client,
             Direction::ToClient => &mut self.server,
         };
-        side.kept += packet.payload.len();
-        self.bare += usize::from(!packet.counts());
-        self.memory += cost;
+        side.stored_bytes += packet.payload.len();
+        self.others_kept += usize::from(!packet.has_data_or_syn());
+        self.memory += memory;
         self.packets.push(packet);
     }
 
-    /// Says whether Fast Open was used, and lets SYN data that the server did not take count
-    /// only where it is sent again.
-    fn settle_fast_open(&mut self) {
+    /// Determines whether Fast Open was used. SYN data that the server did not accept is removed,
+    /// so it counts only where it is sent again.
+    fn resolve_fast_open(&mut self) {
         let (sent, taken) = (self.tcp.syn_data, self.tcp.syn_data_acknowledged);
         self.tcp.fast_open = match (sent, taken) {
             (0, _) => FastOpen::Off,
@@ -264,8 +271,8 @@ impl Flow {
         let syns = self.packets.iter_mut().filter(|packet| packet.is_syn());
         for syn in syns.filter(|packet| packet.direction == Direction::ToServer) {
             syn.range.end = syn.range.end.min(end);
-            let kept = syn.payload.len().min(taken as usize);
-            syn.payload = syn.payload[..kept].into();
+            let stored_bytes = syn.payload.len().min(taken as usize);
+            syn.payload = syn.payload[..stored_bytes].into();
         }
     }
 }

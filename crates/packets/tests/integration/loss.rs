@@ -4,16 +4,16 @@ use firstflight_packets::{
     Direction, FirstResponse, LabelKind, Limits, Observer, Unknown, Unlabelled,
 };
 
-use crate::path::{Captured, MS, Path, Tfo, feed};
-use crate::peers::{Made, judge};
+use crate::peers::{PeerConfig, analyze};
+use crate::tcp_path::{Captured, MS, Path, Tfo, feed};
 
 #[test]
-fn a_lost_request_is_counted_but_takes_no_further_round_trip() {
+fn a_lost_request_is_counted_but_takes_no_additional_round_trip() {
     // Payload packets of the client: ClientHello, Finished with request.
     for lost in [0, 1] {
-        let world = Made::default().world();
+        let peers = PeerConfig::default().peers();
         let path = Path { drop_to_server: vec![lost], ..Path::new(20 * MS) };
-        let facts = world.facts(&path);
+        let facts = peers.facts(&path);
         assert_eq!(facts.round_trips(), Some(3), "packet {lost}");
         assert_eq!(
             (facts.tcp().unwrap().client_retransmissions, facts.tcp().unwrap().dropped),
@@ -25,8 +25,9 @@ fn a_lost_request_is_counted_but_takes_no_further_round_trip() {
 }
 
 #[test]
-fn what_a_dropped_packet_holds_up_is_told() {
-    let stall = |path: &Path| Made::default().world().meet().facts(path).transport.stall();
+fn what_a_dropped_packet_holds_up_is_reported() {
+    let stall =
+        |path: &Path| PeerConfig::default().peers().with_session().facts(path).transport.stall();
     let path = Path::new(20 * MS);
     assert_eq!(stall(&path), None);
     for (path, direction, retry) in [
@@ -43,8 +44,8 @@ fn what_a_dropped_packet_holds_up_is_told() {
 #[test]
 fn a_client_hello_that_no_middlebox_lets_through_has_no_label() {
     // As a tap sees a client that tries again and again and gives up.
-    let world = Made::default().world().meet();
-    let whole = world.capture(&Path { segment: 300, ..Path::new(20 * MS) });
+    let peers = PeerConfig::default().peers().with_session();
+    let whole = peers.capture(&Path { segment: 300, ..Path::new(20 * MS) });
     let is_hello = |p: &&Captured| p.direction == Direction::ToServer && p.frame.len() > 100;
     let first = whole.iter().position(|p| is_hello(&p)).unwrap();
     let hello: Vec<_> = whole.iter().skip(first).filter(is_hello).take(2).collect();
@@ -57,7 +58,7 @@ fn a_client_hello_that_no_middlebox_lets_through_has_no_label() {
         }));
     }
     let mut observer = Observer::new();
-    observer.add_secrets(&world.key_log());
+    observer.add_secrets(&peers.key_log());
     feed(&mut observer, &capture);
     let facts = observer.finish().remove(0);
     assert_eq!(facts.label(), Err(Unlabelled::NoServerHello));
@@ -71,8 +72,8 @@ fn a_client_hello_that_no_middlebox_lets_through_has_no_label() {
 #[test]
 fn a_lost_response_is_timed_by_its_delivered_copy() {
     // Payload packets of the server: its flight in one or more, then tickets with the response.
-    let payloads = Made::default()
-        .world()
+    let payloads = PeerConfig::default()
+        .peers()
         .capture(&Path::new(20 * MS))
         .iter()
         .filter(|p| p.direction == Direction::ToClient && p.frame.len() > 100)
@@ -80,7 +81,7 @@ fn a_lost_response_is_timed_by_its_delivered_copy() {
     assert!(payloads > 1);
     for lost in 0..payloads {
         let path = Path { drop_to_client: vec![lost], ..Path::new(20 * MS) };
-        let facts = Made::default().world().facts(&path);
+        let facts = PeerConfig::default().peers().facts(&path);
         assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
         assert_eq!(facts.round_trips(), Some(3), "packet {lost}");
         assert_eq!(
@@ -97,14 +98,14 @@ fn a_lost_response_is_timed_by_its_delivered_copy() {
 
 #[test]
 fn loss_of_early_data_keeps_its_label() {
-    let mut world = Made::default().world().meet();
-    world.request = vec![b'x'; 5000];
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.request = vec![b'x'; 5000];
     // With the ClientHello lost nothing happens in the meantime. With later early data lost the
     // server's flight and the client's Finished pass before the request is whole.
     for (lost, round_trips) in [(vec![0], 2), (vec![2], 3), (vec![1, 3], 3)] {
         let count = lost.len() as u32;
         let path = Path { drop_to_server: lost, ..Path::new(20 * MS) };
-        let facts = world.facts(&path);
+        let facts = peers.facts(&path);
         assert_eq!(facts.label().unwrap().kind, LabelKind::EarlyAccepted);
         assert_eq!(facts.round_trips(), Some(round_trips));
         assert_eq!(facts.tcp().unwrap().client_retransmissions, count);
@@ -114,10 +115,10 @@ fn loss_of_early_data_keeps_its_label() {
 
 #[test]
 fn packets_out_of_order_are_put_in_order() {
-    let mut world = Made::default().world();
-    world.response = vec![b'y'; 20_000];
+    let mut peers = PeerConfig::default().peers();
+    peers.response = vec![b'y'; 20_000];
     let path = Path { swap_to_client: true, segment: 300, ..Path::new(20 * MS) };
-    let facts = world.facts(&path);
+    let facts = peers.facts(&path);
     assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
     assert_eq!(facts.round_trips(), Some(3));
     assert!(facts.tcp().unwrap().out_of_order > 3);
@@ -126,70 +127,70 @@ fn packets_out_of_order_are_put_in_order() {
 
 #[test]
 fn the_order_of_delivery_serves_as_well_as_that_of_arrival() {
-    let world = Made::default().world().meet();
-    let mut capture = world.capture(&Path::new(20 * MS));
-    let by_arrival = judge(&capture, &world.key_log());
+    let peers = PeerConfig::default().peers().with_session();
+    let mut capture = peers.capture(&Path::new(20 * MS));
+    let by_arrival = analyze(&capture, &peers.key_log());
     capture.sort_by_key(|captured| captured.delivered);
-    assert_eq!(judge(&capture, &world.key_log()), by_arrival);
+    assert_eq!(analyze(&capture, &peers.key_log()), by_arrival);
 }
 
 #[test]
-fn a_hole_in_the_capture_is_told_and_not_guessed_over() {
-    let world = Made::default().world();
-    let mut capture = world.capture(&Path::new(20 * MS));
+fn a_hole_in_the_capture_is_reported_and_not_guessed_over() {
+    let peers = PeerConfig::default().peers();
+    let mut capture = peers.capture(&Path::new(20 * MS));
     let first = capture
         .iter()
         .position(|p| p.direction == Direction::ToClient && p.frame.len() > 200)
         .unwrap();
     capture.remove(first);
-    let facts = judge(&capture, &world.key_log());
+    let facts = analyze(&capture, &peers.key_log());
     assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::CaptureGap));
     assert!(facts.label().is_err());
 }
 
 #[test]
-fn a_snap_length_that_cuts_the_server_flight_is_told() {
-    let world = Made::default().world();
-    let mut capture = world.capture(&Path::new(20 * MS));
+fn a_snap_length_that_cuts_the_server_flight_is_reported() {
+    let peers = PeerConfig::default().peers();
+    let mut capture = peers.capture(&Path::new(20 * MS));
     capture.iter_mut().for_each(|captured| captured.frame.truncate(400));
-    let facts = judge(&capture, &world.key_log());
+    let facts = analyze(&capture, &peers.key_log());
     assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::CaptureGap));
 }
 
 #[test]
-fn limits_bound_what_is_kept_and_are_told() {
-    let mut world = Made::default().world();
-    world.response = vec![b'y'; 200_000];
-    let capture = world.capture(&Path::new(20 * MS));
-    let judge = |limits| {
+fn limits_bound_what_is_kept_and_are_reported() {
+    let mut peers = PeerConfig::default().peers();
+    peers.response = vec![b'y'; 200_000];
+    let capture = peers.capture(&Path::new(20 * MS));
+    let analyze = |limits| {
         let mut observer = Observer::with_limits(limits);
-        observer.add_secrets(&world.key_log());
+        observer.add_secrets(&peers.key_log());
         feed(&mut observer, &capture);
         observer.take_finished().remove(0)
     };
     // The response starts within the limit, so that what lies beyond it does not matter.
-    let enough = judge(Limits { bytes_per_direction: 16_000 + 8000, ..Limits::default() });
+    let enough = analyze(Limits { bytes_per_direction: 16_000 + 8000, ..Limits::default() });
     assert_eq!(enough.round_trips(), Some(3));
     for limits in [
         Limits { bytes_per_direction: 500, ..Limits::default() },
         Limits { packets_per_connection: 4, ..Limits::default() },
         Limits { total_bytes: 700, ..Limits::default() },
     ] {
-        let facts = judge(limits);
+        let facts = analyze(limits);
         assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::CaptureGap));
     }
 }
 
 #[test]
 fn a_response_that_was_never_delivered_says_so() {
-    let world = Made::default().world().meet();
-    let mut capture = world.capture(&Path::new(20 * MS));
-    let clean = judge(&capture, &world.key_log());
+    let peers = PeerConfig::default().peers().with_session();
+    let mut capture = peers.capture(&Path::new(20 * MS));
+    let clean = analyze(&capture, &peers.key_log());
     let FirstResponse::Seen { arrived, .. } = clean.first_response else { panic!() };
     for captured in capture.iter_mut().filter(|captured| captured.arrived == arrived) {
         captured.delivered = None;
     }
-    let facts = judge(&capture, &world.key_log());
+    let facts = analyze(&capture, &peers.key_log());
     let expected = FirstResponse::Seen { round_trips: 2, arrived, delivered: None };
     assert_eq!(facts.first_response, expected);
 }
