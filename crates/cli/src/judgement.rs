@@ -1,4 +1,4 @@
-//! Verdicts on a record: what every run is asked, and the conditions of `--fail-if`.
+//! Checks of a record: those that apply to every run, and the conditions of `--fail-if`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use firstflight_lab::ServerKind;
 use firstflight_report::conditions::Condition;
-use firstflight_report::{Record, Verdict, junit, verdict_lines, verdicts};
+use firstflight_report::{CheckOutcome, Record, check_run, junit, terminal};
 
 /// Flags for pipelines.
 #[derive(Args)]
@@ -33,29 +33,29 @@ impl JudgementArgs {
         self.fail_if.iter().any(Condition::needs_old)
     }
 
-    /// Asks a record what every run is asked, and the conditions.
-    pub(crate) fn verdicts(&self, record: &Record, old: Option<&Record>) -> Vec<Verdict> {
-        let mut all = verdicts(record, ServerKind::Firstflight.name());
+    /// Runs the checks that apply to every run, and the conditions.
+    pub(crate) fn outcomes(&self, record: &Record, old: Option<&Record>) -> Vec<CheckOutcome> {
+        let mut all = check_run(record, ServerKind::Firstflight.name());
         all.extend(self.fail_if.iter().map(|condition| {
             condition.check(record, old).unwrap_or_else(|error| {
-                Verdict::undecided("condition", condition.text(), &error.to_string())
+                CheckOutcome::undecided("condition", condition.text(), &error.to_string())
             })
         }));
         all
     }
 
-    /// Says on stderr what the verdicts are, writes the JUnit file, and has the exit code.
+    /// Prints the outcomes to stderr, writes the JUnit file, and returns the exit code.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(crate) fn conclude(&self, verdicts: &[Verdict]) -> anyhow::Result<ExitCode> {
-        eprint!("{}", verdict_lines(verdicts));
+    pub(crate) fn conclude(&self, outcomes: &[CheckOutcome]) -> anyhow::Result<ExitCode> {
+        eprint!("{}", terminal::check_outcomes(outcomes));
         if let Some(path) = &self.junit {
-            write(path, &junit::render(verdicts))?;
+            write(path, &junit::render(outcomes))?;
         }
         Ok(match () {
-            () if verdicts.iter().any(|verdict| verdict.undecided.is_some()) => ExitCode::from(2),
-            () if verdicts.iter().any(|verdict| !verdict.passed()) => ExitCode::FAILURE,
+            () if outcomes.iter().any(|outcome| outcome.undecided.is_some()) => ExitCode::from(2),
+            () if outcomes.iter().any(|outcome| !outcome.passed()) => ExitCode::FAILURE,
             () => ExitCode::SUCCESS,
         })
     }

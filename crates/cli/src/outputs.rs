@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use firstflight_report::{Pictures, Record, csv, html, markdown, summary};
+use firstflight_report::{Pictures, Record, csv, html, markdown, terminal};
 use firstflight_units::printable_json;
 
 use crate::judgement::JudgementArgs;
@@ -40,7 +40,7 @@ pub(crate) fn finish(
         true => println!("{}", printable_json(&serde_json::to_string(record)?)),
         false => print!("{summary}"),
     }
-    let code = judgement.conclude(&judgement.verdicts(record, None))?;
+    let code = judgement.conclude(&judgement.outcomes(record, None))?;
     point_out(record, name, directory);
     Ok(code)
 }
@@ -52,8 +52,8 @@ pub(crate) fn finish(
 /// If a file cannot be written.
 fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
     firstflight_report::write(record, &directory.join(format!("{name}.json")))?;
-    let text = summary(record);
-    let pictures = Pictures::beside(record, directory);
+    let text = terminal::render(record);
+    let pictures = Pictures::load(record, directory);
     let mut forms = vec![
         (format!("{name}.txt"), text.clone()),
         (REPORT.to_owned(), html::render(record, &pictures)),
