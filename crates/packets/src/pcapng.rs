@@ -8,7 +8,7 @@ use crate::Direction;
 
 /// Metadata of a capture file. Empty texts are omitted. Do not name people or places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CaptureInfo {
+pub struct Metadata {
     /// The hardware, such as the processor.
     pub hardware: String,
     /// The operating system.
@@ -36,7 +36,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Errors of `out`.
-    pub fn new(out: W, info: &CaptureInfo) -> io::Result<Self> {
+    pub fn new(out: W, info: &Metadata) -> io::Result<Self> {
         let mut writer = Self { out };
         let mut section = Body::default();
         section.u32(BYTE_ORDER_MAGIC).u16(1).u16(0);
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn no_options_and_no_secrets_take_no_room() {
-        let mut writer = Writer::new(Vec::new(), &CaptureInfo::default()).unwrap();
+        let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.secrets([""; 0]).unwrap();
         let blocks = blocks(&writer.finish().unwrap());
         assert_eq!(blocks.len(), 2);
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn secrets_are_whole_lines() {
-        let mut writer = Writer::new(Vec::new(), &CaptureInfo::default()).unwrap();
+        let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.secrets(["A 1 2\r\n", "B 3 4"]).unwrap();
         let block = blocks(&writer.finish().unwrap()).pop().unwrap();
         assert_eq!(block.0, DECRYPTION_SECRETS);
@@ -264,7 +264,7 @@ mod tests {
             ),
             comment in "\\PC{0,40}"
         ) {
-            let info = CaptureInfo { comment, ..CaptureInfo::default() };
+            let info = Metadata { comment, ..Metadata::default() };
             let write = || {
                 let mut writer = Writer::new(Vec::new(), &info).unwrap();
                 for (time, up, frame, original, comment) in &packets {
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_comment_beyond_its_length_is_cut_between_characters() {
         let comment = "ä".repeat(40_000);
-        let mut writer = Writer::new(Vec::new(), &CaptureInfo::default()).unwrap();
+        let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.packet(0, Direction::ToServer, &[], 0, &comment).unwrap();
         let (_, body) = blocks(&writer.finish().unwrap()).pop().unwrap();
         let at = 20 + 8;

@@ -100,7 +100,7 @@ fn visits(record: &Record) -> CheckOutcome {
     let mut outcome = CheckOutcome::new("visits", "each visit is of the requested kind");
     outcome.checked = record.visits.len();
     let finding = |visit: &crate::Visit| {
-        let why = visit.fault.as_ref().map(crate::terminal::why).unwrap_or_default();
+        let why = visit.fault.as_ref().map(crate::Fault::describe).unwrap_or_default();
         format!("{} {why}", crate::visits::name(&record.visit_cells[visit.cell]))
     };
     outcome.findings = record.visit_failures().map(finding).collect();
@@ -115,7 +115,7 @@ fn labels(record: &Record) -> CheckOutcome {
         .failures()
         .map(|sample| {
             let cell = &names[sample.cell];
-            let why = sample.fault.as_ref().map(crate::terminal::why).unwrap_or_default();
+            let why = sample.fault.as_ref().map(crate::Fault::describe).unwrap_or_default();
             format!("{cell} {why}")
         })
         .collect();

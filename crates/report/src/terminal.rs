@@ -97,7 +97,7 @@ pub fn data_quality(record: &Record) -> String {
 /// Connections and visits that failed or were not of the requested kind: the cell's name, and what
 /// was wrong.
 pub(crate) fn failures(record: &Record) -> Vec<(String, String)> {
-    let said = |fault: &Option<Fault>| fault.as_ref().map(why).unwrap_or_default();
+    let said = |fault: &Option<Fault>| fault.as_ref().map(Fault::describe).unwrap_or_default();
     let names = axes::cell_names(record);
     let samples = record.failures().map(|s| (names[s.cell].clone(), said(&s.fault)));
     let visit = |cell: usize| visits::name(&record.visit_cells[cell]);
@@ -135,16 +135,6 @@ pub fn check_outcomes(outcomes: &[CheckOutcome]) -> String {
         }
     }
     text
-}
-
-/// What is wrong with a sample, as a predicate for its cell's name.
-pub(crate) fn why(fault: &Fault) -> String {
-    match fault {
-        Fault::Mislabelled(why) => format!("shows {why}"),
-        Fault::Failed(why) => format!("failed: {why}"),
-        Fault::Spoiled(why) => format!("was spoiled: {why}"),
-        Fault::Disturbed(why) => format!("was disturbed by its network: {why}"),
-    }
 }
 
 /// A table with its title and lead.

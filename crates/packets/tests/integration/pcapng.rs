@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use firstflight_packets::pcapng::{CaptureInfo, Writer};
+use firstflight_packets::pcapng::{Metadata, Writer};
 use firstflight_packets::{Direction, KeyLog};
 use firstflight_testkit::skipped_without;
 
@@ -16,12 +16,12 @@ const EPOCH: u64 = 1_767_225_600_000_000_000;
 
 /// A file with the packets of `capture` and all secrets of `key_log`.
 fn write(capture: &[Captured], key_log: &str) -> Vec<u8> {
-    let about = CaptureInfo {
+    let about = Metadata {
         application: "firstflight".into(),
         os: "Linux".into(),
         interface: "tap".into(),
         description: "20 ms".into(),
-        ..CaptureInfo::default()
+        ..Metadata::default()
     };
     let mut writer = Writer::new(Vec::new(), &about).unwrap();
     writer.secrets(key_log.lines()).unwrap();

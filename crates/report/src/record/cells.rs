@@ -216,6 +216,18 @@ pub enum Fault {
     Failed(String),
 }
 
+impl Fault {
+    /// What is wrong with the sample, as a predicate for its cell's name.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Mislabelled(why) => format!("shows {why}"),
+            Self::Failed(why) => format!("failed: {why}"),
+            Self::Spoiled(why) => format!("was spoiled: {why}"),
+            Self::Disturbed(why) => format!("was disturbed by its network: {why}"),
+        }
+    }
+}
+
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
