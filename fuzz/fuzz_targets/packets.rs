@@ -3,7 +3,7 @@
 #![no_main]
 
 use firstflight_fuzz::{Event, Flags};
-use firstflight_packets::pcapng::{About, Writer};
+use firstflight_packets::pcapng::{Metadata, Writer};
 use firstflight_packets::{FirstResponse as Response, LastResponse as Last, Limits, Observer};
 use libfuzzer_sys::fuzz_target;
 
@@ -18,7 +18,7 @@ const LIMITS: Limits = Limits {
 
 fuzz_target!(|bytes: &[u8]| {
     let mut observer = Observer::with_limits(LIMITS);
-    let mut file = Writer::new(Vec::new(), &About::default()).expect("memory");
+    let mut file = Writer::new(Vec::new(), &Metadata::default()).expect("memory");
     let mut now = 0;
     for event in Event::all(bytes) {
         now += 1_000 * u64::from(event.gap);

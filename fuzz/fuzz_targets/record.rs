@@ -4,7 +4,7 @@
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    Pictures, compare, csv, html, junit, markdown, parse, summary, verdict_lines, verdicts,
+    Pictures, check_run, compare, csv, html, junit, markdown, parse, terminal,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -12,20 +12,20 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(record) = parse(bytes) else { return };
     let page = html::render(&record, &Pictures::default());
     assert!(!page.contains("<script") && !page.contains("<img"));
-    assert!(!summary(&record).contains('\u{1b}'));
+    assert!(!terminal::render(&record).contains('\u{1b}'));
     markdown::render(&record);
     csv::samples(&record, std::io::sink()).expect("a sink takes all");
     csv::cells(&record, std::io::sink()).expect("a sink takes all");
     csv::visits(&record, std::io::sink()).expect("a sink takes all");
     csv::visit_cells(&record, std::io::sink()).expect("a sink takes all");
-    let mut asked = verdicts(&record, "firstflight");
+    let mut outcomes = check_run(&record, "firstflight");
     if let Ok(condition) = Condition::parse("p50(0rtt) > 1.2*rtt or p95(full) > old") {
-        asked.push(condition.verdict(&record, Some(&record)));
+        outcomes.push(condition.outcome(&record, Some(&record)));
     }
-    verdict_lines(&asked);
-    junit::render(&asked);
+    terminal::check_outcomes(&outcomes);
+    junit::render(&outcomes);
     let comparison = compare(&record, &record);
     assert_eq!(comparison.differing(), 0);
-    comparison.html(&asked);
-    comparison.text(&asked);
+    comparison.html(&outcomes);
+    comparison.text(&outcomes);
 });

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use firstflight_report::{
-    Pictures, Record, compare, csv, html, json_schema, markdown, read, summary,
+    Pictures, Record, compare, csv, html, json_schema, markdown, read, terminal,
 };
 use firstflight_units::printable_json;
 
@@ -77,13 +77,13 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     let record = read(path)?;
     let old = args.compare.as_deref().map(read).transpose()?;
     let compared = old.as_ref().map(|old| compare(old, &record));
-    let verdicts = args.conditions.verdicts(&record, old.as_ref());
+    let outcomes = args.conditions.outcomes(&record, old.as_ref());
     if let Some(to) = &args.html {
-        let page = compared.as_ref().map(|compared| compared.html(&verdicts));
+        let page = compared.as_ref().map(|compared| compared.html(&outcomes));
         write(to, &page.unwrap_or_else(|| page_of(&record, path)))?;
     }
     if let Some(path) = &args.markdown {
-        let text = compared.as_ref().map(|compared| compared.markdown(&verdicts));
+        let text = compared.as_ref().map(|compared| compared.markdown(&outcomes));
         write(path, &text.unwrap_or_else(|| markdown::render(&record)))?;
     }
     write_tables(&args, &record)?;
@@ -91,15 +91,15 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
         _ if args.json => println!("{}", printable_json(&serde_json::to_string(&record)?)),
         _ if quiet(&args) => {}
         Some(compared) => print!("{}", compared.text(&[])),
-        None => print!("{}", summary(&record)),
+        None => print!("{}", terminal::render(&record)),
     }
-    args.conditions.conclude(&verdicts)
+    args.conditions.conclude(&outcomes)
 }
 
 /// The HTML report, with the pictures in the record's directory.
 fn page_of(record: &Record, path: &Path) -> String {
     let directory = path.parent().unwrap_or(Path::new(""));
-    html::render(record, &Pictures::beside(record, directory))
+    html::render(record, &Pictures::load(record, directory))
 }
 
 fn write_tables(args: &ReportArgs, record: &Record) -> anyhow::Result<()> {

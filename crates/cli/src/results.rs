@@ -9,7 +9,7 @@ use clap::Args;
 use firstflight_lab::ServerKind;
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    Pictures, Record, Verdict, csv, html, junit, markdown, summary, verdict_lines, verdicts,
+    CheckOutcome, Pictures, Record, check_run, csv, html, junit, markdown, terminal,
 };
 use firstflight_units::printable_json;
 
@@ -50,11 +50,11 @@ impl ConditionArgs {
     }
 
     /// Evaluates the checks that apply to every record, and the conditions.
-    pub(crate) fn verdicts(&self, record: &Record, old: Option<&Record>) -> Vec<Verdict> {
-        let mut all = verdicts(record, ServerKind::Firstflight.name());
+    pub(crate) fn outcomes(&self, record: &Record, old: Option<&Record>) -> Vec<CheckOutcome> {
+        let mut all = check_run(record, ServerKind::Firstflight.name());
         all.extend(self.fail_if.iter().map(|condition| {
             condition.check(record, old).unwrap_or_else(|error| {
-                Verdict::undecided("condition", condition.text(), &error.to_string())
+                CheckOutcome::undecided("condition", condition.text(), &error.to_string())
             })
         }));
         all
@@ -64,14 +64,14 @@ impl ConditionArgs {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(crate) fn conclude(&self, verdicts: &[Verdict]) -> anyhow::Result<ExitCode> {
-        eprint!("{}", verdict_lines(verdicts));
+    pub(crate) fn conclude(&self, outcomes: &[CheckOutcome]) -> anyhow::Result<ExitCode> {
+        eprint!("{}", terminal::check_outcomes(outcomes));
         if let Some(path) = &self.junit {
-            write(path, &junit::render(verdicts))?;
+            write(path, &junit::render(outcomes))?;
         }
         Ok(match () {
-            () if verdicts.iter().any(|verdict| verdict.undecided.is_some()) => ExitCode::from(2),
-            () if verdicts.iter().any(|verdict| !verdict.passed()) => ExitCode::FAILURE,
+            () if outcomes.iter().any(|outcome| outcome.undecided.is_some()) => ExitCode::from(2),
+            () if outcomes.iter().any(|outcome| !outcome.passed()) => ExitCode::FAILURE,
             () => ExitCode::SUCCESS,
         })
     }
@@ -123,7 +123,7 @@ pub(crate) fn finish(
         true => println!("{}", printable_json(&serde_json::to_string(record)?)),
         false => print!("{summary}"),
     }
-    let code = conditions.conclude(&conditions.verdicts(record, None))?;
+    let code = conditions.conclude(&conditions.outcomes(record, None))?;
     print_locations(record, name, directory);
     Ok(code)
 }
@@ -134,8 +134,8 @@ pub(crate) fn finish(
 /// If a file cannot be written.
 fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
     firstflight_report::write(record, &directory.join(format!("{name}.json")))?;
-    let text = summary(record);
-    let pictures = Pictures::beside(record, directory);
+    let text = terminal::render(record);
+    let pictures = Pictures::load(record, directory);
     let mut files = vec![
         (format!("{name}.txt"), text.clone()),
         (REPORT_FILE.to_owned(), html::render(record, &pictures)),

@@ -98,7 +98,7 @@ impl<'a> CaptureCollector<'a> {
             return Ok(());
         }
         let packets: Vec<&CapturedPacket> =
-            flows.packets(batch, flow).filter(|p| flow.facts.owns(&wire_packet(p))).collect();
+            flows.packets(batch, flow).filter(|p| flow.facts.contains(&wire_packet(p))).collect();
         let secrets =
             flow.facts.tls.as_ref().map_or_else(Vec::new, |tls| keys.lines_for(&tls.client_random));
         if write {

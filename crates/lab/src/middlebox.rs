@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use firstflight_emulator::{Batch, CellSpec, Middlebox, Network, Profile};
-use firstflight_report::{MiddleboxOutcome, figures};
+use firstflight_report::{Figures, MiddleboxOutcome};
 use firstflight_samples::{
     ClientRecord, Flows, RequestedConnection, Slot, client_port, sample_from_flow,
 };
@@ -206,7 +206,7 @@ fn outcomes(
             tries: of_row.len(),
             labels: labels.into_iter().collect(),
             undisturbed_p50_ms: plain.and_then(|plain| Some(plain.first_byte.as_ref()?.p50_ms)),
-            first_byte: figures(times),
+            first_byte: Figures::from_values(times),
             failed: failures.len(),
             failure: failures.into_iter().next(),
             packets_hit: hit as f64 / of_row.len().max(1) as f64,

@@ -211,7 +211,7 @@ async fn capture(
     let flows = Flows::new(&network.tap().take(), &key_log.take(), &HashSet::new());
     let flow = flows.flow(&record).ok_or_else(|| failed("no packets".to_owned()))?;
     let facts = flow.facts.clone();
-    let verdict = facts.tls.as_ref().map(|tls| tls.early.verdict);
+    let verdict = facts.tls.as_ref().map(|tls| tls.early.outcome);
     match verdict {
         Some(EarlyData::Accepted) if !facts.first_flight.is_empty() => Ok(facts),
         verdict => Err(failed(format!("its packets say {verdict:?}"))),

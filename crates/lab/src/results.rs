@@ -1,7 +1,7 @@
 //! Results of a run: packets to samples, samples to the figures of cells (sans-IO).
 
-use firstflight_report::statistics::{ascending, percentile};
-use firstflight_report::{Cell, Cost, Fault, Residual, Sample, Summary, figures, usual};
+use firstflight_report::statistics::{ascending, consensus, percentile};
+use firstflight_report::{Cell, Cost, Fault, Figures, Residual, Sample, Summary};
 use firstflight_samples::{
     ByteCounts, ClientRecord, Flow, Flows, mismatch, mismatch_except_group, round_trips,
     sample_from_flow, version_number,
@@ -78,13 +78,13 @@ fn summary(good: &[&MeasuredSample]) -> Option<Summary> {
     };
     Some(Summary {
         samples: good.len(),
-        setup: figures(of(|sample| sample.setup_ms)),
-        first_byte: figures(of(|sample| sample.time_ms))?,
-        total: figures(of(|sample| sample.total_ms)),
+        setup: Figures::from_values(of(|sample| sample.setup_ms)),
+        first_byte: Figures::from_values(of(|sample| sample.time_ms))?,
+        total: Figures::from_values(of(|sample| sample.total_ms)),
         wire_p50_ms: percentile(&ascending(of(|sample| sample.wire_ms)), 0.5),
         wire_total_p50_ms: percentile(&ascending(of(|sample| sample.wire_total_ms)), 0.5),
-        round_trips: usual(good.iter().map(|measured| measured.sample.round_trips)),
-        total_round_trips: usual(good.iter().map(|measured| measured.sample.total_round_trips)),
+        round_trips: consensus(good.iter().map(|measured| measured.sample.round_trips)),
+        total_round_trips: consensus(good.iter().map(|measured| measured.sample.total_round_trips)),
         residual: None,
     })
 }
@@ -173,7 +173,7 @@ const MAX_LATENESS_NS: u64 = 1_000_000;
 /// meant to drop or reorder packets.
 fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool) -> Option<Fault> {
     let transport = &flow.facts.transport;
-    let (resent, dropped) = (transport.sent_again(), transport.dropped());
+    let (resent, dropped) = (transport.retransmissions(), transport.dropped());
     if !may_lose && (resent > 0 || dropped > 0) {
         return Some(Fault::Spoiled(format!("{resent} packets sent twice")));
     }

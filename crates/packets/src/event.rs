@@ -1,28 +1,29 @@
-//! What a stretch of a connection's bytes is, in the words of the RFCs.
+//! Events: what packets and records carry, in the terms of the RFCs, and where in a stream it is.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::decrypt::Opened;
-use crate::record::{self, Record};
+use crate::tls::decrypt::Opened;
+use crate::tls::record::{self, Record};
 
-/// One thing that a packet carries, or is.
+/// What a packet is, or one item that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
     /// The client's SYN.
     Syn,
-    /// The server's SYN with its acknowledgement.
+    /// The server's SYN-ACK.
     SynAck,
-    /// An acknowledgement and nothing else.
+    /// A bare acknowledgement.
     Ack,
-    /// The sender has no more to send.
+    /// A FIN: the sender has no more data.
     Fin,
-    /// The connection is reset.
+    /// A RST.
     Reset,
-    /// Payload that is not TLS or could not be read as such, in bytes.
+    /// Payload that is not TLS, or that could not be parsed.
     Payload {
         /// Its length.
         bytes: u64,
@@ -38,9 +39,9 @@ pub enum Event {
         /// Whether early data was accepted; `None` if none was offered.
         early_data: Option<bool>,
     },
-    /// A Certificate message, also a compressed one.
+    /// A Certificate message, possibly compressed.
     Certificate,
-    /// Another message of the handshake, by its number.
+    /// Another handshake message.
     Handshake {
         /// The message's type (RFC 8446 section 4, RFC 5246 section 7.4).
         message: u8,
@@ -49,26 +50,26 @@ pub enum Event {
     Finished,
     /// A session ticket.
     NewSessionTicket,
-    /// A ChangeCipherSpec record; in TLS 1.3 it means nothing (RFC 8446 appendix D.4).
+    /// A ChangeCipherSpec record; without meaning in TLS 1.3 (RFC 8446 appendix D.4).
     ChangeCipherSpec,
-    /// A record of early data that could be decrypted.
+    /// A decrypted record of early data.
     EarlyData {
-        /// Its plain text's length.
+        /// The length of its plaintext.
         bytes: u64,
     },
     /// A record of application data.
     ApplicationData {
-        /// Its plain text's length, where that is known.
+        /// The length of its plaintext, if known.
         bytes: Option<u64>,
     },
-    /// The alert that ends a direction in good order (RFC 8446 section 6.1).
+    /// The alert that closes a direction without error (RFC 8446 section 6.1).
     CloseNotify,
     /// Another alert.
     Alert {
-        /// Its description's number; `None` if it is encrypted.
+        /// Its description; `None` if it is encrypted.
         description: Option<u8>,
     },
-    /// A record, or over QUIC a packet, that no secret opened.
+    /// A record (over QUIC: a packet) that no secret decrypts.
     Encrypted {
         /// Its length with its header.
         bytes: u64,
@@ -77,7 +78,7 @@ pub enum Event {
     Packet {
         /// Its kind.
         kind: PacketKind,
-        /// Its number; `None` if no secret opened it.
+        /// Its packet number; `None` if no secret decrypts it.
         number: Option<u64>,
     },
     /// A Retry packet (RFC 9000 section 17.2.5).
@@ -87,7 +88,7 @@ pub enum Event {
     },
     /// A Version Negotiation packet (RFC 9000 section 17.2.1).
     VersionNegotiation,
-    /// A CRYPTO frame with a part of a message that never became whole.
+    /// A CRYPTO frame with part of a message that was never completed.
     Crypto {
         /// The length of its data.
         bytes: u64,
@@ -98,9 +99,9 @@ pub enum Event {
         id: u64,
         /// The length of its data.
         bytes: u64,
-        /// It is the stream's last.
+        /// Whether it ends the stream.
         fin: bool,
-        /// It is in a 0-RTT packet.
+        /// Whether it is in a 0-RTT packet.
         early: bool,
     },
     /// A NEW_TOKEN frame.
@@ -112,7 +113,7 @@ pub enum Event {
     Close {
         /// The error's number.
         code: u64,
-        /// It is an error of the application's protocol.
+        /// Whether it is an application error.
         by_application: bool,
     },
     /// Another frame of QUIC.
@@ -122,8 +123,8 @@ pub enum Event {
     },
 }
 
-/// The kinds of protected QUIC packets (RFC 9000 section 17).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+/// A kind of protected QUIC packet (RFC 9000 section 17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PacketKind {
     /// Initial.
@@ -134,6 +135,17 @@ pub enum PacketKind {
     Handshake,
     /// 1-RTT.
     OneRtt,
+}
+
+impl PacketKind {
+    /// The index of its packet number space (RFC 9000 section 12.3).
+    pub(crate) fn space(self) -> usize {
+        match self {
+            Self::Initial => 0,
+            Self::Handshake => 1,
+            Self::ZeroRtt | Self::OneRtt => 2,
+        }
+    }
 }
 
 impl fmt::Display for PacketKind {
@@ -148,7 +160,7 @@ impl fmt::Display for PacketKind {
 }
 
 impl Event {
-    /// The alert with this content; `description` comes second (RFC 8446 section 6).
+    /// The alert with this content: level, then description (RFC 8446 section 6).
     pub(crate) fn alert(content: &[u8]) -> Self {
         match *content {
             [_, 0] => Self::CloseNotify,
@@ -157,7 +169,7 @@ impl Event {
         }
     }
 
-    /// What a record held that is no handshake message.
+    /// The event of a decrypted record that is not a handshake message.
     pub(crate) fn opened(opened: &Opened) -> Self {
         let bytes = opened.content.len() as u64;
         match opened.content_type {
@@ -167,16 +179,16 @@ impl Event {
         }
     }
 
-    /// What a record that was not opened says of itself.
-    pub(crate) fn unread(record: &Record<'_>) -> Self {
-        match record.content_type {
+    /// The event of a record that was not decrypted, by its header.
+    pub(crate) fn unread(set_record: &Record<'_>) -> Self {
+        match set_record.content_type {
             record::CHANGE_CIPHER_SPEC => Self::ChangeCipherSpec,
             record::ALERT => Self::Alert { description: None },
-            _ => Self::Encrypted { bytes: record.wire_len() as u64 },
+            _ => Self::Encrypted { bytes: set_record.wire_len() as u64 },
         }
     }
 
-    /// The message with this type, where its body says nothing more.
+    /// The event of a handshake message of this type.
     pub(crate) fn message(kind: u8) -> Self {
         match kind {
             1 => Self::ClientHello,
@@ -238,8 +250,8 @@ impl fmt::Display for Event {
             }
             Self::NewToken { bytes } => write!(f, "NEW_TOKEN {bytes} B"),
             Self::Close { code, by_application } => {
-                let whose = if by_application { "application" } else { "transport" };
-                write!(f, "CONNECTION_CLOSE, {whose} error {code:#x}")
+                let layer = if by_application { "application" } else { "transport" };
+                write!(f, "CONNECTION_CLOSE, {layer} error {code:#x}")
             }
             Self::Frame { frame } => match frame_name(frame) {
                 Some(name) => f.write_str(name),
@@ -249,7 +261,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// The messages that have no event of their own.
+/// Names of messages without an event variant.
 fn message_name(kind: u8) -> Option<&'static str> {
     Some(match kind {
         0 => "HelloRequest",
@@ -265,7 +277,7 @@ fn message_name(kind: u8) -> Option<&'static str> {
     })
 }
 
-/// The alerts that servers and clients meet (RFC 8446 section 6.2).
+/// Names of the alerts that occur in practice (RFC 8446 section 6.2).
 fn alert_name(description: u8) -> Option<&'static str> {
     Some(match description {
         10 => "unexpected_message",
@@ -293,7 +305,7 @@ fn alert_name(description: u8) -> Option<&'static str> {
     })
 }
 
-/// The frames that have no event of their own (RFC 9000 section 12.4, RFC 9221,
+/// Names of frames without an event variant (RFC 9000 section 12.4, RFC 9221,
 /// draft-ietf-quic-ack-frequency).
 fn frame_name(frame: u64) -> Option<&'static str> {
     Some(match frame {
@@ -316,4 +328,76 @@ fn frame_name(frame: u64) -> Option<&'static str> {
         0xaf => "ACK_FREQUENCY",
         _ => return None,
     })
+}
+
+/// An event and its byte range in the stream of its direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StreamEvent {
+    pub(crate) span: Range<usize>,
+    pub(crate) event: Event,
+}
+
+/// Records the events of a stream, TLS record by TLS record.
+#[derive(Debug, Default)]
+pub(crate) struct EventRecorder {
+    pub(crate) all: Vec<StreamEvent>,
+    /// The number of events when the current record started.
+    record_start: usize,
+    content: RecordContent,
+}
+
+/// What the current record holds.
+#[derive(Debug, Default)]
+enum RecordContent {
+    /// Not parsed.
+    #[default]
+    Unknown,
+    /// The whole record is this event.
+    Whole(Event),
+    /// Handshake messages, or parts of them.
+    Messages,
+}
+
+impl EventRecorder {
+    pub(crate) fn start_record(&mut self) {
+        self.record_start = self.all.len();
+        self.content = RecordContent::Unknown;
+    }
+
+    /// Sets the current record as a whole to be this event.
+    pub(crate) fn set_record(&mut self, event: Event) {
+        self.content = RecordContent::Whole(event);
+    }
+
+    /// Sets the current record to hold messages, which are pushed where they end.
+    pub(crate) fn set_messages(&mut self) {
+        self.content = RecordContent::Messages;
+    }
+
+    /// Adds a message that ends in the current record.
+    pub(crate) fn push(&mut self, span: Range<usize>, event: Event) {
+        self.all.push(StreamEvent { span, event });
+    }
+
+    /// Finishes the current record. Its header is attributed to the message that starts after it,
+    /// its end to the last message unless another one is `unfinished`.
+    pub(crate) fn finish_record(&mut self, record: &Record<'_>, unfinished: bool) {
+        let whole = match std::mem::take(&mut self.content) {
+            RecordContent::Unknown => Event::unread(record),
+            RecordContent::Whole(event) => event,
+            RecordContent::Messages => {
+                let messages = &mut self.all[self.record_start..];
+                if let Some(first) = messages.first_mut()
+                    && first.span.start == record.payload_start()
+                {
+                    first.span.start = record.start;
+                }
+                if let (Some(last), false) = (messages.last_mut(), unfinished) {
+                    last.span.end = record.end();
+                }
+                return;
+            }
+        };
+        self.push(record.start..record.end(), whole);
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// The secrets that are kept; exporter lines are passed over.
+/// The labels of stored secrets. Lines with other labels, such as exporter secrets, are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SecretLabel {
     ClientEarly,
@@ -40,40 +40,40 @@ impl SecretLabel {
         Self::ALL.into_iter().find(|label| label.name() == name)
     }
 
-    /// How many bytes the secret may have: those of a hash, or of a master secret (RFC 5246
-    /// section 8.1).
+    /// Valid lengths of the secret in bytes: of a hash, or of a master secret (RFC 5246 section
+    /// 8.1).
     fn lengths(self) -> &'static [usize] {
         if self == Self::Master { &[48] } else { &[32, 48] }
     }
 }
 
-/// The secrets of many connections. The oldest are forgotten beyond a given number.
+/// The secrets of many connections. When its capacity is reached, the oldest are removed.
 pub struct KeyLog {
     by_random: HashMap<[u8; 32], Vec<(SecretLabel, Secret)>>,
     order: VecDeque<[u8; 32]>,
-    most: usize,
+    capacity: usize,
 }
 
 type Secret = Box<[u8]>;
 
-/// A replayed ClientHello has the same random, so a server's log may hold several secrets of
-/// one name for it. Beyond so many entries further ones are passed over.
-const MAX_OF_ONE_RANDOM: usize = 32;
+/// A replayed ClientHello has the same random, so a server's log may hold several secrets with the
+/// same label for it. Further ones are ignored.
+const MAX_SECRETS_PER_RANDOM: usize = 32;
 
 impl KeyLog {
-    /// An empty log that keeps the secrets of at most `connections` client randoms.
+    /// An empty log that stores the secrets of at most `connections` client randoms.
     pub fn new(connections: usize) -> Self {
-        Self { by_random: HashMap::new(), order: VecDeque::new(), most: connections.max(1) }
+        Self { by_random: HashMap::new(), order: VecDeque::new(), capacity: connections.max(1) }
     }
 
-    /// Adds the lines of `text`, which must be whole lines, and says how many held a secret.
-    /// Comments, other labels, repetitions and malformed lines are passed over.
+    /// Adds the lines of `text`, which must be whole lines. Returns how many of them held a new
+    /// secret. Comments, other labels, repetitions and malformed lines are ignored.
     pub fn add(&mut self, text: &str) -> usize {
         text.lines().filter_map(|line| self.add_line(line)).count()
     }
 
-    /// The lines of the connection with this ClientHello's random, without line ends, in the
-    /// order in which they came: all that a reader of its packets needs.
+    /// The lines of the connection with this ClientHello random, without line ends, in the order in
+    /// which they were added: all that is needed to decrypt its packets.
     pub fn lines_for(&self, client_random: &[u8; 32]) -> Vec<String> {
         let all = self.by_random.get(client_random).map(Vec::as_slice).unwrap_or_default();
         let random = hex::encode(client_random);
@@ -102,16 +102,16 @@ impl KeyLog {
         if words.next().is_some() {
             return None;
         }
-        let of_random = self.by_random.entry(random).or_insert_with(|| {
+        let secrets = self.by_random.entry(random).or_insert_with(|| {
             self.order.push_back(random);
             Vec::new()
         });
         let entry = (label, secret);
-        if of_random.len() >= MAX_OF_ONE_RANDOM || of_random.contains(&entry) {
+        if secrets.len() >= MAX_SECRETS_PER_RANDOM || secrets.contains(&entry) {
             return None;
         }
-        of_random.push(entry);
-        if self.order.len() > self.most
+        secrets.push(entry);
+        if self.order.len() > self.capacity
             && let Some(oldest) = self.order.pop_front()
         {
             self.by_random.remove(&oldest);
@@ -121,7 +121,7 @@ impl KeyLog {
 }
 
 impl fmt::Debug for KeyLog {
-    // Secrets stay out of logs.
+    // Never prints secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyLog").field("connections", &self.order.len()).finish_non_exhaustive()
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_whole_lines_and_passes_over_the_rest() {
+    fn whole_lines_are_added_and_others_ignored() {
         let mut log = KeyLog::new(10);
         let (random, secret) = ("ab".repeat(32), "cd".repeat(32));
         let added = log.add(&format!(
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_back_the_lines_of_one_connection() {
+    fn lines_of_one_connection_are_returned() {
         let mut log = KeyLog::new(10);
         let (one, other) = ("ab".repeat(32), "01".repeat(32));
         let lines = [
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn forgets_the_oldest_beyond_its_limit() {
+    fn the_oldest_secrets_are_removed_at_capacity() {
         let mut log = KeyLog::new(2);
         for n in 1..=3u8 {
             let random = hex::encode([n; 32]);

@@ -1,63 +1,71 @@
-//! Judges TCP, QUIC and TLS connections from their packets: labels, early data, round trips.
+//! Classifies TCP, QUIC and TLS connections from their packets: labels, early data, round trips.
+//!
+//! ```text
+//! observer              groups packets into connections and returns the facts of each
+//!   tcp, quic           one transport each: reassembly, retransmissions, causality of packets
+//!     tls               records, handshake messages, decryption with the key log
+//!     round_trips       counts round trips as the causal depth of packets
+//! facts, trace          the result: FlowFacts of a connection, and packet by packet its Trace
+//! packet, keylog        the input: captured frames, and the secrets of an NSS key log
+//! pcapng                writes captures that other programs open decrypted
+//! ```
+//!
+//! Nothing that a client or a server reports about itself is used. A figure that somebody doubts
+//! can be checked against its packets: [`pcapng`] writes them to a file together with the secrets
+//! of their connections. This crate has its own writer because the libraries for the format cannot
+//! write the block that holds secrets.
+//!
+//! # Examples
 //!
 //! ```
 //! use firstflight_packets::{Direction, Observer, Packet};
 //!
 //! let mut observer = Observer::new();
-//! // An Ethernet frame that holds neither TCP nor UDP belongs to no connection.
+//! // An Ethernet frame with neither TCP nor UDP in it belongs to no connection.
 //! let frame = [0; 60];
 //! let packet =
 //!     Packet { direction: Direction::ToServer, arrived: 0, delivered: Some(1_000), frame: &frame };
 //! observer.packet(&packet);
 //! assert_eq!(observer.add_secrets("# a key log without secrets\n"), 0);
-//! assert!(observer.finish().is_empty());
+//! for facts in observer.finish() {
+//!     println!("{:?} in {:?} round trips", facts.label(), facts.round_trips());
+//! }
 //! ```
 //!
-//! Sans-IO: an [`Observer`] is fed the [`Packet`]s of a tap in the middle of the path and the
-//! lines of an NSS key log (`SSLKEYLOGFILE`), and gives one [`FlowFacts`] for each connection.
-//! Packets may come before their secrets: a connection is judged only when it is taken.
+//! # Usage
 //!
-//! What the packets and secrets do not show is said to be [`Unknown`], with the reason; nothing
-//! is guessed. Bytes from the network cannot make it panic, and memory stays within [`Limits`].
+//! The crate has no sockets and no clock. An [`Observer`] takes the [`Packet`]s of a tap in the
+//! middle of the path and the lines of an NSS key log (`SSLKEYLOGFILE`), and returns the
+//! [`FlowFacts`] of each connection. Packets may arrive before their secrets: a connection is
+//! analyzed when its facts are requested.
 //!
-//! How round trips are counted is written in [`FirstResponse`] and [`LastResponse`]. A [`Trace`]
-//! of a connection, made only when asked for, says what each of its packets carried; [`pcapng`]
-//! writes packets and secrets to a file that other programs open.
+//! Facts that packets and secrets do not show are [`Unknown`], with the reason; nothing is guessed.
+//! Packets cannot make the observer panic, and [`Limits`] bound its memory.
+//!
+//! [`FirstResponse`] and [`LastResponse`] define how round trips are counted. A [`Trace`] lists
+//! what each packet of a connection carried; it is made on request.
 
 mod event;
 mod facts;
+mod keylog;
 mod observer;
-mod options;
 mod packet;
 pub mod pcapng;
-mod trace;
-
-mod authentication;
-mod client_side;
-mod decrypt;
-mod flow;
-mod handshake;
-mod http2;
-mod judge;
-mod keylog;
-mod legacy;
-mod presentation;
 mod quic;
 mod reassembly;
-mod record;
 mod round_trips;
-mod sayings;
-mod server_side;
+mod tcp;
+mod tls;
+mod trace;
 
 pub use event::{Event, PacketKind};
 pub use facts::{
     AddressToken, BeforeValidation, CertificateFacts, Closed, EarlyData, EarlyFacts, FastOpen,
-    FirstFlight, FirstResponse, FlowFacts, Kind, Label, LabelKind, LabelTransport, LastResponse,
-    NamedGroup, QuicFacts, Stall, TcpFacts, TlsFacts, TlsVersion, TokenOrigin, Traffic,
-    TransportFacts, Unknown, Unlabelled,
+    FirstFlight, FirstResponse, FlowFacts, HandshakeKind, Label, LabelKind, LabelTransport,
+    LastResponse, NamedGroup, QuicFacts, Stall, TcpFacts, TlsFacts, TlsVersion, TokenOrigin,
+    Traffic, TransportFacts, Unknown, Unlabelled,
 };
 pub use keylog::KeyLog;
 pub use observer::{Limits, Observer};
-pub use options::{FastOpenOption, TcpOptions};
-pub use packet::{Direction, Packet, TcpFlags};
+pub use packet::{Direction, FastOpenOption, Packet, TcpFlags, TcpOptions};
 pub use trace::{Carried, Part, TcpHeader, Trace, TracedPacket};

@@ -1,13 +1,11 @@
-//! A captured frame, and the TCP segment or UDP datagram read out of it.
+//! Captured frames, and the TCP segments (with their options) and UDP datagrams in them.
 
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use serde::Serialize;
 
-use crate::TcpOptions;
-
-/// Which way a frame crossed the tap.
+/// The direction in which a frame crossed the tap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -18,21 +16,21 @@ pub enum Direction {
     ToClient,
 }
 
-/// One frame as a tap in the middle of the path saw it. All times are nanoseconds of one clock.
+/// A frame as seen by a tap in the middle of the path. All times are nanoseconds of one clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// Which way it went.
+    /// Its direction.
     pub direction: Direction,
     /// When it reached the tap from its sender, in nanoseconds.
     pub arrived: u64,
     /// When the tap handed it to its receiver, in nanoseconds; `None` if the tap dropped it.
     pub delivered: Option<u64>,
-    /// The Ethernet II frame, from the destination address on. It may be cut short by a snap
-    /// length: what is missing is then unknown, never guessed.
+    /// The Ethernet II frame from the destination address on. A snap length may have truncated it;
+    /// missing bytes are unknown and never guessed.
     pub frame: &'a [u8],
 }
 
-/// The flags of a TCP header that a handshake is read by.
+/// The flags of a TCP header that connections are analyzed by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct TcpFlags {
     /// SYN.
@@ -46,12 +44,12 @@ pub struct TcpFlags {
 }
 
 impl Packet<'_> {
-    /// The client's and the server's address and port; `None` if the frame holds neither a
-    /// TCP header nor a UDP one.
-    pub fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+    /// The address and port of the client and of the server. Returns `None` if the frame has
+    /// neither a TCP nor a UDP header.
+    pub fn endpoints(&self) -> Option<(SocketAddr, SocketAddr)> {
         Some(match Content::from_frame(self.frame)? {
-            Content::Tcp(segment) => segment.ends(self.direction),
-            Content::Udp(udp) => udp.ends(self.direction),
+            Content::Tcp(segment) => segment.endpoints(self.direction),
+            Content::Udp(udp) => udp.endpoints(self.direction),
         })
     }
 }
@@ -65,9 +63,9 @@ pub(crate) struct Segment<'a> {
     pub(crate) ack: Option<u32>,
     pub(crate) flags: TcpFlags,
     pub(crate) options: TcpOptions,
-    /// The payload bytes that the capture holds.
+    /// The captured payload bytes.
     pub(crate) payload: &'a [u8],
-    /// The payload's length on the wire; more than `payload` holds if the capture cut it.
+    /// The payload's length on the wire: more than `payload` if the capture truncated it.
     pub(crate) wire_len: u32,
     /// The frame's length on the wire.
     pub(crate) frame_len: u32,
@@ -78,15 +76,15 @@ pub(crate) struct Segment<'a> {
 pub(crate) struct Udp<'a> {
     source: SocketAddr,
     destination: SocketAddr,
-    /// The payload bytes that the capture holds.
+    /// The captured payload bytes.
     pub(crate) payload: &'a [u8],
-    /// The payload's length on the wire; more than `payload` holds if the capture cut it.
+    /// The payload's length on the wire: more than `payload` if the capture truncated it.
     pub(crate) wire_len: u32,
     /// The frame's length on the wire.
     pub(crate) frame_len: u32,
 }
 
-/// What is inside a frame.
+/// The transport packet in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content<'a> {
     Tcp(Segment<'a>),
@@ -94,7 +92,7 @@ pub(crate) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Reads `frame`; `None` if it holds no whole, unfragmented header of TCP or UDP.
+    /// Parses `frame`. Returns `None` unless it has a complete, unfragmented TCP or UDP header.
     pub(crate) fn from_frame(frame: &'a [u8]) -> Option<Self> {
         let sliced = LaxSlicedPacket::from_ethernet(frame).ok()?;
         let (from, to, cut) = addresses_and_cut(sliced.net.as_ref()?)?;
@@ -125,8 +123,8 @@ impl<'a> Content<'a> {
 }
 
 impl Udp<'_> {
-    /// The client's end and the server's.
-    pub(crate) fn ends(&self, direction: Direction) -> (SocketAddr, SocketAddr) {
+    /// The client's and the server's endpoint.
+    pub(crate) fn endpoints(&self, direction: Direction) -> (SocketAddr, SocketAddr) {
         match direction {
             Direction::ToServer => (self.source, self.destination),
             Direction::ToClient => (self.destination, self.source),
@@ -135,8 +133,8 @@ impl Udp<'_> {
 }
 
 impl Segment<'_> {
-    /// The client's end and the server's.
-    pub(crate) fn ends(&self, direction: Direction) -> (SocketAddr, SocketAddr) {
+    /// The client's and the server's endpoint.
+    pub(crate) fn endpoints(&self, direction: Direction) -> (SocketAddr, SocketAddr) {
         match direction {
             Direction::ToServer => (self.source, self.destination),
             Direction::ToClient => (self.destination, self.source),
@@ -144,7 +142,7 @@ impl Segment<'_> {
     }
 }
 
-/// The addresses, and how many bytes of the packet the capture has cut off its end.
+/// The addresses, and by how many bytes the capture truncated the packet.
 fn addresses_and_cut(net: &LaxNetSlice<'_>) -> Option<(IpAddr, IpAddr, u32)> {
     let (from, to, payload, declared) = match net {
         LaxNetSlice::Ipv4(ip) => {
@@ -171,6 +169,75 @@ fn addresses_and_cut(net: &LaxNetSlice<'_>) -> Option<(IpAddr, IpAddr, u32)> {
         true => declared?.checked_sub(payload.payload.len())?,
     };
     Some((from, to, u32::try_from(cut).ok()?))
+}
+
+/// The options of a SYN or SYN-ACK (RFC 9293 section 3.2, RFC 7323, RFC 2018, RFC 7413).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct TcpOptions {
+    /// The largest segment that the sender accepts, in bytes without headers.
+    pub mss: Option<u16>,
+    /// The window scale: the shift count of advertised windows.
+    pub window_scale: Option<u8>,
+    /// Selective acknowledgements are permitted.
+    pub sack_permitted: bool,
+    /// Timestamps.
+    pub timestamps: bool,
+    /// TCP Fast Open.
+    pub fast_open: Option<FastOpenOption>,
+}
+
+/// The TCP Fast Open option of a SYN or SYN-ACK (RFC 7413 section 4.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FastOpenOption {
+    /// The option is empty: the client requests a cookie.
+    CookieRequest,
+    /// The option has a cookie of this many bytes, from the client or new from the server.
+    Cookie(u8),
+}
+
+impl TcpOptions {
+    /// Parses the options up to the first malformed one. Of repeated options the first counts.
+    pub(crate) fn read(mut options: &[u8]) -> Self {
+        let mut found = Self::default();
+        loop {
+            match *options {
+                [1, ..] => options = &options[1..],
+                [kind, len, ..] if kind != 0 && len >= 2 && usize::from(len) <= options.len() => {
+                    let (option, rest) = options.split_at(usize::from(len));
+                    found.take_in(kind, &option[2..]);
+                    options = rest;
+                }
+                _ => return found,
+            }
+        }
+    }
+
+    fn take_in(&mut self, kind: u8, value: &[u8]) {
+        // The experimental form of Fast Open (RFC 6994).
+        const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
+        match (kind, value) {
+            (2, &[a, b]) => self.mss = self.mss.or(Some(u16::from_be_bytes([a, b]))),
+            (3, &[shift]) => self.window_scale = self.window_scale.or(Some(shift)),
+            (4, []) => self.sack_permitted = true,
+            (8, value) if value.len() == 8 => self.timestamps = true,
+            (34, cookie) => self.fast_open(cookie),
+            (254, value) => {
+                if let Some(cookie) = value.strip_prefix(&FAST_OPEN_MAGIC) {
+                    self.fast_open(cookie);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fast_open(&mut self, cookie: &[u8]) {
+        self.fast_open.get_or_insert(match cookie.len() {
+            0 => FastOpenOption::CookieRequest,
+            // An option is at most 40 bytes long.
+            n => FastOpenOption::Cookie(n as u8),
+        });
+    }
 }
 
 #[cfg(test)]
@@ -229,5 +296,38 @@ mod tests {
         let mut fragment = frame(b"abc");
         fragment[14 + 6] |= 0x20;
         assert_eq!(tcp(&fragment), None);
+    }
+
+    #[test]
+    fn rfc7413_4_1_1_reads_the_fast_open_option_in_both_forms() {
+        let read = |options: &[u8]| TcpOptions::read(options).fast_open;
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[1, 1, 34, 2]), Some(FastOpenOption::CookieRequest));
+        let cookie = [2, 4, 5, 180, 34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1];
+        assert_eq!(read(&cookie), Some(FastOpenOption::Cookie(8)));
+        assert_eq!(read(&[254, 4, 0xf9, 0x89]), Some(FastOpenOption::CookieRequest));
+        assert_eq!(read(&[254, 4, 0, 1]), None);
+        assert_eq!(read(&[34, 40, 1, 1]), None, "a length beyond the header");
+        assert_eq!(read(&[34, 0, 1, 1]), None, "a length that would never advance");
+        assert_eq!(read(&[0, 34, 2]), None, "what follows the end of the list");
+    }
+
+    #[test]
+    fn rfc9293_3_2_reads_the_options_of_a_linux_syn() {
+        let bytes = [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+        let expected = TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: true,
+            fast_open: None,
+        };
+        assert_eq!(TcpOptions::read(&bytes), expected);
+        for len in 0..bytes.len() {
+            // Cut anywhere, what is read stays what was there.
+            let cut = TcpOptions::read(&bytes[..len]);
+            assert!(cut.mss.is_none_or(|mss| mss == 1460));
+            assert!(cut.window_scale.is_none());
+        }
     }
 }

@@ -1,33 +1,31 @@
-//! Writes captures that open decrypted: pcapng with the TLS secrets inside.
-//!
-//! One section, one Ethernet interface with times in nanoseconds, blocks in little-endian order,
-//! as draft-ietf-opsawg-pcapng describes them. What is written depends on nothing but what it is
-//! told, so the same packets make the same file.
+//! Writes captures that other programs open decrypted: pcapng with the TLS secrets inside.
+//! A file has one section and one Ethernet interface with times in nanoseconds; blocks are in
+//! little-endian order (draft-ietf-opsawg-pcapng). The same packets always make the same file.
 
 use std::io::{self, Write};
 
 use crate::Direction;
 
-/// What a file says of its making. Empty texts are left out; none should name people or places.
+/// Metadata of a capture file. Empty texts are omitted. Do not name people or places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
-    /// The machine's kind, such as its processor.
+pub struct Metadata {
+    /// The hardware, such as the processor.
     pub hardware: String,
     /// The operating system.
     pub os: String,
-    /// The program that writes it.
+    /// The program that writes the file.
     pub application: String,
     /// The tap's name.
     pub interface: String,
-    /// What the tap sees, such as the network profile.
+    /// What the tap captures, such as the network profile.
     pub description: String,
     /// A comment on the whole file.
     pub comment: String,
-    /// Frames are cut to so many bytes; 0 means that they are not.
+    /// Frames are truncated to this many bytes; 0 means no limit.
     pub snap_length: u32,
 }
 
-/// Writes one file. Everything goes straight to the `Write` below, which is better buffered.
+/// Writes one file. Writes are not buffered: pass a `BufWriter`.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -37,32 +35,32 @@ impl<W: Write> Writer<W> {
     /// Starts a file.
     ///
     /// # Errors
-    /// Those of `out`.
-    pub fn new(out: W, about: &About) -> io::Result<Self> {
+    /// Errors of `out`.
+    pub fn new(out: W, info: &Metadata) -> io::Result<Self> {
         let mut writer = Self { out };
         let mut section = Body::default();
         section.u32(BYTE_ORDER_MAGIC).u16(1).u16(0);
-        // The section's length is not known beforehand.
+        // The section's length is not known in advance.
         section.u64(u64::MAX);
-        section.text(OPT_COMMENT, &about.comment);
-        section.text(SHB_HARDWARE, &about.hardware);
-        section.text(SHB_OS, &about.os);
-        section.text(SHB_USERAPPL, &about.application);
+        section.text(OPT_COMMENT, &info.comment);
+        section.text(SHB_HARDWARE, &info.hardware);
+        section.text(SHB_OS, &info.os);
+        section.text(SHB_USERAPPL, &info.application);
         writer.block(SECTION_HEADER, section)?;
         let mut interface = Body::default();
-        interface.u16(LINKTYPE_ETHERNET).u16(0).u32(about.snap_length);
-        interface.text(IF_NAME, &about.interface);
-        interface.text(IF_DESCRIPTION, &about.description);
+        interface.u16(LINKTYPE_ETHERNET).u16(0).u32(info.snap_length);
+        interface.text(IF_NAME, &info.interface);
+        interface.text(IF_DESCRIPTION, &info.description);
         interface.option(IF_TSRESOL, &[NANOSECONDS]);
         writer.block(INTERFACE_DESCRIPTION, interface)?;
         Ok(writer)
     }
 
-    /// Adds lines of an NSS key log, such as [`crate::KeyLog::lines_for`] gives. They count for
-    /// the packets that follow them.
+    /// Adds lines of an NSS key log, such as those of [`crate::KeyLog::lines_for`]. They apply to
+    /// the packets after them.
     ///
     /// # Errors
-    /// Those of the output, and `InvalidInput` for 4 GiB and more.
+    /// Errors of the output, and `InvalidInput` for 4 GiB and more.
     pub fn secrets(&mut self, lines: impl IntoIterator<Item: AsRef<str>>) -> io::Result<()> {
         let mut text = String::new();
         for line in lines {
@@ -78,12 +76,12 @@ impl<W: Write> Writer<W> {
         self.block(DECRYPTION_SECRETS, body)
     }
 
-    /// Adds a packet: its time in nanoseconds since 1970, the way it went (to the server is
-    /// outbound), its Ethernet frame, the frame's length before it was cut, and a comment, which
+    /// Adds a packet: its time in nanoseconds since 1970, its direction (to the server is
+    /// outbound), its Ethernet frame, the frame's length before truncation, and a comment, which
     /// may be empty.
     ///
     /// # Errors
-    /// Those of the output, and `InvalidInput` for a frame of 4 GiB and more.
+    /// Errors of the output, and `InvalidInput` for a frame of 4 GiB and more.
     pub fn packet(
         &mut self,
         time: u64,
@@ -106,18 +104,18 @@ impl<W: Write> Writer<W> {
         self.block(ENHANCED_PACKET, body)
     }
 
-    /// Lets readers see what was written so far.
+    /// Flushes the output.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
-    /// Ends the file and gives back what it was written to.
+    /// Finishes the file and returns the output.
     ///
     /// # Errors
-    /// Those of flushing it.
+    /// Errors of flushing it.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
@@ -163,7 +161,7 @@ impl Body {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// An option of text, cut to what its length can say; an empty one is left out.
+    /// A text option, truncated to the maximum length of options; empty texts are omitted.
     fn text(&mut self, code: u16, text: &str) {
         if !text.is_empty() {
             let most = text.len().min(usize::from(u16::MAX));
@@ -188,7 +186,7 @@ impl Body {
 
 fn length(bytes: usize) -> io::Result<u32> {
     u32::try_from(bytes).map_err(|_| {
-        let why = "a block of a capture takes less than 4 GiB; write fewer bytes at a time";
+        let why = "a block of a capture must be smaller than 4 GiB; write fewer bytes at a time";
         io::Error::new(io::ErrorKind::InvalidInput, why)
     })
 }
@@ -236,7 +234,7 @@ mod tests {
 
     #[test]
     fn no_options_and_no_secrets_take_no_room() {
-        let mut writer = Writer::new(Vec::new(), &About::default()).unwrap();
+        let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.secrets([""; 0]).unwrap();
         let blocks = blocks(&writer.finish().unwrap());
         assert_eq!(blocks.len(), 2);
@@ -247,7 +245,7 @@ mod tests {
 
     #[test]
     fn secrets_are_whole_lines() {
-        let mut writer = Writer::new(Vec::new(), &About::default()).unwrap();
+        let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.secrets(["A 1 2\r\n", "B 3 4"]).unwrap();
         let block = blocks(&writer.finish().unwrap()).pop().unwrap();
         assert_eq!(block.0, DECRYPTION_SECRETS);
@@ -266,9 +264,9 @@ mod tests {
             ),
             comment in "\\PC{0,40}"
         ) {
-            let about = About { comment, ..About::default() };
+            let info = Metadata { comment, ..Metadata::default() };
             let write = || {
-                let mut writer = Writer::new(Vec::new(), &about).unwrap();
+                let mut writer = Writer::new(Vec::new(), &info).unwrap();
                 for (time, up, frame, original, comment) in &packets {
                     let way = if *up { Direction::ToServer } else { Direction::ToClient };
                     writer.packet(*time, way, frame, *original, comment).unwrap();
@@ -292,7 +290,7 @@ mod tests {
     #[test]
     fn a_comment_beyond_its_length_is_cut_between_characters() {
         let comment = "ä".repeat(40_000);
-        let mut writer = Writer::new(Vec::new(), &About::default()).unwrap();
+        let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.packet(0, Direction::ToServer, &[], 0, &comment).unwrap();
         let (_, body) = blocks(&writer.finish().unwrap()).pop().unwrap();
         let at = 20 + 8;

@@ -1,43 +1,44 @@
-//! Puts one direction's segments back in order and remembers which packet brought which byte.
+//! Reassembles byte streams from TCP segments or QUIC frames, and records which packet first
+//! carried which byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::round_trips::{Step, Weight};
+use crate::round_trips::{Causality, TimedPacket};
 use crate::{Direction, TcpFlags, TcpOptions};
 
-/// A packet. Positions are counted from the SYN, which is 0, so that data starts at 1; they do
-/// not wrap. A packet counts if it is a SYN or has payload: its range is not empty.
+/// A stored TCP segment. Positions are relative to the SYN, which is 0, so data starts at 1; they
+/// do not wrap.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredSegment {
     pub(crate) direction: Direction,
     pub(crate) arrived: u64,
     pub(crate) delivered: Option<u64>,
     pub(crate) flags: TcpFlags,
-    /// Of a SYN or SYN-ACK.
+    /// The options of a SYN or SYN-ACK.
     pub(crate) options: Option<TcpOptions>,
-    /// Where it starts, if it lies near the rest.
+    /// Where it starts; `None` if it is far from the other segments.
     pub(crate) position: Option<u64>,
     /// The position in the other direction up to which it acknowledges.
     pub(crate) acknowledged: Option<u64>,
     /// Its payload's length on the wire.
     pub(crate) wire_len: u32,
-    /// Some of it had been sent before.
-    pub(crate) again: bool,
-    /// What counts of the sequence space that it occupies; a FIN is left out.
+    /// Whether some of it had been sent before.
+    pub(crate) retransmission: bool,
+    /// The part of the sequence space that it occupies, without a FIN.
     pub(crate) range: Range<u64>,
-    /// The payload from its first byte; shorter than the range if it was cut or not kept.
+    /// The payload from its first byte; shorter than the range if it was truncated or not stored.
     pub(crate) payload: Box<[u8]>,
 }
 
-impl Stored {
-    /// A SYN, or payload.
-    pub(crate) fn counts(&self) -> bool {
+impl StoredSegment {
+    /// Whether it is a SYN or has payload: only such segments count as round trips.
+    pub(crate) fn has_data_or_syn(&self) -> bool {
         !self.range.is_empty()
     }
 
     pub(crate) fn is_syn(&self) -> bool {
-        self.counts() && self.range.start == 0
+        self.has_data_or_syn() && self.range.start == 0
     }
 
     /// Where its payload starts.
@@ -45,35 +46,35 @@ impl Stored {
         self.range.start.max(1)
     }
 
-    /// What it is to the count of round trips.
-    pub(crate) fn step(&self, weight: Weight) -> Step<()> {
-        Step {
+    /// The segment as input of the round-trip count.
+    pub(crate) fn step(&self, causality: Causality) -> TimedPacket<()> {
+        TimedPacket {
             direction: self.direction,
             arrived: self.arrived,
             delivered: self.delivered,
-            weight,
+            causality,
             ranges: vec![((), self.range.clone())],
         }
     }
 
-    /// Whether it has payload, kept or not.
+    /// Whether it has payload, stored or not.
     pub(crate) fn has_data(&self) -> bool {
         self.range.end > self.data_start()
     }
 }
 
-/// The stream that the packets of one direction make, up to the first gap.
+/// The byte stream of one direction up to the first gap.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) bytes: Vec<u8>,
-    /// Where each packet's part starts, and the packet's index.
+    /// Where each packet's bytes start, and the packet's index.
     parts: Vec<(usize, usize)>,
 }
 
 impl Stream {
-    /// Puts together the packets of `direction`, which are in the order of their arrival. Where
-    /// a byte came more than once the first copy counts.
-    pub(crate) fn assemble(packets: &[Stored], direction: Direction) -> Self {
+    /// Reassembles the segments of `direction`, which are in the order of arrival. Of repeated
+    /// bytes the first copy counts.
+    pub(crate) fn assemble(packets: &[StoredSegment], direction: Direction) -> Self {
         let mut stream = Self::default();
         let mut waiting = BTreeSet::new();
         for (index, packet) in packets.iter().enumerate() {
@@ -92,7 +93,7 @@ impl Stream {
         stream
     }
 
-    /// The index of the packet that first brought the byte at `offset`.
+    /// The index of the packet that first carried the byte at `offset`.
     pub(crate) fn packet_at(&self, offset: usize) -> Option<usize> {
         if offset >= self.bytes.len() {
             return None;
@@ -101,9 +102,9 @@ impl Stream {
         self.parts.get(after.checked_sub(1)?).map(|(_, packet)| *packet)
     }
 
-    /// How many bytes from the start came in packets of which `counts` is true.
-    pub(crate) fn prefix(&self, counts: impl Fn(usize) -> bool) -> usize {
-        let end = self.parts.iter().find(|(_, packet)| !counts(*packet));
+    /// How many bytes from the start arrived in packets for which `includes` is true.
+    pub(crate) fn prefix(&self, includes: impl Fn(usize) -> bool) -> usize {
+        let end = self.parts.iter().find(|(_, packet)| !includes(*packet));
         end.map_or(self.bytes.len(), |(start, _)| *start)
     }
 
@@ -112,14 +113,14 @@ impl Stream {
         self.bytes.len() as u64 + 1
     }
 
-    /// The indices of the packets that first brought bytes of `range`.
+    /// The indices of the packets that first carried bytes of `range`.
     pub(crate) fn packets_of(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
         let first = self.parts.partition_point(|(start, _)| *start <= range.start);
         let last = self.parts.partition_point(|(start, _)| *start < range.end);
         self.parts[first.saturating_sub(1).min(last)..last].iter().map(|(_, packet)| *packet)
     }
 
-    /// Adds what is new of a packet's payload that starts at `start`, not beyond the end.
+    /// Appends the new bytes of a payload that starts at `start`, which is not beyond the end.
     pub(crate) fn append(&mut self, start: u64, index: usize, payload: &[u8]) {
         let known = (self.end() - start) as usize;
         if let Some(new) = payload.get(known..).filter(|new| !new.is_empty()) {
@@ -129,32 +130,32 @@ impl Stream {
     }
 }
 
-/// What has been seen of a sequence space: to tell retransmissions from new data.
+/// The seen ranges of a sequence space: tells retransmissions from new data.
 #[derive(Debug, Default)]
 pub(crate) struct Coverage {
-    /// Disjoint, in order.
+    /// Disjoint and ascending.
     ranges: Vec<Range<u64>>,
 }
 
-/// How a segment relates to what was seen before it.
+/// How a range relates to the ranges seen before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SegmentOverlap {
-    /// All of it is new and follows the rest.
+pub(crate) enum Overlap {
+    /// All of it is new and follows the seen ranges.
     New,
-    /// All of it is new, but later bytes came first.
+    /// All of it is new, but later bytes were seen before.
     OutOfOrder,
     /// Some of it was seen before.
-    PartlyBefore,
+    PartlyRepeated,
     /// All of it was seen before.
-    Before,
+    Repeated,
 }
 
 impl Coverage {
-    /// More gaps than this are closed from below, so that memory stays bounded.
+    /// With more ranges than this the lowest gap is closed, so memory is bounded.
     const MAX_RANGES: usize = 128;
 
-    /// Notes `range`, which is not empty, and says what it was.
-    pub(crate) fn add(&mut self, range: Range<u64>) -> SegmentOverlap {
+    /// Adds `range`, which is not empty, and returns how it relates to the ranges before it.
+    pub(crate) fn add(&mut self, range: Range<u64>) -> Overlap {
         let first = self.ranges.partition_point(|known| known.end < range.start);
         let last = self.ranges.partition_point(|known| known.start <= range.end);
         let touched = &self.ranges[first..last];
@@ -163,12 +164,10 @@ impl Coverage {
             .map(|known| known.end.min(range.end).saturating_sub(known.start.max(range.start)))
             .sum();
         let seen = match overlap {
-            0 if self.ranges.last().is_none_or(|last| last.end <= range.start) => {
-                SegmentOverlap::New
-            }
-            0 => SegmentOverlap::OutOfOrder,
-            all if all == range.end - range.start => SegmentOverlap::Before,
-            _ => SegmentOverlap::PartlyBefore,
+            0 if self.ranges.last().is_none_or(|last| last.end <= range.start) => Overlap::New,
+            0 => Overlap::OutOfOrder,
+            all if all == range.end - range.start => Overlap::Repeated,
+            _ => Overlap::PartlyRepeated,
         };
         let start = touched.first().map_or(range.start, |known| known.start.min(range.start));
         let end = touched.last().map_or(range.end, |known| known.end.max(range.end));
@@ -180,17 +179,100 @@ impl Coverage {
         seen
     }
 
-    /// How many positions were seen.
+    /// The number of positions seen.
     pub(crate) fn len(&self) -> u64 {
         self.ranges.iter().map(|known| known.end - known.start).sum()
     }
 
-    /// Forgets all from `position` on.
+    /// Removes everything from `position` on.
     pub(crate) fn forget_from(&mut self, position: u64) {
         self.ranges.retain_mut(|known| {
             known.end = known.end.min(position);
             known.start < known.end
         });
+    }
+}
+
+/// The bytes of one direction of a QUIC stream, or of the CRYPTO frames of one encryption level.
+/// Bytes are attributed to datagrams by index.
+#[derive(Debug, Default)]
+pub(crate) struct StreamBytes {
+    pub(crate) stream: Stream,
+    waiting: BTreeMap<(u64, usize), Vec<u8>>,
+    /// Every delivered copy: time of delivery, start, end.
+    copies: Vec<(u64, u64, u64)>,
+    /// The end of the last received byte.
+    end: u64,
+}
+
+impl StreamBytes {
+    /// Adds the bytes of a frame.
+    pub(crate) fn add(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        datagram: usize,
+        delivered: Option<u64>,
+    ) {
+        // No stream is longer than 2^62 bytes (RFC 9000 section 4.5).
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= 1 << 62) else {
+            return;
+        };
+        self.end = self.end.max(end);
+        self.copies.extend(delivered.map(|time| (time, offset, end)));
+        if end <= self.stream.bytes.len() as u64 {
+            return;
+        }
+        self.waiting.entry((offset, datagram)).or_insert_with(|| data.to_vec());
+        while let Some(first) = self.waiting.first_entry() {
+            let (offset, datagram) = *first.key();
+            if offset > self.stream.bytes.len() as u64 {
+                break;
+            }
+            // Positions in a `Stream` start at 1.
+            self.stream.append(offset + 1, datagram, &first.remove());
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.stream.bytes
+    }
+
+    /// Whether bytes are missing before received ones.
+    pub(crate) fn has_gap(&self) -> bool {
+        self.end > self.stream.bytes.len() as u64
+    }
+
+    /// The datagrams that first carried bytes of `range`.
+    pub(crate) fn datagrams_of(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
+        self.stream.packets_of(range)
+    }
+
+    /// When the byte at `offset` was first delivered.
+    pub(crate) fn delivered(&self, offset: usize) -> Option<u64> {
+        let offset = offset as u64;
+        let copies = self.copies.iter().filter(|(_, start, end)| (*start..*end).contains(&offset));
+        copies.map(|(time, ..)| *time).min()
+    }
+
+    /// When all bytes before `end` had been delivered.
+    pub(crate) fn delivered_up_to(&self, end: usize) -> Option<u64> {
+        let mut copies = self.copies.clone();
+        copies.sort_unstable();
+        let (mut reach, mut waiting) = (0, BTreeMap::new());
+        for (time, start, stop) in copies {
+            let longest: &mut u64 = waiting.entry(start).or_default();
+            *longest = stop.max(*longest);
+            while let Some(first) = waiting.first_entry()
+                && *first.key() <= reach
+            {
+                reach = reach.max(first.remove());
+            }
+            if reach >= end as u64 {
+                return Some(time);
+            }
+        }
+        None
     }
 }
 
@@ -200,14 +282,14 @@ mod tests {
 
     use super::*;
 
-    fn packet(start: u64, payload: &[u8]) -> Stored {
-        Stored {
+    fn packet(start: u64, payload: &[u8]) -> StoredSegment {
+        StoredSegment {
             direction: Direction::ToServer,
             arrived: 0,
             delivered: Some(0),
             range: start..start + payload.len() as u64,
             payload: payload.into(),
-            ..Stored::default()
+            ..StoredSegment::default()
         }
     }
 
@@ -258,14 +340,30 @@ mod tests {
                 let before = range.clone().filter(|at| set.contains(at)).count() as u64;
                 let later = set.range(range.end..).next().is_some();
                 let expected = match before {
-                    0 if later => SegmentOverlap::OutOfOrder,
-                    0 => SegmentOverlap::New,
-                    all if all == len => SegmentOverlap::Before,
-                    _ => SegmentOverlap::PartlyBefore,
+                    0 if later => Overlap::OutOfOrder,
+                    0 => Overlap::New,
+                    all if all == len => Overlap::Repeated,
+                    _ => Overlap::PartlyRepeated,
                 };
                 prop_assert_eq!(coverage.add(range.clone()), expected);
                 set.extend(range);
             }
         }
+    }
+
+    #[test]
+    fn bytes_are_reassembled_and_their_deliveries_known() {
+        let mut stream_bytes = StreamBytes::default();
+        stream_bytes.add(3, b"def", 0, Some(30));
+        assert!(stream_bytes.has_gap() && stream_bytes.bytes().is_empty());
+        stream_bytes.add(0, b"abc", 1, None);
+        stream_bytes.add(0, b"abcd", 2, Some(50));
+        assert_eq!((stream_bytes.bytes(), stream_bytes.has_gap()), (&b"abcdef"[..], false));
+        assert_eq!(stream_bytes.datagrams_of(1..4).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!((stream_bytes.delivered(0), stream_bytes.delivered(3)), (Some(50), Some(30)));
+        assert_eq!(stream_bytes.delivered_up_to(2), Some(50));
+        assert_eq!(stream_bytes.delivered_up_to(7), None);
+        stream_bytes.add(u64::MAX - 1, b"xyz", 3, Some(60));
+        assert_eq!(stream_bytes.bytes().len(), 6);
     }
 }

@@ -1,4 +1,5 @@
-//! Counts round trips: the causal depth of each packet. The rule is written in `FirstResponse`.
+//! Counts round trips: the causal depth of each packet, as defined at
+//! [`FirstResponse`](crate::FirstResponse).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -6,102 +7,104 @@ use std::ops::Range;
 
 use crate::Direction;
 
-/// A packet as the count sees it. `K` tells apart what is numbered on its own, as the streams of
-/// QUIC are.
-pub(crate) struct Step<K> {
+/// A packet as input of the count. `K` identifies a sequence space, such as a QUIC stream.
+pub(crate) struct TimedPacket<K> {
     pub(crate) direction: Direction,
     pub(crate) arrived: u64,
     pub(crate) delivered: Option<u64>,
-    pub(crate) weight: Weight,
-    /// What it carries; nothing in an acknowledgement.
+    pub(crate) causality: Causality,
+    /// The ranges of data that it carries; none in an acknowledgement.
     pub(crate) ranges: Vec<(K, Range<u64>)>,
 }
 
-/// The depth of each of `steps`, which are in the order of their arrival at the tap; `None` where
-/// a packet does not count.
-pub(crate) fn depths<K: Ord + Copy>(steps: impl Iterator<Item = Step<K>>) -> Vec<Option<u32>> {
-    let (mut to_client, mut to_server) = (Side::default(), Side::default());
+/// The depth of each packet; `None` if it does not count. Packets are in the order of arrival at
+/// the tap.
+pub(crate) fn depths<K: Ord + Copy>(
+    steps: impl Iterator<Item = TimedPacket<K>>,
+) -> Vec<Option<u32>> {
+    let (mut to_client, mut to_server) = (DirectionState::default(), DirectionState::default());
     let mut depths = Vec::new();
     for step in steps {
-        if step.weight == Weight::Nothing {
+        if step.causality == Causality::Uncounted {
             depths.push(None);
             continue;
         }
         let depth = match step.direction {
             Direction::ToServer => {
-                let fresh = 1 + to_client.reached(step.arrived);
-                to_server.first_sent(&step.ranges, fresh)
+                let fresh = 1 + to_client.deepest_delivered(step.arrived);
+                to_server.depth_of(&step.ranges, fresh)
             }
             Direction::ToClient => {
-                let fresh = to_server.reached(step.arrived);
-                to_client.first_sent(&step.ranges, fresh)
+                let fresh = to_server.deepest_delivered(step.arrived);
+                to_client.depth_of(&step.ranges, fresh)
             }
         };
-        if let (Some(delivered), Weight::Cause) = (step.delivered, step.weight) {
+        if let (Some(delivered), Causality::Cause) = (step.delivered, step.causality) {
             let side = match step.direction {
                 Direction::ToServer => &mut to_server,
                 Direction::ToClient => &mut to_client,
             };
-            side.under_way.push(Reverse((delivered.max(step.arrived), depth)));
+            side.in_flight.push(Reverse((delivered.max(step.arrived), depth)));
         }
         depths.push(Some(depth));
     }
     depths
 }
 
-/// What a packet does to the depth of those after it.
+/// How a packet affects the depth of the packets after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weight {
-    /// It has no depth.
-    Nothing,
-    /// It has one but sets nothing off.
-    Idle,
-    /// What follows its delivery may be its doing.
+pub(crate) enum Causality {
+    /// It does not count.
+    Uncounted,
+    /// It has a depth, but nothing is caused by it.
+    NoCause,
+    /// Packets after its delivery may be caused by it.
     Cause,
 }
 
-/// One direction.
-struct Side<K> {
-    /// Packets between tap and receiver: when each is delivered, and its depth.
-    under_way: BinaryHeap<Reverse<(u64, u32)>>,
+/// The state of one direction.
+struct DirectionState<K> {
+    /// Packets between tap and receiver: time of delivery, and depth.
+    in_flight: BinaryHeap<Reverse<(u64, u32)>>,
     /// The deepest packet delivered so far.
     deepest: u32,
-    /// The depth at which each part of a sequence space was first sent: start to end, depth.
+    /// The depth at which each part of a sequence space was first sent: start, end, depth.
     sent: BTreeMap<(K, u64), (u64, u32)>,
 }
 
-impl<K> Default for Side<K> {
+impl<K> Default for DirectionState<K> {
     fn default() -> Self {
-        Self { under_way: BinaryHeap::new(), deepest: 0, sent: BTreeMap::new() }
+        Self { in_flight: BinaryHeap::new(), deepest: 0, sent: BTreeMap::new() }
     }
 }
 
-impl<K: Ord + Copy> Side<K> {
-    /// The deepest packet that its receiver has at `now`.
-    fn reached(&mut self, now: u64) -> u32 {
-        while let Some(Reverse((delivered, depth))) = self.under_way.peek()
+impl<K: Ord + Copy> DirectionState<K> {
+    /// The depth of the deepest packet delivered by `now`.
+    fn deepest_delivered(&mut self, now: u64) -> u32 {
+        while let Some(Reverse((delivered, depth))) = self.in_flight.peek()
             && *delivered <= now
         {
             self.deepest = self.deepest.max(*depth);
-            self.under_way.pop();
+            self.in_flight.pop();
         }
         self.deepest
     }
 
-    /// The depth of a packet with `ranges`: `fresh` if anything in them is new, or if there is
-    /// nothing, for an acknowledgement is of its own time; else that of the original.
-    fn first_sent(&mut self, ranges: &[(K, Range<u64>)], fresh: u32) -> u32 {
+    /// The depth of a packet with `ranges`: `fresh` if any of them is new or if there are none (an
+    /// acknowledgement), otherwise the depth of the original.
+    fn depth_of(&mut self, ranges: &[(K, Range<u64>)], fresh: u32) -> u32 {
         let filled = || ranges.iter().filter(|(_, range)| !range.is_empty());
         let originals: Vec<_> =
-            filled().map(|(space, range)| self.first_sent_part(*space, range, fresh)).collect();
+            filled().map(|(space, range)| self.depth_of_range(*space, range, fresh)).collect();
         match originals.iter().copied().collect::<Option<Vec<u32>>>() {
             Some(originals) => originals.into_iter().max().unwrap_or(fresh),
             None => fresh,
         }
     }
 
-    /// The depth of what is in `range`; `None`, and it is noted, if some of it is new.
-    fn first_sent_part(&mut self, space: K, range: &Range<u64>, fresh: u32) -> Option<u32> {
+    /// The depth of the original of `range`. Returns `None` and stores `fresh` for the new part if
+    /// some of it is new.
+    fn depth_of_range(&mut self, space: K, range: &Range<u64>, fresh: u32) -> Option<u32> {
         let mut at = range.start;
         let mut original = 0;
         let mut new = Vec::new();
@@ -130,30 +133,30 @@ impl<K: Ord + Copy> Side<K> {
 
 #[cfg(test)]
 mod tests {
-    use super::Direction::{ToClient, ToServer};
     use super::*;
-    use crate::reassembly::Stored;
+    use crate::reassembly::StoredSegment;
+    use crate::round_trips::Direction::{ToClient, ToServer};
 
     /// Packets as (direction, arrived, delivered, from, to).
-    fn packets(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<Stored> {
+    fn packets(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<StoredSegment> {
         list.iter()
-            .map(|&(direction, arrived, delivered, from, to)| Stored {
+            .map(|&(direction, arrived, delivered, from, to)| StoredSegment {
                 direction,
                 arrived,
                 delivered,
                 range: from..to,
-                ..Stored::default()
+                ..StoredSegment::default()
             })
             .collect()
     }
 
     fn count(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<u32> {
-        let depths = depths(packets(list).iter().map(|packet| packet.step(Weight::Cause)));
+        let depths = depths(packets(list).iter().map(|packet| packet.step(Causality::Cause)));
         depths.into_iter().map(Option::unwrap).collect()
     }
 
     #[test]
-    fn each_answer_to_an_answer_is_one_deeper() {
+    fn each_reply_to_a_reply_is_one_deeper() {
         let list = [
             (ToServer, 0, Some(10), 0, 1),
             (ToClient, 10, Some(20), 0, 1),
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_under_way_causes_nothing() {
+    fn packets_in_flight_cause_nothing() {
         let list = [
             (ToServer, 0, Some(10), 0, 1),
             (ToClient, 10, Some(20), 0, 1),
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_with_something_new_is_as_deep_as_the_new() {
+    fn a_copy_with_new_data_is_as_deep_as_the_new_data() {
         let list = [
             (ToServer, 0, Some(10), 0, 1),
             (ToClient, 10, Some(20), 0, 1),
@@ -204,24 +207,24 @@ mod tests {
     }
 
     #[test]
-    fn idle_packets_deepen_nothing_and_others_have_no_depth() {
+    fn packets_without_effect_deepen_nothing() {
         let list = packets(&[
             (ToServer, 0, Some(10), 0, 1),
             (ToClient, 10, Some(20), 0, 1),
             (ToServer, 22, Some(32), 1, 1),
             (ToServer, 25, Some(35), 1, 100),
         ]);
-        let weight = |packet: &Stored| match packet.direction {
-            ToClient => Weight::Idle,
-            ToServer if packet.counts() => Weight::Cause,
-            ToServer => Weight::Nothing,
+        let causality = |packet: &StoredSegment| match packet.direction {
+            ToClient => Causality::NoCause,
+            ToServer if packet.has_data_or_syn() => Causality::Cause,
+            ToServer => Causality::Uncounted,
         };
-        let steps = list.iter().map(|packet| packet.step(weight(packet)));
+        let steps = list.iter().map(|packet| packet.step(causality(packet)));
         assert_eq!(depths(steps), [Some(1), Some(1), None, Some(1)]);
     }
 
     #[test]
-    fn acknowledgements_that_count_deepen_what_waited_for_them() {
+    fn counted_acknowledgements_deepen_what_waited_for_them() {
         let list = [
             (ToServer, 0, Some(10), 0, 1),
             (ToClient, 10, Some(20), 0, 1),
@@ -237,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_numbered_apart_is_no_copy_of_each_other() {
-        let step = |direction, arrived, ranges: &[(u8, Range<u64>)]| Step {
+    fn sequence_spaces_are_independent() {
+        let step = |direction, arrived, ranges: &[(u8, Range<u64>)]| TimedPacket {
             direction,
             arrived,
             delivered: Some(arrived + 10),
-            weight: Weight::Cause,
+            causality: Causality::Cause,
             ranges: ranges.to_vec(),
         };
         let steps = [

@@ -1,4 +1,4 @@
-//! One connection packet by packet: what a waterfall is drawn from.
+//! Traces: what each packet of a connection carried. Waterfall charts are drawn from them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::judge::Judge;
-use crate::reassembly::Stored;
-use crate::sayings::StreamEvent;
+use crate::event::StreamEvent;
+use crate::reassembly::StoredSegment;
+use crate::tcp::TcpAnalysis;
 use crate::{Direction, Event, TcpFlags, TcpOptions};
 
 /// The packets of a connection. Times are nanoseconds of the tap's clock.
@@ -22,31 +22,31 @@ pub struct Trace {
     pub started: u64,
     /// The packets in the order in which they reached the tap.
     pub packets: Vec<TracedPacket>,
-    /// Packets that were seen but not kept, because a limit was reached.
+    /// Packets that were seen but not stored, because a limit was reached.
     pub left_out: u32,
 }
 
 /// One packet of a [`Trace`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TracedPacket {
-    /// Which way it went.
+    /// Its direction.
     pub direction: Direction,
     /// When it reached the tap from its sender, in nanoseconds.
     pub arrived: u64,
     /// When the tap handed it to its receiver, in nanoseconds; `None` if the tap dropped it.
     pub delivered: Option<u64>,
-    /// What its TCP header says; `None` over QUIC, where a packet is a datagram.
+    /// Its TCP header; `None` over QUIC, where a packet is a datagram.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpHeader>,
     /// Its payload's length in bytes.
     pub payload_bytes: u32,
-    /// Some of it had been sent before, SYN and FIN included. Data of a SYN, or early data, that
-    /// the server did not take is none when it comes again.
+    /// Whether some of it had been sent before, SYN and FIN included. Data of a SYN or early data
+    /// that the server did not accept does not count when it is sent again.
     pub retransmission: bool,
-    /// Its causal depth, as `FirstResponse` and `LastResponse` count it; `None` where it does
-    /// not count.
+    /// Its causal depth, as defined at [`FirstResponse`](crate::FirstResponse) and
+    /// [`LastResponse`](crate::LastResponse); `None` if the packet does not count.
     pub round_trips: Option<u32>,
-    /// What it carries, in the order of its bytes; never empty.
+    /// What it carries, in byte order; never empty.
     pub carries: Vec<Carried>,
 }
 
@@ -58,14 +58,14 @@ pub struct TcpHeader {
     /// The TCP options of a SYN or SYN-ACK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<TcpOptions>,
-    /// Its sequence number counted from the SYN's, which is 0, so that data starts at 1; `None`
-    /// if it is far from the rest.
+    /// Its sequence number relative to the SYN, which is 0; data starts at 1. `None` if it is far
+    /// from the other packets.
     pub sequence: Option<u64>,
-    /// What it acknowledges, counted from the other side's SYN.
+    /// What it acknowledges, relative to the other side's SYN.
     pub acknowledged: Option<u64>,
 }
 
-/// An event and how much of it a packet carries.
+/// An event, and which part of it a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Carried {
     /// The event.
@@ -85,7 +85,7 @@ pub enum Part {
     First,
     /// Neither its first nor its last bytes.
     Middle,
-    /// Its last bytes: only from here on can it be read.
+    /// Its last bytes: from here on the receiver can read it.
     Last,
 }
 
@@ -102,21 +102,25 @@ impl fmt::Display for Carried {
 }
 
 impl Trace {
-    pub(crate) fn new(judge: &Judge<'_>) -> Self {
-        let packets = judge.flow.packets.iter().zip(&judge.depths);
+    pub(crate) fn new(analysis: &TcpAnalysis<'_>) -> Self {
+        let packets = analysis.flow.packets.iter().zip(&analysis.depths);
         Self {
-            client: judge.ends.0,
-            server: judge.ends.1,
-            started: judge.flow.started,
+            client: analysis.endpoints.0,
+            server: analysis.endpoints.1,
+            started: analysis.flow.started,
             packets: packets
-                .map(|(packet, depth)| traced(packet, *depth, judge.said(packet.direction)))
+                .map(|(packet, depth)| traced(packet, *depth, analysis.events(packet.direction)))
                 .collect(),
-            left_out: judge.flow.left_out,
+            left_out: analysis.flow.left_out,
         }
     }
 }
 
-fn traced(packet: &Stored, round_trips: Option<u32>, said: &[StreamEvent]) -> TracedPacket {
+fn traced(
+    packet: &StoredSegment,
+    round_trips: Option<u32>,
+    events: &[StreamEvent],
+) -> TracedPacket {
     TracedPacket {
         direction: packet.direction,
         arrived: packet.arrived,
@@ -128,13 +132,13 @@ fn traced(packet: &Stored, round_trips: Option<u32>, said: &[StreamEvent]) -> Tr
             acknowledged: packet.acknowledged,
         }),
         payload_bytes: packet.wire_len,
-        retransmission: packet.again,
+        retransmission: packet.retransmission,
         round_trips,
-        carries: carried(packet, said),
+        carries: carried(packet, events),
     }
 }
 
-fn carried(packet: &Stored, said: &[StreamEvent]) -> Vec<Carried> {
+fn carried(packet: &StoredSegment, events: &[StreamEvent]) -> Vec<Carried> {
     let whole = |event| Carried { event, part: Part::Whole };
     let mut carries = Vec::new();
     match packet.flags {
@@ -148,7 +152,7 @@ fn carried(packet: &Stored, said: &[StreamEvent]) -> Vec<Carried> {
         if let Some(position) = packet.position {
             // The first byte after the SYN is the stream's first.
             let start = position.max(1) - 1;
-            carries.extend(parts(start..start + u64::from(packet.wire_len), said));
+            carries.extend(parts(start..start + u64::from(packet.wire_len), events));
         }
         if carries.len() == before {
             carries.push(whole(Event::Payload { bytes: packet.wire_len.into() }));
@@ -163,24 +167,24 @@ fn carried(packet: &Stored, said: &[StreamEvent]) -> Vec<Carried> {
     carries
 }
 
-/// What of `said` lies in `bytes` of the stream.
-pub(crate) fn parts(bytes: Range<u64>, said: &[StreamEvent]) -> impl Iterator<Item = Carried> {
-    let first = said.partition_point(|said| said.span.end as u64 <= bytes.start);
-    said[first..]
+/// The events within `bytes` of the stream.
+pub(crate) fn parts(bytes: Range<u64>, events: &[StreamEvent]) -> impl Iterator<Item = Carried> {
+    let first = events.partition_point(|events| events.span.end as u64 <= bytes.start);
+    events[first..]
         .iter()
         .take_while({
             let end = bytes.end;
-            move |said| (said.span.start as u64) < end
+            move |events| (events.span.start as u64) < end
         })
-        .map(move |said| {
-            let begins = bytes.start <= said.span.start as u64;
-            let ends = said.span.end as u64 <= bytes.end;
-            let part = match (begins, ends) {
+        .map(move |events| {
+            let has_start = bytes.start <= events.span.start as u64;
+            let has_end = events.span.end as u64 <= bytes.end;
+            let part = match (has_start, has_end) {
                 (true, true) => Part::Whole,
                 (true, false) => Part::First,
                 (false, false) => Part::Middle,
                 (false, true) => Part::Last,
             };
-            Carried { event: said.event, part }
+            Carried { event: events.event, part }
         })
 }

@@ -1,11 +1,11 @@
-//! The axes of the matrix: what a cell's place in it is called, and which axes vary in a record.
+//! The axes of the matrix: the values of a cell on them, and which axes vary in a record.
 
 use crate::{Cell, Record};
 
 /// One axis of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// Which experiment.
+    /// The experiment.
     Experiment,
     /// The client.
     Client,
@@ -15,7 +15,7 @@ pub enum Axis {
     Workload,
     /// The network.
     Profile,
-    /// Its round-trip time in milliseconds.
+    /// The network's round-trip time in milliseconds.
     Rtt,
     /// What TLS runs over: TCP or QUIC.
     Transport,
@@ -25,7 +25,7 @@ pub enum Axis {
     Kind,
     /// TCP Fast Open.
     Tfo,
-    /// An address token from an earlier connection; QUIC's.
+    /// Whether a QUIC client sends an address token from an earlier connection.
     Token,
     /// HTTP version.
     Http,
@@ -38,7 +38,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// All of them, from the outermost inwards.
+    /// All axes, from the outermost to the innermost.
     pub const ALL: [Self; 15] = [
         Self::Experiment,
         Self::Client,
@@ -57,7 +57,7 @@ impl Axis {
         Self::Size,
     ];
 
-    /// The name in conditions and columns.
+    /// The name of the axis in conditions and CSV columns.
     pub fn name(self) -> &'static str {
         match self {
             Self::Experiment => "experiment",
@@ -78,13 +78,13 @@ impl Axis {
         }
     }
 
-    /// The axis of that name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// The axis with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|axis| axis.name() == name)
     }
 
-    /// A cell's place on the axis, in words.
-    pub fn of(self, cell: &Cell) -> String {
+    /// The value of a cell on the axis, as text.
+    pub fn value(self, cell: &Cell) -> String {
         match self {
             Self::Experiment => cell.experiment.clone(),
             Self::Client => cell.client.clone(),
@@ -104,16 +104,16 @@ impl Axis {
         }
     }
 
-    /// Whether a cell is at this place.
-    pub fn is(self, cell: &Cell, value: &str) -> bool {
-        self.of(cell).eq_ignore_ascii_case(value)
+    /// Whether a cell has this value on the axis.
+    pub fn matches(self, cell: &Cell, value: &str) -> bool {
+        self.value(cell).eq_ignore_ascii_case(value)
     }
 
-    /// A place as people write it (`0rtt`, `10kib`, `20ms`), in the form of [`Axis::of`].
+    /// Parses a value as users write it (`0rtt`, `10kib`, `20ms`) into the form of [`Axis::value`].
     ///
     /// # Errors
-    /// A sentence with what is allowed.
-    pub fn read(self, value: &str) -> Result<String, String> {
+    /// A sentence with the allowed values.
+    pub fn parse_value(self, value: &str) -> Result<String, String> {
         let lower = value.to_ascii_lowercase();
         match self {
             Self::Kind => match lower.as_str() {
@@ -141,18 +141,18 @@ impl Axis {
     }
 }
 
-/// The experiment of connections to a server elsewhere, over a network that is not emulated.
-pub const ELSEWHERE: &str = "remote";
+/// The experiment name of connections to a remote server, over a network that is not emulated.
+pub const REMOTE_EXPERIMENT: &str = "remote";
 
-/// Whether two cells are at the same place on all axes but these.
-pub fn same_but_for(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
-    // The profile and its round-trip time are one, and HTTP/3 is what runs over QUIC.
+/// Whether two cells have the same values on all axes except these.
+pub fn same_except(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
+    // A profile implies its round-trip time, and QUIC implies HTTP/3.
     let one_of = |those: [Axis; 2]| axes.iter().any(|axis| those.contains(axis));
     let network = one_of([Axis::Profile, Axis::Rtt]);
-    // A path elsewhere has the round-trip time that a run finds: another one each time.
-    let found = [one, other].iter().all(|cell| cell.experiment == ELSEWHERE);
+    // The round-trip time to a remote server is measured and differs from run to run.
+    let found = [one, other].iter().all(|cell| cell.experiment == REMOTE_EXPERIMENT);
     let carrier = one_of([Axis::Transport, Axis::Http]);
-    // A first visitor has no token, and over TCP nobody has one.
+    // A full handshake has no token, and TCP has none.
     let first = axes.contains(&Axis::Kind) && (one.kind == "full" || other.kind == "full");
     let tokens_differ = first || (carrier && one.over_quic() != other.over_quic());
     Axis::ALL.into_iter().all(|axis| {
@@ -164,48 +164,48 @@ pub fn same_but_for(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
                 Axis::Token => tokens_differ,
                 _ => false,
             }
-            || axis.of(one) == axis.of(other)
+            || axis.value(one) == axis.value(other)
     })
 }
 
-/// The axes on which some of these cells differ.
+/// The axes on which the cells differ.
 pub fn varying<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<Axis> {
     let mut cells = cells.into_iter();
     let Some(first) = cells.next() else { return Vec::new() };
     let mut varying = [false; Axis::ALL.len()];
     for cell in cells {
         for (axis, varies) in Axis::ALL.into_iter().zip(&mut varying) {
-            *varies |= axis.of(cell) != axis.of(first);
+            *varies |= axis.value(cell) != axis.value(first);
         }
     }
     Axis::ALL.into_iter().zip(varying).filter(|(_, varies)| *varies).map(|(axis, _)| axis).collect()
 }
 
-/// The places of a record's cells on an axis, each once, in the order of the cells.
-pub fn places(record: &Record, axis: Axis) -> Vec<String> {
-    let mut places = Vec::new();
+/// The distinct values of a record's cells on an axis, in the order of the cells.
+pub fn axis_values(record: &Record, axis: Axis) -> Vec<String> {
+    let mut axis_values = Vec::new();
     for cell in record.cells.iter().filter(|cell| !cell.control) {
-        let place = axis.of(cell);
-        if !place.is_empty() && !places.contains(&place) {
-            places.push(place);
+        let value = axis.value(cell);
+        if !value.is_empty() && !axis_values.contains(&value) {
+            axis_values.push(value);
         }
     }
-    places
+    axis_values
 }
 
-/// A cell in words: what and where it is, without what never varies in the record.
-pub fn name(record: &Record, cell: &Cell) -> String {
-    worded(&varying(&record.cells), cell)
+/// The name of a cell: its values on the axes that vary in the record.
+pub fn cell_name(record: &Record, cell: &Cell) -> String {
+    describe_cell(&varying(&record.cells), cell)
 }
 
-/// All cells in words, in their order.
-pub fn names(record: &Record) -> Vec<String> {
+/// The names of all cells, in their order.
+pub fn cell_names(record: &Record) -> Vec<String> {
     let varying = varying(&record.cells);
-    record.cells.iter().map(|cell| worded(&varying, cell)).collect()
+    record.cells.iter().map(|cell| describe_cell(&varying, cell)).collect()
 }
 
-fn worded(varying: &[Axis], cell: &Cell) -> String {
-    let shown = |axis: Axis| varying.contains(&axis) && !axis.of(cell).is_empty();
+fn describe_cell(varying: &[Axis], cell: &Cell) -> String {
+    let shown = |axis: Axis| varying.contains(&axis) && !axis.value(cell).is_empty();
     let mut words = vec![cell.server.clone()];
     if shown(Axis::Client) {
         words.push(format!("by {}", cell.client));
@@ -215,20 +215,20 @@ fn worded(varying: &[Axis], cell: &Cell) -> String {
     }
     words.push(cell.workload.clone());
     words.extend(
-        [Axis::Http].into_iter().filter(|a| shown(*a)).map(|a| format!("HTTP/{}", a.of(cell))),
+        [Axis::Http].into_iter().filter(|a| shown(*a)).map(|a| format!("HTTP/{}", a.value(cell))),
     );
     words.extend(
         [Axis::Size, Axis::Group, Axis::Certificate]
             .into_iter()
             .filter(|axis| shown(*axis) && (*axis != Axis::Size || cell.workload != "ping-pong"))
-            .map(|axis| axis.of(cell)),
+            .map(|axis| axis.value(cell)),
     );
     let path = path(cell);
     let control = if cell.control { " (A/A)" } else { "" };
     format!("{} at {path}, {} {}{control}", words.join(" "), protocol(cell), kind(cell))
 }
 
-/// What secures a cell's connections: `TLS 1.3`, or `QUIC`, which has TLS 1.3 inside.
+/// The security protocol of a cell: `TLS 1.3`, or `QUIC`, which includes TLS 1.3.
 pub fn protocol(cell: &Cell) -> String {
     match version(cell).as_str() {
         QUIC => QUIC.to_owned(),
@@ -236,36 +236,36 @@ pub fn protocol(cell: &Cell) -> String {
     }
 }
 
-/// The same in a column of versions: `1.2`, `1.3`, `QUIC`.
+/// The protocol version for a column: `1.2`, `1.3`, `QUIC`.
 pub(crate) fn version(cell: &Cell) -> String {
     named_version(&cell.transport, &cell.tls)
 }
 
-/// The same of a transport and a TLS version.
+/// The protocol version of a transport and a TLS version.
 pub(crate) fn named_version(transport: &str, tls: &str) -> String {
     if transport == "quic" { QUIC.to_owned() } else { tls.to_owned() }
 }
 
 pub(crate) const QUIC: &str = "QUIC";
 
-/// A cell's kind with what the client brings to shorten it: `0-RTT + TFO`, `0-RTT + token`.
+/// A cell's kind with TCP Fast Open or an address token: `0-RTT + TFO`, `0-RTT + token`.
 pub fn kind(cell: &Cell) -> String {
-    with(&cell.kind, cell.tfo, cell.token)
+    kind_with_options(&cell.kind, cell.tfo, cell.token)
 }
 
 /// A kind with TCP Fast Open or an address token.
-pub(crate) fn with(kind: &str, tfo: bool, token: bool) -> String {
+pub(crate) fn kind_with_options(kind: &str, tfo: bool, token: bool) -> String {
     let tfo = if tfo { " + TFO" } else { "" };
     let token = if token { " + token" } else { "" };
     format!("{kind}{tfo}{token}")
 }
 
-/// A cell's network in words: `20 ms`, or `cable (28 ms)`.
+/// A cell's network: `20 ms`, or `cable (28 ms)`.
 pub fn path(cell: &Cell) -> String {
     network(&cell.profile, cell.rtt_ms)
 }
 
-/// A network in words, by its profile's name and round-trip time.
+/// A network by its profile's name and round-trip time.
 pub(crate) fn network(profile: &str, rtt_ms: f64) -> String {
     let rtt = format!("{rtt_ms} ms");
     match profile.is_empty()
@@ -276,7 +276,7 @@ pub(crate) fn network(profile: &str, rtt_ms: f64) -> String {
     }
 }
 
-/// A length in words: `1 KiB`, `1 MiB`, `300 B`.
+/// A length as text: `1 KiB`, `1 MiB`, `300 B`.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0 => "0 B".to_owned(),

@@ -1,12 +1,12 @@
-//! What one kind of connection saves against another, and whether equal ones are equal (sans-IO).
+//! Effects: differences between cells that differ in one axis, and the A/A control.
 
 use std::collections::HashMap;
 
-use crate::statistics::{self, allowed_by_chance, paired_difference_of_medians};
+use crate::statistics::{allowed_by_chance, paired_difference_of_medians};
 use crate::{Cell, Control, ControlPair, Effect, Interval, Sample};
 
-/// The effects between cells that differ in one respect, as far as there are samples for an
-/// interval. Cells of an A/A control's second arm stay out.
+/// The effects between cells that differ in one respect, if there are enough samples for an
+/// interval. Second arms of A/A controls are excluded.
 pub fn effects(cells: &[Cell], samples: &[Sample], seed: u64) -> Vec<Effect> {
     let times = Times::new(cells.len(), samples);
     let mut effects = Vec::new();
@@ -17,15 +17,15 @@ pub fn effects(cells: &[Cell], samples: &[Sample], seed: u64) -> Vec<Effect> {
             what,
             from,
             to,
-            difference_ms: interval(difference),
-            difference_rtt: interval(difference.scaled(1.0 / rtt_ms)),
+            difference_ms: difference,
+            difference_rtt: difference.scaled(1.0 / rtt_ms),
             significant: difference.excludes_zero(),
         });
     }
     effects
 }
 
-/// The A/A control: each twin against its cell. `None` if the plan has no twins.
+/// The A/A control: each twin compared with its cell. Returns `None` if there are no twins.
 pub fn control(
     twins: impl IntoIterator<Item = (usize, usize)>,
     cells: usize,
@@ -36,7 +36,7 @@ pub fn control(
     let pair = |(cell, twin)| {
         let difference = times.difference(cell, twin, seed)?;
         let differs = difference.excludes_zero();
-        Some(ControlPair { cell, twin, difference_ms: interval(difference), differs })
+        Some(ControlPair { cell, twin, difference_ms: difference, differs })
     };
     let pairs: Vec<ControlPair> = twins.into_iter().filter_map(pair).collect();
     (!pairs.is_empty()).then(|| Control {
@@ -46,11 +46,7 @@ pub fn control(
     })
 }
 
-fn interval(of: statistics::Interval) -> Interval {
-    Interval { low: of.low, estimate: of.estimate, high: of.high }
-}
-
-/// The good samples of each cell by their block.
+/// The good first-byte times of each cell, by block.
 struct Times(Vec<HashMap<usize, Vec<f64>>>);
 
 impl Times {
@@ -65,7 +61,7 @@ impl Times {
         Self(times)
     }
 
-    fn difference(&self, from: usize, to: usize, seed: u64) -> Option<statistics::Interval> {
+    fn difference(&self, from: usize, to: usize, seed: u64) -> Option<Interval> {
         let (a, b) = (&self.0[from], &self.0[to]);
         let mut numbers: Vec<usize> = a.keys().chain(b.keys()).copied().collect();
         numbers.sort_unstable();
@@ -79,7 +75,7 @@ impl Times {
     }
 }
 
-/// Pairs of cells that differ in one axis alone, by the steps that people ask about.
+/// Pairs of cells that differ in one axis, for the steps of interest.
 fn pairs(cells: &[Cell]) -> Vec<(usize, usize, String)> {
     let mut found = Vec::new();
     for (from, base) in cells.iter().enumerate().filter(|(_, cell)| !cell.control) {
@@ -95,7 +91,7 @@ fn pairs(cells: &[Cell]) -> Vec<(usize, usize, String)> {
     found
 }
 
-/// A cell's place on the axes that effects are about; everything else has to be the same.
+/// The values of a cell on the axes of effects; `rest` has to be equal.
 #[derive(Clone, PartialEq)]
 struct Coordinates<'a> {
     rest: (&'a str, &'a str, &'a str, &'a str, u64),
@@ -133,13 +129,13 @@ impl<'a> Coordinates<'a> {
     }
 }
 
-/// The step from one cell to another, if it is one that is worth a line.
+/// Describes the step from one cell to another. Returns `None` if it is not of interest.
 fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
     let by = |moved: Coordinates<'_>, from: &str, to: &str| {
         (moved == *b).then(|| format!("{to} instead of {from}"))
     };
     match () {
-        // What one transport has and the other has not goes with it.
+        // HTTP version and token change together with the transport.
         () if a.transport != b.transport => {
             let Coordinates { transport, http, token, .. } = *b;
             let moved = Coordinates { transport, http, token, ..a.clone() };
@@ -152,11 +148,11 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
         () if a.kind != b.kind => {
             let rank = |kind| KINDS.iter().position(|known| *known == kind);
             let forwards = rank(a.kind)? < rank(b.kind)?;
-            // A first visitor has no token.
+            // A full handshake has no token.
             let token = if a.kind == "full" { b.token } else { a.token };
             let moved = Coordinates { kind: b.kind, token, ..a.clone() };
-            let with = if token && !a.token { " with an address token" } else { "" };
-            by(moved, a.kind, &format!("{}{with}", b.kind)).filter(|_| forwards)
+            let kind_with_options = if token && !a.token { " with an address token" } else { "" };
+            by(moved, a.kind, &format!("{}{kind_with_options}", b.kind)).filter(|_| forwards)
         }
         () if a.token != b.token => {
             by(Coordinates { token: true, ..a.clone() }, "without", "token")
@@ -194,14 +190,13 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
     }
 }
 
-/// In the order in which one is held against those before it.
+/// Each kind is compared with those before it.
 const KINDS: [&str; 4] = ["full", "resumed", "0-RTT", "refused"];
 
 #[cfg(test)]
 mod tests {
-    use crate::Fault;
-
     use super::*;
+    use crate::Fault;
 
     fn cell(kind: &str, tfo: bool) -> Cell {
         Cell {

@@ -1,20 +1,19 @@
-//! Verdicts as JUnit XML, which pipelines show as test cases.
-//!
-//! Written by quick-xml. The crate for the format itself brings a calendar, UUIDs and a terminal
-//! parser along, for files of four elements.
+//! Check outcomes as JUnit XML, which pipelines show as test cases.
+//! The files have four elements, which quick-xml writes and escapes. quick-junit, the crate for the
+//! format, depends on a calendar, UUIDs and a terminal parser.
 
 use quick_xml::Writer;
 use quick_xml::escape::partial_escape;
 use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, BytesText, Event};
 
-use crate::Verdict;
+use crate::CheckOutcome;
 
-/// One test case for each verdict: a failure for each that does not hold, an error for each that
-/// could not be decided.
-pub fn render(verdicts: &[Verdict]) -> String {
+/// Renders one test case for each outcome: a failure if it does not hold, an error if it could not
+/// be decided.
+pub fn render(outcomes: &[CheckOutcome]) -> String {
     let mut out = Writer::new_with_indent(Vec::new(), b' ', 2);
     // Writing to memory does not fail.
-    let _ = write(&mut out, verdicts);
+    let _ = write(&mut out, outcomes);
     let mut text = String::from_utf8_lossy(&out.into_inner()).into_owned();
     text.push('\n');
     text
@@ -22,11 +21,11 @@ pub fn render(verdicts: &[Verdict]) -> String {
 
 type Out = Writer<Vec<u8>>;
 
-fn write(out: &mut Out, verdicts: &[Verdict]) -> std::io::Result<()> {
-    let failures = verdicts.iter().filter(|v| v.undecided.is_none() && !v.passed()).count();
-    let errors = verdicts.iter().filter(|verdict| verdict.undecided.is_some()).count();
+fn write(out: &mut Out, outcomes: &[CheckOutcome]) -> std::io::Result<()> {
+    let failures = outcomes.iter().filter(|v| v.undecided.is_none() && !v.passed()).count();
+    let errors = outcomes.iter().filter(|outcome| outcome.undecided.is_some()).count();
     let counts = [
-        ("tests", verdicts.len().to_string()),
+        ("tests", outcomes.len().to_string()),
         ("failures", failures.to_string()),
         ("errors", errors.to_string()),
     ];
@@ -34,28 +33,28 @@ fn write(out: &mut Out, verdicts: &[Verdict]) -> std::io::Result<()> {
     open(out, "testsuites", &counts)?;
     let named = [("name", "firstflight".to_owned())];
     open(out, "testsuite", &[&named[..], &counts[..]].concat())?;
-    for verdict in verdicts {
-        case(out, verdict)?;
+    for outcome in outcomes {
+        case(out, outcome)?;
     }
     out.write_event(Event::End(BytesEnd::new("testsuite")))?;
     out.write_event(Event::End(BytesEnd::new("testsuites")))
 }
 
-fn case(out: &mut Out, verdict: &Verdict) -> std::io::Result<()> {
-    let class = format!("firstflight.{}", verdict.group);
-    open(out, "testcase", &[("name", verdict.name.clone()), ("classname", class)])?;
-    if let Some(why) = &verdict.undecided {
+fn case(out: &mut Out, outcome: &CheckOutcome) -> std::io::Result<()> {
+    let class = format!("firstflight.{}", outcome.group);
+    open(out, "testcase", &[("name", outcome.name.clone()), ("classname", class)])?;
+    if let Some(why) = &outcome.undecided {
         text(out, "error", &[("message", why.clone())], why)?;
-    } else if let Some(first) = verdict.findings.first() {
-        let message = match verdict.findings.len() {
+    } else if let Some(first) = outcome.findings.first() {
+        let message = match outcome.findings.len() {
             1 => first.clone(),
             n => format!("{first}, and {} more", n - 1),
         };
-        let shown = &verdict.findings[..verdict.findings.len().min(MAX_FINDINGS)];
+        let shown = &outcome.findings[..outcome.findings.len().min(MAX_FINDINGS)];
         text(out, "failure", &[("message", message)], &shown.join("\n"))?;
     }
-    let mut more = vec![format!("{} checked", verdict.checked)];
-    more.extend(verdict.left_out.iter().map(|left_out| format!("left out: {left_out}")));
+    let mut more = vec![format!("{} checked", outcome.checked)];
+    more.extend(outcome.skipped.iter().map(|left_out| format!("left out: {left_out}")));
     text(out, "system-out", &[], &more.join("\n"))?;
     out.write_event(Event::End(BytesEnd::new("testcase")))
 }
@@ -80,7 +79,7 @@ fn text(
     out.write_event(Event::End(BytesEnd::new(name)))
 }
 
-/// Without what XML 1.0 has no way to say (section 2.2).
+/// Replaces characters that XML 1.0 cannot represent (section 2.2).
 fn allowed(text: &str) -> String {
     let can = |c: char| {
         matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}')

@@ -1,14 +1,14 @@
-//! A record as Markdown with tables, as GitHub shows it: for job summaries and pull requests.
+//! A record as GitHub-flavoured Markdown, for job summaries and pull requests.
 
 use std::fmt::Write;
 
 use firstflight_units::is_unprintable;
 
 use crate::headline::sentences;
-use crate::sheets::{self, Sheet};
-use crate::{Record, Verdict, tables};
+use crate::tables::{self, Table};
+use crate::{CheckOutcome, Record, terminal};
 
-/// The whole record.
+/// Renders the whole record.
 pub fn render(record: &Record) -> String {
     let sentences = sentences(record);
     let title = sentences.first().map_or("What a handshake costs here", String::as_str);
@@ -16,20 +16,20 @@ pub fn render(record: &Record) -> String {
     for sentence in sentences.iter().skip(1) {
         let _ = writeln!(text, "{}\n", escaped(sentence));
     }
-    for group in sheets::groups(record) {
-        text.push_str(&section(&sheets::matrix(&group, false)));
+    for group in tables::groups(record) {
+        text.push_str(&section(&tables::matrix(&group, false)));
     }
-    for sheet in sheets::others(record) {
-        text.push_str(&section(&sheet));
+    for table in tables::others(record) {
+        text.push_str(&section(&table));
     }
     let setting = [
-        sheets::servers(record),
-        sheets::browsers(record),
-        sheets::profiles(record),
-        sheets::captures(record),
+        tables::servers(record),
+        tables::browsers(record),
+        tables::profiles(record),
+        tables::captures(record),
     ];
-    for sheet in setting {
-        text.push_str(&sheet.as_ref().map(section).unwrap_or_default());
+    for table in setting {
+        text.push_str(&table.as_ref().map(section).unwrap_or_default());
     }
     text.push_str("## How it was measured\n\n");
     let machine = &record.machine;
@@ -43,7 +43,7 @@ pub fn render(record: &Record) -> String {
         machine.processors,
         escaped(&machine.kernel)
     );
-    for line in tables::verdict(record).lines() {
+    for line in terminal::data_quality(record).lines() {
         let _ = writeln!(text, "- {}", escaped(line));
     }
     if !record.command.is_empty() {
@@ -53,17 +53,17 @@ pub fn render(record: &Record) -> String {
     text
 }
 
-/// Verdicts as a list, findings below each.
-pub fn verdicts(verdicts: &[Verdict]) -> String {
+/// Renders check outcomes as a list with the findings below each.
+pub fn check_outcomes(outcomes: &[CheckOutcome]) -> String {
     let mut text = String::new();
-    for verdict in verdicts {
-        let mark = if verdict.passed() { "\u{2705}" } else { "\u{274c}" };
-        let _ = writeln!(text, "- {mark} {}: {}", verdict.group, escaped(&verdict.name));
-        let more = verdict.undecided.iter().chain(&verdict.findings);
+    for outcome in outcomes {
+        let mark = if outcome.passed() { "\u{2705}" } else { "\u{274c}" };
+        let _ = writeln!(text, "- {mark} {}: {}", outcome.group, escaped(&outcome.name));
+        let more = outcome.undecided.iter().chain(&outcome.findings);
         for finding in more.take(MAX_FINDINGS) {
             let _ = writeln!(text, "  - {}", escaped(finding));
         }
-        let rest = verdict.findings.len().saturating_sub(MAX_FINDINGS);
+        let rest = outcome.findings.len().saturating_sub(MAX_FINDINGS);
         if rest > 0 {
             let _ = writeln!(text, "  - and {rest} more");
         }
@@ -72,33 +72,33 @@ pub fn verdicts(verdicts: &[Verdict]) -> String {
 }
 
 /// A table with its heading.
-pub(crate) fn section(sheet: &Sheet) -> String {
-    let mut text = format!("## {}\n\n", escaped(&sheet.title));
-    if !sheet.lead.is_empty() {
-        let _ = writeln!(text, "{}\n", escaped(&sheet.lead));
+pub(crate) fn section(table: &Table) -> String {
+    let mut text = format!("## {}\n\n", escaped(&table.title));
+    if !table.lead.is_empty() {
+        let _ = writeln!(text, "{}\n", escaped(&table.lead));
     }
-    let long = sheet.rows.len() > LONG;
+    let long = table.rows.len() > MAX_UNFOLDED_ROWS;
     if long {
-        let _ = writeln!(text, "<details><summary>{} rows</summary>\n", sheet.rows.len());
+        let _ = writeln!(text, "<details><summary>{} rows</summary>\n", table.rows.len());
     }
     let row = |fields: Vec<String>| format!("| {} |\n", fields.join(" | "));
-    text.push_str(&row(sheet.head.iter().map(|head| escaped(&head.text)).collect()));
-    let rule = sheet.head.iter().map(|head| if head.right { "---:" } else { "---" }.to_owned());
+    text.push_str(&row(table.head.iter().map(|head| escaped(&head.text)).collect()));
+    let rule = table.head.iter().map(|head| if head.right { "---:" } else { "---" }.to_owned());
     text.push_str(&row(rule.collect()));
-    for fields in &sheet.rows {
+    for fields in &table.rows {
         text.push_str(&row(fields.iter().map(|field| escaped(field)).collect()));
     }
     text.push('\n');
     if long {
         text.push_str("</details>\n\n");
     }
-    for note in &sheet.notes {
+    for note in &table.notes {
         let _ = writeln!(text, "{}\n", escaped(note));
     }
     text
 }
 
-/// Foreign text that stays text: no table borders, no HTML, no links, no mentions.
+/// Escapes untrusted text: no table borders, HTML, links or mentions.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -120,4 +120,4 @@ fn escaped(text: &str) -> String {
 
 const MAX_FINDINGS: usize = 20;
 // Longer tables are folded.
-const LONG: usize = 30;
+const MAX_UNFOLDED_ROWS: usize = 30;

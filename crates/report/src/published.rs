@@ -1,4 +1,4 @@
-//! What others published of the same measurements, to stand beside ours.
+//! Published figures of the same measurements, for comparison.
 
 use crate::axes::QUIC;
 

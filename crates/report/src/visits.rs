@@ -1,47 +1,49 @@
-//! Visits in words, and which of them belong beside each other.
+//! Cells of browser visits: their names, and pairs that are compared.
 
 use crate::{Figures, Interval, Record, VisitCell, VisitEffect, VisitSummary};
 
-/// A return with 0-RTT off and one with it on, all else the same.
+/// A return visit with 0-RTT off and one with 0-RTT on, all else equal.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair<'a> {
+pub(crate) struct VisitPair<'a> {
     pub off: &'a VisitCell,
     pub on: &'a VisitCell,
-    /// The first visit there, where it was measured.
+    /// The corresponding first visit, if measured.
     pub first: Option<&'a VisitCell>,
-    /// What `on` takes less, with its interval; `None` from too few visits.
+    /// The saving of `on` with its interval; `None` if there are too few visits.
     pub effect: Option<&'a VisitEffect>,
 }
 
-impl<'a> Pair<'a> {
-    /// The figures of both; `None` if one of them has no good visit.
+impl<'a> VisitPair<'a> {
+    /// The figures of both. Returns `None` if one of them has no good visit.
     pub(crate) fn summaries(&self) -> Option<(&'a VisitSummary, &'a VisitSummary)> {
         self.off.summary.as_ref().zip(self.on.summary.as_ref())
     }
 
-    /// Whether most visits with 0-RTT on had early data: otherwise their figures say nothing of it.
+    /// Whether most visits with 0-RTT on had early data. Otherwise their figures do not show its
+    /// effect.
     pub(crate) fn is_early(&self) -> bool {
         self.on.summary.as_ref().is_some_and(|on| 2 * on.early > on.visits)
     }
 
-    /// How many visits with 0-RTT on had early data, where that were not all.
-    pub(crate) fn not_all_early(&self) -> Option<String> {
+    /// How many visits with 0-RTT on had early data. Returns `None` if all had.
+    pub(crate) fn early_data_share(&self) -> Option<String> {
         let on = self.on.summary.as_ref().filter(|on| on.early < on.visits)?;
         Some(format!("early data in {} of {}", on.early, on.visits))
     }
 
-    /// Medians with 0-RTT off and on: of the load event where there are subresources, of the total
-    /// otherwise.
+    /// Medians with 0-RTT off and on: of the load event if there are subresources, otherwise of the
+    /// total.
     pub(crate) fn medians(&self) -> Option<(f64, f64)> {
         let (off, on) = self.summaries()?;
-        let felt = |summary: &VisitSummary| match (&summary.load, self.on.has_subresources()) {
+        let shown_total = |summary: &VisitSummary| match (&summary.load, self.on.has_subresources())
+        {
             (Some(load), true) => load.p50_ms,
             _ => summary.total.p50_ms,
         };
-        Some((felt(off), felt(on)))
+        Some((shown_total(off), shown_total(on)))
     }
 
-    /// What `on` takes less of the same, with its interval where there is one.
+    /// The difference of the same figure with its interval, if there is one.
     pub(crate) fn interval(&self) -> Option<Interval> {
         let effect = self.effect?;
         match (effect.load_ms, self.on.has_subresources()) {
@@ -50,19 +52,19 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// On less off.
+    /// The median with 0-RTT on minus that with 0-RTT off.
     pub(crate) fn difference_ms(&self) -> Option<f64> {
         let (off, on) = self.medians()?;
         Some(self.interval().map_or(on - off, |interval| interval.estimate))
     }
 
-    /// The same in round trips; `None` where a round trip is too short to count in.
+    /// The difference in round trips. Returns `None` if the round-trip time is too short.
     pub(crate) fn round_trips(&self) -> Option<f64> {
         let ms = self.difference_ms()?;
         (self.on.rtt_ms >= 0.1).then(|| ms / self.on.rtt_ms)
     }
 
-    /// Of the time with 0-RTT off, in percent.
+    /// The difference in percent of the time with 0-RTT off.
     pub(crate) fn percent(&self) -> Option<f64> {
         let (off, _) = self.medians()?;
         Some(100.0 * self.difference_ms()? / off.max(f64::MIN_POSITIVE))
@@ -75,8 +77,8 @@ impl VisitCell {
         self.page == "resources"
     }
 
-    /// The packets' last byte, by what it belongs beside: the total, or the load event. Packets do
-    /// not tell a page's last byte from that of its subresources.
+    /// The last byte by the packets, as counterpart of the total or of the load event. Packets do
+    /// not distinguish a page's last byte from that of its subresources.
     pub(crate) fn last_bytes<'a>(&self, summary: &'a VisitSummary) -> [Option<&'a Figures>; 2] {
         match (summary.wire_total.as_ref(), self.has_subresources()) {
             (last, false) => [last, None],
@@ -84,8 +86,8 @@ impl VisitCell {
         }
     }
 
-    /// Whether two cells differ in their visit alone.
-    pub(crate) fn goes_with(&self, other: &Self) -> bool {
+    /// Whether two cells differ only in the kind of visit.
+    pub(crate) fn same_except_visit(&self, other: &Self) -> bool {
         (&self.browser, &self.server, &self.profile, &self.http, &self.page)
             == (&other.browser, &other.server, &other.profile, &other.http, &other.page)
             && self.rtt_ms.total_cmp(&other.rtt_ms).is_eq()
@@ -93,28 +95,29 @@ impl VisitCell {
 }
 
 /// The pairs of a record, in the order of its cells.
-pub(crate) fn pairs(record: &Record) -> Vec<Pair<'_>> {
+pub(crate) fn pairs(record: &Record) -> Vec<VisitPair<'_>> {
     let cells = &record.visit_cells;
-    let there = |visit: &'static str, like: &VisitCell| {
-        cells.iter().position(|cell| cell.visit == visit && cell.goes_with(like))
+    let position = |visit: &'static str, like: &VisitCell| {
+        cells.iter().position(|cell| cell.visit == visit && cell.same_except_visit(like))
     };
     let mut pairs = Vec::new();
-    for (off_place, off) in cells.iter().enumerate().filter(|(_, cell)| cell.visit == "off") {
-        let Some(on_place) = there("on", off) else { continue };
+    for (off_index, off) in cells.iter().enumerate().filter(|(_, cell)| cell.visit == "off") {
+        let Some(on_index) = position("on", off) else { continue };
         let effect = (record.visit_effects.iter())
-            .find(|effect| (effect.from, effect.to) == (off_place, on_place));
-        let first = there("first", off).map(|place| &cells[place]);
-        pairs.push(Pair { off, on: &cells[on_place], first, effect });
+            .find(|effect| (effect.from, effect.to) == (off_index, on_index));
+        let first = position("first", off).map(|place| &cells[place]);
+        pairs.push(VisitPair { off, on: &cells[on_index], first, effect });
     }
     pairs
 }
 
-/// A visit cell in words: `Firefox, nginx, HTTP/2, small page at 4g (53 ms), return with 0-RTT`.
+/// The name of a visit cell: `Firefox, nginx, HTTP/2, small page at 4g (53 ms), return
+/// kind_with_options 0-RTT`.
 pub(crate) fn name(cell: &VisitCell) -> String {
     format!("{}, {}", place(cell), visit(&cell.visit))
 }
 
-/// The same without the visit.
+/// The name without the kind of visit.
 pub(crate) fn place(cell: &VisitCell) -> String {
     format!("{}, {} at {}", who(cell), page(&cell.page), path(cell))
 }
@@ -124,7 +127,7 @@ pub(crate) fn who(cell: &VisitCell) -> String {
     format!("{}, {}, HTTP/{}", browser(&cell.browser), cell.server, cell.http)
 }
 
-/// A browser's name as it writes it itself.
+/// A browser's display name.
 pub(crate) fn browser(name: &str) -> &str {
     match name {
         "firefox" => "Firefox",
@@ -133,7 +136,7 @@ pub(crate) fn browser(name: &str) -> &str {
     }
 }
 
-/// A page in words.
+/// The display name of a page.
 pub(crate) fn page(name: &str) -> &str {
     match name {
         "small" => "small page",
@@ -143,7 +146,7 @@ pub(crate) fn page(name: &str) -> &str {
     }
 }
 
-/// A visit in words.
+/// The display name of a kind of visit.
 pub(crate) fn visit(name: &str) -> &str {
     match name {
         "first" => "first visit",
@@ -153,7 +156,7 @@ pub(crate) fn visit(name: &str) -> &str {
     }
 }
 
-/// The colour's class of a visit.
+/// The CSS colour class of a kind of visit.
 pub(crate) fn class(visit: &str) -> &'static str {
     match visit {
         "first" => "k-full",
@@ -163,7 +166,7 @@ pub(crate) fn class(visit: &str) -> &'static str {
     }
 }
 
-/// The network in words: `20 ms`, or `cable (28 ms)`.
+/// The network: `20 ms`, or `cable (28 ms)`.
 pub(crate) fn path(cell: &VisitCell) -> String {
     crate::axes::network(&cell.profile, cell.rtt_ms)
 }
@@ -181,7 +184,7 @@ pub(crate) fn networks(record: &Record) -> Vec<&str> {
     networks
 }
 
-/// Visits that have a warning, and how many visits there are.
+/// The number of visits with a warning, and of all visits.
 pub(crate) fn warned(record: &Record) -> (usize, usize) {
     let warned = record.visits.iter().filter(|visit| !visit.warnings.is_empty()).count();
     (warned, record.visits.len())

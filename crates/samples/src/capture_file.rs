@@ -6,7 +6,7 @@ use std::path::Path;
 
 use firstflight_emulator::{CapturedPacket, Direction as LinkDirection, unix_offset_ns};
 use firstflight_packets::Direction;
-use firstflight_packets::pcapng::{About, Writer};
+use firstflight_packets::pcapng::{Metadata, Writer};
 
 /// Describes a capture in the file's header.
 pub struct CaptureInfo<'a> {
@@ -30,14 +30,14 @@ impl CaptureFile {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
-        let about = About {
+        let metadata = Metadata {
             application: concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned(),
             interface: info.interface.to_owned(),
             description: info.description.to_owned(),
             comment: info.comment.to_owned(),
-            ..About::default()
+            ..Metadata::default()
         };
-        Writer::new(BufWriter::new(File::create(path)?), &about).map(Self)
+        Writer::new(BufWriter::new(File::create(path)?), &metadata).map(Self)
     }
 
     /// Writes a file with a single connection.

@@ -118,7 +118,7 @@ impl Packets {
     fn update_min_rtt(&mut self, flows: &Flows) {
         let at_once = |flow: &&Flow| match flow.facts.tcp() {
             Some(tcp) => tcp.syn_retransmissions == 0,
-            None => flow.facts.transport.sent_again() == 0,
+            None => flow.facts.transport.retransmissions() == 0,
         };
         let rtts = flows.flows().filter(at_once);
         let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
@@ -166,7 +166,7 @@ fn fault(
 /// Number of packets that indicate a loss: retransmitted by this side, or received out of order.
 fn lost(flow: &Flow) -> u32 {
     let transport = &flow.facts.transport;
-    transport.sent_again() + transport.out_of_order()
+    transport.retransmissions() + transport.out_of_order()
 }
 
 /// Writes the packets and secrets of a connection to a capture file.
@@ -179,8 +179,10 @@ fn write_capture(
     index: usize,
     cell: &Cell,
 ) -> Result<Capture, RemoteError> {
-    let packets: Vec<&CapturedPacket> =
-        flows.packets(batch, flow).filter(|packet| flow.facts.owns(&wire_packet(packet))).collect();
+    let packets: Vec<&CapturedPacket> = flows
+        .packets(batch, flow)
+        .filter(|packet| flow.facts.contains(&wire_packet(packet)))
+        .collect();
     let random = flow.facts.tls.as_ref().map(|tls| tls.client_random);
     let secrets = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
     let control = if cell.control_of.is_some() { ", control" } else { "" };

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use firstflight_report::axes::ELSEWHERE;
+use firstflight_report::axes::REMOTE_EXPERIMENT;
+use firstflight_report::statistics::consensus;
 use firstflight_report::{
-    Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
-    Witness, control, effects, figures, usual,
+    Cell as RecordCell, Experiment, Figures, ProfileFacts, Record, SCHEMA, Sample, ServerFacts,
+    Summary, Witness, control, effects,
 };
 use firstflight_samples::{ClientKind, machine_facts, round_trips, version_number};
 
@@ -61,7 +62,7 @@ pub(super) fn record(
     }
     let host = server.target.host().to_owned();
     let cell = |(index, cell): (usize, &Cell)| RecordCell {
-        experiment: ELSEWHERE.to_owned(),
+        experiment: REMOTE_EXPERIMENT.to_owned(),
         client: ClientKind::Firstflight.name().to_owned(),
         server: host.clone(),
         workload: cell.requested.workload.name().to_owned(),
@@ -104,7 +105,7 @@ pub(super) fn record(
             ..ProfileFacts::default()
         }],
         experiments: vec![Experiment {
-            name: ELSEWHERE.to_owned(),
+            name: REMOTE_EXPERIMENT.to_owned(),
             title: format!("a GET of {}", config.url),
         }],
         effects: effects(&cells_with_figures, &samples, config.seed),
@@ -122,13 +123,14 @@ fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Summary> {
     let of = |value: fn(&Sample) -> Option<f64>| good.iter().filter_map(move |s| value(s));
     Some(Summary {
         samples: good.len(),
-        setup: figures(of(|sample| sample.setup_ms)),
-        first_byte: figures(of(|sample| sample.time_ms))?,
-        total: figures(of(|sample| sample.total_ms)),
-        wire_p50_ms: figures(of(|sample| sample.wire_ms)).map(|wire| wire.p50_ms),
-        wire_total_p50_ms: figures(of(|sample| sample.wire_total_ms)).map(|wire| wire.p50_ms),
-        round_trips: usual(good.iter().map(|sample| sample.round_trips)),
-        total_round_trips: usual(good.iter().map(|sample| sample.total_round_trips)),
+        setup: Figures::from_values(of(|sample| sample.setup_ms)),
+        first_byte: Figures::from_values(of(|sample| sample.time_ms))?,
+        total: Figures::from_values(of(|sample| sample.total_ms)),
+        wire_p50_ms: Figures::from_values(of(|sample| sample.wire_ms)).map(|wire| wire.p50_ms),
+        wire_total_p50_ms: Figures::from_values(of(|sample| sample.wire_total_ms))
+            .map(|wire| wire.p50_ms),
+        round_trips: consensus(good.iter().map(|sample| sample.round_trips)),
+        total_round_trips: consensus(good.iter().map(|sample| sample.total_round_trips)),
         residual: None,
     })
 }

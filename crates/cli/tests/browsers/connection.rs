@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use firstflight_packets::{EarlyData, FlowFacts, Kind, NamedGroup, TlsFacts};
+use firstflight_packets::{EarlyData, FlowFacts, HandshakeKind, NamedGroup, TlsFacts};
 
 use crate::server::{NAME_LENGTH, NAME_PREFIX, RecordedConnection, Request};
 
@@ -38,7 +38,7 @@ impl Connection {
     }
 
     pub(crate) fn early_data(&self) -> EarlyDataOutcome {
-        match self.tls().map(|tls| tls.early.verdict) {
+        match self.tls().map(|tls| tls.early.outcome) {
             Some(EarlyData::Accepted) => EarlyDataOutcome::Accepted,
             Some(EarlyData::Refused) => EarlyDataOutcome::Refused,
             Some(EarlyData::NotOffered) | None => EarlyDataOutcome::None,
@@ -52,7 +52,7 @@ impl Connection {
     }
 
     pub(crate) fn resumed(&self) -> bool {
-        self.tls().is_some_and(|tls| tls.kind == Some(Kind::Resumed))
+        self.tls().is_some_and(|tls| tls.kind == Some(HandshakeKind::Resumed))
     }
 
     pub(crate) fn group(&self) -> Option<NamedGroup> {

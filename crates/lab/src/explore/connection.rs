@@ -122,7 +122,7 @@ impl ObservedConnection {
             setup_ms: facts.setup_done.map(ms),
             first_byte_ms: first_byte.map(ms),
             dropped: facts.transport.dropped(),
-            sent_again: facts.transport.sent_again(),
+            sent_again: facts.transport.retransmissions(),
         }
     }
 }

@@ -213,7 +213,7 @@ fn is_conclusive(facts: &FlowFacts) -> bool {
 }
 
 fn endpoints(packet: &CapturedPacket) -> Option<Endpoints> {
-    let (client, server) = wire_packet(packet).ends()?;
+    let (client, server) = wire_packet(packet).endpoints()?;
     Some((client, server, packet.frame.get(PROTOCOL) == Some(&UDP)))
 }
 

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use firstflight_browser::Installed;
-use firstflight_report::statistics::{self, paired_difference_of_medians};
+use firstflight_report::statistics::{consensus, paired_difference_of_medians};
 use firstflight_report::{
-    BrowserTimings, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary, figures,
-    usual,
+    BrowserTimings, Figures, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary,
 };
 
 use super::judge::{browser_tls, browser_total};
@@ -52,10 +51,10 @@ pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
 
 fn summary(page: VisitPage, good: &[&Visit]) -> Option<VisitSummary> {
     let browser = |value: &dyn Fn(&BrowserTimings) -> Option<f64>| {
-        figures(good.iter().filter_map(|visit| value(visit.browser.as_ref()?)))
+        Figures::from_values(good.iter().filter_map(|visit| value(visit.browser.as_ref()?)))
     };
     let wire = |value: fn(&VisitPackets) -> Option<f64>| {
-        figures(good.iter().filter_map(|visit| value(visit.wire.as_ref()?)))
+        Figures::from_values(good.iter().filter_map(|visit| value(visit.wire.as_ref()?)))
     };
     let trips = good.iter().map(|visit| visit.wire.as_ref()?.round_trips);
     Some(VisitSummary {
@@ -67,7 +66,7 @@ fn summary(page: VisitPage, good: &[&Visit]) -> Option<VisitSummary> {
         wire_total: wire(|packets| packets.last_byte_ms),
         load: browser(&|times| times.load_event_ms),
         largest_paint: browser(&|times| times.largest_paint_ms),
-        round_trips: usual(trips),
+        round_trips: consensus(trips),
     })
 }
 
@@ -101,18 +100,14 @@ pub(crate) fn effects(
                 what: what.to_owned(),
                 from,
                 to,
-                total_ms: interval(total),
-                total_rtt: interval(total.scaled(1.0 / plan.networks[a.network].rtt_ms())),
-                load_ms: load.flatten().map(interval),
+                total_ms: total,
+                total_rtt: total.scaled(1.0 / plan.networks[a.network].rtt_ms()),
+                load_ms: load.flatten(),
                 significant: total.excludes_zero(),
             });
         }
     }
     effects
-}
-
-fn interval(of: statistics::Interval) -> Interval {
-    Interval { low: of.low, estimate: of.estimate, high: of.high }
 }
 
 /// The difference of the medians, paired by rounds, in which both cells were visited close
@@ -123,7 +118,7 @@ fn difference(
     visits: &[Visit],
     value: &dyn Fn(&BrowserTimings) -> Option<f64>,
     seed: u64,
-) -> Option<statistics::Interval> {
+) -> Option<Interval> {
     let mut blocks: HashMap<usize, (Vec<f64>, Vec<f64>)> = HashMap::new();
     for visit in visits.iter().filter(|visit| visit.fault.is_none()) {
         let Some(time) = visit.browser.as_ref().and_then(value) else { continue };

@@ -108,7 +108,7 @@ pub(crate) fn observe(
 }
 
 fn accepted_early_data(facts: &FlowFacts) -> bool {
-    facts.tls.as_ref().is_some_and(|tls| tls.early.verdict == EarlyData::Accepted)
+    facts.tls.as_ref().is_some_and(|tls| tls.early.outcome == EarlyData::Accepted)
 }
 
 /// Describes the page's connection.

@@ -1,25 +1,25 @@
-//! What a connection was, in the terms of the lab's cells.
+//! Labels: what kind of connection it was, by its packets.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::{EarlyData, FastOpen, FlowFacts, Kind, TlsVersion, TransportFacts, Unknown};
+use super::{EarlyData, FastOpen, FlowFacts, HandshakeKind, TlsVersion, TransportFacts, Unknown};
 
 impl FlowFacts {
-    /// The connection's label, from its packets alone.
+    /// The connection's label, determined from its packets alone.
     ///
     /// # Errors
-    /// Says what is missing when the packets and secrets do not decide it.
+    /// Returns what is missing if the packets and secrets do not determine the label.
     pub fn label(&self) -> Result<Label, Unlabelled> {
         let tls = self.tls.as_ref().ok_or(Unlabelled::NotTls)?;
         let version = tls.version.ok_or(Unlabelled::NoServerHello)?;
-        let kind = match (tls.early.verdict, tls.kind) {
+        let kind = match (tls.early.outcome, tls.kind) {
             (EarlyData::Unknown(why), _) => return Err(Unlabelled::EarlyData(why)),
             (EarlyData::Accepted, _) => LabelKind::EarlyAccepted,
             (EarlyData::Refused, _) => LabelKind::EarlyRefused,
-            (EarlyData::NotOffered, Some(Kind::Full)) => LabelKind::Full,
-            (EarlyData::NotOffered, Some(Kind::Resumed)) => LabelKind::Resumed,
+            (EarlyData::NotOffered, Some(HandshakeKind::Full)) => LabelKind::Full,
+            (EarlyData::NotOffered, Some(HandshakeKind::Resumed)) => LabelKind::Resumed,
             (EarlyData::NotOffered, None) => return Err(Unlabelled::Unfinished),
         };
         let transport = match &self.transport {
@@ -30,14 +30,14 @@ impl FlowFacts {
     }
 }
 
-/// What a connection was, in the terms of the lab's cells.
+/// What kind of connection it was: full, resumed, with early data accepted or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Label {
     /// The negotiated version.
     pub version: TlsVersion,
-    /// The handshake's kind, with what became of early data.
+    /// The kind of handshake, and whether early data was accepted.
     pub kind: LabelKind,
-    /// What carried it.
+    /// The transport below TLS.
     pub transport: LabelTransport,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// What carried a connection.
+/// The transport of a labelled connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelTransport {
@@ -69,13 +69,13 @@ pub enum LabelTransport {
     Quic,
 }
 
-/// The kinds that the lab tells apart.
+/// The kinds of connections that are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelKind {
     /// A full handshake without early data.
     Full,
-    /// A resumed one without early data.
+    /// A resumed handshake without early data.
     Resumed,
     /// Early data sent and accepted.
     EarlyAccepted,
@@ -92,10 +92,10 @@ pub enum Unlabelled {
     /// No ServerHello with a known version was seen.
     #[error("no ServerHello was seen; check that the server accepts the client's version")]
     NoServerHello,
-    /// The handshake ended before its kind showed.
+    /// The handshake ended before its kind was known.
     #[error("the handshake ended too early to be labelled; see how the connection closed")]
     Unfinished,
-    /// Early data was sent and its fate is not known.
+    /// Early data was sent, and it is not known whether it was accepted.
     #[error("whether the early data was accepted is unknown: {0}")]
     EarlyData(Unknown),
 }

@@ -1,4 +1,4 @@
-//! What was seen of TLS.
+//! The facts of the TLS handshake.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::Unknown;
 
-/// What was seen of TLS.
+/// The facts of the TLS handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TlsFacts {
     /// The version that the ServerHello chose; `None` before there is one.
@@ -20,31 +20,31 @@ pub struct TlsFacts {
     pub server_name: Option<String>,
     /// The protocols that the client offers (RFC 7301).
     pub alpn_offered: Vec<String>,
-    /// The protocol that the server chose, where it was in clear or could be decrypted.
+    /// The protocol that the server chose, if it was in the clear or could be decrypted.
     pub alpn: Option<String>,
-    /// Full or resumed; `None` while the packets leave it open.
-    pub kind: Option<Kind>,
+    /// Full or resumed; `None` if the packets do not show it.
+    pub kind: Option<HandshakeKind>,
     /// The groups for which the first ClientHello has key shares (RFC 8446 section 4.2.8).
     pub key_shares_offered: Vec<NamedGroup>,
     /// The group of the key exchange: of the ServerHello's key share, before TLS 1.3 of the
     /// ServerKeyExchange (RFC 8422 section 5.4). `None` where there was none, as in resumption
     /// before TLS 1.3.
     pub group: Option<NamedGroup>,
-    /// The server's certificate message, where it was in clear or could be decrypted.
+    /// The server's Certificate message, if it was in the clear or could be decrypted.
     pub certificate: Option<CertificateFacts>,
-    /// The number of the scheme with which the server signed (RFC 8446 section 4.2.3), from
-    /// TLS 1.2 on and where it was in clear or could be decrypted.
+    /// The scheme of the server's signature (RFC 8446 section 4.2.3), since TLS 1.2, if it was in
+    /// the clear or could be decrypted.
     pub signature_scheme: Option<u16>,
     /// HelloRetryRequests seen (RFC 8446 section 4.1.4): none or one.
     pub hello_retry_requests: u32,
     /// Early data.
     pub early: EarlyFacts,
-    /// Whether the client's Finished was seen: an attacker who replays a flight cannot send it.
-    /// `None` where secrets are lacking.
+    /// Whether the client's Finished was seen, which an attacker who replays a flight cannot send.
+    /// `None` if secrets are missing.
     pub client_finished: Option<bool>,
 }
 
-/// TLS versions by the number in the ServerHello.
+/// A TLS version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum TlsVersion {
     /// TLS 1.0, RFC 2246.
@@ -62,7 +62,7 @@ pub enum TlsVersion {
 }
 
 impl TlsVersion {
-    /// The version with this number on the wire; `None` for SSL 3.0 and unknown ones.
+    /// The version with this number on the wire. Returns `None` for SSL 3.0 and unknown numbers.
     pub fn from_wire(number: u16) -> Option<Self> {
         match number {
             0x0301 => Some(Self::Tls10),
@@ -85,10 +85,10 @@ impl fmt::Display for TlsVersion {
     }
 }
 
-/// How the handshake authenticated.
+/// How the server was authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum HandshakeKind {
     /// With the server's certificate.
     Full,
     /// From an earlier session: in TLS 1.3 the ServerHello has `pre_shared_key`, before that the
@@ -96,8 +96,8 @@ pub enum Kind {
     Resumed,
 }
 
-/// A group for the key exchange, by its number (RFC 8446 section 4.2.7). It is written as its
-/// name, or as hex where it has none here.
+/// A group of the key exchange by its number (RFC 8446 section 4.2.7). Displayed as its name, or as
+/// a hexadecimal number if the name is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamedGroup(pub u16);
 
@@ -136,7 +136,7 @@ impl Serialize for NamedGroup {
     }
 }
 
-/// What the server's Certificate message weighs (RFC 8446 section 4.4.2).
+/// The size of the server's Certificate message (RFC 8446 section 4.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CertificateFacts {
     /// The message's length on the wire without its header, in bytes.
@@ -145,32 +145,33 @@ pub struct CertificateFacts {
     pub certificates: Option<u32>,
 }
 
-/// Early data on the wire and what became of it (RFC 8446 section 4.2.10).
+/// Early data on the wire, and whether it was accepted (RFC 8446 section 4.2.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct EarlyFacts {
-    /// What became of it.
-    pub verdict: EarlyData,
+    /// Whether it was accepted.
+    #[serde(rename = "verdict")]
+    pub outcome: EarlyData,
     /// The first ClientHello has the `early_data` extension.
     pub extension: bool,
-    /// Early records seen: those that its secret opens, and those sent before the server's
-    /// first byte was delivered. Over QUIC: 0-RTT packets, opened or not.
+    /// Records of early data: those that the early secret decrypts, and those sent before the
+    /// server's first byte was delivered. Over QUIC: 0-RTT packets, decrypted or not.
     pub records: u32,
     /// Their length on the wire, record or packet headers included.
     pub wire_bytes: u64,
-    /// Their content's length; `None` unless `CLIENT_EARLY_TRAFFIC_SECRET` opened one. Over QUIC:
-    /// the bytes of STREAM frames, each counted once.
+    /// The length of their plaintext; `None` unless `CLIENT_EARLY_TRAFFIC_SECRET` decrypted one.
+    /// Over QUIC: the bytes of STREAM frames, each counted once.
     pub plain_bytes: Option<u64>,
 }
 
-/// What became of early data.
+/// Whether early data was sent and accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EarlyData {
-    /// None was sent: the extension, or records under it, are missing; over QUIC, 0-RTT packets.
+    /// None was sent: the extension or the records (over QUIC: 0-RTT packets) are missing.
     NotOffered,
     /// The EncryptedExtensions have `early_data`.
     Accepted,
-    /// The server answered without taking it.
+    /// The server responded without accepting it.
     Refused,
     /// The capture or the secrets do not tell.
     Unknown(Unknown),

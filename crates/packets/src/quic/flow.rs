@@ -1,4 +1,4 @@
-//! One QUIC connection: what is kept of its datagrams.
+//! A QUIC connection and its stored datagrams.
 
 use std::collections::BTreeSet;
 use std::mem::size_of;
@@ -8,15 +8,15 @@ use crate::facts::{QuicFacts, Traffic};
 use crate::packet::Udp;
 use crate::{Direction, Limits, Packet};
 
-/// A datagram as the tap saw it.
+/// A datagram as seen at the tap.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub(crate) direction: Direction,
     pub(crate) arrived: u64,
     pub(crate) delivered: Option<u64>,
-    /// The client's end, which migrates.
+    /// The client's endpoint, which may migrate.
     pub(crate) client: SocketAddr,
-    /// The UDP payload's length on the wire; more than `payload` holds if the capture cut it.
+    /// The UDP payload's length on the wire: more than `payload` if the capture truncated it.
     pub(crate) wire_len: u32,
     pub(crate) payload: Box<[u8]>,
 }
@@ -27,7 +27,7 @@ impl Datagram {
             direction: packet.direction,
             arrived: packet.arrived,
             delivered: packet.delivered,
-            client: udp.ends(packet.direction).0,
+            client: udp.endpoints(packet.direction).0,
             wire_len: udp.wire_len,
             payload: udp.payload.into(),
         }
@@ -42,33 +42,33 @@ impl Datagram {
     }
 }
 
-/// A connection while its datagrams come in.
+/// A connection while its datagrams arrive.
 #[derive(Debug)]
 pub(crate) struct QuicFlow {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) started: u64,
     pub(crate) ended: u64,
-    /// What does not need the secrets.
+    /// The facts that need no secrets.
     pub(crate) facts: QuicFacts,
     pub(crate) datagrams: Vec<Datagram>,
-    /// Datagrams that were not kept at all.
+    /// Datagrams that were not stored.
     pub(crate) left_out: u32,
-    /// When the first of them came.
-    pub(crate) blind_from: Option<u64>,
-    /// Bytes of memory that its datagrams take.
+    /// When the first of them arrived.
+    pub(crate) incomplete_since: Option<u64>,
+    /// Bytes of memory of the stored datagrams.
     pub(crate) memory: usize,
     kept: [usize; 2],
-    /// The connection IDs that lead to each side, by `Direction`.
+    /// The destination connection IDs of each direction, indexed by `Direction`.
     pub(crate) ids: [BTreeSet<Vec<u8>>; 2],
-    /// Whether anything but Version Negotiation and Retry came from the server.
-    pub(crate) answered: bool,
-    /// How many datagrams it had when it was last looked whether it is closed.
-    pub(crate) looked_at: usize,
+    /// Whether the server sent anything but Version Negotiation and Retry.
+    pub(crate) server_responded: bool,
+    /// The number of datagrams when the connection was last checked for a close.
+    pub(crate) checked_datagrams: usize,
 }
 
-/// Connection IDs of one side, at most. An endpoint is asked to store eight (RFC 9000 section
-/// 18.2 lets it choose).
+/// Connection IDs stored of one side, at most. Endpoints choose how many they accept (RFC 9000
+/// section 18.2); eight are common.
 const MAX_IDS: usize = 256;
 
 impl QuicFlow {
@@ -81,24 +81,22 @@ impl QuicFlow {
             facts: QuicFacts::default(),
             datagrams: Vec::new(),
             left_out: 0,
-            blind_from: None,
+            incomplete_since: None,
             memory: 0,
             kept: [0; 2],
             ids: [BTreeSet::new(), BTreeSet::new()],
-            answered: false,
-            looked_at: 0,
+            server_responded: false,
+            checked_datagrams: 0,
         }
     }
 
-    /// Notes a connection ID that leads to the side towards which `direction` points, and says
-    /// whether it is new.
-    pub(crate) fn learn(&mut self, direction: Direction, id: &[u8]) -> bool {
+    /// Adds a destination connection ID of packets in `direction`. Returns whether it is new.
+    pub(crate) fn add_connection_id(&mut self, direction: Direction, id: &[u8]) -> bool {
         let ids = &mut self.ids[direction as usize];
         !id.is_empty() && ids.len() < MAX_IDS && ids.insert(id.to_vec())
     }
 
-    /// Takes a datagram in whose frame was `frame_len` long; `room` is the memory that may yet be
-    /// used for it.
+    /// Adds a datagram whose frame was `frame_len` bytes long. `room` is the memory that is left.
     pub(crate) fn add(&mut self, datagram: Datagram, frame_len: u32, limits: &Limits, room: usize) {
         self.started = self.started.min(datagram.arrived);
         self.ended = self.ended.max(datagram.arrived);
@@ -121,7 +119,7 @@ impl QuicFlow {
             || memory > room
         {
             self.left_out += 1;
-            self.blind_from.get_or_insert(datagram.arrived);
+            self.incomplete_since.get_or_insert(datagram.arrived);
             return;
         }
         *kept += datagram.payload.len();

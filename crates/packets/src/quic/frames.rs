@@ -2,10 +2,10 @@
 
 use super::header::Input;
 
-/// A frame, as far as it is looked at.
+/// A frame, parsed as far as the analysis needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// So many bytes of it.
+    /// A run of PADDING frames of this length.
     Padding(usize),
     Ping,
     Ack {
@@ -33,12 +33,12 @@ pub(crate) enum Frame<'a> {
         code: u64,
         by_application: bool,
     },
-    /// Any other, by its type.
+    /// Any other frame, by its type.
     Other(u64),
 }
 
 impl Frame<'_> {
-    /// Whether a packet with such frames alone only probes a path (RFC 9000 section 9.1).
+    /// Whether it is a probing frame (RFC 9000 section 9.1).
     pub(crate) fn is_probing(&self) -> bool {
         matches!(self, Self::Padding(_) | Self::Path(_) | Self::NewConnectionId { .. })
     }
@@ -46,10 +46,10 @@ impl Frame<'_> {
 
 pub(crate) const PING: u64 = 0x01;
 pub(crate) const NEW_CONNECTION_ID: u64 = 0x18;
-/// Of draft-ietf-quic-ack-frequency, as quinn's probes have it.
+/// From draft-ietf-quic-ack-frequency; quinn sends it in probes.
 pub(crate) const IMMEDIATE_ACK: u64 = 0x1f;
 
-/// The frames of a packet, up to the first that cannot be read.
+/// The frames of a packet, up to the first malformed or unknown one.
 pub(crate) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     let mut input = Input(bytes);
     std::iter::from_fn(move || {
@@ -115,7 +115,8 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
     })
 }
 
-/// How many numbers a frame has that is made of nothing else; `None` if it is not known.
+/// The number of fields of a frame that consists of variable-length integers only. Returns `None`
+/// if the type is unknown.
 fn fields(kind: u64) -> Option<usize> {
     Some(match kind {
         // HANDSHAKE_DONE.
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc9000_19_frames_are_read_one_behind_the_other() {
+    fn rfc9000_19_frames_are_parsed_in_sequence() {
         let bytes = [
             &[0, 0, 0, 1][..],
             &[2, 9, 0, 1, 3, 2, 2],
@@ -190,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_frames_up_to_somewhere(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(frames(&bytes).count() <= bytes.len());
         }
     }

@@ -1,8 +1,10 @@
-//! Packet headers, as far as they are not protected, and the packets of a datagram.
+//! Packet headers as far as they are not protected, the packets in a datagram, and the differences
+//! between the versions of QUIC.
 
-use super::version::{LongType, Version};
+use crate::event::PacketKind;
+use crate::tls::decrypt::{Aead, Cipher};
 
-/// Reads what QUIC is made of; `None` where the bytes end too soon.
+/// Parses the basic types of QUIC. Methods return `None` if the input is too short.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
@@ -33,7 +35,7 @@ impl<'a> Input<'a> {
         Some(value & (u64::MAX >> (64 - (8 * bytes.len() as u32 - 2))))
     }
 
-    /// Bytes behind their length.
+    /// A length and that many bytes.
     pub(crate) fn varint_vec(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.varint()?).ok()?;
         self.take(len)
@@ -45,19 +47,19 @@ impl<'a> Input<'a> {
     }
 }
 
-/// What holds for the long headers of all versions (RFC 8999 section 5.1).
+/// The part of a long header that all versions share (RFC 8999 section 5.1).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Long<'a> {
+pub(crate) struct LongHeader<'a> {
     pub(crate) first: u8,
     pub(crate) version: u32,
     pub(crate) destination: &'a [u8],
     pub(crate) source: &'a [u8],
-    /// What comes behind.
+    /// The bytes after it.
     rest: &'a [u8],
 }
 
-impl<'a> Long<'a> {
-    /// Reads a long header; `None` for a short one, and for what is none.
+impl<'a> LongHeader<'a> {
+    /// Parses a long header. Returns `None` for a short header or malformed bytes.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut input = Input(bytes);
         let first = input.u8().filter(|first| is_long(*first))?;
@@ -67,7 +69,7 @@ impl<'a> Long<'a> {
         Some(Self { first, version, destination, source, rest: input.0 })
     }
 
-    /// What kind of packet it is, if the version is one that is read.
+    /// The type of the packet. Returns `None` if the version is not supported.
     pub(crate) fn long_type(&self) -> Option<LongType> {
         Some(Version::from_wire(self.version)?.long_type(self.first))
     }
@@ -77,29 +79,9 @@ pub(crate) fn is_long(first: u8) -> bool {
     first & 0x80 != 0
 }
 
-/// A kind of packet that is protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Initial,
-    ZeroRtt,
-    Handshake,
-    OneRtt,
-}
-
-impl Kind {
-    /// Which packets count their numbers together (RFC 9000 section 12.3).
-    pub(crate) fn space(self) -> usize {
-        match self {
-            Self::Initial => 0,
-            Self::Handshake => 1,
-            Self::ZeroRtt | Self::OneRtt => 2,
-        }
-    }
-}
-
-/// A packet in a datagram.
+/// One of the packets that are coalesced in a datagram (RFC 9000 section 12.2).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Part<'a> {
+pub(crate) enum CoalescedPacket<'a> {
     VersionNegotiation,
     Retry {
         version: Version,
@@ -107,44 +89,44 @@ pub(crate) enum Part<'a> {
         bytes: &'a [u8],
     },
     Protected(Protected<'a>),
-    /// Of a version that is not read, or malformed.
+    /// A packet of an unsupported version, or a malformed one.
     Other {
         len: usize,
     },
 }
 
-/// A packet before its protection is taken off.
+/// A packet with its protection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protected<'a> {
-    pub(crate) kind: Kind,
-    /// Of a long header.
+    pub(crate) kind: PacketKind,
+    /// The version; `None` for a short header.
     pub(crate) version: Option<Version>,
     pub(crate) destination: &'a [u8],
     pub(crate) token: &'a [u8],
-    /// From its first byte to its last.
+    /// The whole packet.
     pub(crate) bytes: &'a [u8],
-    /// Where its packet number starts; 0 in a short header, which does not say it.
+    /// Where its packet number starts; 0 for a short header, which does not show it.
     pub(crate) number_at: usize,
 }
 
-/// The packets in a datagram, one behind the other (RFC 9000 section 12.2).
-pub(crate) fn parts(datagram: &[u8]) -> impl Iterator<Item = Part<'_>> {
+/// The packets that are coalesced in a datagram (RFC 9000 section 12.2).
+pub(crate) fn coalesced_packets(datagram: &[u8]) -> impl Iterator<Item = CoalescedPacket<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
         let first = *rest.first()?;
         let taken = std::mem::take(&mut rest);
         if is_long(first) {
             let len = taken.len();
-            let (part, behind) = long(taken).unwrap_or((Part::Other { len }, &[]));
+            let (part, behind) = long(taken).unwrap_or((CoalescedPacket::Other { len }, &[]));
             rest = behind;
             return Some(part);
         }
-        // Some senders pad a datagram behind its packets.
+        // Some senders pad a datagram after its packets.
         if taken.iter().all(|byte| *byte == 0) {
             return None;
         }
-        Some(Part::Protected(Protected {
-            kind: Kind::OneRtt,
+        Some(CoalescedPacket::Protected(Protected {
+            kind: PacketKind::OneRtt,
             version: None,
             destination: &[],
             token: &[],
@@ -154,23 +136,23 @@ pub(crate) fn parts(datagram: &[u8]) -> impl Iterator<Item = Part<'_>> {
     })
 }
 
-fn long(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
-    let header = Long::read(bytes)?;
+fn long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
+    let header = LongHeader::read(bytes)?;
     if header.version == 0 {
-        return Some((Part::VersionNegotiation, &[]));
+        return Some((CoalescedPacket::VersionNegotiation, &[]));
     }
     let version = Version::from_wire(header.version)?;
     let mut input = Input(header.rest);
     let kind = match version.long_type(header.first) {
-        LongType::Initial => Kind::Initial,
-        LongType::ZeroRtt => Kind::ZeroRtt,
-        LongType::Handshake => Kind::Handshake,
+        LongType::Initial => PacketKind::Initial,
+        LongType::ZeroRtt => PacketKind::ZeroRtt,
+        LongType::Handshake => PacketKind::Handshake,
         LongType::Retry => {
             let token = header.rest.split_last_chunk::<16>()?.0;
-            return Some((Part::Retry { version, token, bytes }, &[]));
+            return Some((CoalescedPacket::Retry { version, token, bytes }, &[]));
         }
     };
-    let token = if kind == Kind::Initial { input.varint_vec()? } else { &[] };
+    let token = if kind == PacketKind::Initial { input.varint_vec()? } else { &[] };
     let len = usize::try_from(input.varint()?).ok()?;
     let number_at = bytes.len() - input.0.len();
     let (packet, behind) = bytes.split_at_checked(number_at.checked_add(len)?)?;
@@ -182,7 +164,113 @@ fn long(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
         bytes: packet,
         number_at,
     };
-    Some((Part::Protected(part), behind))
+    Some((CoalescedPacket::Protected(part), behind))
+}
+
+/// A supported version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Version {
+    /// RFC 9000.
+    One,
+    /// RFC 9369.
+    Two,
+}
+
+impl Version {
+    pub(crate) const ALL: [Self; 2] = [Self::One, Self::Two];
+
+    pub(crate) fn from_wire(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| version.number() == number)
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::Two => 0x6b33_43cf,
+        }
+    }
+
+    /// The salt of the Initial secrets (RFC 9001 section 5.2, RFC 9369 section 3.3.1).
+    pub(crate) fn initial_salt(self) -> [u8; 20] {
+        match self {
+            Self::One => [
+                0x38, 0x76, 0x2c, 0xf7, 0xf5, 0x59, 0x34, 0xb3, 0x4d, 0x17, 0x9a, 0xe6, 0xa4, 0xc8,
+                0x0c, 0xad, 0xcc, 0xbb, 0x7f, 0x0a,
+            ],
+            Self::Two => [
+                0x0d, 0xed, 0xe3, 0xde, 0xf7, 0x00, 0xa6, 0xdb, 0x81, 0x93, 0x81, 0xbe, 0x6e, 0x26,
+                0x9d, 0xcb, 0xf9, 0xbd, 0x2e, 0xd9,
+            ],
+        }
+    }
+
+    /// The labels of key, IV, header protection and key update (RFC 9001 sections 5.1 and 6.1).
+    pub(crate) fn labels(self) -> Labels {
+        match self {
+            Self::One => {
+                Labels { key: "quic key", iv: "quic iv", hp: "quic hp", update: "quic ku" }
+            }
+            Self::Two => {
+                Labels { key: "quicv2 key", iv: "quicv2 iv", hp: "quicv2 hp", update: "quicv2 ku" }
+            }
+        }
+    }
+
+    /// The type of a long header by the two bits of its first byte (RFC 9000 section 17.2, RFC
+    /// 9369 section 3.2).
+    pub(crate) fn long_type(self, first: u8) -> LongType {
+        let bits = (first >> 4) & 3;
+        match (self, bits) {
+            (Self::One, 0) | (Self::Two, 1) => LongType::Initial,
+            (Self::One, 1) | (Self::Two, 2) => LongType::ZeroRtt,
+            (Self::One, 2) | (Self::Two, 3) => LongType::Handshake,
+            _ => LongType::Retry,
+        }
+    }
+
+    /// Whether a Retry packet's integrity tag matches the client's first connection ID (RFC 9001
+    /// section 5.8). Only who has seen the Initial packet can compute it.
+    pub(crate) fn retry_is_good(self, original: &[u8], packet: &[u8]) -> bool {
+        let (key, nonce) = match self {
+            Self::One => (
+                0xbe0c_690b_9f66_575a_1d76_6b54_e368_c84e_u128,
+                0x4615_99d3_5d63_2bf2_2398_25bb_u128,
+            ),
+            Self::Two => (
+                0x8fb4_b01b_56ac_48e2_60fb_cbce_ad7c_cc92_u128,
+                0xd869_69bc_2d7c_6d99_90ef_b04a_u128,
+            ),
+        };
+        let Some((covered, tag)) = packet.split_last_chunk::<16>() else {
+            return false;
+        };
+        let mut nonce_bytes = [0; 12];
+        nonce_bytes.copy_from_slice(&nonce.to_be_bytes()[4..]);
+        let mut pseudo = Vec::with_capacity(1 + original.len() + covered.len());
+        pseudo.push(original.len() as u8);
+        pseudo.extend_from_slice(original);
+        pseudo.extend_from_slice(covered);
+        Aead::new(Cipher::Aes128Gcm, &key.to_be_bytes())
+            .and_then(|aead| aead.open(&nonce_bytes, &pseudo, &mut tag.to_vec()))
+            .is_some()
+    }
+}
+
+/// The labels of a version's keys.
+pub(crate) struct Labels {
+    pub(crate) key: &'static str,
+    pub(crate) iv: &'static str,
+    pub(crate) hp: &'static str,
+    pub(crate) update: &'static str,
+}
+
+/// The type of a packet with a long header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LongType {
+    Initial,
+    ZeroRtt,
+    Handshake,
+    Retry,
 }
 
 #[cfg(test)]
@@ -211,20 +299,26 @@ mod tests {
         let handshake = [0xe0, 0, 0, 0, 1, 1, 7, 0, 2, 4, 5];
         datagram.extend(handshake);
         datagram.extend([0x40, 7, 1, 2, 3]);
-        let found: Vec<_> = parts(&datagram)
+        let found: Vec<_> = coalesced_packets(&datagram)
             .map(|part| match part {
-                Part::Protected(packet) => {
+                CoalescedPacket::Protected(packet) => {
                     (packet.kind, packet.token.len(), packet.bytes.len(), packet.number_at)
                 }
                 other => panic!("{other:?}"),
             })
             .collect();
-        let expected =
-            [(Kind::Initial, 1, 16, 13), (Kind::Handshake, 0, 11, 9), (Kind::OneRtt, 0, 5, 0)];
+        let expected = [
+            (PacketKind::Initial, 1, 16, 13),
+            (PacketKind::Handshake, 0, 11, 9),
+            (PacketKind::OneRtt, 0, 5, 0),
+        ];
         assert_eq!(found, expected);
         let mut padded = handshake.to_vec();
         padded.extend([0; 20]);
-        assert_eq!(parts(&padded).count(), 1);
-        assert!(matches!(parts(&datagram[..12]).next(), Some(Part::Other { len: 12 })));
+        assert_eq!(coalesced_packets(&padded).count(), 1);
+        assert!(matches!(
+            coalesced_packets(&datagram[..12]).next(),
+            Some(CoalescedPacket::Other { len: 12 })
+        ));
     }
 }

@@ -1,26 +1,24 @@
-//! QUIC connections (RFC 9000, RFC 9001, RFC 9369) as a tap in the middle sees them.
+//! QUIC connections (RFC 9000, RFC 9001, RFC 9369) as a tap in the middle of the path sees them.
 //!
-//! Datagrams are kept as they are until a connection is judged. Then they are opened level by
-//! level, since the keys of each are found in the messages of the one before it.
+//! Datagrams are kept unchanged until a connection is analyzed. Then they are decrypted one
+//! encryption level after the other, because the handshake messages of a level select the keys of
+//! the next.
 
-mod causes;
+mod analysis;
 mod connections;
-mod crypto;
-mod facts;
+mod counts;
+mod decryption;
 mod flow;
 mod frames;
+mod handshake;
 mod header;
-mod http3;
-mod judge;
-mod keys;
-mod opening;
-mod pieces;
 mod protection;
 mod response;
-mod tally;
+mod round_trips;
 mod trace;
-mod turns;
-mod version;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use connections::Connections;
-pub(crate) use header::Long;
+pub(crate) use header::LongHeader;

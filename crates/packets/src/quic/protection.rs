@@ -1,4 +1,4 @@
-//! Takes packet protection off (RFC 9001 section 5).
+//! Removes packet protection (RFC 9001 section 5).
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256};
@@ -7,11 +7,11 @@ use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use hkdf::Hkdf;
 use sha2::Sha256;
 
-use super::version::Version;
+use super::header::{Protected, Version};
 use crate::Direction;
-use crate::decrypt::{Aead, Cipher, Suite, expand_label};
+use crate::tls::decrypt::{Aead, Cipher, Suite, expand_label};
 
-/// A packet whose protection is off.
+/// A packet without its protection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unprotected {
     pub(crate) number: u64,
@@ -25,20 +25,20 @@ pub(crate) struct PacketKeys {
     pub(crate) version: Version,
     suite: Suite,
     secret: Vec<u8>,
-    aead: Aead,
-    iv: [u8; 12],
-    mask: MaskKey,
+    pub(super) aead: Aead,
+    pub(super) iv: [u8; 12],
+    pub(super) mask: HeaderProtectionKey,
 }
 
-/// The key of header protection, which updates leave as it is (RFC 9001 section 6).
+/// The key of header protection, which key updates do not change (RFC 9001 section 6).
 #[derive(Clone)]
-enum MaskKey {
+pub(super) enum HeaderProtectionKey {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
     ChaCha20([u8; 32]),
 }
 
-impl MaskKey {
+impl HeaderProtectionKey {
     fn new(suite: Suite, key: &[u8]) -> Option<Self> {
         Some(match suite {
             Suite::Aes128GcmSha256 => Self::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
@@ -48,7 +48,7 @@ impl MaskKey {
     }
 
     /// RFC 9001 sections 5.4.3 and 5.4.4.
-    fn mask(&self, sample: &[u8; 16]) -> [u8; 5] {
+    pub(super) fn mask(&self, sample: &[u8; 16]) -> [u8; 5] {
         let mut mask = [0; 5];
         match self {
             Self::Aes128(aes) => {
@@ -75,14 +75,19 @@ impl MaskKey {
 }
 
 impl PacketKeys {
-    /// `None` if the secret has not the length of the suite's hash.
+    /// Returns `None` if the secret does not have the length of the suite's hash.
     pub(crate) fn new(version: Version, suite: Suite, secret: &[u8]) -> Option<Self> {
         let len = suite.cipher().key_len();
         let mask = expand_label(suite, secret, version.labels().hp, len);
-        Self::with_mask(version, suite, secret, MaskKey::new(suite, &mask)?)
+        Self::with_mask(version, suite, secret, HeaderProtectionKey::new(suite, &mask)?)
     }
 
-    fn with_mask(version: Version, suite: Suite, secret: &[u8], mask: MaskKey) -> Option<Self> {
+    fn with_mask(
+        version: Version,
+        suite: Suite,
+        secret: &[u8],
+        mask: HeaderProtectionKey,
+    ) -> Option<Self> {
         if secret.len() != suite.secret_len() {
             return None;
         }
@@ -93,8 +98,8 @@ impl PacketKeys {
         Some(Self { version, suite, secret: secret.to_vec(), aead, iv, mask })
     }
 
-    /// The keys of Initial packets that are sent in `direction`, from the connection ID to which
-    /// the client sent its first one (RFC 9001 section 5.2).
+    /// The keys of Initial packets in `direction`, derived from the destination connection ID of
+    /// the client's first one (RFC 9001 section 5.2).
     pub(crate) fn initial(version: Version, id: &[u8], direction: Direction) -> Option<Self> {
         let suite = Suite::Aes128GcmSha256;
         let (secret, _) = Hkdf::<Sha256>::extract(Some(&version.initial_salt()), id);
@@ -112,15 +117,15 @@ impl PacketKeys {
         Self::with_mask(self.version, self.suite, &secret, self.mask.clone())
     }
 
-    /// The key phase of a packet with a short header whose number starts at `number_at`, were it
-    /// under these keys.
+    /// The key phase bit of a packet with a short header whose number starts at `number_at`, if it
+    /// is protected by these keys.
     pub(crate) fn key_phase(&self, packet: &[u8], number_at: usize) -> Option<bool> {
         let mask = self.mask_of(packet, number_at)?;
         Some((packet.first()? ^ (mask[0] & 0x1f)) & 0x04 != 0)
     }
 
-    /// Opens a packet; `largest` is the largest number of its space so far. `None` if it is not
-    /// under these keys.
+    /// Decrypts a packet. `largest` is the largest number of its space so far. Returns `None` if it
+    /// is not protected by these keys.
     pub(crate) fn open(
         &self,
         packet: &[u8],
@@ -149,13 +154,13 @@ impl PacketKeys {
         Some(Unprotected { number, key_phase: first & 0x04 != 0, frames })
     }
 
-    /// The mask by the sample four bytes behind the number's start (RFC 9001 section 5.4.2).
+    /// The mask from the sample four bytes after the start of the number (RFC 9001 section 5.4.2).
     fn mask_of(&self, packet: &[u8], number_at: usize) -> Option<[u8; 5]> {
         Some(self.mask.mask(packet.get(number_at + 4..)?.first_chunk()?))
     }
 }
 
-/// The number of which `truncated` is the end, `bits` long (RFC 9000 appendix A.3).
+/// The packet number whose lowest `bits` bits are `truncated` (RFC 9000 appendix A.3).
 fn packet_number(largest: Option<u64>, truncated: u64, bits: u32) -> u64 {
     const MAX_PACKET_NUMBER: u64 = 1 << 62;
     let expected = largest.map_or(0, |largest| largest + 1);
@@ -170,10 +175,228 @@ fn packet_number(largest: Option<u64>, truncated: u64, bits: u32) -> u64 {
     }
 }
 
-#[cfg(test)]
-#[path = "protection_tests.rs"]
-mod tests;
+/// Candidate keys of one kind of packets with long headers.
+pub(crate) struct LongHeaderKeys {
+    pub(crate) candidates: Vec<PacketKeys>,
+    /// Whether packets may use different ones of them.
+    pub(crate) multiple: bool,
+}
+
+impl LongHeaderKeys {
+    pub(crate) fn new<'s>(suites: &[Suite], secrets: impl Iterator<Item = &'s [u8]>) -> Self {
+        Self { candidates: candidates(suites, secrets), multiple: false }
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        packet: &Protected<'_>,
+        largest: Option<u64>,
+    ) -> Option<Unprotected> {
+        let (fits, opened) = self
+            .candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, keys)| Some(keys.version) == packet.version)
+            .find_map(|(fits, keys)| {
+                Some((fits, keys.open(packet.bytes, packet.number_at, largest)?))
+            })?;
+        if !self.multiple {
+            self.candidates.swap(0, fits);
+            self.candidates.truncate(1);
+        }
+        Some(opened)
+    }
+}
+
+/// The keys of packets with short headers, over key updates.
+pub(crate) struct ShortHeaderKeys {
+    pub(crate) candidates: Vec<PacketKeys>,
+    /// The keys of the previous key phase.
+    previous: Option<PacketKeys>,
+    phase: bool,
+    pub(crate) updates: u32,
+}
+
+impl ShortHeaderKeys {
+    pub(crate) fn new<'s>(suites: &[Suite], secrets: impl Iterator<Item = &'s [u8]>) -> Self {
+        let candidates = candidates(suites, secrets);
+        Self { candidates, previous: None, phase: false, updates: 0 }
+    }
+
+    /// Decrypts a packet whose connection ID has one of `lengths`, and moves that length to the
+    /// front.
+    pub(crate) fn open(
+        &mut self,
+        packet: &[u8],
+        lengths: &mut [usize],
+        largest: Option<u64>,
+    ) -> Option<Unprotected> {
+        let (at, opened) = (0..lengths.len()).find_map(|at| {
+            (0..self.candidates.len())
+                .find_map(|fits| Some((at, self.try_one(fits, packet, 1 + lengths[at], largest)?)))
+        })?;
+        lengths[..=at].rotate_right(1);
+        Some(opened)
+    }
+
+    /// RFC 9001 section 6: a changed key phase means the next keys, or the previous ones if the
+    /// packet is late.
+    fn try_one(
+        &mut self,
+        fits: usize,
+        packet: &[u8],
+        number_at: usize,
+        largest: Option<u64>,
+    ) -> Option<Unprotected> {
+        let keys = &self.candidates[fits];
+        if keys.key_phase(packet, number_at)? == self.phase {
+            let opened = keys.open(packet, number_at, largest)?;
+            self.settle(fits);
+            return Some(opened);
+        }
+        let before = self.previous.as_ref();
+        if let Some(opened) = before.and_then(|keys| keys.open(packet, number_at, largest)) {
+            return Some(opened);
+        }
+        let next = keys.updated()?;
+        let opened = next.open(packet, number_at, largest)?;
+        self.settle(fits);
+        self.previous = self.candidates.pop();
+        self.candidates.push(next);
+        self.phase = !self.phase;
+        self.updates += 1;
+        Some(opened)
+    }
+
+    fn settle(&mut self, fits: usize) {
+        self.candidates.swap(0, fits);
+        self.candidates.truncate(1);
+    }
+}
+
+fn candidates<'s>(suites: &[Suite], secrets: impl Iterator<Item = &'s [u8]>) -> Vec<PacketKeys> {
+    let mut found = Vec::new();
+    for secret in secrets {
+        for version in Version::ALL {
+            let keys = suites.iter().filter_map(|suite| PacketKeys::new(version, *suite, secret));
+            found.extend(keys);
+        }
+    }
+    found
+}
 
 #[cfg(test)]
-#[path = "sealed_tests.rs"]
-mod sealed;
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::header::{CoalescedPacket, coalesced_packets};
+    use super::*;
+
+    /// The connection ID of RFC 9001 appendix A and RFC 9369 appendix A.
+    const ID: [u8; 8] = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
+
+    fn open(keys: &PacketKeys, datagram: &[u8]) -> Option<Unprotected> {
+        let CoalescedPacket::Protected(packet) = coalesced_packets(datagram).next()? else {
+            panic!()
+        };
+        keys.open(packet.bytes, packet.number_at, None)
+    }
+
+    #[test]
+    fn rfc9001_a_1_initial_keys() {
+        let keys = PacketKeys::initial(Version::One, &ID, Direction::ToServer).unwrap();
+        assert_eq!(
+            hex::encode(&keys.secret),
+            "c00cf151ca5be075ed0ebfb5c80323c42d6b7db67881289af4008f1f6c357aea"
+        );
+        assert_eq!(hex::encode(keys.iv), "fa044b2f42a3fd3b46fb255c");
+        let sample = hex::decode("d1b1c98dd7689fb8ec11d242b123dc9b").unwrap();
+        assert_eq!(hex::encode(keys.mask.mask(sample[..].try_into().unwrap())), "437b9aec36");
+    }
+
+    #[test]
+    fn rfc9001_a_3_the_servers_initial_packet() {
+        let datagram = hex::decode(
+            "cf000000010008f067a5502a4262b5004075c0d95a482cd0991cd25b0aac406a5816b6394100f37a1c69797554\
+             780bb38cc5a99f5ede4cf73c3ec2493a1839b3dbcba3f6ea46c5b7684df3548e7ddeb9c3bf9c73cc3f3bded74b\
+             562bfb19fb84022f8ef4cdd93795d77d06edbb7aaf2f58891850abbdca3d20398c276456cbc42158407dd074ee",
+        )
+        .unwrap();
+        let keys = PacketKeys::initial(Version::One, &ID, Direction::ToClient).unwrap();
+        let opened = open(&keys, &datagram).unwrap();
+        assert_eq!((opened.number, opened.frames.len()), (1, 0x75 - 2 - 16));
+        assert_eq!(opened.frames[..8], [2, 0, 0, 0, 0, 6, 0, 0x40]);
+        for wrong in [
+            PacketKeys::initial(Version::One, &ID, Direction::ToServer),
+            PacketKeys::initial(Version::Two, &ID, Direction::ToClient),
+            PacketKeys::initial(Version::One, &ID[1..], Direction::ToClient),
+        ] {
+            assert_eq!(open(&wrong.unwrap(), &datagram), None);
+        }
+    }
+
+    #[test]
+    fn rfc9001_a_4_and_rfc9369_a_4_retry_packets() {
+        let samples = [
+            (
+                Version::One,
+                "ff000000010008f067a5502a4262b5746f6b656e04a265ba2eff4d829058fb3f0f2496ba",
+            ),
+            (
+                Version::Two,
+                "cf6b3343cf0008f067a5502a4262b5746f6b656ec8646ce8bfe33952d955543665dcc7b6",
+            ),
+        ];
+        for (version, packet) in samples {
+            let mut packet = hex::decode(packet).unwrap();
+            let Some(CoalescedPacket::Retry { token, bytes, .. }) =
+                coalesced_packets(&packet).next()
+            else {
+                panic!()
+            };
+            assert_eq!(token, b"token");
+            assert!(version.retry_is_good(&ID, bytes));
+            assert!(!version.retry_is_good(&ID[1..], bytes));
+            packet[16] ^= 1;
+            assert!(!version.retry_is_good(&ID, &packet));
+        }
+    }
+
+    #[test]
+    fn rfc9001_a_5_and_rfc9369_a_5_chacha20_short_headers() {
+        let secret =
+            hex::decode("9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b")
+                .unwrap();
+        for (version, packet) in [
+            (Version::One, "4cfe4189655e5cd55c41f69080575d7999c25a5bfb"),
+            (Version::Two, "5558b1c60ae7b6b932bc27d786f4bc2bb20f2162ba"),
+        ] {
+            let keys = PacketKeys::new(version, Suite::ChaCha20Poly1305Sha256, &secret).unwrap();
+            let packet = hex::decode(packet).unwrap();
+            let opened = keys.open(&packet, 1, Some(654_360_563)).unwrap();
+            assert_eq!(
+                (opened.number, &*opened.frames, opened.key_phase),
+                (654_360_564, &[1][..], false)
+            );
+            assert_eq!(keys.key_phase(&packet, 1), Some(false));
+            assert_eq!(keys.updated().unwrap().open(&packet, 1, Some(654_360_563)), None);
+        }
+    }
+
+    #[test]
+    fn rfc9000_a_3_packet_numbers() {
+        assert_eq!(packet_number(Some(0xa82f_30ea), 0x9b32, 16), 0xa82f_9b32);
+        assert_eq!(packet_number(None, 0, 8), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn rfc9000_a_3_any_number_near_the_largest_is_found(
+            largest in 0u64..1 << 61, off in -100i64..100, len in 1u32..=4
+        ) {
+            let number = largest.saturating_add_signed(off);
+            let truncated = number & ((1 << (8 * len)) - 1);
+            prop_assert_eq!(packet_number(Some(largest), truncated, 8 * len), number);
+        }
+    }
+}

@@ -1,23 +1,23 @@
-//! A connection datagram by datagram.
+//! The trace of a QUIC connection.
 
 use std::ops::Range;
 
+use super::analysis::QuicAnalysis;
+use super::decryption::CapturedPacket;
 use super::frames::{Frame, NEW_CONNECTION_ID, PING, frames};
-use super::header::{Kind, Part as PacketPart};
-use super::judge::Judge;
-use super::opening::Slot;
+use super::header::CoalescedPacket;
 use crate::Direction;
 use crate::event::{Event, PacketKind};
 use crate::trace::{Carried, Part, Trace, TracedPacket, parts};
 
-impl Judge<'_> {
-    /// What each datagram carried.
+impl QuicAnalysis<'_> {
+    /// The trace: what each datagram carried.
     pub(crate) fn trace(&self) -> Trace {
         let mut packets: Vec<_> = self
             .flow
             .datagrams
             .iter()
-            .zip(&self.tally.loads)
+            .zip(&self.counts.contents)
             .zip(&self.depths)
             .map(|((datagram, load), depth)| TracedPacket {
                 direction: datagram.direction,
@@ -25,14 +25,14 @@ impl Judge<'_> {
                 delivered: datagram.delivered,
                 tcp: None,
                 payload_bytes: datagram.wire_len,
-                retransmission: load.again,
+                retransmission: load.retransmission,
                 round_trips: *depth,
                 carries: Vec::new(),
             })
             .collect();
-        for slot in &self.opening.slots {
-            let packet = &mut packets[slot.datagram];
-            self.say(slot, packet.direction, &mut packet.carries);
+        for captured in &self.packets.captured {
+            let packet = &mut packets[captured.datagram];
+            self.describe(captured, packet.direction, &mut packet.carries);
         }
         for packet in &mut packets {
             if packet.carries.is_empty() {
@@ -49,58 +49,58 @@ impl Judge<'_> {
         }
     }
 
-    fn say(&self, slot: &Slot<'_>, direction: Direction, carries: &mut Vec<Carried>) {
-        let packet = match &slot.part {
-            PacketPart::Retry { token, .. } => {
+    fn describe(
+        &self,
+        captured: &CapturedPacket<'_>,
+        direction: Direction,
+        carries: &mut Vec<Carried>,
+    ) {
+        let packet = match &captured.packet {
+            CoalescedPacket::Retry { token, .. } => {
                 let token_bytes = token.len() as u64;
                 return carries.push(whole(Event::Retry { token_bytes }));
             }
-            PacketPart::VersionNegotiation => {
+            CoalescedPacket::VersionNegotiation => {
                 return carries.push(whole(Event::VersionNegotiation));
             }
-            PacketPart::Other { len } => {
+            CoalescedPacket::Other { len } => {
                 return carries.push(whole(Event::Encrypted { bytes: *len as u64 }));
             }
-            PacketPart::Protected(packet) => packet,
+            CoalescedPacket::Protected(packet) => packet,
         };
-        let kind = match packet.kind {
-            Kind::Initial => PacketKind::Initial,
-            Kind::ZeroRtt => PacketKind::ZeroRtt,
-            Kind::Handshake => PacketKind::Handshake,
-            Kind::OneRtt => PacketKind::OneRtt,
-        };
-        let number = slot.opened.as_ref().map(|opened| opened.number);
+        let kind = packet.kind;
+        let number = captured.opened.as_ref().map(|opened| opened.number);
         carries.push(whole(Event::Packet { kind, number }));
-        let Some(opened) = &slot.opened else {
+        let Some(opened) = &captured.opened else {
             let bytes = packet.bytes.len() as u64;
             return carries.push(whole(Event::Encrypted { bytes }));
         };
         for frame in frames(&opened.frames) {
-            self.say_frame(direction, packet.kind, frame, carries);
+            self.describe_frame(direction, packet.kind, frame, carries);
         }
     }
 
-    fn say_frame(
+    fn describe_frame(
         &self,
         direction: Direction,
-        kind: Kind,
+        kind: PacketKind,
         frame: Frame<'_>,
         carries: &mut Vec<Carried>,
     ) {
         let event = match frame {
             Frame::Padding(_) => return,
             Frame::Crypto { offset, data } => {
-                let said = &self.opening.handshake.level(direction, kind).said;
+                let events = &self.packets.handshake.level(direction, kind).events;
                 let bytes = Range { start: offset, end: offset.saturating_add(data.len() as u64) };
                 let before = carries.len();
-                carries.extend(parts(bytes, said));
+                carries.extend(parts(bytes, events));
                 if carries.len() > before {
                     return;
                 }
                 Event::Crypto { bytes: data.len() as u64 }
             }
             Frame::Stream { id, data, fin, .. } => {
-                let early = kind == Kind::ZeroRtt;
+                let early = kind == PacketKind::ZeroRtt;
                 Event::Stream { id, bytes: data.len() as u64, fin, early }
             }
             Frame::Ack { .. } => Event::Ack,

@@ -2,11 +2,11 @@
 
 use firstflight_packets::{FastOpen, FastOpenOption, LabelKind, LabelTransport, TlsVersion};
 
-use crate::path::{MS, Path, Tfo};
-use crate::peers::{Made, World};
+use crate::peers::{PeerConfig, Peers};
+use crate::tcp_path::{MS, Path, Tfo};
 
-fn check(world: &World, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_trips: u32) {
-    let facts = world.facts(&Path::new(20 * MS).tfo(tfo));
+fn check(peers: &Peers, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_trips: u32) {
+    let facts = peers.facts(&Path::new(20 * MS).tfo(tfo));
     let label = facts.label().unwrap();
     assert_eq!((label.kind, label.version), (kind, version));
     assert_eq!(facts.round_trips(), Some(round_trips), "{label}");
@@ -35,62 +35,62 @@ fn check(world: &World, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
 }
 
 /// Fast Open asked for in vain, taken, left by the server, lost on the path.
-fn check_all(world: impl Fn() -> World, kind: LabelKind, version: TlsVersion, round_trips: u32) {
-    check(&world(), Tfo::Off, kind, version, round_trips);
-    check(&world(), Tfo::Asked, kind, version, round_trips);
-    check(&world(), Tfo::Taken, kind, version, round_trips - 1);
-    check(&world(), Tfo::Left, kind, version, round_trips);
-    check(&world(), Tfo::Lost, kind, version, round_trips);
+fn check_all(peers: impl Fn() -> Peers, kind: LabelKind, version: TlsVersion, round_trips: u32) {
+    check(&peers(), Tfo::Off, kind, version, round_trips);
+    check(&peers(), Tfo::Asked, kind, version, round_trips);
+    check(&peers(), Tfo::Taken, kind, version, round_trips - 1);
+    check(&peers(), Tfo::Left, kind, version, round_trips);
+    check(&peers(), Tfo::Lost, kind, version, round_trips);
 }
 
 #[test]
 fn rfc7413_tls13_full_three_or_two() {
-    check_all(|| Made::default().world(), LabelKind::Full, TlsVersion::Tls13, 3);
+    check_all(|| PeerConfig::default().peers(), LabelKind::Full, TlsVersion::Tls13, 3);
 }
 
 #[test]
 fn rfc7413_tls13_resumed_three_or_two() {
-    let world = || {
-        let mut world = Made::default().world().meet();
-        world.change_client(|client| client.enable_early_data = false);
-        world
+    let peers = || {
+        let mut peers = PeerConfig::default().peers().with_session();
+        peers.change_client(|client| client.enable_early_data = false);
+        peers
     };
-    check_all(world, LabelKind::Resumed, TlsVersion::Tls13, 3);
+    check_all(peers, LabelKind::Resumed, TlsVersion::Tls13, 3);
 }
 
 #[test]
 fn rfc7413_tls13_early_data_two_or_one() {
-    let world = || Made::default().world().meet();
-    check_all(world, LabelKind::EarlyAccepted, TlsVersion::Tls13, 2);
+    let peers = || PeerConfig::default().peers().with_session();
+    check_all(peers, LabelKind::EarlyAccepted, TlsVersion::Tls13, 2);
 }
 
 #[test]
 fn rfc7413_tls13_early_data_refused_three_or_two() {
-    let world = || {
-        let mut world = Made::default().world().meet();
-        world.refuse_early_data();
-        world
+    let peers = || {
+        let mut peers = PeerConfig::default().peers().with_session();
+        peers.refuse_early_data();
+        peers
     };
-    check_all(world, LabelKind::EarlyRefused, TlsVersion::Tls13, 3);
+    check_all(peers, LabelKind::EarlyRefused, TlsVersion::Tls13, 3);
 }
 
 #[test]
 fn rfc7413_tls12_full_four_or_three() {
-    let world = || Made::tls12().world();
-    check_all(world, LabelKind::Full, TlsVersion::Tls12, 4);
+    let peers = || PeerConfig::tls12().peers();
+    check_all(peers, LabelKind::Full, TlsVersion::Tls12, 4);
 }
 
 #[test]
 fn rfc7413_tls12_resumed_three_or_two() {
-    let world = || Made::tls12().world().meet();
-    check_all(world, LabelKind::Resumed, TlsVersion::Tls12, 3);
+    let peers = || PeerConfig::tls12().peers().with_session();
+    check_all(peers, LabelKind::Resumed, TlsVersion::Tls12, 3);
 }
 
 #[test]
 fn rfc7413_a_first_flight_beyond_the_syn_takes_one_more() {
-    let mut world = Made::default().world().meet();
-    world.request = vec![b'x'; 5000];
-    let facts = world.facts(&Path::new(20 * MS).tfo(Tfo::Taken));
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.request = vec![b'x'; 5000];
+    let facts = peers.facts(&Path::new(20 * MS).tfo(Tfo::Taken));
     assert_eq!(facts.label().unwrap().transport, LabelTransport::Tcp(FastOpen::Used));
     assert_eq!(facts.tcp().unwrap().syn_data, 1400);
     assert_eq!(facts.round_trips(), Some(2));
@@ -98,10 +98,10 @@ fn rfc7413_a_first_flight_beyond_the_syn_takes_one_more() {
 
 #[test]
 fn the_first_flight_is_the_same_however_it_was_sent() {
-    let mut world = Made::default().world().meet();
-    world.request = vec![b'x'; 3000];
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.request = vec![b'x'; 3000];
     for tfo in [Tfo::Off, Tfo::Left, Tfo::Lost] {
-        let facts = world.facts(&Path::new(20 * MS).tfo(tfo));
+        let facts = peers.facts(&Path::new(20 * MS).tfo(tfo));
         let early = facts.tls.unwrap().early;
         assert_eq!(early.plain_bytes, Some(3000));
         assert!(facts.first_flight.bytes() as u64 > early.wire_bytes);

@@ -1,20 +1,20 @@
-//! Bytes from anywhere: no panic, no unbounded memory, no label that is not so.
+//! Arbitrary bytes: no panic, bounded memory, no wrong label.
 
 use std::sync::OnceLock;
 
 use firstflight_packets::{Direction, FirstResponse, LastResponse, Limits, Observer, Packet};
 use proptest::prelude::*;
 
-use crate::path::{Captured, MS, Path, Segment, Tfo, feed};
-use crate::peers::Made;
+use crate::peers::PeerConfig;
+use crate::tcp_path::{Captured, MS, Path, Segment, Tfo, feed};
 
 /// One accepted early-data connection over Fast Open and one with a retry, with the key log.
 fn sample() -> &'static (Vec<Captured>, String) {
     static SAMPLE: OnceLock<(Vec<Captured>, String)> = OnceLock::new();
     SAMPLE.get_or_init(|| {
-        let world = Made::default().world().meet();
+        let peers = PeerConfig::default().peers().with_session();
         let path = Path { segment: 300, ..Path::new(20 * MS).tfo(Tfo::Taken) };
-        (world.capture(&path), world.key_log())
+        (peers.capture(&path), peers.key_log())
     })
 }
 
@@ -24,7 +24,7 @@ fn direction() -> impl Strategy<Value = Direction> {
 
 proptest! {
     #[test]
-    fn random_frames_are_passed_over(
+    fn random_frames_are_ignored(
         frames in prop::collection::vec(
             (direction(), any::<u64>(), any::<Option<u64>>(), prop::collection::vec(any::<u8>(), 0..120)),
             0..40
@@ -42,7 +42,7 @@ proptest! {
     }
 
     #[test]
-    fn random_segments_of_one_connection_are_judged_somehow(
+    fn random_segments_of_one_connection_are_analyzed_without_panic(
         segments in prop::collection::vec(
             (
                 direction(), any::<u16>(), any::<Option<u16>>(),
@@ -64,13 +64,13 @@ proptest! {
             let frame = path.frame(direction, &segment);
             observer.packet(&Packet { direction, arrived, delivered, frame: &frame });
         }
-        for judged in observer.finish_traced(|_| true) {
-            let _ = (judged.0.label(), serde_json::to_string(&judged).unwrap());
+        for analyzed in observer.finish_traced(|_| true) {
+            let _ = (analyzed.0.label(), serde_json::to_string(&analyzed).unwrap());
         }
     }
 
     #[test]
-    fn mutated_connections_are_judged_somehow(
+    fn mutated_connections_are_analyzed_without_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>())),
         twice in any::<prop::sample::Index>(),
@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn random_bytes_as_client_hello_are_no_tls() {
+fn random_bytes_as_client_hello_are_not_tls() {
     let path = Path::new(MS);
     let most = 1 << 18;
     let limits = Limits { bytes_per_direction: most, ..Limits::default() };

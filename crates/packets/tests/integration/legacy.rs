@@ -1,26 +1,26 @@
 //! TLS 1.0 to 1.2: read without any secret.
 
-use firstflight_packets::{EarlyData, FirstResponse, Kind, LabelKind, TlsVersion};
+use firstflight_packets::{EarlyData, FirstResponse, HandshakeKind, LabelKind, TlsVersion};
 
-use crate::path::{MS, Path, Peer};
-use crate::peers::{Made, judge};
+use crate::peers::{PeerConfig, analyze};
+use crate::tcp_path::{MS, Path, Peer};
 
 #[test]
 fn rfc5246_7_3_full_takes_four_round_trips() {
-    let world = Made::tls12().world();
-    let facts = judge(&world.capture(&Path::new(20 * MS)), "");
+    let peers = PeerConfig::tls12().peers();
+    let facts = analyze(&peers.capture(&Path::new(20 * MS)), "");
     let label = facts.label().unwrap();
     assert_eq!((label.version, label.kind), (TlsVersion::Tls12, LabelKind::Full));
     assert_eq!(facts.round_trips(), Some(4));
     let tls = facts.tls.unwrap();
     assert_eq!((tls.alpn.as_deref(), tls.client_finished), (Some("http/1.1"), Some(true)));
-    assert_eq!(tls.early.verdict, EarlyData::NotOffered);
+    assert_eq!(tls.early.outcome, EarlyData::NotOffered);
 }
 
 #[test]
 fn rfc5246_7_3_resumed_takes_three_round_trips() {
-    let world = Made::tls12().world().meet();
-    let facts = judge(&world.capture(&Path::new(20 * MS)), "");
+    let peers = PeerConfig::tls12().peers().with_session();
+    let facts = analyze(&peers.capture(&Path::new(20 * MS)), "");
     let label = facts.label().unwrap();
     assert_eq!((label.version, label.kind), (TlsVersion::Tls12, LabelKind::Resumed));
     assert_eq!(facts.round_trips(), Some(3));
@@ -110,9 +110,11 @@ fn scripted(steps: Vec<(usize, Vec<u8>)>, ends_at: usize) -> Scripted {
 #[test]
 fn rfc2246_and_rfc4346_count_like_rfc5246() {
     for (number, version) in [(0x0301, TlsVersion::Tls10), (0x0302, TlsVersion::Tls11)] {
-        for (resumed, kind, round_trips) in [(false, Kind::Full, 4), (true, Kind::Resumed, 3)] {
+        for (resumed, kind, round_trips) in
+            [(false, HandshakeKind::Full, 4), (true, HandshakeKind::Resumed, 3)]
+        {
             let (mut client, mut server) = old(number, resumed);
-            let facts = judge(&Path::new(20 * MS).run(&mut client, &mut server), "");
+            let facts = analyze(&Path::new(20 * MS).run(&mut client, &mut server), "");
             assert_eq!(facts.round_trips(), Some(round_trips), "{version} {kind:?}");
             let tls = facts.tls.unwrap();
             assert_eq!((tls.version, tls.kind), (Some(version), Some(kind)));
@@ -123,11 +125,11 @@ fn rfc2246_and_rfc4346_count_like_rfc5246() {
 }
 
 #[test]
-fn a_server_that_answers_only_an_alert_has_no_label() {
+fn a_server_that_responds_with_an_alert_has_no_label() {
     let (mut client, _) = old(0x0301, false);
     client.ends_at = 7;
     let mut server = scripted(vec![(1, record(21, 0x0301, &[2, 70]))], usize::MAX);
-    let facts = judge(&Path::new(20 * MS).run(&mut client, &mut server), "");
+    let facts = analyze(&Path::new(20 * MS).run(&mut client, &mut server), "");
     assert_eq!(facts.first_response, FirstResponse::None);
     let tls = facts.tls.as_ref().unwrap();
     assert_eq!((tls.version, tls.kind), (None, None));

@@ -1,21 +1,18 @@
 //! Whole connections, packet by packet, on a simulated clock.
 
+mod connections;
 mod fast_open;
 mod garbage;
 mod legacy;
-mod many;
+mod loss;
 mod ngtcp2;
-mod path;
 mod pcapng;
 mod peers;
 mod quic;
-mod quic_end;
-mod quic_many;
+mod quic_loss;
 mod quic_path;
 mod quic_peers;
-mod quic_trouble;
-mod relay;
 mod response;
+mod tcp_path;
 mod tls13;
 mod trace;
-mod trouble;

@@ -1,19 +1,24 @@
-//! Connections of another QUIC stack, with GnuTLS: what its programs do is what is read.
+//! Connections of ngtcp2 with GnuTLS, through a relay that captures their datagrams.
 
-use std::fs;
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
-use firstflight_packets::{FirstResponse, FlowFacts, LabelKind, Observer, TokenOrigin, Unlabelled};
+use firstflight_packets::{
+    Direction, FirstResponse, FlowFacts, LabelKind, Observer, TokenOrigin, Unlabelled,
+};
 use firstflight_testkit::skipped_without;
 use tempfile::TempDir;
 
-use crate::path::{Captured, feed};
 use crate::quic::{label, round_trips};
-use crate::relay::Relay;
+use crate::quic_path::frame;
+use crate::tcp_path::{Captured, feed};
 
 const PAGE: usize = 6_000;
 
@@ -94,7 +99,8 @@ impl Server {
         feed(&mut observer, &capture);
         observer.add_secrets(&fs::read_to_string(self.folder.path().join("keys")).unwrap());
         let taken = observer.finish();
-        let owned = |captured: &Captured| taken.iter().any(|facts| facts.owns(&captured.packet()));
+        let owned =
+            |captured: &Captured| taken.iter().any(|facts| facts.contains(&captured.packet()));
         assert!(capture.iter().all(owned));
         taken
     }
@@ -222,4 +228,69 @@ fn ngtcp2_version_negotiation() {
     assert_eq!(turned.label(), Err(Unlabelled::NotTls));
     assert_eq!(turned.first_response, FirstResponse::None);
     again.iter().for_each(|facts| check(facts, LabelKind::Full));
+}
+
+/// A relay that runs until its capture is taken.
+pub(crate) struct Relay {
+    pub(crate) port: u16,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Captured>>,
+}
+
+impl Relay {
+    pub(crate) fn new(server: SocketAddr) -> Self {
+        let socket = socket();
+        let port = socket.local_addr().unwrap().port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = spawn(move || run(&socket, server, &stopped));
+        Self { port, stop, thread }
+    }
+
+    pub(crate) fn capture(self) -> Vec<Captured> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// Each address of the client has a socket of its own towards the server, which so sees it move.
+fn run(socket: &UdpSocket, server: SocketAddr, stop: &AtomicBool) -> Vec<Captured> {
+    let (began, mut captured, mut clients) = (Instant::now(), Vec::new(), HashMap::new());
+    let mut buffer = vec![0; 1 << 16];
+    let mut note = |direction, from, to, bytes: &[u8]| {
+        let arrived = began.elapsed().as_nanos() as u64;
+        let frame = frame(from, to, bytes);
+        captured.push(Captured { direction, arrived, delivered: Some(arrived), frame });
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let mut idle = true;
+        while let Ok((len, client)) = socket.recv_from(&mut buffer) {
+            idle = false;
+            let towards: &UdpSocket = clients.entry(client).or_insert_with(self::socket);
+            note(Direction::ToServer, client, server, &buffer[..len]);
+            pass(towards.send_to(&buffer[..len], server));
+        }
+        for (client, towards) in &clients {
+            while let Ok(len) = towards.recv(&mut buffer) {
+                idle = false;
+                note(Direction::ToClient, server, *client, &buffer[..len]);
+                pass(socket.send_to(&buffer[..len], client));
+            }
+        }
+        if idle {
+            sleep(Duration::from_micros(200));
+        }
+    }
+    captured
+}
+
+/// Who does not listen any more gets nothing.
+fn pass(sent: io::Result<usize>) {
+    drop(sent);
 }

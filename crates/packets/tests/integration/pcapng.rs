@@ -1,27 +1,27 @@
-//! What tshark makes of the captures that are written here.
+//! tshark reads the captures that this crate writes.
 
 use std::process::Command;
 
-use firstflight_packets::pcapng::{About, Writer};
+use firstflight_packets::pcapng::{Metadata, Writer};
 use firstflight_packets::{Direction, KeyLog};
 use firstflight_testkit::skipped_without;
 
-use crate::path::{Captured, MS, Path, Tfo};
-use crate::peers::{Made, judge};
-use crate::quic_path::Way;
-use crate::quic_peers::QuicWorld;
+use crate::peers::{PeerConfig, analyze};
+use crate::quic_path::QuicPath;
+use crate::quic_peers::QuicPeers;
+use crate::tcp_path::{Captured, MS, Path, Tfo};
 
 /// 2026-01-01 and a bit, in nanoseconds since 1970.
 const EPOCH: u64 = 1_767_225_600_000_000_000;
 
 /// A file with the packets of `capture` and all secrets of `key_log`.
 fn write(capture: &[Captured], key_log: &str) -> Vec<u8> {
-    let about = About {
+    let about = Metadata {
         application: "firstflight".into(),
         os: "Linux".into(),
         interface: "tap".into(),
         description: "20 ms".into(),
-        ..About::default()
+        ..Metadata::default()
     };
     let mut writer = Writer::new(Vec::new(), &about).unwrap();
     writer.secrets(key_log.lines()).unwrap();
@@ -61,9 +61,9 @@ fn a_full_handshake_opens_decrypted_and_only_by_its_secrets() {
     if skipped_without(&["tshark"]) {
         return;
     }
-    let world = Made::default().world();
-    let capture = world.capture(&Path::new(20 * MS));
-    let file = write(&capture, &world.key_log());
+    let peers = PeerConfig::default().peers();
+    let capture = peers.capture(&Path::new(20 * MS));
+    let file = write(&capture, &peers.key_log());
     // The request comes with Finished (20), the response with two tickets (4).
     assert_eq!(http(&file), ["GET||20", "|200|4,4"]);
     assert_eq!(
@@ -79,9 +79,9 @@ fn rfc8446_2_3_early_data_opens_as_such() {
         return;
     }
     for tfo in [Tfo::Off, Tfo::Taken] {
-        let world = Made::default().world().meet();
-        let capture = world.capture(&Path::new(20 * MS).tfo(tfo));
-        let file = write(&capture, &world.key_log());
+        let peers = PeerConfig::default().peers().with_session();
+        let capture = peers.capture(&Path::new(20 * MS).tfo(tfo));
+        let file = write(&capture, &peers.key_log());
         // The request is in the frame of the ClientHello (1).
         assert_eq!(http(&file), ["GET||1", "|200|2,8,20"]);
         let accepted = "tls.handshake.type == 8 && tls.handshake.extension.type == 42";
@@ -96,9 +96,9 @@ fn rfc5246_tls12_opens_by_its_master_secret() {
     if skipped_without(&["tshark"]) {
         return;
     }
-    for world in [Made::tls12().world(), Made::tls12().world().meet()] {
-        let capture = world.capture(&Path::new(20 * MS));
-        let file = write(&capture, &world.key_log());
+    for peers in [PeerConfig::tls12().peers(), PeerConfig::tls12().peers().with_session()] {
+        let capture = peers.capture(&Path::new(20 * MS));
+        let file = write(&capture, &peers.key_log());
         let fields = ["http.request.method", "http.response.code"];
         assert_eq!(tshark(&file, "http", &fields), ["GET|", "|200"]);
     }
@@ -109,9 +109,9 @@ fn rfc9001_quic_opens_by_its_secrets() {
     if skipped_without(&["tshark"]) {
         return;
     }
-    let world = QuicWorld::ping_pong().meet();
-    let capture = world.capture(&Way { retry: true, ..Way::new(20 * MS) });
-    let file = write(&capture, &world.key_log());
+    let peers = QuicPeers::ping_pong().with_session();
+    let capture = peers.capture(&QuicPath { retry: true, ..QuicPath::new(20 * MS) });
+    let file = write(&capture, &peers.key_log());
     // "PING" by early data before and after the Retry, and "PONG".
     let early = tshark(&file, "quic.long.packet_type == 1", &["quic.stream_data"]);
     assert_eq!(early, ["50494e47", "50494e47"]);
@@ -135,19 +135,19 @@ fn one_connection_of_many_is_written_with_its_own_secrets() {
     if skipped_without(&["tshark"]) {
         return;
     }
-    let world = Made::default().world().meet();
+    let peers = PeerConfig::default().peers().with_session();
     let (first, mut second) = (Path::new(20 * MS), Path::new(20 * MS));
     second.client.set_port(40_001);
-    let mut all = world.capture(&first);
-    let wanted = judge(&all, &world.key_log());
-    all.extend(world.capture(&second));
+    let mut all = peers.capture(&first);
+    let wanted = analyze(&all, &peers.key_log());
+    all.extend(peers.capture(&second));
     all.sort_by_key(|captured| captured.arrived);
     let mut keys = KeyLog::new(16);
-    keys.add(&world.key_log());
+    keys.add(&peers.key_log());
     let lines = keys.lines_for(&wanted.tls.as_ref().unwrap().client_random);
     // The five secrets of a connection with early data.
     assert_eq!(lines.len(), 5);
-    all.retain(|captured| wanted.owns(&captured.packet()));
+    all.retain(|captured| wanted.contains(&captured.packet()));
     let file = write(&all, &lines.join("\n"));
     assert_eq!(http(&file), ["GET||1", "|200|2,8,20"]);
     assert_eq!(tshark(&file, "tcp.port != 40000", &["frame.number"]), [""; 0]);
@@ -158,9 +158,9 @@ fn times_directions_lengths_and_comments_are_kept() {
     if skipped_without(&["tshark"]) {
         return;
     }
-    let world = Made::default().world();
+    let peers = PeerConfig::default().peers();
     let path = Path { drop_to_server: vec![0], ..Path::new(20 * MS) };
-    let mut capture = world.capture(&path);
+    let mut capture = peers.capture(&path);
     capture.truncate(6);
     let file = write(&capture, "");
     let fields = ["frame.time_epoch", "frame.packet_flags_direction", "frame.len", "frame.comment"];

@@ -14,13 +14,13 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
-use crate::path::{Captured, MS, Path, Peer, feed};
+use crate::tcp_path::{Captured, MS, Path, Peer, feed};
 
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: first.test\r\n\r\n";
 pub(crate) const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-/// A client and a server that have met or will.
-pub(crate) struct World {
+/// A client and a server, with or without an earlier session.
+pub(crate) struct Peers {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     keys: Arc<Keys>,
@@ -35,15 +35,15 @@ pub(crate) struct World {
     pub(crate) update_keys: bool,
 }
 
-/// What a world is made of.
-pub(crate) struct Made {
+/// The configuration of the peers.
+pub(crate) struct PeerConfig {
     pub(crate) versions: &'static [&'static SupportedProtocolVersion],
     pub(crate) suite: Option<CipherSuite>,
     pub(crate) client_groups: Vec<&'static dyn SupportedKxGroup>,
     pub(crate) server_groups: Vec<&'static dyn SupportedKxGroup>,
 }
 
-impl Default for Made {
+impl Default for PeerConfig {
     fn default() -> Self {
         let groups = vec![ring::kx_group::X25519, ring::kx_group::SECP256R1];
         Self {
@@ -58,12 +58,12 @@ impl Default for Made {
 static TLS12_ONLY: &[&SupportedProtocolVersion] = &[&rustls::version::TLS12];
 static TLS13_ONLY: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
-impl Made {
+impl PeerConfig {
     pub(crate) fn tls12() -> Self {
         Self { versions: TLS12_ONLY, ..Self::default() }
     }
 
-    pub(crate) fn world(self) -> World {
+    pub(crate) fn peers(self) -> Peers {
         let keys = Arc::new(Keys::default());
         let issued = rcgen::generate_simple_self_signed(["first.test".to_owned()]).unwrap();
         let mut roots = RootCertStore::empty();
@@ -84,7 +84,7 @@ impl Made {
             .with_no_client_auth()
             .with_single_cert(vec![issued.cert.der().clone()], PrivateKeyDer::Pkcs8(key))
             .unwrap();
-        let mut world = World {
+        let mut peers = Peers {
             client: Arc::new(client),
             server: Arc::new(server),
             keys,
@@ -94,13 +94,13 @@ impl Made {
             client_pause: 20_000,
             update_keys: false,
         };
-        world.change_server(|server| {
+        peers.change_server(|server| {
             server.session_storage = ServerSessionMemoryCache::new(64);
             server.max_early_data_size = 16_384;
             server.send_half_rtt_data = true;
             server.alpn_protocols = vec![b"http/1.1".to_vec()];
         });
-        world
+        peers
     }
 
     fn provider(&self, groups: &[&'static dyn SupportedKxGroup]) -> Arc<CryptoProvider> {
@@ -113,7 +113,7 @@ impl Made {
     }
 }
 
-impl World {
+impl Peers {
     pub(crate) fn change_server(&mut self, change: impl FnOnce(&mut ServerConfig)) {
         let mut server = (*self.server).clone();
         change(&mut server);
@@ -131,7 +131,7 @@ impl World {
         self.server.session_storage.clone()
     }
 
-    pub(crate) fn swap_client(&mut self, other: &mut World) {
+    pub(crate) fn swap_client(&mut self, other: &mut Peers) {
         std::mem::swap(&mut self.client, &mut other.client);
         std::mem::swap(&mut self.keys, &mut other.keys);
     }
@@ -149,7 +149,7 @@ impl World {
     }
 
     /// One connection before the one that is looked at, so that there is a session.
-    pub(crate) fn meet(self) -> Self {
+    pub(crate) fn with_session(self) -> Self {
         self.capture(&Path::new(MS));
         self
     }
@@ -188,12 +188,12 @@ impl World {
     /// Captures one connection and judges it with its secrets.
     pub(crate) fn facts(&self, path: &Path) -> FlowFacts {
         let capture = self.capture(path);
-        judge(&capture, &self.key_log())
+        analyze(&capture, &self.key_log())
     }
 }
 
 /// Judges a capture of one connection, which must have closed.
-pub(crate) fn judge(capture: &[Captured], key_log: &str) -> FlowFacts {
+pub(crate) fn analyze(capture: &[Captured], key_log: &str) -> FlowFacts {
     judge_and_trace(capture, key_log).0
 }
 

@@ -10,16 +10,15 @@ use bytes::BytesMut;
 use etherparse::PacketBuilder;
 use firstflight_packets::Direction;
 use quinn_proto::{
-    ClientConfig, Connection, DatagramEvent, Dir, Event, ServerConfig, StreamEvent, StreamId,
-    Transmit,
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
+    Event, ServerConfig, StreamEvent, StreamId, Transmit,
 };
 
-use crate::path::{Captured, MS};
-use crate::quic_end::End;
+use crate::tcp_path::{Captured, MS};
 
-/// The path and what happens on it.
+/// The path and the events on it.
 #[derive(Clone)]
-pub(crate) struct Way {
+pub(crate) struct QuicPath {
     pub(crate) rtt: u64,
     pub(crate) client: SocketAddr,
     /// The tap drops the datagrams with these numbers, by direction.
@@ -45,7 +44,7 @@ pub(crate) struct Way {
     pub(crate) pause: u64,
 }
 
-impl Way {
+impl QuicPath {
     pub(crate) fn new(rtt: u64) -> Self {
         Self {
             rtt,
@@ -69,8 +68,8 @@ pub(crate) const DRAFT_29: u32 = 0xff00_001d;
 
 pub(crate) const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 77, 1, 2), 443);
 
-/// What both ends speak.
-pub(crate) struct Talk<'a> {
+/// The configuration of both ends.
+pub(crate) struct QuicSetup<'a> {
     pub(crate) client: ClientConfig,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) request: &'a [u8],
@@ -80,15 +79,15 @@ pub(crate) struct Talk<'a> {
 }
 
 pub(crate) struct Run<'a> {
-    way: &'a Way,
-    talk: &'a Talk<'a>,
+    path: &'a QuicPath,
+    talk: &'a QuicSetup<'a>,
     base: Instant,
     now: u64,
     /// Under way: by delivery time and order.
     under_way: BTreeMap<(u64, u64), (Direction, SocketAddr, Vec<u8>)>,
     captured: Vec<Captured>,
     numbers: [usize; 2],
-    ends: [End; 2],
+    ends: [QuicEnd; 2],
     /// Where the client is now.
     client: SocketAddr,
     asked: usize,
@@ -105,17 +104,17 @@ pub(crate) struct Run<'a> {
 const START: u64 = 5 * MS;
 
 /// Runs a connection to its end and gives what the tap captured.
-pub(crate) fn run(way: &Way, talk: &Talk<'_>, seed: u8, base: Instant) -> Vec<Captured> {
+pub(crate) fn run(path: &QuicPath, talk: &QuicSetup<'_>, seed: u8, base: Instant) -> Vec<Captured> {
     let mut run = Run {
-        way,
+        path,
         talk,
         base,
         now: START,
         under_way: BTreeMap::new(),
         captured: Vec::new(),
         numbers: [0; 2],
-        ends: [End::new(None, seed), End::new(Some(talk.server.clone()), seed ^ 0x80)],
-        client: way.client,
+        ends: [QuicEnd::new(None, seed), QuicEnd::new(Some(talk.server.clone()), seed ^ 0x80)],
+        client: path.client,
         asked: 0,
         answered: 0,
         asks: None,
@@ -145,7 +144,8 @@ impl Run<'_> {
     fn all(&mut self) {
         loop {
             self.settle();
-            let timer = |end: &mut End| end.connection.as_mut().and_then(Connection::poll_timeout);
+            let timer =
+                |end: &mut QuicEnd| end.connection.as_mut().and_then(Connection::poll_timeout);
             let [client, server] = &mut self.ends;
             let timers = [timer(client), timer(server)].into_iter().flatten();
             let timers = timers.map(|at| at.duration_since(self.base).as_nanos() as u64);
@@ -193,7 +193,7 @@ impl Run<'_> {
                     }
                 }
                 Some(DatagramEvent::NewConnection(incoming)) => {
-                    if self.way.retry && !incoming.remote_address_validated() {
+                    if self.path.retry && !incoming.remote_address_validated() {
                         let transmit = end.endpoint.retry(incoming, &mut buffer).unwrap();
                         self.transmit(Direction::ToClient, &transmit, &buffer);
                     } else if end.connection.is_none() {
@@ -247,10 +247,10 @@ impl Run<'_> {
         let client = &mut self.ends[0];
         let connection = client.connection.as_mut().unwrap();
         let stream = connection.streams().open(Dir::Bi).expect("a stream may be opened");
-        if self.asked > 0 && self.way.update_keys {
+        if self.asked > 0 && self.path.update_keys {
             connection.force_key_update();
         }
-        if let Some(to) = self.way.moves_to.filter(|to| self.asked > 0 && *to != self.client) {
+        if let Some(to) = self.path.moves_to.filter(|to| self.asked > 0 && *to != self.client) {
             self.client = to;
             connection.local_address_changed();
         }
@@ -281,28 +281,28 @@ impl Run<'_> {
                 }
                 Event::Stream(StreamEvent::Writable { .. }) => client.write(),
                 Event::ConnectionLost { reason } => {
-                    assert!(self.answered >= self.way.requests, "{reason}");
+                    assert!(self.answered >= self.path.requests, "{reason}");
                 }
                 _ => {}
             }
         }
         self.answered += answered;
-        if answered > 0 && self.answered < self.way.requests {
-            self.asks = Some(self.now + self.way.rest);
+        if answered > 0 && self.answered < self.path.requests {
+            self.asks = Some(self.now + self.path.rest);
         }
-        if ask && self.way.rest_at_first > 0 {
+        if ask && self.path.rest_at_first > 0 {
             ask = false;
-            self.asks = Some(self.now + self.way.rest_at_first);
+            self.asks = Some(self.now + self.path.rest_at_first);
         }
         if ask || self.asks.is_some_and(|time| time <= self.now) {
             self.asks = None;
             self.ask();
         }
-        let done = self.answered == self.way.requests && self.ends[0].connected;
+        let done = self.answered == self.path.requests && self.ends[0].connected;
         if done && !self.done {
             self.done = true;
             // Long enough for tickets and tokens.
-            self.closes = Some(self.now + self.way.rtt + MS);
+            self.closes = Some(self.now + self.path.rtt + MS);
         }
         if self.closes.is_some_and(|time| time <= self.now) {
             self.closes = None;
@@ -341,7 +341,7 @@ impl Run<'_> {
                 _ => {}
             }
         }
-        let begins = self.now + self.way.pause;
+        let begins = self.now + self.path.pause;
         self.thinking.extend(asked.into_iter().map(|id| (begins, id)));
         let (now, response) = (self.now, self.talk.response);
         let due = self.thinking.extract_if(.., |(time, _)| *time <= now);
@@ -357,16 +357,16 @@ impl Run<'_> {
         let number = self.numbers[side];
         self.numbers[side] += 1;
         let (from, drop) = match direction {
-            Direction::ToServer => (self.client, &self.way.drop_to_server),
-            Direction::ToClient => (SocketAddr::from(SERVER), &self.way.drop_to_client),
+            Direction::ToServer => (self.client, &self.path.drop_to_server),
+            Direction::ToClient => (SocketAddr::from(SERVER), &self.path.drop_to_client),
         };
         let to = transmit.destination;
         let dropped = drop.contains(&number);
-        let late = if number % 2 == 1 { self.way.late } else { 0 };
-        for copy in 0..=u64::from(self.way.twice) {
+        let late = if number % 2 == 1 { self.path.late } else { 0 };
+        for copy in 0..=u64::from(self.path.twice) {
             // Datagrams of one moment are stamped one behind the other.
             let arrived = self.now + late + copy * 1000 + 10 * self.captured.len() as u64;
-            let delivered = arrived + self.way.rtt / 2;
+            let delivered = arrived + self.path.rtt / 2;
             let frame = frame(from, to, bytes);
             let delivered = (!dropped).then_some(delivered);
             self.captured.push(Captured { direction, arrived, delivered, frame });
@@ -390,4 +390,57 @@ pub(crate) fn frame(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8>
         .write(&mut frame, payload)
         .unwrap();
     frame
+}
+
+/// One end: its connection, and what it still has to write.
+pub(crate) struct QuicEnd {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) handle: Option<ConnectionHandle>,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) writing: Vec<(StreamId, Vec<u8>)>,
+    pub(crate) got: usize,
+    pub(crate) connected: bool,
+}
+
+impl QuicEnd {
+    pub(crate) fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
+        let mut config = EndpointConfig::default();
+        // The client starts with a draft if it is told to.
+        let versions = if server.is_some() { vec![1] } else { vec![1, DRAFT_29] };
+        config.supported_versions(versions).grease_quic_bit(false);
+        let endpoint = Endpoint::new(Arc::new(config), server, true, Some([seed; 32]));
+        let (handle, connection) = (None, None);
+        Self { endpoint, handle, connection, writing: Vec::new(), got: 0, connected: false }
+    }
+
+    pub(crate) fn write(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        self.writing.retain_mut(|(stream, left)| {
+            let mut out = connection.send_stream(*stream);
+            while !left.is_empty() {
+                match out.write(left) {
+                    Ok(written) => drop(left.drain(..written)),
+                    Err(_) => return true,
+                }
+            }
+            out.finish().unwrap();
+            false
+        });
+    }
+
+    /// Reads what is there of a stream; whether it has ended.
+    pub(crate) fn read(&mut self, stream: StreamId) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
+        let mut incoming = connection.recv_stream(stream);
+        let Ok(mut chunks) = incoming.read(true) else { return false };
+        let ended = loop {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => self.got += chunk.bytes.len(),
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        let _ = chunks.finalize();
+        ended
+    }
 }

@@ -16,12 +16,12 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup, ring};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::ServerSessionMemoryCache;
 
-use crate::path::{Captured, MS, feed};
 use crate::peers::Keys;
-use crate::quic_path::{Talk, Way, run};
+use crate::quic_path::{QuicPath, QuicSetup, run};
+use crate::tcp_path::{Captured, MS, feed};
 
-/// A client and a server that have met or will.
-pub(crate) struct QuicWorld {
+/// A client and a server, with or without an earlier session.
+pub(crate) struct QuicPeers {
     pub(crate) client: rustls::ClientConfig,
     pub(crate) server: rustls::ServerConfig,
     keys: Arc<Keys>,
@@ -56,26 +56,26 @@ pub(crate) fn http3_frame(kind: u8, len: usize) -> Vec<u8> {
     frame
 }
 
-impl QuicWorld {
+impl QuicPeers {
     pub(crate) fn new(alpn: &str) -> Self {
         Self::with(alpn, None, &[ring::kx_group::X25519], &[ring::kx_group::X25519])
     }
 
     pub(crate) fn ping_pong() -> Self {
-        let mut world = Self::new("firstflight-ping-pong");
-        world.request = b"PING".to_vec();
-        world.response = b"PONG".to_vec();
-        world
+        let mut peers = Self::new("firstflight-ping-pong");
+        peers.request = b"PING".to_vec();
+        peers.response = b"PONG".to_vec();
+        peers
     }
 
     /// HTTP/3 with a page of so many bytes, its frames' headers left out.
     pub(crate) fn http3(page: usize) -> Self {
-        let mut world = Self::new("h3");
-        world.request = http3_frame(1, 40);
-        world.response = [http3_frame(1, 50), http3_frame(0, page)].concat();
+        let mut peers = Self::new("h3");
+        peers.request = http3_frame(1, 40);
+        peers.response = [http3_frame(1, 50), http3_frame(0, page)].concat();
         // A control stream with empty SETTINGS.
-        world.greeting = vec![0, 4, 0];
-        world
+        peers.greeting = vec![0, 4, 0];
+        peers
     }
 
     pub(crate) fn with(
@@ -147,8 +147,8 @@ impl QuicWorld {
     }
 
     /// One connection before the one that is looked at, so that there is a session.
-    pub(crate) fn meet(self) -> Self {
-        self.capture(&Way::new(MS));
+    pub(crate) fn with_session(self) -> Self {
+        self.capture(&QuicPath::new(MS));
         self
     }
 
@@ -187,12 +187,12 @@ impl QuicWorld {
         Arc::new(transport)
     }
 
-    pub(crate) fn capture(&self, way: &Way) -> Vec<Captured> {
-        self.capture_of_version(way, 1)
+    pub(crate) fn capture(&self, path: &QuicPath) -> Vec<Captured> {
+        self.capture_of_version(path, 1)
     }
 
     /// The client starts with this version.
-    pub(crate) fn capture_of_version(&self, way: &Way, version: u32) -> Vec<Captured> {
+    pub(crate) fn capture_of_version(&self, path: &QuicPath, version: u32) -> Vec<Captured> {
         let tls = QuicClientConfig::try_from(self.client.clone()).unwrap();
         let mut client = ClientConfig::new(Arc::new(tls));
         client.transport_config(self.transport()).token_store(self.tokens.clone()).version(version);
@@ -201,27 +201,27 @@ impl QuicWorld {
         let mut tokens = ValidationTokenConfig::default();
         tokens.sent(self.tokens_sent).log(Arc::new(AnyToken));
         server.transport_config(self.transport()).validation_token_config(tokens);
-        let talk = Talk {
+        let talk = QuicSetup {
             client,
             server: Arc::new(server),
             request: &self.request,
             response: &self.response,
             greeting: &self.greeting,
         };
-        run(way, &talk, self.seed.fetch_add(1, Ordering::Relaxed), self.base)
+        run(path, &talk, self.seed.fetch_add(1, Ordering::Relaxed), self.base)
     }
 
     pub(crate) fn key_log(&self) -> String {
         self.keys.0.lock().unwrap().clone()
     }
 
-    pub(crate) fn facts(&self, way: &Way) -> FlowFacts {
-        judge_quic(&self.capture(way), &self.key_log()).0
+    pub(crate) fn facts(&self, path: &QuicPath) -> FlowFacts {
+        analyze_quic(&self.capture(path), &self.key_log()).0
     }
 }
 
 /// Judges a capture of one connection.
-pub(crate) fn judge_quic(capture: &[Captured], key_log: &str) -> (FlowFacts, Trace) {
+pub(crate) fn analyze_quic(capture: &[Captured], key_log: &str) -> (FlowFacts, Trace) {
     let mut observer = Observer::new();
     feed(&mut observer, capture);
     observer.add_secrets(key_log);

@@ -7,8 +7,8 @@ use firstflight_packets::{
 use rustls::CipherSuite;
 use rustls::crypto::ring::kx_group;
 
-use crate::path::{MS, Path, Tfo};
-use crate::peers::{Made, REQUEST, RESPONSE, World, judge};
+use crate::peers::{PeerConfig, Peers, REQUEST, RESPONSE, analyze};
+use crate::tcp_path::{MS, Path, Tfo};
 
 /// Whole round trips of 20 ms from the first SYN to `time`.
 fn round_trips(facts: &FlowFacts, time: Option<u64>) -> u64 {
@@ -17,26 +17,26 @@ fn round_trips(facts: &FlowFacts, time: Option<u64>) -> u64 {
     took / (20 * MS)
 }
 
-fn early() -> World {
-    Made::default().world().meet()
+fn early() -> Peers {
+    PeerConfig::default().peers().with_session()
 }
 
 #[test]
 fn rfc8446_2_the_set_up_ends_with_the_servers_finished() {
     let resumed = || {
-        let mut world = early();
-        world.change_client(|client| client.enable_early_data = false);
-        world
+        let mut peers = early();
+        peers.change_client(|client| client.enable_early_data = false);
+        peers
     };
     let worlds = [
-        (Made::default().world(), 2),
+        (PeerConfig::default().peers(), 2),
         (resumed(), 2),
         (early(), 2),
-        (Made::tls12().world(), 3),
-        (Made::tls12().world().meet(), 2),
+        (PeerConfig::tls12().peers(), 3),
+        (PeerConfig::tls12().peers().with_session(), 2),
     ];
-    for (world, set_up) in worlds {
-        let facts = world.facts(&Path::new(20 * MS));
+    for (peers, set_up) in worlds {
+        let facts = peers.facts(&Path::new(20 * MS));
         assert_eq!(round_trips(&facts, facts.connected), 1);
         assert_eq!(round_trips(&facts, facts.setup_done), set_up, "{}", facts.label().unwrap());
     }
@@ -48,27 +48,27 @@ fn rfc8446_2_the_set_up_ends_with_the_servers_finished() {
 fn a_set_up_with_a_hole_ends_when_the_hole_is_filled() {
     // The server's flight in small segments, of which the first is lost.
     let path = Path { segment: 200, drop_to_client: vec![0], ..Path::new(20 * MS) };
-    let facts = Made::default().world().facts(&path);
+    let facts = PeerConfig::default().peers().facts(&path);
     let late = facts.setup_done.unwrap() - facts.started;
     assert!(late >= 2 * 20 * MS + 240 * MS, "{late}");
 }
 
 #[test]
 fn without_secrets_the_set_up_of_tls13_is_not_known() {
-    let world = Made::default().world();
-    let blind = judge(&world.capture(&Path::new(20 * MS)), "");
+    let peers = PeerConfig::default().peers();
+    let blind = analyze(&peers.capture(&Path::new(20 * MS)), "");
     assert_eq!((blind.setup_done, blind.response_bytes), (None, None));
     assert_eq!(blind.last_response, LastResponse::Unknown(Unknown::NoSecrets));
-    let world = Made::tls12().world();
-    let blind = judge(&world.capture(&Path::new(20 * MS)), "");
+    let peers = PeerConfig::tls12().peers();
+    let blind = analyze(&peers.capture(&Path::new(20 * MS)), "");
     assert_eq!(round_trips(&blind, blind.setup_done), 3);
     assert_eq!(blind.response_bytes, Some(RESPONSE.len() as u64));
 }
 
 #[test]
-fn a_short_response_ends_where_it_begins() {
-    for world in [Made::default().world(), early(), Made::tls12().world()] {
-        let facts = world.facts(&Path::new(20 * MS));
+fn a_short_response_ends_where_it_starts() {
+    for peers in [PeerConfig::default().peers(), early(), PeerConfig::tls12().peers()] {
+        let facts = peers.facts(&Path::new(20 * MS));
         let FirstResponse::Seen { round_trips, arrived, delivered } = facts.first_response else {
             panic!("no response");
         };
@@ -79,9 +79,9 @@ fn a_short_response_ends_where_it_begins() {
 
 #[test]
 fn a_long_response_ends_with_its_last_record() {
-    let mut world = early();
-    world.response = vec![b'y'; 300_000];
-    let facts = world.facts(&Path::new(20 * MS));
+    let mut peers = early();
+    peers.response = vec![b'y'; 300_000];
+    let facts = peers.facts(&Path::new(20 * MS));
     let FirstResponse::Seen { arrived: first, .. } = facts.first_response else { panic!() };
     let LastResponse::Seen { round_trips, arrived, delivered } = facts.last_response else {
         panic!("{:?}", facts.last_response);
@@ -97,10 +97,10 @@ fn a_long_response_ends_with_its_last_record() {
 fn rfc5681_3_1_a_response_of_several_windows_takes_a_round_trip_for_each() {
     // Windows of ten segments: the first has the server's flight as well, and six follow.
     let response = 6 * 14_000;
-    for (mut world, first) in [(early(), 2), (Made::default().world(), 3)] {
-        world.response = vec![b'y'; response];
+    for (mut peers, first) in [(early(), 2), (PeerConfig::default().peers(), 3)] {
+        peers.response = vec![b'y'; response];
         let path = Path { window: 10, ..Path::new(20 * MS) };
-        let facts = world.facts(&path);
+        let facts = peers.facts(&path);
         assert_eq!(facts.round_trips(), Some(first));
         let LastResponse::Seen { round_trips: last, delivered, .. } = facts.last_response else {
             panic!("{:?}", facts.last_response);
@@ -113,22 +113,22 @@ fn rfc5681_3_1_a_response_of_several_windows_takes_a_round_trip_for_each() {
 
 #[test]
 fn a_response_is_over_when_its_holes_are_filled() {
-    let mut world = early();
-    world.response = vec![b'y'; 50_000];
+    let mut peers = early();
+    peers.response = vec![b'y'; 50_000];
     let path = Path { drop_to_client: vec![5], ..Path::new(20 * MS) };
-    let facts = world.facts(&path);
+    let facts = peers.facts(&path);
     let LastResponse::Seen { arrived, delivered, .. } = facts.last_response else { panic!() };
     assert!(delivered.unwrap() > arrived + 200 * MS);
 }
 
 #[test]
 fn a_response_beyond_the_snap_length_is_not_guessed() {
-    let mut world = early();
-    world.response = vec![b'y'; 50_000];
-    let mut capture = world.capture(&Path::new(20 * MS));
+    let mut peers = early();
+    peers.response = vec![b'y'; 50_000];
+    let mut capture = peers.capture(&Path::new(20 * MS));
     let last = capture.iter().rposition(|p| p.frame.len() > 1000).unwrap();
     capture[last].frame.truncate(200);
-    let facts = judge(&capture, &world.key_log());
+    let facts = analyze(&capture, &peers.key_log());
     assert_eq!(facts.round_trips(), Some(2));
     assert_eq!(facts.last_response, LastResponse::Unknown(Unknown::CaptureGap));
     assert_eq!(facts.response_bytes, None);
@@ -145,19 +145,21 @@ fn frame(kind: u8, stream: u8, len: u8) -> Vec<u8> {
 fn rfc9113_3_4_the_servers_settings_are_no_response() {
     let settings = frame(4, 0, 18);
     let response = [frame(1, 1, 40), frame(0, 1, 200)].concat();
-    let mut world = Made::default().world().alpn("h2");
-    world.greeting = settings.clone();
-    world.response = [response.clone(), frame(7, 0, 8)].concat();
+    let mut peers = PeerConfig::default().peers().alpn("h2");
+    peers.greeting = settings.clone();
+    peers.response = [response.clone(), frame(7, 0, 8)].concat();
     let path = Path::new(20 * MS);
-    let facts = world.facts(&path);
+    let facts = peers.facts(&path);
     assert_eq!(facts.tls.as_ref().unwrap().alpn.as_deref(), Some("h2"));
     assert_eq!(facts.round_trips(), Some(3));
     assert_eq!(facts.response_bytes, Some(response.len() as u64));
     // The same bytes are a response, and come earlier, where they are not HTTP/2.
-    for (mut world, round_trips) in [(Made::default().world(), 2), (Made::tls12().world(), 3)] {
-        world.greeting = settings.clone();
-        world.response = response.clone();
-        assert_eq!(world.facts(&path).round_trips(), Some(round_trips));
+    for (mut peers, round_trips) in
+        [(PeerConfig::default().peers(), 2), (PeerConfig::tls12().peers(), 3)]
+    {
+        peers.greeting = settings.clone();
+        peers.response = response.clone();
+        assert_eq!(peers.facts(&path).round_trips(), Some(round_trips));
     }
 }
 
@@ -169,19 +171,19 @@ fn rfc9113_3_4_the_same_before_tls13_with_secrets_and_unknown_without() {
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
         CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
     ] {
-        let mut world = Made { suite: Some(suite), ..Made::tls12() }.world().alpn("h2");
-        world.greeting = frame(4, 0, 18);
-        world.response = response.clone();
-        let capture = world.capture(&Path::new(20 * MS));
-        let facts = judge(&capture, &world.key_log());
+        let mut peers = PeerConfig { suite: Some(suite), ..PeerConfig::tls12() }.peers().alpn("h2");
+        peers.greeting = frame(4, 0, 18);
+        peers.response = response.clone();
+        let capture = peers.capture(&Path::new(20 * MS));
+        let facts = analyze(&capture, &peers.key_log());
         assert_eq!((facts.round_trips(), facts.response_bytes), (Some(4), Some(249 + 9)));
-        let wrong: String = world
+        let wrong: String = peers
             .key_log()
             .lines()
             .map(|line| format!("{} {}\n", line.rsplit_once(' ').unwrap().0, "5a".repeat(48)))
             .collect();
         for (key_log, why) in [("", Unknown::NoSecrets), (&wrong, Unknown::WrongSecrets)] {
-            let facts = judge(&capture, key_log);
+            let facts = analyze(&capture, key_log);
             assert_eq!(facts.first_response, FirstResponse::Unknown(why));
             assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
         }
@@ -189,11 +191,13 @@ fn rfc9113_3_4_the_same_before_tls13_with_secrets_and_unknown_without() {
 }
 
 #[test]
-fn the_key_exchange_and_the_certificate_are_told() {
-    for (world, full) in
-        [(Made::default().world(), true), (early(), false), (Made::tls12().world(), true)]
-    {
-        let tls = world.facts(&Path::new(20 * MS)).tls.unwrap();
+fn the_key_exchange_and_the_certificate_are_reported() {
+    for (peers, full) in [
+        (PeerConfig::default().peers(), true),
+        (early(), false),
+        (PeerConfig::tls12().peers(), true),
+    ] {
+        let tls = peers.facts(&Path::new(20 * MS)).tls.unwrap();
         assert_eq!(tls.group, Some(NamedGroup::X25519));
         let Some(CertificateFacts { message_bytes, certificates }) = tls.certificate else {
             assert!(!full);
@@ -204,13 +208,22 @@ fn the_key_exchange_and_the_certificate_are_told() {
         // ecdsa_secp256r1_sha256.
         assert_eq!(tls.signature_scheme, Some(0x0403));
     }
-    assert!(Made::tls12().world().meet().facts(&Path::new(MS)).tls.unwrap().group.is_none());
+    assert!(
+        PeerConfig::tls12()
+            .peers()
+            .with_session()
+            .facts(&Path::new(MS))
+            .tls
+            .unwrap()
+            .group
+            .is_none()
+    );
 }
 
 #[test]
 fn rfc8446_4_1_4_a_retry_ends_in_the_group_that_the_server_asked_for() {
-    let made = Made { server_groups: vec![kx_group::SECP256R1], ..Made::default() };
-    let facts = made.world().facts(&Path::new(20 * MS));
+    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let facts = made.peers().facts(&Path::new(20 * MS));
     assert_eq!(round_trips(&facts, facts.setup_done), 3);
     let tls = facts.tls.unwrap();
     assert_eq!(tls.key_shares_offered, [NamedGroup::X25519]);
@@ -220,10 +233,10 @@ fn rfc8446_4_1_4_a_retry_ends_in_the_group_that_the_server_asked_for() {
 
 #[test]
 fn packets_and_bytes_are_counted_each_way() {
-    let world = early();
+    let peers = early();
     let path = Path { drop_to_server: vec![0], ..Path::new(20 * MS) };
-    let capture = world.capture(&path);
-    let facts = judge(&capture, &world.key_log());
+    let capture = peers.capture(&path);
+    let facts = analyze(&capture, &peers.key_log());
     for (direction, traffic) in [
         (Direction::ToServer, facts.tcp().unwrap().to_server),
         (Direction::ToClient, facts.tcp().unwrap().to_client),
@@ -247,14 +260,14 @@ fn packets_and_bytes_are_counted_each_way() {
 
 #[test]
 fn a_connection_owns_its_packets_and_not_those_of_the_next() {
-    let world = Made::default().world();
+    let peers = PeerConfig::default().peers();
     let first = Path::new(20 * MS);
-    let capture = world.capture(&first);
-    let facts = judge(&capture, &world.key_log());
-    assert!(capture.iter().all(|captured| facts.owns(&captured.packet())));
-    let next = world.capture(&Path { start: 5_000 * MS, ..first.clone() });
-    assert!(!next.iter().any(|captured| facts.owns(&captured.packet())));
+    let capture = peers.capture(&first);
+    let facts = analyze(&capture, &peers.key_log());
+    assert!(capture.iter().all(|captured| facts.contains(&captured.packet())));
+    let next = peers.capture(&Path { start: 5_000 * MS, ..first.clone() });
+    assert!(!next.iter().any(|captured| facts.contains(&captured.packet())));
     let mut other = first;
     other.client.set_port(1);
-    assert!(!world.capture(&other).iter().any(|captured| facts.owns(&captured.packet())));
+    assert!(!peers.capture(&other).iter().any(|captured| facts.contains(&captured.packet())));
 }

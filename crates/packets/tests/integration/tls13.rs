@@ -1,14 +1,14 @@
 //! TLS 1.3 over TCP without Fast Open: full, resumed, early data, retry.
 
 use firstflight_packets::{
-    EarlyData, FastOpen, FirstResponse, Kind, Label, LabelKind, LabelTransport, TlsVersion,
-    Unknown, Unlabelled,
+    EarlyData, FastOpen, FirstResponse, HandshakeKind, Label, LabelKind, LabelTransport,
+    TlsVersion, Unknown, Unlabelled,
 };
 use rustls::CipherSuite;
 use rustls::crypto::ring::kx_group;
 
-use crate::path::{MS, Path};
-use crate::peers::{Made, REQUEST, judge};
+use crate::peers::{PeerConfig, REQUEST, analyze};
+use crate::tcp_path::{MS, Path};
 
 fn label(kind: LabelKind) -> Result<Label, Unlabelled> {
     Ok(Label { version: TlsVersion::Tls13, kind, transport: LabelTransport::Tcp(FastOpen::Off) })
@@ -16,14 +16,14 @@ fn label(kind: LabelKind) -> Result<Label, Unlabelled> {
 
 #[test]
 fn rfc8446_2_a_full_handshake_takes_three_round_trips() {
-    let facts = Made::default().world().facts(&Path::new(20 * MS));
+    let facts = PeerConfig::default().peers().facts(&Path::new(20 * MS));
     assert_eq!(facts.label(), label(LabelKind::Full));
     assert_eq!(facts.round_trips(), Some(3));
     let tls = facts.tls.as_ref().unwrap();
     assert_eq!(tls.server_name.as_deref(), Some("first.test"));
     assert_eq!(tls.alpn.as_deref(), Some("http/1.1"));
     assert_eq!(tls.alpn_offered, ["http/1.1"]);
-    assert_eq!((tls.kind, tls.client_finished), (Some(Kind::Full), Some(true)));
+    assert_eq!((tls.kind, tls.client_finished), (Some(HandshakeKind::Full), Some(true)));
     assert_eq!((tls.early.extension, tls.early.records), (false, 0));
     assert!(
         facts.tcp().unwrap().client_fin
@@ -39,7 +39,7 @@ fn rfc8446_2_a_full_handshake_takes_three_round_trips() {
 #[test]
 fn times_are_those_of_the_tap() {
     let path = Path::new(20 * MS);
-    let facts = Made::default().world().facts(&path);
+    let facts = PeerConfig::default().peers().facts(&path);
     assert_eq!(facts.started, path.start);
     let FirstResponse::Seen { arrived, delivered, .. } = facts.first_response else {
         panic!("no response");
@@ -52,9 +52,9 @@ fn times_are_those_of_the_tap() {
 
 #[test]
 fn rfc8446_2_2_a_resumed_handshake_takes_three_round_trips() {
-    let mut world = Made::default().world().meet();
-    world.change_client(|client| client.enable_early_data = false);
-    let facts = world.facts(&Path::new(20 * MS));
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.change_client(|client| client.enable_early_data = false);
+    let facts = peers.facts(&Path::new(20 * MS));
     assert_eq!(facts.label(), label(LabelKind::Resumed));
     assert_eq!(facts.round_trips(), Some(3));
 }
@@ -66,8 +66,8 @@ fn rfc8446_2_3_early_data_takes_two_round_trips() {
         CipherSuite::TLS13_AES_256_GCM_SHA384,
         CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
     ] {
-        let made = Made { suite: Some(suite), ..Made::default() };
-        let facts = made.world().meet().facts(&Path::new(20 * MS));
+        let made = PeerConfig { suite: Some(suite), ..PeerConfig::default() };
+        let facts = made.peers().with_session().facts(&Path::new(20 * MS));
         assert_eq!(facts.label(), label(LabelKind::EarlyAccepted));
         assert_eq!(facts.round_trips(), Some(2));
         let tls = facts.tls.as_ref().unwrap();
@@ -81,10 +81,10 @@ fn rfc8446_2_3_early_data_takes_two_round_trips() {
 }
 
 #[test]
-fn the_first_flight_is_what_an_attacker_would_send_again() {
-    let world = Made::default().world().meet();
-    let capture = world.capture(&Path::new(20 * MS));
-    let facts = judge(&capture, &world.key_log());
+fn the_first_flight_is_what_an_attacker_can_replay() {
+    let peers = PeerConfig::default().peers().with_session();
+    let capture = peers.capture(&Path::new(20 * MS));
+    let facts = analyze(&capture, &peers.key_log());
     // Two records and the early data, up to its last byte and not further.
     let flight = facts.first_flight.stream().unwrap();
     let hello = 5 + usize::from(u16::from_be_bytes([flight[3], flight[4]]));
@@ -101,20 +101,20 @@ fn the_first_flight_is_what_an_attacker_would_send_again() {
 
 #[test]
 fn rfc8446_4_2_10_refused_early_data_takes_three_round_trips() {
-    let mut world = Made::default().world().meet();
-    world.refuse_early_data();
-    let facts = world.facts(&Path::new(20 * MS));
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.refuse_early_data();
+    let facts = peers.facts(&Path::new(20 * MS));
     assert_eq!(facts.label(), label(LabelKind::EarlyRefused));
     assert_eq!(facts.round_trips(), Some(3));
     let tls = facts.tls.as_ref().unwrap();
-    assert_eq!((tls.kind, tls.client_finished), (Some(Kind::Resumed), Some(true)));
+    assert_eq!((tls.kind, tls.client_finished), (Some(HandshakeKind::Resumed), Some(true)));
     assert_eq!((tls.early.records, tls.early.plain_bytes), (1, Some(REQUEST.len() as u64)));
 }
 
 #[test]
 fn rfc8446_4_1_4_a_retry_adds_a_round_trip() {
-    let made = Made { server_groups: vec![kx_group::SECP256R1], ..Made::default() };
-    let facts = made.world().facts(&Path::new(20 * MS));
+    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let facts = made.peers().facts(&Path::new(20 * MS));
     assert_eq!(facts.label(), label(LabelKind::Full));
     assert_eq!(facts.round_trips(), Some(4));
     assert_eq!(facts.tls.unwrap().hello_retry_requests, 1);
@@ -122,43 +122,43 @@ fn rfc8446_4_1_4_a_retry_adds_a_round_trip() {
 
 #[test]
 fn rfc8446_4_2_10_a_retry_refuses_early_data() {
-    let mut first = Made::default().world().meet();
-    let made = Made { server_groups: vec![kx_group::SECP256R1], ..Made::default() };
-    let mut second = made.world();
+    let mut first = PeerConfig::default().peers().with_session();
+    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let mut second = made.peers();
     let sessions = first.sessions();
     second.change_server(|server| server.session_storage = sessions);
     second.swap_client(&mut first);
     let capture = second.capture(&Path::new(20 * MS));
-    let facts = judge(&capture, &second.key_log());
+    let facts = analyze(&capture, &second.key_log());
     assert_eq!(facts.label(), label(LabelKind::EarlyRefused));
     assert_eq!(facts.round_trips(), Some(4));
     let tls = facts.tls.as_ref().unwrap();
     assert_eq!((tls.hello_retry_requests, tls.early.records), (1, 1));
     assert_eq!(tls.client_finished, Some(true));
     // The retry shows it without any secret.
-    let blind = judge(&capture, "");
-    assert_eq!(blind.tls.unwrap().early.verdict, EarlyData::Refused);
+    let blind = analyze(&capture, "");
+    assert_eq!(blind.tls.unwrap().early.outcome, EarlyData::Refused);
 }
 
 #[test]
 fn without_secrets_nothing_is_guessed() {
-    let world = Made::default().world().meet();
-    let capture = world.capture(&Path::new(20 * MS));
-    let blind = judge(&capture, "");
+    let peers = PeerConfig::default().peers().with_session();
+    let capture = peers.capture(&Path::new(20 * MS));
+    let blind = analyze(&capture, "");
     assert_eq!(blind.first_response, FirstResponse::Unknown(Unknown::NoSecrets));
     assert_eq!(blind.round_trips(), None);
     assert_eq!(blind.label(), Err(Unlabelled::EarlyData(Unknown::NoSecrets)));
     let tls = blind.tls.unwrap();
-    assert_eq!(tls.kind, Some(Kind::Resumed));
+    assert_eq!(tls.kind, Some(HandshakeKind::Resumed));
     assert_eq!((tls.early.records, tls.early.plain_bytes), (1, None));
     assert_eq!(tls.client_finished, None);
 }
 
 #[test]
-fn wrong_secrets_are_told_from_missing_ones() {
-    let world = Made::default().world().meet();
-    let capture = world.capture(&Path::new(20 * MS));
-    let wrong: String = world
+fn wrong_secrets_are_distinguished_from_missing_ones() {
+    let peers = PeerConfig::default().peers().with_session();
+    let capture = peers.capture(&Path::new(20 * MS));
+    let wrong: String = peers
         .key_log()
         .lines()
         .map(|line| {
@@ -166,18 +166,18 @@ fn wrong_secrets_are_told_from_missing_ones() {
             format!("{start} {}\n", "5a".repeat(secret.len() / 2))
         })
         .collect();
-    let facts = judge(&capture, &wrong);
+    let facts = analyze(&capture, &wrong);
     assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::WrongSecrets));
     // Beside the right ones they do no harm.
-    let facts = judge(&capture, &(wrong + &world.key_log()));
+    let facts = analyze(&capture, &(wrong + &peers.key_log()));
     assert_eq!(facts.label(), label(LabelKind::EarlyAccepted));
 }
 
 #[test]
 fn rfc8446_4_6_1_tickets_deepen_nothing_for_a_client_that_pauses() {
-    let mut world = Made::default().world();
-    world.client_pause = 50 * MS;
-    let facts = world.facts(&Path::new(2 * MS));
+    let mut peers = PeerConfig::default().peers();
+    peers.client_pause = 50 * MS;
+    let facts = peers.facts(&Path::new(2 * MS));
     assert_eq!(facts.round_trips(), Some(3));
     let FirstResponse::Seen { arrived, .. } = facts.first_response else { panic!() };
     assert!(arrived - facts.started > 50 * MS, "the client did not pause");
@@ -185,20 +185,20 @@ fn rfc8446_4_6_1_tickets_deepen_nothing_for_a_client_that_pauses() {
 
 #[test]
 fn rfc8446_4_6_3_a_key_update_before_the_response_is_followed() {
-    let mut world = Made::default().world();
-    world.update_keys = true;
-    let facts = world.facts(&Path::new(20 * MS));
+    let mut peers = PeerConfig::default().peers();
+    peers.update_keys = true;
+    let facts = peers.facts(&Path::new(20 * MS));
     assert_eq!(facts.round_trips(), Some(3));
 }
 
 #[test]
 fn rfc8446_5_1_small_segments_and_long_requests_change_nothing() {
-    let mut world = Made::default().world().meet();
-    world.request = vec![b'x'; 9000];
-    world.response = vec![b'y'; 40_000];
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.request = vec![b'x'; 9000];
+    peers.response = vec![b'y'; 40_000];
     for segment in [100, 536, 1400] {
         let path = Path { segment, ..Path::new(20 * MS) };
-        let facts = world.facts(&path);
+        let facts = peers.facts(&path);
         assert_eq!(facts.label(), label(LabelKind::EarlyAccepted), "{segment}");
         assert_eq!(facts.round_trips(), Some(2));
         let early = facts.tls.unwrap().early;

@@ -3,13 +3,13 @@
 use firstflight_packets::{Direction, Event, FastOpenOption, Observer, Part, Trace};
 use rustls::crypto::ring::kx_group;
 
-use crate::path::{MS, Path, Tfo, feed};
-use crate::peers::{Made, World, judge_and_trace};
-use crate::quic_path::Way;
-use crate::quic_peers::{QuicWorld, judge_quic};
+use crate::peers::{PeerConfig, Peers, judge_and_trace};
+use crate::quic_path::QuicPath;
+use crate::quic_peers::{QuicPeers, analyze_quic};
+use crate::tcp_path::{MS, Path, Tfo, feed};
 
-fn trace(world: &World, path: &Path) -> Trace {
-    judge_and_trace(&world.capture(path), &world.key_log()).1
+fn trace(peers: &Peers, path: &Path) -> Trace {
+    judge_and_trace(&peers.capture(path), &peers.key_log()).1
 }
 
 /// The packets that count, as direction, depth and words.
@@ -38,7 +38,10 @@ fn rfc8446_2_3_early_data_packet_by_packet() {
         "> 3 EndOfEarlyData, Finished, close_notify",
         "< 3 NewSessionTicket, NewSessionTicket",
     ];
-    assert_eq!(words(&trace(&Made::default().world().meet(), &Path::new(20 * MS))), expected);
+    assert_eq!(
+        words(&trace(&PeerConfig::default().peers().with_session(), &Path::new(20 * MS))),
+        expected
+    );
 }
 
 #[test]
@@ -53,14 +56,14 @@ fn rfc8446_2_a_full_handshake_packet_by_packet() {
         "< 3 NewSessionTicket, NewSessionTicket, application data 38 B",
         "> 4 close_notify",
     ];
-    assert_eq!(words(&trace(&Made::default().world(), &Path::new(20 * MS))), expected);
+    assert_eq!(words(&trace(&PeerConfig::default().peers(), &Path::new(20 * MS))), expected);
 }
 
 #[test]
 fn rfc5246_7_3_tls12_packet_by_packet() {
-    let world = Made::tls12().world();
-    let capture = world.capture(&Path::new(20 * MS));
-    check_tls12(&judge_and_trace(&capture, &world.key_log()).1, "close_notify");
+    let peers = PeerConfig::tls12().peers();
+    let capture = peers.capture(&Path::new(20 * MS));
+    check_tls12(&judge_and_trace(&capture, &peers.key_log()).1, "close_notify");
     // Only what an alert says needs a secret.
     check_tls12(&judge_and_trace(&capture, "").1, "alert, encrypted");
 }
@@ -87,8 +90,8 @@ fn check_tls12(trace: &Trace, last: &str) {
 
 #[test]
 fn rfc8446_4_1_4_a_retry_packet_by_packet() {
-    let made = Made { server_groups: vec![kx_group::SECP256R1], ..Made::default() };
-    let words = words(&trace(&made.world(), &Path::new(20 * MS)));
+    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let words = words(&trace(&made.peers(), &Path::new(20 * MS)));
     let expected = ["> 2 ClientHello", "< 2 HelloRetryRequest, ChangeCipherSpec"];
     assert_eq!(words[2..4], expected);
     assert!(words[4].ends_with("ClientHello"), "{}", words[4]);
@@ -97,9 +100,9 @@ fn rfc8446_4_1_4_a_retry_packet_by_packet() {
 
 #[test]
 fn rfc8446_4_2_10_refused_early_data_says_so() {
-    let mut world = Made::default().world().meet();
-    world.refuse_early_data();
-    let words = words(&trace(&world, &Path::new(20 * MS)));
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.refuse_early_data();
+    let words = words(&trace(&peers, &Path::new(20 * MS)));
     assert!(words[2].ends_with("early data 36 B"), "{}", words[2]);
     assert!(words[3].contains("EncryptedExtensions (early data refused)"), "{}", words[3]);
 }
@@ -112,7 +115,8 @@ fn rfc7413_the_flight_in_the_syn_and_again_when_it_was_left_or_lost() {
         (Tfo::Left, format!("> 1 SYN, {flight}"), Some(format!("> 2 {flight}"))),
         (Tfo::Lost, format!("> 1 SYN, {flight}"), Some(format!("> 2 {flight}"))),
     ] {
-        let trace = trace(&Made::default().world().meet(), &Path::new(20 * MS).tfo(tfo));
+        let trace =
+            trace(&PeerConfig::default().peers().with_session(), &Path::new(20 * MS).tfo(tfo));
         let words = words(&trace);
         assert_eq!(words[0], syn);
         assert_eq!(words.iter().skip(1).find(|line| line.ends_with(flight)).cloned(), later);
@@ -131,7 +135,7 @@ fn rfc7413_the_flight_in_the_syn_and_again_when_it_was_left_or_lost() {
 #[test]
 fn a_message_over_several_packets_is_in_each_of_them() {
     let path = Path { segment: 300, ..Path::new(20 * MS) };
-    let trace = trace(&Made::default().world(), &path);
+    let trace = trace(&PeerConfig::default().peers(), &path);
     let parts: Vec<_> = trace
         .packets
         .iter()
@@ -147,9 +151,9 @@ fn a_message_over_several_packets_is_in_each_of_them() {
 }
 
 #[test]
-fn a_lost_packet_and_its_copy_are_told_apart() {
+fn a_lost_packet_and_its_copy_are_distinguished() {
     let path = Path { drop_to_server: vec![1], ..Path::new(20 * MS) };
-    let trace = trace(&Made::default().world(), &path);
+    let trace = trace(&PeerConfig::default().peers(), &path);
     let words: Vec<_> = trace
         .packets
         .iter()
@@ -166,8 +170,8 @@ fn a_lost_packet_and_its_copy_are_told_apart() {
 
 #[test]
 fn without_secrets_records_are_named_by_their_headers() {
-    let world = Made::default().world();
-    let trace = judge_and_trace(&world.capture(&Path::new(20 * MS)), "").1;
+    let peers = PeerConfig::default().peers();
+    let trace = judge_and_trace(&peers.capture(&Path::new(20 * MS)), "").1;
     let lines = words(&trace);
     assert!(lines[3].starts_with("< 2 ServerHello, ChangeCipherSpec, encrypted "), "{}", lines[3]);
     assert!(lines[4].starts_with("> 3 ChangeCipherSpec, encrypted "), "{}", lines[4]);
@@ -175,9 +179,9 @@ fn without_secrets_records_are_named_by_their_headers() {
 
 #[test]
 fn every_packet_is_in_the_trace_and_none_is_made_unasked() {
-    let world = Made::default().world();
-    let capture = world.capture(&Path::new(20 * MS));
-    let trace = judge_and_trace(&capture, &world.key_log()).1;
+    let peers = PeerConfig::default().peers();
+    let capture = peers.capture(&Path::new(20 * MS));
+    let trace = judge_and_trace(&capture, &peers.key_log()).1;
     assert_eq!((trace.packets.len(), trace.left_out), (capture.len(), 0));
     let times = trace.packets.iter().map(|packet| (packet.arrived, packet.delivered));
     assert!(times.eq(capture.iter().map(|captured| (captured.arrived, captured.delivered))));
@@ -192,9 +196,9 @@ fn every_packet_is_in_the_trace_and_none_is_made_unasked() {
 
 #[test]
 fn rfc9001_4_quic_datagram_by_datagram() {
-    let world = QuicWorld::ping_pong().sends_tokens().meet();
-    let way = Way { retry: true, ..Way::new(20 * MS) };
-    let (_, trace) = judge_quic(&world.capture(&way), &world.key_log());
+    let peers = QuicPeers::ping_pong().sends_tokens().with_session();
+    let path = QuicPath { retry: true, ..QuicPath::new(20 * MS) };
+    let (_, trace) = analyze_quic(&peers.capture(&path), &peers.key_log());
     let words = |packet: &firstflight_packets::TracedPacket| {
         packet.carries.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
@@ -222,15 +226,15 @@ fn rfc9001_4_quic_datagram_by_datagram() {
     let closing = words(&trace.packets[trace.packets.len() - 2]);
     assert_eq!(closing[closing.len() - 1], "CONNECTION_CLOSE, application error 0x100");
 
-    let world = QuicWorld::ping_pong();
-    let capture = world.capture(&way);
-    let (_, trace) = judge_quic(&capture, &world.key_log());
+    let peers = QuicPeers::ping_pong();
+    let capture = peers.capture(&path);
+    let (_, trace) = analyze_quic(&capture, &peers.key_log());
     let retry = words(&trace.packets[1]);
     assert!(retry[0].starts_with("Retry, token ") && retry.len() == 1, "{retry:?}");
     let again = &trace.packets[2];
     assert_eq!((again.retransmission, again.round_trips), (false, Some(2)));
     // Without secrets only Initial packets are read.
-    let (_, blind) = judge_quic(&capture, "");
+    let (_, blind) = analyze_quic(&capture, "");
     let closed = &words(&blind.packets[3])[3..5];
     assert!(closed[0] == "Handshake packet" && closed[1].starts_with("encrypted "), "{closed:?}");
 }

@@ -1,77 +1,77 @@
-//! Asking a condition of a record's cells.
+//! Evaluates a condition for the cells of a record.
 
 use super::{Arithmetic, CheckError, Comparison, Condition, Expression, Figure, Function};
-use crate::axes::{self, places};
-use crate::figure::{count, milliseconds};
-use crate::{Cell, Fault, Record, Verdict, VisitCell, visits};
+use crate::axes::{self, axis_values};
+use crate::format::{count, format_ms_unit};
+use crate::{Cell, CheckOutcome, Fault, Record, VisitCell, visits};
 
 pub(super) fn check(
     condition: &Condition,
     record: &Record,
     old: Option<&Record>,
-) -> Result<Verdict, CheckError> {
+) -> Result<CheckOutcome, CheckError> {
     if condition.needs_old() && old.is_none() {
-        return Err(CheckError::NoOld { condition: condition.text.clone() });
+        return Err(CheckError::NoOldRecord { condition: condition.text.clone() });
     }
-    let asked = Asked { condition, record, old };
-    let mut verdict = Verdict::new("condition", &condition.claim());
+    let evaluation = Evaluation { condition, record, old };
+    let mut outcome = CheckOutcome::new("condition", &condition.claim());
     let mut without: Option<String> = None;
-    for subject in asked.subjects()? {
-        match asked.values(&subject)? {
+    for subject in evaluation.subjects()? {
+        match evaluation.values(&subject)? {
             Err(missing) => {
-                verdict.left_out.push(format!("{}: no {missing}", asked.name(&subject)));
+                outcome.skipped.push(format!("{}: no {missing}", evaluation.name(&subject)));
                 without.get_or_insert(missing);
             }
             Ok(values) => {
-                verdict.checked += 1;
-                if asked.truth(&condition.root, &subject, &values)? {
-                    let figures = asked.figures(&subject, &values);
-                    verdict.findings.push(format!("{}: {figures}", asked.name(&subject)));
+                outcome.checked += 1;
+                if evaluation.is_true(&condition.root, &subject, &values)? {
+                    let figures = evaluation.figures(&subject, &values);
+                    outcome.findings.push(format!("{}: {figures}", evaluation.name(&subject)));
                 }
             }
         }
     }
-    match (verdict.checked, without) {
-        (0, Some(other)) => Err(CheckError::NoPartner {
+    match (outcome.checked, without) {
+        (0, Some(other)) => Err(CheckError::NoCounterpart {
             condition: condition.text.clone(),
-            figure: asked.first().text.clone(),
+            figure: evaluation.first().text.clone(),
             other,
         }),
-        _ => Ok(verdict),
+        _ => Ok(outcome),
     }
 }
 
-/// What a condition is asked of.
+/// What a condition is evaluated for.
 enum Subject<'a> {
     Cell(usize, &'a Cell),
     Visits(&'a VisitCell),
     Server(&'a str),
 }
 
-/// A figure in the record and in the old one.
+/// The value of a figure in the record and in the earlier one.
 struct Value {
     new: f64,
     old: Option<f64>,
 }
 
-struct Asked<'a> {
+struct Evaluation<'a> {
     condition: &'a Condition,
     record: &'a Record,
     old: Option<&'a Record>,
 }
 
-impl<'a> Asked<'a> {
-    /// The figure that decides of what the condition is asked: the first that is not of a server.
+impl<'a> Evaluation<'a> {
+    /// The figure that selects the subjects: the first one that is not about servers.
     fn first(&self) -> &'a Figure {
         let figures = &self.condition.figures;
         figures.iter().find(|f| f.function != Function::Replays).unwrap_or(&figures[0])
     }
 
     fn subjects(&self) -> Result<Vec<Subject<'a>>, CheckError> {
-        // A figure that names what no cell has is a mistake, even where it is not the first.
+        // A figure that selects no cell is a mistake, even if it is not the first.
         for figure in &self.condition.figures {
             if !self.selects(figure) {
-                return Err(self.nothing(figure));
+                return Err(self.no_match(figure));
             }
         }
         let first = self.first();
@@ -82,14 +82,14 @@ impl<'a> Asked<'a> {
         Ok(match first.function {
             Function::Replays => self
                 .record
-                .attacked()
+                .replayed_servers()
                 .into_iter()
                 .filter(|server| first.selector.matches_server(server))
                 .map(Subject::Server)
                 .collect(),
             _ => (self.record.cells.iter().enumerate())
                 .filter(|(_, cell)| first.selector.matches(cell))
-                .map(|(place, cell)| Subject::Cell(place, cell))
+                .map(|(index, cell)| Subject::Cell(index, cell))
                 .collect(),
         })
     }
@@ -106,7 +106,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The condition's figures for a subject; `Err`: which one there is none of.
+    /// The condition's figures for a subject. The inner `Err` names the missing figure.
     fn values(&self, subject: &Subject<'a>) -> Result<Result<Vec<Value>, String>, CheckError> {
         let needs_old = self.condition.needs_old();
         let mut values = Vec::new();
@@ -118,7 +118,7 @@ impl<'a> Asked<'a> {
                 Some(old) if needs_old => self.value(old, figure, subject)?,
                 _ => None,
             };
-            if needs_old && old.is_none() && self.speaks_of_old(values.len()) {
+            if needs_old && old.is_none() && self.uses_old(values.len()) {
                 return Ok(Err(format!("{} in the earlier record", figure.text)));
             }
             values.push(Value { new, old });
@@ -126,10 +126,10 @@ impl<'a> Asked<'a> {
         Ok(Ok(values))
     }
 
-    fn speaks_of_old(&self, figure: usize) -> bool {
+    fn uses_old(&self, figure: usize) -> bool {
         self.condition
             .root
-            .any(&|expression| matches!(expression, Expression::Old(place) if *place == figure))
+            .any(&|expression| matches!(expression, Expression::Old(index) if *index == figure))
     }
 
     fn value(
@@ -147,9 +147,9 @@ impl<'a> Asked<'a> {
                 Subject::Visits(cell) => cell.server.as_str(),
                 Subject::Server(server) => server,
             };
-            // A filter may name another server than the subject's.
+            // A filter may name another server than the subject.
             let named = figure.selector.axes().next().is_some();
-            // A row for each transport.
+            // There is a row for each transport.
             let rows = record.replays.iter().filter(|replay| match named {
                 true => figure.selector.matches_server(&replay.server),
                 false => replay.server == server,
@@ -159,22 +159,22 @@ impl<'a> Asked<'a> {
         }
         let Subject::Cell(_, subject) = subject else { return Ok(None) };
         let found = record.cells.iter().enumerate();
-        let mut found = found.filter(|(_, cell)| figure.selector.goes_with(cell, subject));
+        let mut found = found.filter(|(_, cell)| figure.selector.corresponds_to(cell, subject));
         match found.next() {
             None => Ok(None),
-            Some((place, cell)) => self.of_cell(record, figure, place, cell).map(Some),
+            Some((index, cell)) => self.cell_value(record, figure, index, cell).map(Some),
         }
     }
 
-    fn of_cell(
+    fn cell_value(
         &self,
         record: &Record,
         figure: &Figure,
-        place: usize,
+        index: usize,
         cell: &Cell,
     ) -> Result<f64, CheckError> {
         let spoiled = |sample: &&crate::Sample| {
-            sample.cell == place && matches!(sample.fault, Some(Fault::Spoiled(_)))
+            sample.cell == index && matches!(sample.fault, Some(Fault::Spoiled(_)))
         };
         match figure.function {
             Function::Spoiled => {
@@ -187,7 +187,7 @@ impl<'a> Asked<'a> {
         }
         let samples = cell.summary.as_ref().map_or(0, |summary| summary.samples);
         let needed = figure.function.samples_needed();
-        let name = axes::name(record, cell);
+        let name = axes::cell_name(record, cell);
         let Some(summary) = cell.summary.as_ref().filter(|_| samples >= needed) else {
             return Err(CheckError::TooFew {
                 condition: self.condition.text.clone(),
@@ -209,22 +209,22 @@ impl<'a> Asked<'a> {
         })
     }
 
-    fn truth(
+    fn is_true(
         &self,
         expression: &Expression,
         subject: &Subject<'_>,
         values: &[Value],
     ) -> Result<bool, CheckError> {
-        let truth = |of: &Expression| self.truth(of, subject, values);
-        // Both sides are always worked out: a side that cannot be must not hide behind the other.
+        let is_true = |of: &Expression| self.is_true(of, subject, values);
+        // Both sides are always evaluated, so an error on one side is never hidden by the other.
         Ok(match expression {
-            Expression::And(both) => truth(&both[0])? & truth(&both[1])?,
-            Expression::Or(both) => truth(&both[0])? | truth(&both[1])?,
-            Expression::Not(of) => !truth(of)?,
-            Expression::Comparison(how, both) => {
-                let left = self.number(&both[0], subject, values)?;
-                let right = self.number(&both[1], subject, values)?;
-                match how {
+            Expression::And(operands) => is_true(&operands[0])? & is_true(&operands[1])?,
+            Expression::Or(operands) => is_true(&operands[0])? | is_true(&operands[1])?,
+            Expression::Not(of) => !is_true(of)?,
+            Expression::Comparison(operator, operands) => {
+                let left = self.number(&operands[0], subject, values)?;
+                let right = self.number(&operands[1], subject, values)?;
+                match operator {
                     Comparison::Less => left < right,
                     Comparison::LessOrEqual => left <= right,
                     Comparison::Greater => left > right,
@@ -233,7 +233,7 @@ impl<'a> Asked<'a> {
                     Comparison::NotEqual => left != right,
                 }
             }
-            // The parser lets only the above be asked for their truth.
+            // The parser permits only the above as boolean expressions.
             _ => false,
         })
     }
@@ -252,12 +252,12 @@ impl<'a> Asked<'a> {
                 Subject::Visits(cell) => cell.rtt_ms,
                 Subject::Server(_) => f64::NAN,
             },
-            Expression::Figure(place) => values[*place].new,
-            Expression::Old(place) => values[*place].old.unwrap_or(f64::NAN),
+            Expression::Figure(index) => values[*index].new,
+            Expression::Old(index) => values[*index].old.unwrap_or(f64::NAN),
             Expression::Negative(of) => -number(of)?,
-            Expression::Arithmetic(how, both) => {
-                let (left, right) = (number(&both[0])?, number(&both[1])?);
-                match how {
+            Expression::Arithmetic(operator, operands) => {
+                let (left, right) = (number(&operands[0])?, number(&operands[1])?);
+                match operator {
                     Arithmetic::Plus => left + right,
                     Arithmetic::Minus => left - right,
                     Arithmetic::Times => left * right,
@@ -277,7 +277,7 @@ impl<'a> Asked<'a> {
 
     fn name(&self, subject: &Subject<'_>) -> String {
         match subject {
-            Subject::Cell(place, _) => axes::name(self.record, &self.record.cells[*place]),
+            Subject::Cell(index, _) => axes::cell_name(self.record, &self.record.cells[*index]),
             Subject::Visits(cell) => visits::name(cell),
             Subject::Server(server) => (*server).to_owned(),
         }
@@ -285,15 +285,15 @@ impl<'a> Asked<'a> {
 
     /// The values that made the condition true.
     fn figures(&self, subject: &Subject<'_>, values: &[Value]) -> String {
-        let mut words = Vec::new();
-        for (place, (figure, value)) in self.condition.figures.iter().zip(values).enumerate() {
-            let say = |value: f64| match figure.function.is_time() {
-                true => milliseconds(value),
+        let mut parts = Vec::new();
+        for (index, (figure, value)) in self.condition.figures.iter().zip(values).enumerate() {
+            let format_value = |value: f64| match figure.function.is_time() {
+                true => format_ms_unit(value),
                 false => count(value),
             };
-            words.push(format!("{} is {}", figure.text, say(value.new)));
-            if let Some(old) = value.old.filter(|_| self.speaks_of_old(place)) {
-                words.push(format!("was {}", say(old)));
+            parts.push(format!("{} is {}", figure.text, format_value(value.new)));
+            if let Some(old) = value.old.filter(|_| self.uses_old(index)) {
+                parts.push(format!("was {}", format_value(old)));
             }
         }
         let rtt_ms = match subject {
@@ -301,19 +301,21 @@ impl<'a> Asked<'a> {
             Subject::Visits(cell) => Some(cell.rtt_ms),
             Subject::Server(_) => None,
         };
-        if let Some(ms) = rtt_ms.filter(|_| self.condition.speaks_of_rtt()) {
-            words.push(format!("rtt is {}", milliseconds(ms)));
+        if let Some(ms) = rtt_ms.filter(|_| self.condition.uses_rtt()) {
+            parts.push(format!("rtt is {}", format_ms_unit(ms)));
         }
-        words.join(", ")
+        parts.join(", ")
     }
 
-    fn nothing(&self, figure: &Figure) -> CheckError {
-        let there = match figure.function {
-            _ if figure.visits.is_some() => {
-                figure.visits.as_ref().map(|visits| visits.there(self.record)).unwrap_or_default()
-            }
+    fn no_match(&self, figure: &Figure) -> CheckError {
+        let available = match figure.function {
+            _ if figure.visits.is_some() => figure
+                .visits
+                .as_ref()
+                .map(|visits| visits.available(self.record))
+                .unwrap_or_default(),
             Function::Replays => {
-                let servers = self.record.attacked();
+                let servers = self.record.replayed_servers();
                 match servers.is_empty() {
                     true => "no attack in it".to_owned(),
                     false => format!("server {}", servers.join(", ")),
@@ -322,7 +324,7 @@ impl<'a> Asked<'a> {
             _ => {
                 let axes = figure.selector.axes();
                 let places = axes.map(|axis| {
-                    let places = places(self.record, axis);
+                    let places = axis_values(self.record, axis);
                     match places.is_empty() {
                         true => format!("no {}", axis.name()),
                         false => format!("{} {}", axis.name(), places.join(", ")),
@@ -332,10 +334,10 @@ impl<'a> Asked<'a> {
                 if places.is_empty() { "no cell".to_owned() } else { places.join("; ") }
             }
         };
-        CheckError::Nothing {
+        CheckError::NoMatch {
             condition: self.condition.text.clone(),
             figure: figure.text.clone(),
-            there,
+            available,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Conditions on a record, such as `p95(0rtt) > 1.2*rtt`, for those who let a pipeline fail.
+//! Conditions on a record that fail a pipeline, such as `p95(0rtt) > 1.2*rtt`.
 //!
 //! ```text
 //! condition  = comparison, joined by `and`, `or`, `not` and parentheses
@@ -9,27 +9,23 @@
 //!              `p50(0rtt, server=nginx, profile=cable, tfo=on, tls=1.3, time=total)`
 //! ```
 //!
-//! A condition describes what must not be. It is requested each cell that its first figure selects,
-//! and fails if it is true in any of them. Further figures belong to the same cell but for what
-//! their own kind and filters say: `p50(0rtt) > 0.7*p50(full)` compares each 0-RTT cell with the
-//! full handshake on the same path, at the same server, with the same version. `rtt` is the round
-//! trip of the cell's profile, `old` the comparison's first figure in the record compared with.
+//! A condition states what must not be true. It is evaluated for each cell that its first figure
+//! selects, and fails if it is true for any of them. Further figures are taken from the cell that
+//! differs only in their own kind and filters: `p50(0rtt) > 0.7*p50(full)` compares each 0-RTT cell
+//! with the full handshake on the same path, at the same server, with the same version. `rtt` is
+//! the round-trip time of the cell's profile, and `old` the comparison's first figure in the
+//! earlier record.
 //!
-//! A figure that names `visit`, `browser` or `page` is one of browsers' visits:
-//! `p50(visit=on, page=small, time=tls) > 5ms`.
+//! A figure that names `visit`, `browser` or `page` selects visits of browsers: `p50(visit=on,
+//! page=small, time=tls) > 5ms`.
 
-mod error;
 mod evaluate;
 mod parser;
 mod selector;
-mod tokens;
-mod visits;
 
-pub use error::CheckError;
+use crate::{CheckOutcome, Figures, Record};
 
-use crate::{Figures, Record, Verdict};
-
-/// A condition that was understood.
+/// A parsed condition.
 #[derive(Clone, Debug)]
 pub struct Condition {
     text: String,
@@ -38,7 +34,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Reads a condition.
+    /// Parses a condition.
     ///
     /// # Errors
     /// [`ConditionError`] with the column and what is allowed there.
@@ -51,69 +47,69 @@ impl Condition {
         &self.text
     }
 
-    /// Whether it speaks of `old`, and so needs a record to compare with.
+    /// Whether it uses `old`, and so needs an earlier record.
     pub fn needs_old(&self) -> bool {
         self.root.any(&|expression| matches!(expression, Expression::Old(_)))
     }
 
-    fn speaks_of_rtt(&self) -> bool {
+    fn uses_rtt(&self) -> bool {
         self.root.any(&|expression| matches!(expression, Expression::Rtt))
     }
 
-    /// The result as a verdict in any case: what cannot be decided is [`Verdict::undecided`].
-    pub fn verdict(&self, record: &Record, old: Option<&Record>) -> Verdict {
+    /// Like [`Condition::check`], with errors as [`CheckOutcome::undecided`].
+    pub fn outcome(&self, record: &Record, old: Option<&Record>) -> CheckOutcome {
         self.check(record, old).unwrap_or_else(|error| {
-            Verdict::undecided("condition", &self.claim(), &error.to_string())
+            CheckOutcome::undecided("condition", &self.claim(), &error.to_string())
         })
     }
 
-    /// What holds if the condition is true nowhere.
+    /// The name of the check: the negated condition.
     fn claim(&self) -> String {
         format!("not ({})", self.text)
     }
 
-    /// Asks the condition of every cell that it selects; with `old`, of those that both records
-    /// have where the condition speaks of `old`.
+    /// Evaluates the condition for every cell that it selects. If the condition uses `old`, only
+    /// cells that both records have are evaluated.
     ///
     /// # Errors
-    /// [`CheckError`] if it selects nothing, or needs a figure that the samples do not suffice for:
-    /// what was not measured is never a pass.
-    pub fn check(&self, record: &Record, old: Option<&Record>) -> Result<Verdict, CheckError> {
+    /// [`CheckError`] if it selects no cell, or if a figure was not measured or has too few
+    /// samples.
+    pub fn check(&self, record: &Record, old: Option<&Record>) -> Result<CheckOutcome, CheckError> {
         evaluate::check(self, record, old)
     }
 }
 
-/// A condition that is not understood.
+/// A condition that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column} of the condition: {message}")]
 pub struct ConditionError {
-    /// Where, in characters from 1.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong and what is allowed, without the place.
+    /// What is wrong and what is allowed.
     pub message: String,
     text: String,
 }
 
 impl ConditionError {
-    fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
-        let column = text.get(..at).map_or(0, |before| before.chars().count()) + 1;
+    fn new(text: &str, start: usize, message: impl Into<String>) -> Self {
+        let column = text.get(..start).map_or(0, |before| before.chars().count()) + 1;
         Self { column, message: message.into(), text: text.to_owned() }
     }
 
-    /// The condition, and below it a caret under the place, for a terminal.
+    /// The condition and below it a caret under the column, for a terminal.
     pub fn pointer(&self) -> String {
         format!("{}\n{}^", self.text, " ".repeat(self.column - 1))
     }
 }
 
-/// A part of a condition.
+/// The syntax tree of a condition.
 #[derive(Clone, Debug)]
 enum Expression {
     Number(f64),
     Rtt,
-    /// A figure, by its place in the condition's list.
+    /// A figure by its index in the condition's list.
     Figure(usize),
-    /// The same figure in the old record.
+    /// The same figure in the earlier record.
     Old(usize),
     Negative(Box<Expression>),
     Arithmetic(Arithmetic, Box<[Expression; 2]>),
@@ -124,15 +120,17 @@ enum Expression {
 }
 
 impl Expression {
-    fn any(&self, is: &dyn Fn(&Self) -> bool) -> bool {
-        is(self)
+    fn any(&self, predicate: &dyn Fn(&Self) -> bool) -> bool {
+        predicate(self)
             || match self {
                 Self::Number(_) | Self::Rtt | Self::Figure(_) | Self::Old(_) => false,
-                Self::Negative(of) | Self::Not(of) => of.any(is),
-                Self::Arithmetic(_, both) | Self::Comparison(_, both) => {
-                    both.iter().any(|of| of.any(is))
+                Self::Negative(of) | Self::Not(of) => of.any(predicate),
+                Self::Arithmetic(_, operands) | Self::Comparison(_, operands) => {
+                    operands.iter().any(|of| of.any(predicate))
                 }
-                Self::And(both) | Self::Or(both) => both.iter().any(|of| of.any(is)),
+                Self::And(operands) | Self::Or(operands) => {
+                    operands.iter().any(|of| of.any(predicate))
+                }
             }
     }
 }
@@ -160,9 +158,9 @@ enum Comparison {
 struct Figure {
     function: Function,
     selector: selector::Selector,
-    /// Instead of `selector`, where it is about visits of browsers.
-    visits: Option<visits::VisitSelector>,
-    /// As it was written.
+    /// Used instead of `selector` for visits of browsers.
+    visits: Option<selector::VisitSelector>,
+    /// Its source text.
     text: String,
 }
 
@@ -181,7 +179,7 @@ enum Function {
     Replays,
     /// Visits with early data that was accepted.
     Early,
-    /// Visits in which browser and packets disagree.
+    /// Visits whose browser times and packets disagree.
     Warnings,
 }
 
@@ -207,12 +205,13 @@ impl Function {
             && !self.is_of_visits()
     }
 
-    /// Whether only visits have it.
+    /// Whether it applies only to visits.
     fn is_of_visits(self) -> bool {
         matches!(self, Self::Early | Self::Warnings)
     }
 
-    /// Its value in a distribution; `None` for what is none of time, or not reported.
+    /// Its value in a distribution. Returns `None` if it is not a function of time, or is not
+    /// reported.
     fn of(self, figures: &Figures) -> Option<f64> {
         match self {
             Self::Min => Some(figures.min_ms),
@@ -226,7 +225,7 @@ impl Function {
         }
     }
 
-    /// From how many samples on a percentile is given.
+    /// The number of samples that it needs.
     fn samples_needed(self) -> usize {
         match self {
             Self::P95 => 59,
@@ -235,4 +234,71 @@ impl Function {
             _ => 1,
         }
     }
+}
+
+/// A condition that cannot be decided from a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// It uses `old` without an earlier record.
+    #[error("{condition}: old needs an earlier record; name one with --compare")]
+    NoOldRecord {
+        /// The condition.
+        condition: String,
+    },
+    /// A figure selects no cell.
+    #[error("{condition}: {figure} selects nothing in the record; available: {available}")]
+    NoMatch {
+        /// The condition.
+        condition: String,
+        /// The figure.
+        figure: String,
+        /// The available values.
+        available: String,
+    },
+    /// No cell has a counterpart to compare with.
+    #[error(
+        "{condition}: no cell of {figure} has a corresponding {other}; measure both, or add filters"
+    )]
+    NoCounterpart {
+        /// The condition.
+        condition: String,
+        /// The first figure.
+        figure: String,
+        /// What it is compared with.
+        other: String,
+    },
+    /// A cell has too few samples for a figure.
+    #[error(
+        "{condition}: {cell} has {samples} good samples, {figure} needs {needed}; measure more"
+    )]
+    TooFew {
+        /// The condition.
+        condition: String,
+        /// The cell.
+        cell: String,
+        /// The figure.
+        figure: String,
+        /// Good samples.
+        samples: usize,
+        /// The number of samples needed.
+        needed: usize,
+    },
+    /// A cell has samples, but the figure was not measured.
+    #[error("{condition}: {figure} was not measured in {cell}; choose another figure or filter")]
+    NotMeasured {
+        /// The condition.
+        condition: String,
+        /// The cell.
+        cell: String,
+        /// The figure.
+        figure: String,
+    },
+    /// The value is not finite.
+    #[error("{condition}: in {cell} it divides by zero; compare products instead")]
+    NotFinite {
+        /// The condition.
+        condition: String,
+        /// The cell.
+        cell: String,
+    },
 }

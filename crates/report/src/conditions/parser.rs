@@ -1,54 +1,53 @@
-//! Reading a condition: precedence climbing over its words, with a check of what is compared with
-//! what.
+//! Parses a condition by recursive descent and checks the types of its operands.
 
-use super::selector::Selector;
-use super::tokens::{Placed, Token, split};
-use super::visits::VisitSelector;
+use super::selector::{Selector, VisitSelector};
 use super::{Arithmetic, Comparison, Condition, ConditionError, Expression, Figure, Function};
 
 pub(super) fn parse(text: &str) -> Result<Condition, ConditionError> {
     if text.len() > MAX_CONDITION_BYTES {
-        let message = format!("it is longer than {MAX_CONDITION_BYTES} bytes; split it");
+        let message = format!("the condition is longer than {MAX_CONDITION_BYTES} bytes; split it");
         return Err(ConditionError::new(text, 0, message));
     }
     let mut parser = Parser {
         text,
-        tokens: split(text)?,
+        tokens: tokenize(text)?,
         next: 0,
         depth: 0,
         figures: Vec::new(),
         comparison: None,
         old: Vec::new(),
     };
-    let (root, is) = parser.or()?;
+    let (root, value_type) = parser.or()?;
     if parser.peek() != &Token::End {
-        return Err(parser.wrong("here it should end, or go on with a sign, `and` or `or`"));
+        return Err(
+            parser.error_here("expected an operator, `and`, `or` or the end of the condition")
+        );
     }
-    if is != Is::Truth {
-        let message = "it must compare something, such as p95(0rtt) > 1.2*rtt";
+    if value_type != ValueType::Boolean {
+        let message = "a condition must be a comparison, such as p95(0rtt) > 1.2*rtt";
         return Err(ConditionError::new(text, 0, message));
     }
     if parser.figures.is_empty() {
-        let message = "it must contain a figure, such as p95(0rtt)";
+        let message = "a condition must contain a figure, such as p95(0rtt)";
         return Err(ConditionError::new(text, 0, message));
     }
     Ok(Condition { text: text.trim().to_owned(), root, figures: parser.figures })
 }
 
-/// What a part of a condition is, so that nobody compares milliseconds with a number of samples.
+/// The type of an expression. Prevents comparisons such as milliseconds with a number of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Is {
-    Truth,
-    /// A bare number: takes the unit of what it stands beside.
+enum ValueType {
+    Boolean,
+    /// A number without unit, which takes the unit of the other operand.
     Number,
     Time,
     Count,
 }
 
-impl Is {
+impl ValueType {
     fn name(self) -> &'static str {
         match self {
-            Self::Truth => "a comparison",
+            Self::Boolean => "a comparison",
             Self::Number => "a number",
             Self::Time => "a time",
             Self::Count => "a count",
@@ -58,48 +57,48 @@ impl Is {
 
 struct Parser<'a> {
     text: &'a str,
-    tokens: Vec<Placed>,
+    tokens: Vec<SpannedToken>,
     next: usize,
     depth: usize,
     figures: Vec<Figure>,
-    /// The first figure of the comparison that is being read.
+    /// The first figure of the comparison that is being parsed.
     comparison: Option<usize>,
-    /// Places of `old` in it.
+    /// Positions of `old` in that comparison.
     old: Vec<usize>,
 }
 
-type Part = (Expression, Is);
+type Part = (Expression, ValueType);
 
 impl Parser<'_> {
     fn or(&mut self) -> Result<Part, ConditionError> {
         let mut left = self.and()?;
-        while self.take_word("or") {
+        while self.accept_word("or") {
             let right = self.and()?;
-            self.both_truth(left.1, right.1)?;
-            left = (Expression::Or(Box::new([left.0, right.0])), Is::Truth);
+            self.require_booleans(left.1, right.1)?;
+            left = (Expression::Or(Box::new([left.0, right.0])), ValueType::Boolean);
         }
         Ok(left)
     }
 
     fn and(&mut self) -> Result<Part, ConditionError> {
         let mut left = self.not()?;
-        while self.take_word("and") {
+        while self.accept_word("and") {
             let right = self.not()?;
-            self.both_truth(left.1, right.1)?;
-            left = (Expression::And(Box::new([left.0, right.0])), Is::Truth);
+            self.require_booleans(left.1, right.1)?;
+            left = (Expression::And(Box::new([left.0, right.0])), ValueType::Boolean);
         }
         Ok(left)
     }
 
     fn not(&mut self) -> Result<Part, ConditionError> {
-        if !self.take_word("not") {
+        if !self.accept_word("not") {
             return self.comparison();
         }
-        self.deeper()?;
-        let (of, is) = self.not()?;
+        self.descend()?;
+        let (of, value_type) = self.not()?;
         self.depth -= 1;
-        self.both_truth(is, is)?;
-        Ok((Expression::Not(Box::new(of)), Is::Truth))
+        self.require_booleans(value_type, value_type)?;
+        Ok((Expression::Not(Box::new(of)), ValueType::Boolean))
     }
 
     fn comparison(&mut self) -> Result<Part, ConditionError> {
@@ -113,24 +112,27 @@ impl Parser<'_> {
             Token::Sign("!=") => Comparison::NotEqual,
             _ => return Ok(left),
         };
-        let at = self.here();
+        let start = self.position();
         self.next += 1;
         let right = self.sum()?;
-        self.same(left.1, right.1, at, "compare")?;
-        let mut both = [left.0, right.0];
-        self.settle_old(&mut both)?;
-        Ok((Expression::Comparison(comparison, Box::new(both)), Is::Truth))
+        self.common_type(left.1, right.1, start, "compare")?;
+        let mut operands = [left.0, right.0];
+        self.resolve_old(&mut operands)?;
+        Ok((Expression::Comparison(comparison, Box::new(operands)), ValueType::Boolean))
     }
 
-    /// `old` is the comparison's first figure.
-    fn settle_old(&mut self, both: &mut [Expression; 2]) -> Result<(), ConditionError> {
+    /// Lets `old` refer to the comparison's first figure.
+    fn resolve_old(&mut self, operands: &mut [Expression; 2]) -> Result<(), ConditionError> {
         let first = self.comparison.take();
         let places = std::mem::take(&mut self.old);
         match (first, places.first()) {
-            (Some(first), Some(_)) => both.iter_mut().for_each(|side| set_old(side, first)),
-            (None, Some(&at)) => {
-                let message = "old needs a figure beside it, such as p50(0rtt) > 1.05*old";
-                return Err(ConditionError::new(self.text, at, message));
+            (Some(first), Some(_)) => {
+                operands.iter_mut().for_each(|side| set_old_figure(side, first))
+            }
+            (None, Some(&start)) => {
+                let message =
+                    "old needs a figure in the same comparison, such as p50(0rtt) > 1.05*old";
+                return Err(ConditionError::new(self.text, start, message));
             }
             _ => {}
         }
@@ -140,103 +142,111 @@ impl Parser<'_> {
     fn sum(&mut self) -> Result<Part, ConditionError> {
         let mut left = self.product()?;
         loop {
-            let (how, at) = match self.peek() {
-                Token::Sign("+") => (Arithmetic::Plus, self.here()),
-                Token::Sign("-") => (Arithmetic::Minus, self.here()),
+            let (operator, start) = match self.peek() {
+                Token::Sign("+") => (Arithmetic::Plus, self.position()),
+                Token::Sign("-") => (Arithmetic::Minus, self.position()),
                 _ => return Ok(left),
             };
             self.next += 1;
             let right = self.product()?;
-            let is = self.same(left.1, right.1, at, "add")?;
-            left = (Expression::Arithmetic(how, Box::new([left.0, right.0])), is);
+            let value_type = self.common_type(left.1, right.1, start, "add")?;
+            left = (Expression::Arithmetic(operator, Box::new([left.0, right.0])), value_type);
         }
     }
 
     fn product(&mut self) -> Result<Part, ConditionError> {
-        let mut left = self.sign()?;
+        let mut left = self.operator_sign()?;
         loop {
-            let (how, at) = match self.peek() {
-                Token::Sign("*") => (Arithmetic::Times, self.here()),
-                Token::Sign("/") => (Arithmetic::Over, self.here()),
+            let (operator, start) = match self.peek() {
+                Token::Sign("*") => (Arithmetic::Times, self.position()),
+                Token::Sign("/") => (Arithmetic::Over, self.position()),
                 _ => return Ok(left),
             };
             self.next += 1;
-            let right = self.sign()?;
-            let is = match (how, left.1, right.1) {
-                (_, Is::Truth, _) | (_, _, Is::Truth) => None,
-                (_, left, Is::Number) => Some(left),
-                (Arithmetic::Times, Is::Number, right) => Some(right),
-                (Arithmetic::Over, left, right) if left == right => Some(Is::Number),
+            let right = self.operator_sign()?;
+            let value_type = match (operator, left.1, right.1) {
+                (_, ValueType::Boolean, _) | (_, _, ValueType::Boolean) => None,
+                (_, left, ValueType::Number) => Some(left),
+                (Arithmetic::Times, ValueType::Number, right) => Some(right),
+                (Arithmetic::Over, left, right) if left == right => Some(ValueType::Number),
                 _ => None,
             };
-            let Some(is) = is else {
-                let verb = if matches!(how, Arithmetic::Times) { "multiply" } else { "divide" };
-                return Err(self.cannot(verb, left.1, right.1, at));
+            let Some(value_type) = value_type else {
+                let verb =
+                    if matches!(operator, Arithmetic::Times) { "multiply" } else { "divide" };
+                return Err(self.type_error(verb, left.1, right.1, start));
             };
-            left = (Expression::Arithmetic(how, Box::new([left.0, right.0])), is);
+            left = (Expression::Arithmetic(operator, Box::new([left.0, right.0])), value_type);
         }
     }
 
-    fn sign(&mut self) -> Result<Part, ConditionError> {
+    fn operator_sign(&mut self) -> Result<Part, ConditionError> {
         if self.peek() != &Token::Sign("-") {
             return self.primary();
         }
-        let at = self.here();
+        let start = self.position();
         self.next += 1;
-        self.deeper()?;
-        let (of, is) = self.sign()?;
+        self.descend()?;
+        let (of, value_type) = self.operator_sign()?;
         self.depth -= 1;
-        if is == Is::Truth {
-            return Err(ConditionError::new(self.text, at, "a comparison has no sign; use `not`"));
+        if value_type == ValueType::Boolean {
+            return Err(ConditionError::new(
+                self.text,
+                start,
+                "a comparison has no sign; use `not`",
+            ));
         }
-        Ok((Expression::Negative(Box::new(of)), is))
+        Ok((Expression::Negative(Box::new(of)), value_type))
     }
 
     fn primary(&mut self) -> Result<Part, ConditionError> {
-        let at = self.here();
+        let start = self.position();
         match self.peek().clone() {
             Token::Number { value, is_time } => {
                 self.next += 1;
-                Ok((Expression::Number(value), if is_time { Is::Time } else { Is::Number }))
+                Ok((
+                    Expression::Number(value),
+                    if is_time { ValueType::Time } else { ValueType::Number },
+                ))
             }
             Token::Word(word) => {
                 self.next += 1;
-                self.named(&word, at)
+                self.named(&word, start)
             }
             Token::Sign("(") => {
                 self.next += 1;
-                self.deeper()?;
+                self.descend()?;
                 let inner = self.or()?;
                 self.depth -= 1;
                 if self.peek() != &Token::Sign(")") {
-                    return Err(self.wrong("a closing parenthesis is missing"));
+                    return Err(self.error_here("a closing parenthesis is missing"));
                 }
                 self.next += 1;
                 Ok(inner)
             }
-            _ => Err(self.wrong("here a figure, a number, rtt or old is missing")),
+            _ => Err(self.error_here("expected a figure, a number, rtt or old")),
         }
     }
 
-    /// A variable or a figure.
-    fn named(&mut self, word: &str, at: usize) -> Result<Part, ConditionError> {
-        let error = |message: String| Err(ConditionError::new(self.text, at, message));
+    /// Parses a variable or a figure.
+    fn named(&mut self, word: &str, start: usize) -> Result<Part, ConditionError> {
+        let error = |message: String| Err(ConditionError::new(self.text, start, message));
         let Token::Arguments(arguments) = self.peek().clone() else {
             return match word {
-                "rtt" => Ok((Expression::Rtt, Is::Time)),
+                "rtt" => Ok((Expression::Rtt, ValueType::Time)),
                 "old" => {
-                    self.old.push(at);
+                    self.old.push(start);
                     let first = self.comparison.and_then(|first| self.figures.get(first));
-                    let is = match first.map(|figure| figure.function.is_time()) {
-                        Some(true) => Is::Time,
-                        Some(false) => Is::Count,
-                        None => Is::Number,
+                    let value_type = match first.map(|figure| figure.function.is_time()) {
+                        Some(true) => ValueType::Time,
+                        Some(false) => ValueType::Count,
+                        None => ValueType::Number,
                     };
-                    Ok((Expression::Old(0), is))
+                    Ok((Expression::Old(0), value_type))
                 }
-                _ if function(word).is_some() => error(format!(
-                    "{word} needs parentheses with what it is taken of, such as {word}(0rtt)"
-                )),
+                _ if function(word).is_some() => {
+                    error(format!("{word} needs a selection in parentheses, such as {word}(0rtt)"))
+                }
                 _ => error(format!("unknown name {word:?}; variables are rtt and old")),
             };
         };
@@ -244,75 +254,95 @@ impl Parser<'_> {
             let names: Vec<&str> = Function::ALL.iter().map(|(name, _)| *name).collect();
             return error(format!("unknown function {word:?}; allowed are {}", names.join(", ")));
         };
-        let wrong = |(offset, message): (usize, String)| {
-            ConditionError::new(self.text, self.here() + 1 + offset, message)
+        let error_here = |(offset, message): (usize, String)| {
+            ConditionError::new(self.text, self.position() + 1 + offset, message)
         };
-        let visits = VisitSelector::parse(&arguments, function).map_err(wrong)?;
+        let visits = VisitSelector::parse(&arguments, function).map_err(error_here)?;
         let selector = match visits {
             Some(_) => Selector::default(),
-            None => Selector::parse(&arguments, function).map_err(wrong)?,
+            None => Selector::parse(&arguments, function).map_err(error_here)?,
         };
         let others = self.figures.iter().find(|other| other.visits.is_some() != visits.is_some());
         if let Some(other) = others {
             return error(format!(
-                "visits of browsers do not go with connections, as {} here; write two conditions",
+                "visits of browsers cannot be combined with connections, such as {}; write two conditions",
                 other.text
             ));
         }
-        let text = self.text[at..self.tokens[self.next].end].to_owned();
+        let text = self.text[start..self.tokens[self.next].end].to_owned();
         self.next += 1;
-        let place = self.figures.len();
+        let index = self.figures.len();
         self.figures.push(Figure { function, selector, visits, text });
-        self.comparison.get_or_insert(place);
-        Ok((Expression::Figure(place), if function.is_time() { Is::Time } else { Is::Count }))
+        self.comparison.get_or_insert(index);
+        Ok((
+            Expression::Figure(index),
+            if function.is_time() { ValueType::Time } else { ValueType::Count },
+        ))
     }
 
     fn peek(&self) -> &Token {
         &self.tokens[self.next].token
     }
 
-    fn here(&self) -> usize {
-        self.tokens[self.next].at
+    fn position(&self) -> usize {
+        self.tokens[self.next].start
     }
 
-    fn take_word(&mut self, wanted: &str) -> bool {
+    fn accept_word(&mut self, wanted: &str) -> bool {
         let found = matches!(self.peek(), Token::Word(word) if word == wanted);
         self.next += usize::from(found);
         found
     }
 
-    /// Bounds the recursion.
-    fn deeper(&mut self) -> Result<(), ConditionError> {
+    /// Bounds the recursion depth.
+    fn descend(&mut self) -> Result<(), ConditionError> {
         self.depth += 1;
-        match self.depth <= DEEPEST {
+        match self.depth <= MAX_NESTING {
             true => Ok(()),
-            false => Err(self.wrong("it is nested too deeply; write it flatter")),
+            false => Err(self.error_here("it is nested too deeply; use fewer parentheses")),
         }
     }
 
-    fn same(&self, left: Is, right: Is, at: usize, verb: &str) -> Result<Is, ConditionError> {
+    fn common_type(
+        &self,
+        left: ValueType,
+        right: ValueType,
+        start: usize,
+        verb: &str,
+    ) -> Result<ValueType, ConditionError> {
         match (left, right) {
-            (Is::Truth, _) | (_, Is::Truth) => Err(self.cannot(verb, left, right, at)),
-            (Is::Number, other) | (other, Is::Number) => Ok(other),
+            (ValueType::Boolean, _) | (_, ValueType::Boolean) => {
+                Err(self.type_error(verb, left, right, start))
+            }
+            (ValueType::Number, other) | (other, ValueType::Number) => Ok(other),
             (left, right) if left == right => Ok(left),
-            _ => Err(self.cannot(verb, left, right, at)),
+            _ => Err(self.type_error(verb, left, right, start)),
         }
     }
 
-    fn both_truth(&self, left: Is, right: Is) -> Result<(), ConditionError> {
+    fn require_booleans(&self, left: ValueType, right: ValueType) -> Result<(), ConditionError> {
         match (left, right) {
-            (Is::Truth, Is::Truth) => Ok(()),
-            _ => Err(self.wrong("`and`, `or` and `not` join comparisons, such as p50(0rtt) > 5ms")),
+            (ValueType::Boolean, ValueType::Boolean) => Ok(()),
+            _ => {
+                Err(self
+                    .error_here("`and`, `or` and `not` join comparisons, such as p50(0rtt) > 5ms"))
+            }
         }
     }
 
-    fn cannot(&self, verb: &str, left: Is, right: Is, at: usize) -> ConditionError {
+    fn type_error(
+        &self,
+        verb: &str,
+        left: ValueType,
+        right: ValueType,
+        start: usize,
+    ) -> ConditionError {
         let message = format!("cannot {verb} {} and {}", left.name(), right.name());
-        ConditionError::new(self.text, at, message)
+        ConditionError::new(self.text, start, message)
     }
 
-    fn wrong(&self, message: &str) -> ConditionError {
-        ConditionError::new(self.text, self.here(), message)
+    fn error_here(&self, message: &str) -> ConditionError {
+        ConditionError::new(self.text, self.position(), message)
     }
 }
 
@@ -320,19 +350,118 @@ fn function(word: &str) -> Option<Function> {
     Function::ALL.iter().find(|(name, _)| *name == word).map(|(_, function)| *function)
 }
 
-fn set_old(expression: &mut Expression, figure: usize) {
+fn set_old_figure(expression: &mut Expression, figure: usize) {
     match expression {
-        Expression::Old(place) => *place = figure,
-        Expression::Negative(of) | Expression::Not(of) => set_old(of, figure),
-        Expression::Arithmetic(_, both) | Expression::Comparison(_, both) => {
-            both.iter_mut().for_each(|of| set_old(of, figure));
+        Expression::Old(index) => *index = figure,
+        Expression::Negative(of) | Expression::Not(of) => set_old_figure(of, figure),
+        Expression::Arithmetic(_, operands) | Expression::Comparison(_, operands) => {
+            operands.iter_mut().for_each(|of| set_old_figure(of, figure));
         }
-        Expression::And(both) | Expression::Or(both) => {
-            both.iter_mut().for_each(|of| set_old(of, figure));
+        Expression::And(operands) | Expression::Or(operands) => {
+            operands.iter_mut().for_each(|of| set_old_figure(of, figure));
         }
         Expression::Number(_) | Expression::Rtt | Expression::Figure(_) => {}
     }
 }
 
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Token {
+    /// A number; times are converted to milliseconds.
+    Number {
+        value: f64,
+        is_time: bool,
+    },
+    Word(String),
+    /// The text between a function's parentheses.
+    Arguments(String),
+    Sign(&'static str),
+    End,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SpannedToken {
+    pub token: Token,
+    /// Start, in bytes.
+    pub start: usize,
+    /// End, in bytes.
+    pub end: usize,
+}
+
+/// Splits a condition into tokens; the last one is [`Token::End`].
+pub(super) fn tokenize(text: &str) -> Result<Vec<SpannedToken>, ConditionError> {
+    let mut tokens: Vec<SpannedToken> = Vec::new();
+    let mut start = 0;
+    while let Some(first) = text[start..].chars().next() {
+        if first.is_whitespace() {
+            start += first.len_utf8();
+            continue;
+        }
+        let after_word = matches!(tokens.last(), Some(SpannedToken { token: Token::Word(word), .. })
+            if !OPERATORS.contains(&word.as_str()));
+        let (token, end) = match first {
+            '(' if after_word => arguments(text, start)?,
+            '0'..='9' | '.' => number(text, start)?,
+            'a'..='z' | 'A'..='Z' | '_' => word(text, start),
+            _ => sign(text, start)?,
+        };
+        tokens.push(SpannedToken { token, start, end });
+        start = end;
+    }
+    tokens.push(SpannedToken { token: Token::End, start, end: start });
+    Ok(tokens)
+}
+
+pub(super) const OPERATORS: [&str; 3] = ["and", "or", "not"];
+
+fn arguments(text: &str, start: usize) -> Result<(Token, usize), ConditionError> {
+    let Some(length) = text[start..].find(')') else {
+        return Err(ConditionError::new(text, start, "this parenthesis is not closed"));
+    };
+    Ok((Token::Arguments(text[start + 1..start + length].to_owned()), start + length + 1))
+}
+
+fn number(text: &str, start: usize) -> Result<(Token, usize), ConditionError> {
+    let digits = run(text, start, |c| c.is_ascii_digit() || c == '.');
+    let unit_end = run(text, digits, |c| c.is_alphanumeric());
+    let value = text[start..digits].parse::<f64>().ok().filter(|value| value.is_finite());
+    let Some(value) = value else {
+        let message = format!("{:?} is not a number; write it like 1.5", &text[start..digits]);
+        return Err(ConditionError::new(text, start, message));
+    };
+    let (factor, is_time) = match &text[digits..unit_end] {
+        "" => (1.0, false),
+        "us" | "µs" => (1e-3, true),
+        "ms" => (1.0, true),
+        "s" => (1e3, true),
+        unit => {
+            let message = format!("unknown unit {unit:?}; allowed are us, ms and s");
+            return Err(ConditionError::new(text, digits, message));
+        }
+    };
+    Ok((Token::Number { value: value * factor, is_time }, unit_end))
+}
+
+fn word(text: &str, start: usize) -> (Token, usize) {
+    let end = run(text, start, |c| c.is_ascii_alphanumeric() || c == '_');
+    (Token::Word(text[start..end].to_ascii_lowercase()), end)
+}
+
+fn sign(text: &str, start: usize) -> Result<(Token, usize), ConditionError> {
+    const SIGNS: [&str; 12] = ["<=", ">=", "==", "!=", "<", ">", "+", "-", "*", "/", "(", ")"];
+    match SIGNS.into_iter().find(|sign| text[start..].starts_with(sign)) {
+        Some(sign) => Ok((Token::Sign(sign), start + sign.len())),
+        None => {
+            let sign = text[start..].chars().next().unwrap_or_default();
+            let message = format!("unexpected {sign:?}; operators are < <= > >= == != + - * /");
+            Err(ConditionError::new(text, start, message))
+        }
+    }
+}
+
+/// The end of the run of matching characters that starts at `start`.
+fn run(text: &str, start: usize, matches: impl Fn(char) -> bool) -> usize {
+    text[start..].find(|c| !matches(c)).map_or(text.len(), |length| start + length)
+}
+
 const MAX_CONDITION_BYTES: usize = 4096;
-const DEEPEST: usize = 64;
+const MAX_NESTING: usize = 64;

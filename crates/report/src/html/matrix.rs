@@ -1,12 +1,12 @@
-//! The matrix, and ours beside published figures.
+//! The matrix, and comparisons with published figures.
 
 use maud::{Markup, html};
 
-use super::{Section, folded, panels, table};
+use super::{Section, folded, panels, table_html};
 use crate::axes::{kind, path};
-use crate::drawing::{Bar, BarChart, BarGroup, kind_class};
-use crate::figure::bare;
-use crate::sheets::{self, Group, columns, groups, network_column, rows};
+use crate::charts::{Bar, BarChart, BarGroup, kind_class};
+use crate::format::format_ms;
+use crate::tables::{self, Group, columns, groups, network_column, rows};
 use crate::{Cell, Record, published};
 
 /// A matrix for each server and workload.
@@ -15,9 +15,9 @@ pub(super) fn section(record: &Record) -> Option<Section> {
     if groups.is_empty() {
         return None;
     }
-    let all: Vec<_> = groups.iter().map(sheets::figures).collect();
+    let all: Vec<_> = groups.iter().map(tables::figures).collect();
     let body = html! {
-        p { "Milliseconds from the connect call to the first byte of the answer: median, below it "
+        p { "Milliseconds from the connect call to the first byte of the response: median, below it "
             "the 95th percentile and the round trips that the packets show. A dash: too few samples "
             "for that percentile. A question mark: the samples disagree." }
         @for group in &groups {
@@ -78,27 +78,27 @@ fn field(cell: &Cell) -> Markup {
     };
     let trips = summary.round_trips.map_or("?".to_owned(), |trips| trips.to_string());
     html! {
-        b { (bare(summary.first_byte.p50_ms)) }
+        b { (format_ms(summary.first_byte.p50_ms)) }
         span.sub {
-            (summary.first_byte.p95_ms.map_or("\u{2013}".to_owned(), bare))
+            (summary.first_byte.p95_ms.map_or("\u{2013}".to_owned(), format_ms))
             " \u{b7} " (trips) " RT"
         }
     }
 }
 
-/// The published ping-pong matrix beside ours.
+/// Comparison with the published ping-pong matrix.
 pub(super) fn ping_pong(record: &Record) -> Option<Section> {
-    let sheet = sheets::ping_pong(record)?;
+    let table = tables::ping_pong(record)?;
     let body = html! {
-        p { (sheet.lead) }
-        (table(&sheet))
+        p { (table.lead) }
+        (table_html(&table))
     };
-    Some(Section { id: "published", title: sheet.title, short: "Ping-pong", body })
+    Some(Section { id: "published", title: table.title, short: "Ping-pong", body })
 }
 
 /// curl's bars.
 pub(super) fn bars(record: &Record) -> Option<Section> {
-    let sheet = sheets::curl(record)?;
+    let table = tables::curl(record)?;
     let mut drawings = Vec::new();
     for group in groups(record).iter().filter(|group| group.first().experiment == "curl") {
         let mut networks: Vec<(&str, f64)> = Vec::new();
@@ -115,11 +115,11 @@ pub(super) fn bars(record: &Record) -> Option<Section> {
         }
     }
     let body = html! {
-        p { (sheet.lead) " Filled bars are ours, hollow ones published." }
+        p { (table.lead) " Filled bars are measured, hollow ones published." }
         (panels(&drawings))
-        (folded("The bars as a table", std::slice::from_ref(&sheet)))
+        (folded("The bars as a table", std::slice::from_ref(&table)))
     };
-    Some(Section { id: "bars", title: sheet.title, short: "curl's bars", body })
+    Some(Section { id: "bars", title: table.title, short: "curl's bars", body })
 }
 
 fn draw_bars(id: &str, caption: &str, group: &Group<'_>, profile: &str) -> Markup {
@@ -141,7 +141,7 @@ fn draw_bars(id: &str, caption: &str, group: &Group<'_>, profile: &str) -> Marku
 }
 
 fn bar(cell: &Cell, place: usize) -> Option<Bar> {
-    let ours = sheets::times(cell.summary.as_ref()?)[place]?;
+    let ours = tables::times(cell.summary.as_ref()?)[place]?;
     Some(Bar {
         name: kind(cell).replace(" + ", "+"),
         class: kind_class(&cell.kind),
@@ -152,30 +152,30 @@ fn bar(cell: &Cell, place: usize) -> Option<Bar> {
 
 /// Pages over QUIC from packets.
 pub(super) fn page(record: &Record) -> Option<Section> {
-    let sheet = sheets::page(record)?;
+    let table = tables::page(record)?;
     let body = html! {
-        p { (sheet.lead) }
-        (table(&sheet))
+        p { (table.lead) }
+        (table_html(&table))
     };
-    Some(Section { id: "page", title: sheet.title, short: "Page", body })
+    Some(Section { id: "page", title: table.title, short: "Page", body })
 }
 
 /// Loss over TCP and QUIC.
 pub(super) fn loss(record: &Record) -> Option<Section> {
-    let sheet = sheets::loss(record)?;
+    let table = tables::loss(record)?;
     let body = html! {
-        p { (sheet.lead) }
-        (table(&sheet))
+        p { (table.lead) }
+        (table_html(&table))
     };
-    Some(Section { id: "loss", title: sheet.title, short: "Loss", body })
+    Some(Section { id: "loss", title: table.title, short: "Loss", body })
 }
 
 /// The blueprint's percentiles.
 pub(super) fn blueprint(record: &Record) -> Option<Section> {
-    let sheet = sheets::blueprint(record)?;
+    let table = tables::blueprint(record)?;
     let body = html! {
-        p { (sheet.lead) }
-        (table(&sheet))
+        p { (table.lead) }
+        (table_html(&table))
     };
-    Some(Section { id: "blueprint", title: sheet.title, short: "Blueprint", body })
+    Some(Section { id: "blueprint", title: table.title, short: "Blueprint", body })
 }

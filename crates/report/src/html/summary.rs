@@ -1,19 +1,19 @@
-//! The head of the report, and what it claims: effects, control, residuals.
+//! The head of the report, and its main results: effects, control, residuals.
 
 use maud::{Markup, html};
 
-use super::{Section, folded, table};
-use crate::axes::{kind, names, path, version};
-use crate::drawing::{Strip, kind_class};
-use crate::figure::{bare, count, signed};
+use super::{Section, folded, table_html};
+use crate::axes::{cell_names, kind, path, version};
+use crate::charts::{IntervalStrip, kind_class};
+use crate::format::{count, format_ms, format_signed_ms};
 use crate::headline::{Saving, savings, sentences, typical_visits};
-use crate::sheets::{self, Sheet};
-use crate::visits::{Pair, warned, who};
+use crate::tables::{self, Table};
+use crate::visits::{VisitPair, warned, who};
 use crate::{Interval, Record, Witness};
 
-/// The main heading, the savings network by network, and whether to trust them.
+/// The main heading, the savings of each network, and how far to trust them.
 pub(super) fn header(record: &Record) -> Markup {
-    // What belongs together stays on a line.
+    // Keeps values and units on one line.
     let unbroken = |text: String| text.replace("0-RTT", "0\u{2011}RTT").replace(" ms", "\u{a0}ms");
     let sentences: Vec<String> = sentences(record).into_iter().map(unbroken).collect();
     let savings = savings(record);
@@ -31,13 +31,13 @@ pub(super) fn header(record: &Record) -> Markup {
 
 fn kicker(record: &Record) -> &'static str {
     match record.cells.is_empty() && !record.visit_cells.is_empty() {
-        true => "what people feel",
+        true => "page loads in browsers",
         false => "what a handshake costs",
     }
 }
 
 /// A card for each browser.
-fn visit_cards(pairs: &[Pair<'_>]) -> Markup {
+fn visit_cards(pairs: &[VisitPair<'_>]) -> Markup {
     html! {
         @if !pairs.is_empty() {
             ul.cards aria-label="Time of a visit, without and with 0-RTT, browser by browser" {
@@ -47,7 +47,7 @@ fn visit_cards(pairs: &[Pair<'_>]) -> Markup {
     }
 }
 
-fn visit_card(pair: &Pair<'_>) -> Markup {
+fn visit_card(pair: &VisitPair<'_>) -> Markup {
     let first = pair.first.and_then(|cell| cell.summary.as_ref());
     let Some((off, on)) = pair.medians() else { return html! {} };
     let first = first.map(|summary| match (&summary.load, pair.on.has_subresources()) {
@@ -62,7 +62,7 @@ fn visit_card(pair: &Pair<'_>) -> Markup {
     let longest = first.into_iter().chain([off, on]).fold(1e-9, f64::max);
     html! { li {
         span.where { (who(pair.on)) }
-        span.saved { (pair.difference_ms().map_or(String::new(), signed)) " ms" }
+        span.saved { (pair.difference_ms().map_or(String::new(), format_signed_ms)) " ms" }
         @for (name, class, ms) in bars {
             @if let Some(ms) = ms { (measure(name, class, ms, longest)) }
         }
@@ -77,7 +77,7 @@ fn measure(name: &str, class: &str, ms: f64, longest: f64) -> Markup {
             span.name { (name) }
             span.track { span class=(format!("fill {class}"))
                 style=(format!("width:{:.1}%", width.clamp(0.0, 100.0))) {} }
-            span.ms { (bare(ms)) }
+            span.ms { (format_ms(ms)) }
         }
     }
 }
@@ -88,7 +88,7 @@ fn cards(savings: &[Saving<'_>]) -> Markup {
             @for saving in savings.iter().take(MAX_CARDS) {
                 li {
                     span.where { (path(saving.early)) }
-                    span.saved { (signed(-saving.saved_ms())) " ms" }
+                    span.saved { (format_signed_ms(-saving.saved_ms())) " ms" }
                     @let bars = [
                         ("full", "k-full", Some(saving.full_ms)),
                         ("0-RTT", "k-early", Some(saving.early_ms)),
@@ -104,18 +104,18 @@ fn cards(savings: &[Saving<'_>]) -> Markup {
             }
         }
         @if savings.len() > MAX_CARDS {
-            p.note { "and " (savings.len() - MAX_CARDS) " networks more, in the tables below" }
+            p.note { "and " (savings.len() - MAX_CARDS) " more networks in the tables below" }
         }
     }
 }
 
-/// What a reader has to know before believing the figures.
+/// How far the figures can be trusted.
 fn facts(record: &Record) -> Markup {
     let failures = record.failures().count();
     let spoiled = record.spoiled();
     let witness = match record.witness {
         Witness::Packets => "labelled and counted from its packets",
-        Witness::Kernel => "labelled by the kernel's and the client's own state, without a capture",
+        Witness::Kernel => "labelled by TCP_INFO and the client's TLS state, without a capture",
     };
     html! {
         ul.facts {
@@ -123,10 +123,10 @@ fn facts(record: &Record) -> Markup {
             @if !record.samples.is_empty() || record.visits.is_empty() { li.good[failures == 0].bad[failures > 0] {
                 @if failures == 0 {
                     (count(record.samples.len() as f64)) " connections, each " (witness)
-                    ", none other than its cell asked for"
+                    ", all of the requested kind"
                 } @else {
                     (failures) " of " (count(record.samples.len() as f64))
-                    " connections failed or were not what their cell asked for"
+                    " connections failed or were not of the requested kind"
                 }
             } }
             @if spoiled > 0 {
@@ -134,13 +134,13 @@ fn facts(record: &Record) -> Markup {
             }
             @if record.disturbed() > 0 {
                 li { (count(record.disturbed() as f64))
-                    " samples that packets lost on purpose kept out of their cells" }
+                    " samples excluded because of intended packet loss" }
             }
             @if let Some(control) = &record.control {
                 @let ok = control.differing <= control.allowed;
                 li.good[ok].bad[!ok] {
                     "A/A control: " (control.differing) " of " (control.pairs.len())
-                    " equal pairs seem to differ, chance allows " (control.allowed)
+                    " equal pairs differ, chance allows " (control.allowed)
                 }
             }
             @for replay in &record.replays {
@@ -150,8 +150,8 @@ fn facts(record: &Record) -> Markup {
                 }
             }
             @if let Some(link) = &record.link {
-                li { "link late by " (crate::figure::microseconds(link.lateness_p50_us))
-                    " \u{b5}s at p50, " (crate::figure::microseconds(link.lateness_p99_us))
+                li { "link late by " (crate::format::format_us(link.lateness_p50_us))
+                    " \u{b5}s at p50, " (crate::format::format_us(link.lateness_p99_us))
                     " \u{b5}s at p99" }
             }
             li { (record.date) ", " (record.machine.processor) }
@@ -166,8 +166,8 @@ fn visit_facts(record: &Record) -> Markup {
     let all = count(all as f64);
     html! {
         li.good[failures == 0].bad[failures > 0] {
-            @if failures == 0 { (all) " visits, none other than its cell asked for" }
-            @else { (failures) " of " (all) " visits failed or were not what their cell asked for" }
+            @if failures == 0 { (all) " visits, all of the requested kind" }
+            @else { (failures) " of " (all) " visits failed or were not of the requested kind" }
         }
         @if faults > failures { li { (faults - failures) " visits spoiled or disturbed, and left out" } }
         li.good[warned == 0] {
@@ -178,9 +178,12 @@ fn visit_facts(record: &Record) -> Markup {
 }
 
 pub(super) fn effects(record: &Record) -> Option<Section> {
-    let sheet = sheets::effects(record)?;
-    let strips = Strip::of(record.effects.iter().map(|effect| &effect.difference_rtt), FURTHEST);
-    let names = names(record);
+    let table = tables::effects(record)?;
+    let strips = IntervalStrip::of(
+        record.effects.iter().map(|effect| &effect.difference_rtt),
+        MAX_STRIP_RTT,
+    );
+    let names = cell_names(record);
     let clear = record.effects.iter().filter(|effect| effect.significant).count();
     let row = |effect: &crate::Effect| {
         let class = match (effect.significant, effect.difference_ms.estimate < 0.0) {
@@ -191,51 +194,51 @@ pub(super) fn effects(record: &Record) -> Option<Section> {
         html! { tr {
             th scope="row" { (effect.what) }
             td { (names[effect.to]) }
-            td.n { (signed(effect.difference_ms.estimate)) }
-            td.n { (sheets_range(&effect.difference_ms)) }
-            td.n { (sheets::in_round_trips(record, effect)) }
+            td.n { (format_signed_ms(effect.difference_ms.estimate)) }
+            td.n { (range(&effect.difference_ms)) }
+            td.n { (tables::in_round_trips(record, effect)) }
             td { @if record.cells[effect.to].counts_in_round_trips() {
                 (strips.draw(&effect.difference_rtt, class))
             } }
         } }
     };
     let body = html! {
-        p { (sheet.lead) " Less is sooner. " (clear) " of " (record.effects.len())
+        p { (table.lead) " Negative values are faster. " (clear) " of " (record.effects.len())
             " intervals exclude 0. The strips are in round trips, the upright line is 0; beyond four they "
             "end at the border." }
-        div.scroll.tall tabindex="0" role="region" aria-label=(sheet.title) {
+        div.scroll.tall tabindex="0" role="region" aria-label=(table.title) {
             table {
-                caption.hidden { (sheet.title) }
+                caption.hidden { (table.title) }
                 thead { tr {
                     th scope="col" { "what" } th scope="col" { "where" }
                     th.n scope="col" { "ms" } th.n scope="col" { "95 %" }
                     th.n scope="col" { "round trips" } th scope="col" { "interval" }
                 } }
-                tbody { @for effect in sheets::ordered_effects(record) { (row(effect)) } }
+                tbody { @for effect in tables::ordered_effects(record) { (row(effect)) } }
             }
         }
     };
-    Some(Section { id: "effects", title: sheet.title, short: "Savings", body })
+    Some(Section { id: "effects", title: table.title, short: "Savings", body })
 }
 
 pub(super) fn control(record: &Record) -> Option<Section> {
     let control = record.control.as_ref()?;
-    let sheet = sheets::control(record)?;
-    let strips = Strip::of(control.pairs.iter().map(|pair| &pair.difference_ms), f64::MAX);
-    let names = names(record);
+    let table = tables::control(record)?;
+    let strips = IntervalStrip::of(control.pairs.iter().map(|pair| &pair.difference_ms), f64::MAX);
+    let names = cell_names(record);
     let body = html! {
-        p { (sheet.lead) }
-        div.scroll tabindex="0" role="region" aria-label=(sheet.title) {
+        p { (table.lead) }
+        div.scroll tabindex="0" role="region" aria-label=(table.title) {
             table {
-                caption.hidden { (sheet.title) }
+                caption.hidden { (table.title) }
                 thead { tr {
                     th scope="col" { "cell" } th.n scope="col" { "ms" } th.n scope="col" { "95 %" }
-                    th scope="col" { "interval" } th scope="col" { "seems to differ" }
+                    th scope="col" { "interval" } th scope="col" { "differs" }
                 } }
                 tbody { @for pair in &control.pairs { tr {
                     th scope="row" { (names[pair.cell]) }
-                    td.n { (signed(pair.difference_ms.estimate)) }
-                    td.n { (sheets_range(&pair.difference_ms)) }
+                    td.n { (format_signed_ms(pair.difference_ms.estimate)) }
+                    td.n { (range(&pair.difference_ms)) }
                     td { (strips.draw(&pair.difference_ms,
                         if pair.differs { "k-costs" } else { kind_class("resumed") })) }
                     td { (if pair.differs { "yes" } else { "no" }) }
@@ -243,7 +246,7 @@ pub(super) fn control(record: &Record) -> Option<Section> {
             }
         }
     };
-    Some(Section { id: "control", title: sheet.title, short: "A/A", body })
+    Some(Section { id: "control", title: table.title, short: "A/A", body })
 }
 
 pub(super) fn residuals(record: &Record) -> Option<Section> {
@@ -254,14 +257,14 @@ pub(super) fn residuals(record: &Record) -> Option<Section> {
     if cells.is_empty() {
         return None;
     }
-    let flagged = sheets::residuals(record);
+    let flagged = tables::residuals(record);
     let body = html! {
-        @if let Some(sheet) = &flagged {
-            p { (sheet.lead) }
-            (table(sheet))
+        @if let Some(table) = &flagged {
+            p { (table.lead) }
+            (table_html(table))
         } @else {
             p { "The model is round trips times RTT, the rates' part, and both sides' processor "
-                "time. All " (cells.len()) " cells are as near to it as it promises." }
+                "time. All " (cells.len()) " cells are within its tolerance." }
         }
         (folded("All cells beside the model", &[all_residuals(&cells)]))
     };
@@ -269,29 +272,29 @@ pub(super) fn residuals(record: &Record) -> Option<Section> {
     Some(Section { id: "model", title, short: "Model", body })
 }
 
-fn all_residuals(cells: &[&crate::Cell]) -> Sheet {
+fn all_residuals(cells: &[&crate::Cell]) -> Table {
     let head = ["cell", "network", "TLS", ">model ms", ">measured ms", ">beyond ms", "flagged"];
-    let mut sheet = Sheet::new("Measured and model", "", &head);
+    let mut table = Table::new("Measured and model", "", &head);
     for cell in cells {
         let Some(summary) = &cell.summary else { continue };
         let Some(residual) = &summary.residual else { continue };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             format!("{} {} {}", cell.server, cell.workload, kind(cell)),
             path(cell),
             version(cell),
-            bare(residual.model_ms),
-            bare(summary.first_byte.p50_ms),
-            signed(residual.residual_ms),
+            format_ms(residual.model_ms),
+            format_ms(summary.first_byte.p50_ms),
+            format_signed_ms(residual.residual_ms),
             if residual.flagged { "yes" } else { "" }.to_owned(),
         ]);
     }
-    sheet
+    table
 }
 
-fn sheets_range(interval: &Interval) -> String {
-    format!("{} to {}", signed(interval.low), signed(interval.high))
+fn range(interval: &Interval) -> String {
+    format!("{} to {}", format_signed_ms(interval.low), format_signed_ms(interval.high))
 }
 
 const MAX_CARDS: usize = 8;
-// Round trips: no handshake of TCP and TLS has more to save.
-const FURTHEST: f64 = 4.0;
+// In round trips: no handshake can save more.
+const MAX_STRIP_RTT: f64 = 4.0;

@@ -1,4 +1,4 @@
-//! A record on disk: JSON, or JSON compressed by gzip.
+//! Records on disk: JSON, optionally compressed by gzip, and its JSON Schema.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
+use schemars::generate::SchemaSettings;
+use schemars::transform::{Transform, transform_subschemas};
+use schemars::{Schema, SchemaGenerator};
 use serde::Deserialize;
 
 use super::{Record, SCHEMA};
@@ -24,8 +27,8 @@ pub enum RecordError {
         /// Why.
         source: io::Error,
     },
-    /// What it holds is not a record.
-    #[error("{path} is no record of ours: {source}; records are what `lab` and `bench` write")]
+    /// The content is not a record.
+    #[error("{path} is not a record: {source}; records are written by `lab` and `bench`")]
     Content {
         /// The file.
         path: PathBuf,
@@ -40,19 +43,19 @@ pub enum ParseError {
     /// Not JSON, or not with a record's fields.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// Another version of the record's form.
+    /// Another schema version.
     #[error(
-        "it has schema {0}, this program reads 2 and {SCHEMA}: read it with the version that wrote it"
+        "unsupported schema {0}, supported are 2 and {SCHEMA}; read it with the version that wrote it"
     )]
     Schema(u32),
-    /// A place that is not there.
-    #[error("its {what} names cell {cell}, but there are {cells}: measure again, it is damaged")]
+    /// A cell index out of range.
+    #[error("damaged record: its {what} refers to cell {cell} of {cells}; measure again")]
     Place {
-        /// What names the cell.
+        /// What refers to the cell.
         what: &'static str,
-        /// The cell that is named.
+        /// The index of the cell.
         cell: usize,
-        /// How many there are.
+        /// The number of cells.
         cells: usize,
     },
 }
@@ -66,15 +69,15 @@ pub fn write(record: &Record, path: &Path) -> Result<(), RecordError> {
     let out = BufWriter::new(File::create(path).map_err(failed)?);
     if path.extension().is_some_and(|extension| extension == "gz") {
         let mut packed = GzEncoder::new(out, Compression::default());
-        put(record, &mut packed).map_err(failed)?;
+        write_json(record, &mut packed).map_err(failed)?;
         packed.finish().and_then(|mut out| out.flush()).map_err(failed)
     } else {
         let mut out = out;
-        put(record, &mut out).map_err(failed)
+        write_json(record, &mut out).map_err(failed)
     }
 }
 
-/// Reads a record back, compressed or not, whatever its name says. Records of schema 2 are
+/// Reads a record, compressed or not, regardless of its file name. Records of schema 2 are
 /// converted.
 ///
 /// # Errors
@@ -85,24 +88,26 @@ pub fn read(path: &Path) -> Result<Record, RecordError> {
     let packed = file.fill_buf().map_err(failed)?.starts_with(&GZIP);
     let mut bytes = Vec::new();
     let read = match packed {
-        true => MultiGzDecoder::new(file).take(LARGEST + 1).read_to_end(&mut bytes),
-        false => file.take(LARGEST + 1).read_to_end(&mut bytes),
+        true => MultiGzDecoder::new(file).take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes),
+        false => file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes),
     };
     read.map_err(failed)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(failed(io::Error::other("it is larger than 1 GiB; measure fewer samples")));
+    if bytes.len() as u64 > MAX_RECORD_BYTES {
+        return Err(failed(io::Error::other(
+            "the record is larger than 1 GiB; measure fewer samples",
+        )));
     }
     parse(&bytes).map_err(|source| RecordError::Content { path: path.to_owned(), source })
 }
 
-/// A record from its JSON.
+/// Parses a record from JSON.
 ///
 /// # Errors
-/// [`ParseError`]; every place that a record names is there afterwards.
+/// [`ParseError`]. All cell indices of a parsed record are valid.
 pub fn parse(json: &[u8]) -> Result<Record, ParseError> {
     let Version { schema } = serde_json::from_slice(json)?;
     let record = match schema {
-        // It had TCP alone, and said nothing of what goes without saying there.
+        // Schema 2 had only TCP; the missing fields have defaults.
         2 => Record { schema: SCHEMA, ..serde_json::from_slice(json)? },
         SCHEMA => serde_json::from_slice(json)?,
         other => return Err(ParseError::Schema(other)),
@@ -116,7 +121,7 @@ struct Version {
     schema: u32,
 }
 
-fn put(record: &Record, out: &mut impl Write) -> io::Result<()> {
+fn write_json(record: &Record, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, record)?;
     out.write_all(b"\n").and_then(|()| out.flush())
 }
@@ -128,15 +133,15 @@ fn check(record: &Record) -> Result<(), ParseError> {
         .chain(record.effects.iter().flat_map(|e| [("effect", e.from), ("effect", e.to)]))
         .chain(pairs.flat_map(|p| [("control", p.cell), ("control", p.twin)]))
         .chain(record.waterfalls.iter().map(|w| ("waterfall", w.cell)));
-    hold(places, cells)?;
+    check_cell_indices(places, cells)?;
     let effects = record.visit_effects.iter();
     let places = (record.visits.iter().map(|visit| ("visit", visit.cell)))
         .chain(effects.flat_map(|e| [("visit effect", e.from), ("visit effect", e.to)]))
         .chain(record.filmstrips.iter().map(|strip| ("filmstrip", strip.cell)));
-    hold(places, record.visit_cells.len())
+    check_cell_indices(places, record.visit_cells.len())
 }
 
-fn hold(
+fn check_cell_indices(
     mut places: impl Iterator<Item = (&'static str, usize)>,
     cells: usize,
 ) -> Result<(), ParseError> {
@@ -146,6 +151,50 @@ fn hold(
     }
 }
 
+/// The JSON Schema (draft 2020-12) of records that this version writes, with the documentation of
+/// the types as descriptions. `docs/record.schema.json` is this text.
+pub fn json_schema() -> String {
+    let settings = SchemaSettings::draft2020_12().with_transform(WithoutLinks);
+    let generator: SchemaGenerator = settings.into_generator();
+    let mut schema = generator.into_root_schema_for::<Record>();
+    schema.insert("title".to_owned(), format!("firstflight record, schema {SCHEMA}").into());
+    // Serializing a schema cannot fail: it has only strings, numbers and maps.
+    let mut text = serde_json::to_string_pretty(&schema).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// Removes rustdoc links from descriptions: `` [`X`](crate::X) `` becomes `` `X` ``.
+#[derive(Clone, Debug)]
+struct WithoutLinks;
+
+impl Transform for WithoutLinks {
+    fn transform(&mut self, schema: &mut Schema) {
+        let description = schema.get("description").and_then(|text| text.as_str());
+        if let Some(text) = description.map(without_links) {
+            schema.insert("description".to_owned(), text.into());
+        }
+        transform_subschemas(self, schema);
+    }
+}
+
+fn without_links(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, link)) = rest.split_once("[`") {
+        out.push_str(before);
+        let (name, after) = link.split_once("`]").unwrap_or((link, ""));
+        out.push('`');
+        out.push_str(name);
+        out.push('`');
+        let target = after.strip_prefix('(').and_then(|target| target.split_once(')'));
+        rest = target.map_or(after, |(_, after)| after);
+    }
+    out.push_str(rest);
+    // Joins wrapped lines.
+    out.split("\n\n").map(|part| part.replace('\n', " ")).collect::<Vec<_>>().join("\n\n")
+}
+
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-// A record of 100,000 samples has some 30 MB.
-const LARGEST: u64 = 1 << 30;
+// A record of 100,000 samples has about 30 MB.
+const MAX_RECORD_BYTES: u64 = 1 << 30;

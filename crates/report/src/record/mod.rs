@@ -1,30 +1,24 @@
-//! The record of a run: everything that was measured, as it is kept on disk.
+//! The record of a run: everything that was measured, as it is stored on disk.
 
-mod cell;
-mod extra;
+mod cells;
 mod file;
-mod sample;
-mod setting;
+mod measurements;
 mod visits;
 
-pub use cell::{Cell, Figures, Interval, Residual, Summary};
-pub use extra::{
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use crate::statistics::Interval;
+pub use cells::{Cell, Fault, Figures, Residual, Sample, Summary};
+pub use file::{ParseError, RecordError, json_schema, parse, read, write};
+pub use measurements::{
     Capture, Control, ControlPair, Cost, Effect, Load, LoadLatency, MiddleboxOutcome, Replay,
     Waterfall, WaterfallPacket,
 };
-pub use file::{ParseError, RecordError, parse, read, write};
-pub use sample::{Fault, Sample};
-pub use setting::{
-    Calibration, Experiment, LinkFacts, MachineFacts, ProfileFacts, ServerFacts, Witness,
-};
-
 pub use visits::{
     BrowserFacts, BrowserTimings, Filmstrip, Frame, Visit, VisitCell, VisitEffect, VisitPackets,
     VisitSummary,
 };
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// The version of the record's form; raised when a field changes its meaning.
 pub const SCHEMA: u32 = 3;
@@ -111,7 +105,7 @@ impl Record {
             .filter(|visit| matches!(visit.fault, Some(Fault::Mislabelled(_) | Fault::Failed(_))))
     }
 
-    /// Good samples that took another number of round trips than most of their cell.
+    /// The number of good samples whose round trips differ from their cell's.
     pub fn deviating(&self) -> usize {
         let usual = |sample: &&Sample| {
             let summary = self.cells[sample.cell].summary.as_ref();
@@ -120,18 +114,18 @@ impl Record {
         self.samples.iter().filter(|s| s.fault.is_none()).filter(|s| !usual(s)).count()
     }
 
-    /// Samples that the machine spoiled.
+    /// The number of samples that the machine spoiled.
     pub fn spoiled(&self) -> usize {
         self.samples.iter().filter(|s| matches!(s.fault, Some(Fault::Spoiled(_)))).count()
     }
 
-    /// Samples that packets lost on purpose kept out of their cells.
+    /// The number of samples that intended packet loss excluded from their cells.
     pub fn disturbed(&self) -> usize {
         self.samples.iter().filter(|s| matches!(s.fault, Some(Fault::Disturbed(_)))).count()
     }
 
-    /// The servers that were attacked, each once, over whatever it was.
-    pub fn attacked(&self) -> Vec<&str> {
+    /// The servers whose replay protection was tested, each once for all transports.
+    pub fn replayed_servers(&self) -> Vec<&str> {
         let mut servers: Vec<&str> = Vec::new();
         for replay in &self.replays {
             if !servers.contains(&&*replay.server) {
@@ -145,4 +139,110 @@ impl Record {
     pub fn profile(&self, name: &str) -> Option<&ProfileFacts> {
         self.profiles.iter().find(|profile| profile.name == name)
     }
+}
+
+/// The machine of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct MachineFacts {
+    /// Kernel release.
+    pub kernel: String,
+    /// The processor's name.
+    pub processor: String,
+    /// How many processors were there to use.
+    pub processors: usize,
+    /// Why there are no cycles and instructions in [`Record::costs`](crate::Record::costs); `None`
+    /// if the machine counts them.
+    pub no_counters: Option<String>,
+}
+
+/// Who says what a sample was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Witness {
+    /// Its packets, taken from the emulated link or a capture.
+    #[default]
+    Packets,
+    /// The kernel's TCP_INFO and the client's TLS state: a server elsewhere, without a capture.
+    /// Round trips are then the time to the first byte in units of the kernel's least RTT.
+    Kernel,
+}
+
+/// A server under test.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ServerFacts {
+    /// Its name in cells.
+    pub name: String,
+    /// What it calls itself, with its version.
+    pub version: String,
+    /// What a reader should know of it, such as what it cannot do.
+    pub notes: Vec<String>,
+}
+
+/// A network: one built-in or from a file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ProfileFacts {
+    /// Its name in cells.
+    pub name: String,
+    /// Round-trip time of a small packet and its response.
+    pub rtt_ms: f64,
+    /// Rate to the client; `None`: not limited.
+    pub down_mbps: Option<f64>,
+    /// Rate to the server; `None`: not limited.
+    pub up_mbps: Option<f64>,
+    /// Everything else in words: jitter, loss, queue, MTU. Empty if there is nothing.
+    pub more: String,
+    /// Where its figures come from; empty for one from the command line.
+    pub source: String,
+}
+
+/// The emulated link of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct LinkFacts {
+    /// `packet rings` or `TUN`.
+    pub backend: String,
+    /// Congestion control of every route.
+    pub congestion_control: String,
+    /// Initial window in segments.
+    pub initial_window: u32,
+    /// Packets that it delivered.
+    pub packets: u64,
+    /// Its own lateness in microseconds: median.
+    pub lateness_p50_us: f64,
+    /// 99th percentile.
+    pub lateness_p99_us: f64,
+    /// Worst.
+    pub lateness_max_us: f64,
+    /// Kernel settings that the machine refused.
+    pub refused_settings: Vec<String>,
+    /// Whether processors were kept from falling asleep.
+    pub keep_awake: bool,
+    /// UDP echoes over each path before and after the samples.
+    pub calibrations: Vec<Calibration>,
+}
+
+/// What UDP echoes say of a path: time there and back, less the configured RTT.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Calibration {
+    /// The path's profile.
+    pub profile: String,
+    /// Before the samples; `false`: after them.
+    pub before: bool,
+    /// Echoes.
+    pub probes: usize,
+    /// Least error in microseconds; negative: early.
+    pub min_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile; the largest if there are fewer than 299 probes.
+    pub p99_us: f64,
+}
+
+/// What some cells were measured for.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Experiment {
+    /// Its name in cells: `ping-pong`, `get`, `curl`, `blueprint`, or `matrix` for axes that were
+    /// chosen by hand.
+    pub name: String,
+    /// In words.
+    pub title: String,
 }

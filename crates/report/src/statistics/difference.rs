@@ -1,15 +1,22 @@
 //! Differences of medians with bootstrap intervals (Efron and Tibshirani, An Introduction to the
 //! Bootstrap, chapters 8 and 13).
+//!
+//! Machines drift and stall. A block holds a sample of each cell, taken close together in time, and
+//! whole blocks are resampled: a disturbance of a block affects both sides of the difference alike.
+//!
+//! For two independent sets the bootstrap distribution is computed instead of drawn. The median of
+//! a resample is one of the values, and the binomial distribution gives the probability of each.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::statistics::ascending;
-use crate::statistics::binomial::cumulative;
-use crate::statistics::percentile::nearest_rank;
+use super::ascending;
+use super::percentile::{cumulative, nearest_rank};
 
-/// An estimate and its 95 % confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// An estimate with its 95 % confidence interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
@@ -20,21 +27,19 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether 0 lies outside: then the difference is more than chance makes of 19 in 20.
+    /// Whether 0 is outside the interval: the difference is significant at the 5 % level.
     pub fn excludes_zero(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
 
-    /// The same in another unit: everything times `factor`, which is positive.
+    /// The interval in another unit: all values times `factor`, which must be positive.
     pub fn scaled(&self, factor: f64) -> Self {
         Self { low: self.low * factor, estimate: self.estimate * factor, high: self.high * factor }
     }
 }
 
-/// Median of `b` less median of `a`, two sets that were measured independently of each other. The
-/// bootstrap's distribution is computed, not drawn: the median of a resample is one of the values,
-/// and the binomial distribution says which with what probability. `None` with fewer than 6 values
-/// on either side.
+/// Median of `b` minus median of `a`, two sets that were measured independently. Returns `None` if
+/// either has fewer than 6 values.
 pub fn difference_of_medians(a: &[f64], b: &[f64]) -> Option<Interval> {
     if a.len().min(b.len()) < MIN_PAIRS {
         return None;
@@ -52,10 +57,9 @@ pub fn difference_of_medians(a: &[f64], b: &[f64]) -> Option<Interval> {
     })
 }
 
-/// Median of the second less median of the first, over blocks that hold values of both, measured
-/// close to each other in time. Whole blocks are resampled, so that what disturbs a block disturbs
-/// both sides of the difference alike. The same seed gives the same interval. `None` with fewer
-/// than 6 blocks that hold both.
+/// Median of the second minus median of the first, over blocks with values of both. Whole blocks
+/// are resampled. The same seed gives the same interval. Returns `None` if fewer than 6 blocks have
+/// values of both.
 pub fn paired_difference_of_medians(
     blocks: &[(Vec<f64>, Vec<f64>)],
     seed: u64,
@@ -81,8 +85,9 @@ pub fn paired_difference_of_medians(
     Some(Interval { low: at(TAIL)?, estimate, high: at(1.0 - TAIL)? })
 }
 
-/// Which of ascending values the median of a resample of them is, with what probability: the value
-/// of rank k when at least `rank` of n draws fall on the k least, but not on the k - 1 least.
+/// The distribution of the median of a resample: each value with its probability. The median is the
+/// value of rank k if at least `rank` of n draws are among the k smallest values, but not among the
+/// k - 1 smallest.
 fn resampled_median(ascending: &[f64]) -> Vec<(f64, f64)> {
     let n = ascending.len();
     let rank = n.div_ceil(2);
@@ -92,7 +97,7 @@ fn resampled_median(ascending: &[f64]) -> Vec<(f64, f64)> {
         k if k == n => 1.0,
         k => 1.0 - cumulative(n, k as f64 / n as f64).nth(rank - 1).unwrap_or(1.0),
     };
-    // Beyond 8 standard deviations of the median's rank nothing is left that could be summed.
+    // Ranks beyond 8 standard deviations have a negligible probability.
     let reach = (8.0 * (n as f64).sqrt() / 2.0).ceil() as usize + 1;
     let first = rank.saturating_sub(reach);
     let mut before = below(first);
@@ -118,8 +123,7 @@ fn median(ascending: &[f64]) -> Option<f64> {
     crate::statistics::percentile(ascending, 0.5)
 }
 
-/// Values in ascending order, each with its block: the median of any resample of blocks is then
-/// found in one pass.
+/// Values in ascending order, each with its block, so one pass finds the median of any resample.
 struct Ranked(Vec<(f64, usize)>);
 
 impl Ranked {
@@ -132,7 +136,7 @@ impl Ranked {
         Self(values)
     }
 
-    /// The median by nearest rank when block k is there `times[k]` times.
+    /// The median by nearest rank if block k occurs `times[k]` times.
     fn median(&self, times: &[u32]) -> Option<f64> {
         let count: u32 = self.0.iter().map(|(_, block)| times[*block]).sum();
         let rank = count.div_ceil(2);
@@ -146,9 +150,9 @@ impl Ranked {
 }
 
 const TAIL: f64 = 0.025;
-/// Fewer values say nothing at 95 % about a median.
+/// Fewer values do not bound a median at 95 %.
 const MIN_PAIRS: usize = 6;
-/// The ends of the interval then vary by a fiftieth of its width from seed to seed.
+/// With this many, the bounds vary between seeds by about 2 % of the interval's width.
 const RESAMPLES: usize = 2_000;
 
 #[cfg(test)]
@@ -206,8 +210,8 @@ mod tests {
         let paired = paired_difference_of_medians(&blocks, 5).unwrap();
         assert_eq!((paired.low, paired.estimate, paired.high), (1.0, 1.0, 1.0));
         let (a, b): (Vec<f64>, Vec<f64>) = blocks.iter().map(|(a, b)| (a[0], b[0])).unzip();
-        let apart = difference_of_medians(&a, &b).unwrap();
-        assert!(!apart.excludes_zero(), "{apart:?}");
+        let separate_bounds = difference_of_medians(&a, &b).unwrap();
+        assert!(!separate_bounds.excludes_zero(), "{separate_bounds:?}");
     }
 
     proptest! {

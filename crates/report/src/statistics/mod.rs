@@ -1,7 +1,8 @@
 //! Percentiles, intervals and differences of measured times, without assuming a distribution.
+//! Times of connections are skewed and contain stalls, so nothing here assumes a normal
+//! distribution: intervals of percentiles use order statistics, those of differences the bootstrap.
 //!
-//! Times of connections are skewed and have stalls in them, so nothing here rests on a normal
-//! distribution: percentiles have intervals by order statistics, and differences by the bootstrap.
+//! # Examples
 //!
 //! ```
 //! use firstflight_report::statistics::{ascending, median_interval, percentile, samples_needed};
@@ -14,13 +15,11 @@
 //! assert_eq!(samples_needed(0.99), 299);
 //! ```
 
-mod binomial;
 mod difference;
 mod percentile;
 
-pub use binomial::{allowed_by_chance, quantile as binomial_quantile};
 pub use difference::{Interval, difference_of_medians, paired_difference_of_medians};
 pub use percentile::{
-    ascending, mean, median_interval, percentile, percentile_interval, reported_percentile,
-    samples_needed,
+    allowed_by_chance, ascending, consensus, mean, median_interval, percentile,
+    percentile_interval, quantile as binomial_quantile, reported_percentile, samples_needed,
 };

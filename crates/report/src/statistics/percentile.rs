@@ -1,49 +1,58 @@
 //! Percentiles by nearest rank and their intervals by order statistics.
 
-use crate::statistics::binomial::cumulative;
-
-/// Ascending order for measured values; none of them is NaN.
+/// Sorts measured values, none of which is NaN, in ascending order.
 pub fn ascending(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);
     values
 }
 
-/// Percentile `p` (0 to 1) of ascending values by the nearest rank: a value that was measured,
-/// never one between two. `None` if there are no values.
+/// Percentile `p` (0 to 1) of ascending values by nearest rank: always a measured value, never an
+/// interpolated one. Returns `None` if there are no values.
 pub fn percentile(ascending: &[f64], p: f64) -> Option<f64> {
     ascending.get(nearest_rank(ascending.len(), p)? - 1).copied()
 }
 
-/// The mean: for comparison with others, who publish means. `None` if there are no values.
+/// The mean, for comparison with published means. Returns `None` if there are no values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// From how many samples on a high percentile may be reported: so many that the largest of them
-/// lies above it with 95 % confidence. 59 for p95, 299 for p99, 2,995 for p99.9.
+/// How many samples a high percentile needs to be reported: with 95 % confidence the largest of
+/// them is above the percentile. 59 for p95, 299 for p99, 2,995 for p99.9.
 pub fn samples_needed(p: f64) -> usize {
     (0.05_f64.ln() / p.ln()).ceil() as usize
 }
 
-/// Percentile `p` of ascending values where there are [`samples_needed`].
+/// Percentile `p` of ascending values. Returns `None` if there are fewer than [`samples_needed`].
 pub fn reported_percentile(ascending: &[f64], p: f64) -> Option<f64> {
     percentile(ascending, p).filter(|_| ascending.len() >= samples_needed(p))
 }
 
-/// 95 % confidence interval of percentile `p` of ascending values: the order statistics between
-/// which it lies with at least 95 %, at most 2.5 % to either side (David and Nagaraja, Order
-/// Statistics, section 7.1). `None` where so few samples bound it on one side only, or not at all.
+/// 95 % confidence interval of percentile `p` of ascending values: order statistics with at most
+/// 2.5 % outside on either side (David and Nagaraja, Order Statistics, section 7.1). Returns `None`
+/// if there are too few samples to bound it on both sides.
 pub fn percentile_interval(ascending: &[f64], p: f64) -> Option<(f64, f64)> {
     let (low, high) = ranks(ascending.len(), p)?;
     Some((ascending[low - 1], ascending[high - 1]))
 }
 
-/// 95 % confidence interval of the median of ascending values. Below 6 values it is the whole
-/// range, which holds less than 95 %.
+/// 95 % confidence interval of the median of ascending values. With fewer than 6 values it is the
+/// whole range, whose confidence is lower.
 pub fn median_interval(ascending: &[f64]) -> Option<(f64, f64)> {
     let range = (*ascending.first()?, *ascending.last()?);
     Some(percentile_interval(ascending, 0.5).unwrap_or(range))
+}
+
+/// The value that at least 19 of 20 samples share; `None` if fewer agree. A packet that a busy
+/// machine sends late can add a round trip to a sample that is otherwise good.
+pub fn consensus(counts: impl ExactSizeIterator<Item = Option<u32>>) -> Option<u32> {
+    let all = counts.len();
+    let mut counts: Vec<u32> = counts.flatten().collect();
+    counts.sort_unstable();
+    let median = *counts.get(counts.len() / 2)?;
+    let agree = counts.iter().filter(|count| **count == median).count();
+    (agree * 20 >= all * 19).then_some(median)
 }
 
 /// The rank of percentile `p` among `n` values, from 1 on.
@@ -59,6 +68,31 @@ fn ranks(n: usize, p: f64) -> Option<(usize, usize)> {
     let low = cumulative(n, p).take_while(|below| *below <= TAIL).count();
     let high = cumulative(n, p).position(|below| below >= 1.0 - TAIL)? + 1;
     (low >= 1 && high <= n).then_some((low, high))
+}
+
+/// The smallest `k` with P(X <= k) >= `level`, for X of `n` trials with probability `p` each.
+///
+/// Exact up to rounding. Weights are logarithms, so `n` can be in the millions.
+pub fn quantile(n: usize, p: f64, level: f64) -> usize {
+    cumulative(n, p).position(|below| below >= level).unwrap_or(n)
+}
+
+/// How many of `pairs` A/A comparisons may differ at 95 % by chance, in 39 of 40 runs. If more
+/// differ, the two arms are not equal.
+pub fn allowed_by_chance(pairs: usize) -> usize {
+    quantile(pairs, 0.05, 0.975)
+}
+
+/// P(X <= k) for k from 0 to `n`.
+pub(crate) fn cumulative(n: usize, p: f64) -> impl Iterator<Item = f64> {
+    let odds = p.ln() - (-p).ln_1p();
+    let mut log_weight = n as f64 * (-p).ln_1p();
+    let mut sum = 0.0;
+    (0..=n).map(move |k| {
+        sum += log_weight.exp();
+        log_weight += ((n - k) as f64).ln() - ((k + 1) as f64).ln() + odds;
+        sum
+    })
 }
 
 const TAIL: f64 = 0.025;
@@ -102,6 +136,18 @@ mod tests {
     }
 
     #[test]
+    fn consensus_is_what_nearly_all_samples_share() {
+        let counts = |odd: usize| {
+            let mut counts = vec![Some(3); 20 - odd];
+            counts.resize(20, Some(4));
+            consensus(counts.into_iter())
+        };
+        assert_eq!(counts(1), Some(3));
+        assert_eq!(counts(2), None);
+        assert_eq!(consensus([].into_iter()), None);
+    }
+
+    #[test]
     fn high_percentiles_need_their_samples() {
         assert_eq!([0.95, 0.99, 0.999].map(samples_needed), [59, 299, 2_995]);
         assert_eq!(reported_percentile(&first(58), 0.95), None);
@@ -123,5 +169,32 @@ mod tests {
                 prop_assert!(low <= value && value <= high, "{low} {value} {high}");
             }
         }
+    }
+
+    #[test]
+    fn the_table_of_the_binomial_distribution() {
+        // Ten throws of a coin: P(X <= 1) = 11/1024, P(X <= 2) = 56/1024.
+        let sums: Vec<f64> = cumulative(10, 0.5).collect();
+        assert!((sums[1] - 11.0 / 1024.0).abs() < 1e-12);
+        assert!((sums[2] - 56.0 / 1024.0).abs() < 1e-12);
+        assert!((sums[10] - 1.0).abs() < 1e-12);
+        assert_eq!(quantile(10, 0.5, 0.5), 5);
+        assert_eq!(quantile(0, 0.5, 0.5), 0);
+    }
+
+    #[test]
+    fn one_of_a_few_pairs_may_differ_and_three_of_twenty() {
+        assert_eq!(allowed_by_chance(0), 0);
+        // P(X <= 0) = 0.95 is not enough, P(X <= 1) = 1 is.
+        assert_eq!(allowed_by_chance(1), 1);
+        // P(X <= 2) = 0.925 and P(X <= 3) = 0.984 for 20 pairs.
+        assert_eq!(allowed_by_chance(20), 3);
+    }
+
+    #[test]
+    fn many_trials_do_not_underflow() {
+        let n = 1_000_000;
+        let middle = quantile(n, 0.5, 0.5);
+        assert!(middle.abs_diff(n / 2) <= 1, "{middle}");
     }
 }

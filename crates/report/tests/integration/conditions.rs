@@ -71,7 +71,7 @@ fn undecided(condition: &str) -> String {
 }
 
 #[test]
-fn a_condition_is_asked_of_each_cell_with_its_own_round_trip() {
+fn a_condition_is_evaluated_for_each_cell_with_its_round_trip_time() {
     assert_eq!(findings("p50(0rtt, tfo=off) > 2.1*rtt"), [""; 0]);
     assert_eq!(
         findings("p50(0-RTT, tfo=off) > 2.04 * rtt"),
@@ -83,7 +83,7 @@ fn a_condition_is_asked_of_each_cell_with_its_own_round_trip() {
 }
 
 #[test]
-fn further_figures_belong_to_the_same_cell_but_for_what_they_name() {
+fn further_figures_are_of_the_cell_that_differs_only_in_their_filters() {
     assert_eq!(findings("p50(0rtt, tfo=off) > 0.6678*p50(full)").len(), 2, "cable and nginx");
     assert_eq!(findings("p50(0rtt, tfo=off) > 0.668*p50(full)").len(), 1, "nginx");
     let slower = findings("p50(full, server=nginx) > p50(full, server=firstflight)");
@@ -94,10 +94,10 @@ fn further_figures_belong_to_the_same_cell_but_for_what_they_name() {
 #[test]
 fn cells_without_a_partner_are_left_out_by_name() {
     let condition = Condition::parse("p50(0rtt) > 0.9*p50(full)").unwrap();
-    let verdict = condition.check(&record(), None).unwrap();
-    assert!(verdict.passed());
-    assert_eq!(verdict.checked, 3);
-    assert_eq!(verdict.left_out, ["firstflight get at 20 ms, TLS 1.3 0-RTT + TFO: no p50(full)"]);
+    let outcome = condition.check(&record(), None).unwrap();
+    assert!(outcome.passed());
+    assert_eq!(outcome.checked, 3);
+    assert_eq!(outcome.skipped, ["firstflight get at 20 ms, TLS 1.3 0-RTT + TFO: no p50(full)"]);
     assert_eq!(
         undecided("p50(0rtt, tfo=on) > p50(full)"),
         "p50(0rtt, tfo=on) > p50(full): no cell of p50(0rtt, tfo=on) has p50(full) to go with it; \
@@ -106,10 +106,10 @@ fn cells_without_a_partner_are_left_out_by_name() {
 }
 
 #[test]
-fn what_was_not_measured_is_no_pass() {
+fn a_figure_that_was_not_measured_does_not_pass() {
     assert_eq!(
         undecided("p50(0rtt, server=h2o) > 1ms"),
-        "p50(0rtt, server=h2o) > 1ms: nothing in the record is p50(0rtt, server=h2o); there is \
+        "p50(0rtt, server=h2o) > 1ms: p50(0rtt, server=h2o) selects nothing in the record; available: \
          kind full, 0-RTT; server firstflight, nginx"
     );
     assert!(undecided("p95(0rtt, profile=cable) > 1ms").contains(
@@ -122,7 +122,7 @@ fn what_was_not_measured_is_no_pass() {
 }
 
 #[test]
-fn both_sides_of_or_are_decided() {
+fn both_sides_of_or_are_evaluated() {
     assert!(undecided("p50(0rtt) > 0 or p99(0rtt) > 5").contains("p99(0rtt)"));
 }
 
@@ -137,29 +137,29 @@ fn counts_and_replays() {
 }
 
 #[test]
-fn old_is_the_first_figure_in_the_record_compared_with() {
+fn old_is_the_first_figure_in_the_earlier_record() {
     let mut old = record();
     old.cells.remove(6);
     old.cells[1].summary.as_mut().unwrap().first_byte.p50_ms = 38.0;
     let condition = Condition::parse("p50(0rtt) > 1.05*old").unwrap();
     assert!(condition.needs_old());
-    let verdict = condition.check(&record(), Some(&old)).unwrap();
+    let outcome = condition.check(&record(), Some(&old)).unwrap();
     assert_eq!(
-        verdict.findings,
+        outcome.findings,
         ["firstflight get at 20 ms, TLS 1.3 0-RTT: p50(0rtt) is 40.60 ms, was 38.00 ms"]
     );
-    assert_eq!(verdict.checked, 3);
+    assert_eq!(outcome.checked, 3);
     assert_eq!(
-        verdict.left_out,
+        outcome.skipped,
         ["nginx get at 20 ms, TLS 1.3 0-RTT: no p50(0rtt) in the earlier record"]
     );
     old.cells.clear();
     let error = condition.check(&record(), Some(&old)).unwrap_err();
-    assert!(matches!(error, CheckError::NoPartner { .. }), "{error}");
+    assert!(matches!(error, CheckError::NoCounterpart { .. }), "{error}");
 }
 
 #[test]
-fn mistakes_are_named_with_their_place() {
+fn mistakes_are_reported_with_their_column() {
     assert_eq!(refusal("p97(0rtt) > 5").0, 1);
     assert!(refusal("p97(0rtt) > 5").1.contains("allowed are min, p50, p95"));
     assert_eq!(refusal("p50(0rtt, sever=x) > 5").0, 11);
@@ -173,14 +173,14 @@ fn mistakes_are_named_with_their_place() {
     assert_eq!(refusal("p50(0rtt) * rtt > 1").1, "cannot multiply a time and a time");
     assert_eq!(refusal("p50(0rtt) >").0, 12);
     assert_eq!(refusal("p50(0rtt").1, "this parenthesis is not closed");
-    assert!(refusal("p50(0rtt)").1.starts_with("it must compare"));
-    assert!(refusal("1 > 2").1.starts_with("it must contain a figure"));
+    assert!(refusal("p50(0rtt)").1.starts_with("a condition must be a comparison"));
+    assert!(refusal("1 > 2").1.starts_with("a condition must contain a figure"));
     assert!(refusal("p50 > 2").1.contains("p50(0rtt)"));
     assert!(refusal("p50(0rtt) > 2 > 1").0 == 15);
-    assert!(refusal("µ").1.contains("means nothing here"));
+    assert!(refusal("µ").1.contains("unexpected"));
     assert!(refusal("p50(0rtt, 0rtt) > 1").1.contains("twice"));
     assert!(refusal("old > 1").1.contains("old needs a figure"));
-    assert!(refusal("replays(tls=1.3) > 0").1.contains("server= alone"));
+    assert!(refusal("replays(tls=1.3) > 0").1.contains("server= only"));
     assert!(refusal(&"(".repeat(200)).1.contains("nested too deeply"));
     assert!(refusal(&"1+".repeat(3000)).1.contains("longer than"));
     let error = Condition::parse("p50(0rtt) > 5min").unwrap_err();
@@ -189,7 +189,7 @@ fn mistakes_are_named_with_their_place() {
 
 proptest! {
     #[test]
-    fn any_text_is_understood_or_refused_at_a_place_in_it(text in "\\PC{0,60}") {
+    fn any_text_is_parsed_or_refused_with_a_valid_column(text in "\\PC{0,60}") {
         if let Err(error) = Condition::parse(&text) {
             prop_assert!(error.column <= text.chars().count() + 1);
         }

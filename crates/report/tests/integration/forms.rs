@@ -2,7 +2,7 @@
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    Pictures, Record, Verdict, compare, csv, html, junit, markdown, read, verdict_lines, verdicts,
+    CheckOutcome, Pictures, Record, check_run, compare, csv, html, junit, markdown, read, terminal,
 };
 
 /// A record with few samples, for snapshots.
@@ -29,7 +29,7 @@ fn page_of(record: &Record) -> String {
 fn page_with_pictures(record: &Record) -> String {
     let directory = tempfile::tempdir().unwrap();
     crate::synthetic::paint(record, directory.path()).unwrap();
-    html::render(record, &Pictures::beside(record, directory.path()))
+    html::render(record, &Pictures::load(record, directory.path()))
 }
 
 fn csv_of(write: impl Fn(&Record, &mut Vec<u8>) -> std::io::Result<()>, record: &Record) -> String {
@@ -215,45 +215,48 @@ fn csv_has_a_line_for_each_sample_and_cell() {
 fn a_run_is_asked_for_labels_replays_and_control() {
     let mut record = crate::synthetic::record(7);
     record.visits.clear();
-    let asked = verdicts(&record, "firstflight");
-    let groups: Vec<&str> = asked.iter().map(|verdict| verdict.group.as_str()).collect();
+    let asked = check_run(&record, "firstflight");
+    let groups: Vec<&str> = asked.iter().map(|outcome| outcome.group.as_str()).collect();
     let expected =
         ["labels", "replay", "replay", "control", "load", "load", "load", "load", "load"];
     assert_eq!(groups, expected);
-    assert!(asked.iter().all(Verdict::passed));
+    assert!(asked.iter().all(CheckOutcome::passed));
     record.replays[0].executed = 1;
-    assert!(!verdicts(&record, "firstflight")[1].passed());
+    assert!(!check_run(&record, "firstflight")[1].passed());
     record.replays[0].originals = 3;
-    assert!(verdicts(&record, "firstflight")[1].undecided.is_some());
-    assert!(!verdicts(&record, "nginx")[1].passed(), "whose replays are judged is the caller's");
+    assert!(check_run(&record, "firstflight")[1].undecided.is_some());
+    assert!(!check_run(&record, "nginx")[1].passed(), "whose replays are judged is the caller's");
     record.replays[2].executed = 1;
-    assert!(!verdicts(&record, "firstflight")[2].passed(), "over QUIC too");
+    assert!(!check_run(&record, "firstflight")[2].passed(), "over QUIC too");
     record.control.as_mut().unwrap().differing = 3;
-    assert!(!verdicts(&record, "firstflight")[3].passed());
+    assert!(!check_run(&record, "firstflight")[3].passed());
     record.loads[0].completed = 0;
-    assert!(!verdicts(&record, "firstflight")[4].passed());
+    assert!(!check_run(&record, "firstflight")[4].passed());
 }
 
-fn some_verdicts() -> Vec<Verdict> {
+fn some_outcomes() -> Vec<CheckOutcome> {
     let record = small();
-    let check = |text: &str| Condition::parse(text).unwrap().verdict(&record, None);
+    let check = |text: &str| Condition::parse(text).unwrap().outcome(&record, None);
     vec![
         check("p95(full) > 4.1*rtt"),
         check("p50(full) > 3*rtt and count(full) > 0"),
         check("p50(0rtt) > 1.2*rtt"),
-        Verdict { findings: vec!["a\u{0}b <c> & \"d\"".to_owned()], ..Verdict::default() },
+        CheckOutcome {
+            findings: vec!["a\u{0}b <c> & \"d\"".to_owned()],
+            ..CheckOutcome::default()
+        },
     ]
 }
 
 #[test]
-fn verdicts_as_junit_xml() {
-    insta::assert_snapshot!(junit::render(&some_verdicts()));
+fn check_outcomes_as_junit_xml() {
+    insta::assert_snapshot!(junit::render(&some_outcomes()));
 }
 
 #[test]
-fn verdicts_as_lines_and_markdown() {
-    insta::assert_snapshot!("verdict_lines", verdict_lines(&some_verdicts()));
-    insta::assert_snapshot!("verdict_markdown", markdown::verdicts(&some_verdicts()));
+fn check_outcomes_as_lines_and_markdown() {
+    insta::assert_snapshot!("verdict_lines", terminal::check_outcomes(&some_outcomes()));
+    insta::assert_snapshot!("verdict_markdown", markdown::check_outcomes(&some_outcomes()));
 }
 
 #[test]
@@ -321,11 +324,11 @@ fn runs_of_other_seeds_differ_no_more_than_chance_and_an_injected_change_is_foun
     assert!(!comparison.only_old.is_empty());
 
     let condition = Condition::parse("p50(0rtt, server=firstflight) > 1.005*old").unwrap();
-    let verdict = condition.check(&new, Some(&old)).unwrap();
-    assert!(verdict.findings.iter().any(|finding| finding.contains("20 ms")), "{verdict:?}");
-    let verdicts = [verdict];
-    let (text, page) = (comparison.text(&verdicts), comparison.html(&verdicts));
+    let outcome = condition.check(&new, Some(&old)).unwrap();
+    assert!(outcome.findings.iter().any(|finding| finding.contains("20 ms")), "{outcome:?}");
+    let outcomes = [outcome];
+    let (text, page) = (comparison.text(&outcomes), comparison.html(&outcomes));
     assert!(text.lines().all(|line| line.chars().count() <= 200) && text.contains("FAILED"));
     assert!(page.contains("<section id=\"conditions\"") && !page.contains("https://"));
-    assert!(comparison.markdown(&verdicts).contains("Only in the old record"));
+    assert!(comparison.markdown(&outcomes).contains("Only in the old record"));
 }

@@ -61,7 +61,7 @@ fn what_is_no_record_is_refused_with_a_reason() {
         assert_eq!(
             refusal(&format!(r#"{{"schema": {schema}}}"#)),
             format!(
-                "it has schema {schema}, this program reads 2 and 3: read it with the version that \
+                "unsupported schema {schema}, supported are 2 and 3; read it with the version that \
                  wrote it"
             )
         );
@@ -70,13 +70,13 @@ fn what_is_no_record_is_refused_with_a_reason() {
     lost.samples[0].cell = 12;
     assert_eq!(
         refusal(&serde_json::to_string(&lost).unwrap()),
-        "its sample names cell 12, but there are 1: measure again, it is damaged"
+        "damaged record: its sample refers to cell 12 of 1; measure again"
     );
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("other.json");
     std::fs::write(&path, "[1]").unwrap();
     let error = read(&path).unwrap_err().to_string();
-    assert!(error.contains("other.json is no record of ours"), "{error}");
+    assert!(error.contains("other.json is not a record"), "{error}");
     let error = read(&directory.path().join("none.json")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read the record"), "{error}");
 }

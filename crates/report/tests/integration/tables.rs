@@ -1,8 +1,7 @@
 //! The tables as people see them, of a small record made by hand.
 
 use firstflight_report::{
-    Cell, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary, summary,
-    verdict,
+    Cell, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary, terminal,
 };
 
 fn cell(tls: &str, kind: &str, tfo: bool, rtt_ms: f64, summary: Option<Summary>) -> Cell {
@@ -108,12 +107,12 @@ fn record() -> Record {
 
 #[test]
 fn all_that_a_terminal_shows() {
-    insta::assert_snapshot!(summary(&record()));
+    insta::assert_snapshot!(terminal::render(&record()));
 }
 
 #[test]
 fn no_line_is_wider_than_100_columns() {
-    for line in summary(&crate::synthetic::record(7)).lines() {
+    for line in terminal::render(&crate::synthetic::record(7)).lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
 }
@@ -124,12 +123,12 @@ fn names_of_servers_cannot_command_the_terminal() {
     record.servers[0].version = "evil\u{1b}[2J".to_owned();
     record.cells[0].server = "evil\u{1b}[2J".to_owned();
     record.left_out = vec!["\u{9b}31m".to_owned()];
-    assert!(!summary(&record).contains(['\u{1b}', '\u{9b}']));
+    assert!(!terminal::render(&record).contains(['\u{1b}', '\u{9b}']));
 }
 
 #[test]
 fn what_a_reader_has_to_know() {
-    insta::assert_snapshot!(verdict(&record()));
+    insta::assert_snapshot!(terminal::data_quality(&record()));
 }
 
 #[test]
@@ -137,7 +136,7 @@ fn many_failures_are_named_by_their_number() {
     let mut record = record();
     let failed = || sample(6, Some(Fault::Failed("connection reset".to_owned())));
     record.samples = (0..25).map(|_| failed()).collect();
-    let text = verdict(&record);
+    let text = terminal::data_quality(&record);
     assert_eq!(text.matches("WRONG: ").count(), 10, "{text}");
     assert!(text.ends_with("... and 15 more\n"), "{text}");
 }

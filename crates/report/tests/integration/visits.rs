@@ -4,7 +4,7 @@ use std::path::Path;
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    Fault, Pictures, Record, Verdict, compare, csv, html, markdown, parse, summary, verdicts,
+    CheckOutcome, Fault, Pictures, Record, check_run, compare, csv, html, markdown, parse, terminal,
 };
 
 fn page(record: &Record) -> String {
@@ -13,7 +13,7 @@ fn page(record: &Record) -> String {
 
 #[test]
 fn a_record_of_visits_alone_on_a_terminal() {
-    let text = summary(&crate::synthetic::visits_alone(7));
+    let text = terminal::render(&crate::synthetic::visits_alone(7));
     for line in text.lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
@@ -48,7 +48,7 @@ fn beside_connections_visits_come_after_them_in_words_and_before_them_in_section
 
 #[test]
 fn the_walk_through_stands_beside_its_published_figures() {
-    let text = summary(&crate::synthetic::visits_alone(7));
+    let text = terminal::render(&crate::synthetic::visits_alone(7));
     let row = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap().to_owned();
     let theirs = row("small page  published");
     let figures: Vec<&str> = theirs.split_whitespace().skip(4).collect();
@@ -73,7 +73,7 @@ fn cells_without_a_good_visit_say_so() {
     let mut record = crate::synthetic::visits_alone(7);
     record.visit_cells.iter_mut().for_each(|cell| cell.summary = None);
     assert!(page(&record).contains("no good visit"));
-    assert!(summary(&record).contains("none"));
+    assert!(terminal::render(&record).contains("none"));
     markdown::render(&record);
 }
 
@@ -84,7 +84,7 @@ fn nothing_is_claimed_of_visits_without_early_data() {
     for summary in record.visit_cells.iter_mut().filter_map(|cell| cell.summary.as_mut()) {
         summary.early = summary.early.min(3);
     }
-    let (page, text) = (page(&record), summary(&record));
+    let (page, text) = (page(&record), terminal::render(&record));
     for claim in ["0-RTT brings a returning visitor", "of a return visit's time"] {
         assert!(!page.contains(claim) && !text.contains(claim), "{claim}");
     }
@@ -109,15 +109,17 @@ fn visits_and_their_cells_as_csv() {
 #[test]
 fn visits_that_were_something_else_fail_the_run_and_warnings_do_not() {
     let mut record = crate::synthetic::visits_alone(7);
-    let asked = verdicts(&record, "firstflight");
-    assert_eq!(asked.iter().map(|verdict| &*verdict.group).collect::<Vec<_>>(), ["visits"]);
-    assert!(asked.iter().all(Verdict::passed));
+    let asked = check_run(&record, "firstflight");
+    assert_eq!(asked.iter().map(|outcome| &*outcome.group).collect::<Vec<_>>(), ["visits"]);
+    assert!(asked.iter().all(CheckOutcome::passed));
     record.visits[70].fault = Some(Fault::Mislabelled("a full handshake".to_owned()));
     record.visits[71].fault = Some(Fault::Failed("the browser hung".to_owned()));
-    let asked = verdicts(&record, "firstflight");
+    let asked = check_run(&record, "firstflight");
     assert_eq!(asked[0].findings.len(), 2);
     assert!(asked[0].findings[0].ends_with("return, 0-RTT on shows a full handshake"));
-    assert!(summary(&record).contains("WRONG: Firefox, firstflight, HTTP/1.1, small page"));
+    assert!(
+        terminal::render(&record).contains("WRONG: Firefox, firstflight, HTTP/1.1, small page")
+    );
     assert!(page(&record).contains("2 of 1,380 visits failed"));
 }
 
@@ -128,9 +130,9 @@ fn a_place_that_is_not_there_is_refused() {
         spoil(&mut record);
         parse(&serde_json::to_vec(&record).unwrap()).unwrap_err().to_string()
     };
-    assert!(refusal(|r| r.visits[3].cell = 999).contains("its visit names cell 999"));
-    assert!(refusal(|r| r.visit_effects[0].from = 999).contains("its visit effect names"));
-    assert!(refusal(|r| r.filmstrips[0].cell = 999).contains("its filmstrip names"));
+    assert!(refusal(|r| r.visits[3].cell = 999).contains("its visit refers to cell 999"));
+    assert!(refusal(|r| r.visit_effects[0].from = 999).contains("its visit effect refers"));
+    assert!(refusal(|r| r.filmstrips[0].cell = 999).contains("its filmstrip refers"));
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn pictures_beside_the_record_go_into_the_page() {
     let record = crate::synthetic::visits_alone(7);
     let directory = tempfile::tempdir().unwrap();
     crate::synthetic::paint(&record, directory.path()).unwrap();
-    let whole = html::render(&record, &Pictures::beside(&record, directory.path()));
+    let whole = html::render(&record, &Pictures::load(&record, directory.path()));
     // A picture that another one follows before the axis' next time is not shown.
     let shown = whole.matches("<img src=\"data:image/png;base64,").count();
     assert!((8..=24).contains(&shown), "{shown}");
@@ -166,7 +168,7 @@ fn only_small_pictures_below_the_directory_are_read() {
         for frame in record.filmstrips.iter_mut().flat_map(|strip| &mut strip.frames) {
             frame.file = file.display().to_string();
         }
-        html::render(&record, &Pictures::beside(&record, &directory)).contains("<img")
+        html::render(&record, &Pictures::load(&record, &directory)).contains("<img")
     };
     assert!(embeds("good.png".as_ref()));
     for file in ["text.png", "large.png", "absent.png", "../outside.png", ".", ""] {
@@ -210,12 +212,12 @@ fn conditions_on_visits_say_what_is_wrong() {
     assert!(refusal("p50(visit=never) > 1").contains("allowed are first, off, on"));
     assert!(refusal("p50(visit=on, tfo=on) > 1").contains("unknown filter \"tfo\" of visits"));
     assert!(refusal("p50(visit=on, time=setup) > 1").contains("allowed are total, tls"));
-    assert!(refusal("p50(0rtt) > p50(visit=on)").contains("do not go with connections"));
+    assert!(refusal("p50(0rtt) > p50(visit=on)").contains("cannot be combined with connections"));
     assert!(refusal("early(firefox) > 1").contains("such as visit=on"));
     assert!(refusal("p50(visit=on, visit=off) > 1").contains("twice"));
-    assert!(undecided("p50(browser=lynx) > 1").contains("there is browser firefox, chromium"));
+    assert!(undecided("p50(browser=lynx) > 1").contains("available: browser firefox, chromium"));
     assert!(undecided("p95(visit=on) > 1").contains("p95(visit=on) needs 59"));
-    assert!(undecided("p50(visit=on, page=small) > old").contains("no earlier record"));
+    assert!(undecided("p50(visit=on, page=small) > old").contains("needs an earlier record"));
 }
 
 #[test]

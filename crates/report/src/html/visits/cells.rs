@@ -1,30 +1,29 @@
-//! Every cell of the visits, what they save, and where browser and packets disagree.
+//! Every visit cell, the effects, and disagreements between browser and packets.
 
 use maud::{Markup, html};
 
-use super::super::{Section, folded, table};
 use super::{figures, outcome};
-use crate::drawing::Strip;
-use crate::figure::signed;
-use crate::sheets::{self, Sheet, ordered_visit_effects, range};
+use crate::charts::IntervalStrip;
+use crate::format::format_signed_ms;
+use crate::html::{Section, folded, table_html};
+use crate::tables::{self, Table, ordered_visit_effects, range};
 use crate::visits::{browser, class, name, page, path, place, visit, warned};
 use crate::{Record, VisitCell, VisitEffect};
 
-/// Browser's words and packets', cell by cell.
+/// The figures of browser and packets, cell by cell.
 pub(in crate::html) fn cells(record: &Record) -> Option<Section> {
     if record.visit_cells.is_empty() {
         return None;
     }
-    let several = record.visit_cells.len() > LONG;
+    let several = record.visit_cells.len() > MAX_UNFOLDED_ROWS;
     let title = "All visits".to_owned();
     let body = html! {
-        p { "Medians in ms as the browser has them, below them their 95 % intervals and what the packets "
-            "say of the same. TLS set-up ends when a request could leave. The total begins with the "
+        p { "Medians in ms as reported by the browser, with 95 % intervals and the same figure from the "
+            "packets below. TLS setup ends when a request can be sent. The total starts with the "
             "navigation in the browser and with the first packet on the wire, and ends with the last "
-            "byte of page or picture; the load event waits for all subresources, whose last byte on the "
-            "wire stands below it. Round trips are those "
-            "to the first byte of the answer. Early: visits in which the server accepted early data, "
-            "by their packets." }
+            "byte of the page or image. The load event waits for all subresources; the last byte of "
+            "theirs on the wire is below it. Round trips are those to the first byte of the response. "
+            "Early: visits in which the server accepted early data, by their packets." }
         div.scroll.tall[several] tabindex="0" role="region" aria-label=(title) {
             table.matrix {
                 caption.hidden { (title) }
@@ -71,26 +70,26 @@ pub(in crate::html) fn effects(record: &Record) -> Option<Section> {
     }
     let title = "What a kind of visit saves".to_owned();
     let intervals = record.visit_effects.iter().map(|effect| &effect.total_rtt);
-    let strips = Strip::of(intervals, FURTHEST);
+    let strips = IntervalStrip::of(intervals, MAX_STRIP_RTT);
     let row = |effect: &VisitEffect| {
         let cell = &record.visit_cells[effect.to];
         html! { tr {
             th scope="row" { (effect.what) }
             td { (place(cell)) }
-            td.n { (signed(effect.total_ms.estimate)) }
+            td.n { (format_signed_ms(effect.total_ms.estimate)) }
             td.n { (range(&effect.total_ms)) }
-            td.n { @if cell.rtt_ms >= 0.1 { (signed(effect.total_rtt.estimate)) } }
+            td.n { @if cell.rtt_ms >= 0.1 { (format_signed_ms(effect.total_rtt.estimate)) } }
             td { @if cell.rtt_ms >= 0.1 {
                 (strips.draw(&effect.total_rtt, outcome(effect.significant, &effect.total_rtt)))
             } }
-            td.n { @if let Some(load) = &effect.load_ms { (signed(load.estimate)) } }
+            td.n { @if let Some(load) = &effect.load_ms { (format_signed_ms(load.estimate)) } }
         } }
     };
     let clear = record.visit_effects.iter().filter(|effect| effect.significant).count();
     let body = html! {
         p { "Difference of medians of the total in the browser with its 95 % interval, in ms and in round "
-            "trips, and of the load event where there are subresources. Less is sooner. " (clear) " of " (record.visit_effects.len())
-            " intervals exclude 0. The strips are in round trips, the upright line is 0." }
+            "trips, and of the load event where there are subresources. Negative values are faster. " (clear) " of " (record.visit_effects.len())
+            " intervals exclude 0. The strips show round trips, the vertical line is 0." }
         div.scroll.tall tabindex="0" role="region" aria-label=(title) {
             table {
                 caption.hidden { (title) }
@@ -109,19 +108,19 @@ pub(in crate::html) fn effects(record: &Record) -> Option<Section> {
 
 /// Where browser and packets disagree.
 pub(in crate::html) fn disagreements(record: &Record) -> Option<Section> {
-    let sheet = sheets::disagreements(record)?;
+    let table = tables::disagreements(record)?;
     let body = html! {
-        p { (sheet.lead) }
-        (table(&sheet))
+        p { (table.lead) }
+        (table_html(&table))
         (folded("Every warning", &[warnings(record)]))
     };
-    Some(Section { id: "disagreements", title: sheet.title, short: "Warnings", body })
+    Some(Section { id: "disagreements", title: table.title, short: "Warnings", body })
 }
 
-fn warnings(record: &Record) -> Sheet {
-    let mut sheet = Sheet::new("Every warning", "", &["visit", ">block", ">turn", "warning"]);
+fn warnings(record: &Record) -> Table {
+    let mut table = Table::new("Every warning", "", &["visit", ">block", ">turn", "warning"]);
     for of in record.visits.iter().filter(|of| !of.warnings.is_empty()).take(MAX_ROWS) {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             name(&record.visit_cells[of.cell]),
             of.block.to_string(),
             of.turn.to_string(),
@@ -130,12 +129,12 @@ fn warnings(record: &Record) -> Sheet {
     }
     let (all, _) = warned(record);
     if all > MAX_ROWS {
-        sheet.notes.push(format!("and {} more, in the record", all - MAX_ROWS));
+        table.notes.push(format!("and {} more, in the record", all - MAX_ROWS));
     }
-    sheet
+    table
 }
 
-// Round trips: no handshake of TCP and TLS has more to save.
-const FURTHEST: f64 = 4.0;
-const LONG: usize = 24;
+// In round trips: no handshake can save more.
+const MAX_STRIP_RTT: f64 = 4.0;
+const MAX_UNFOLDED_ROWS: usize = 24;
 const MAX_ROWS: usize = 200;

@@ -1,0 +1,278 @@
+//! TCP connections: their stored segments and transport facts.
+
+mod analysis;
+
+use std::mem::size_of;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use crate::facts::{FastOpen, TcpFacts};
+use crate::packet::Segment;
+use crate::reassembly::{Coverage, Overlap, StoredSegment};
+use crate::{Direction, KeyLog, Limits, Packet};
+
+pub(crate) use analysis::TcpAnalysis;
+
+/// A connection while its packets arrive. It is analyzed later, when the secrets are known.
+#[derive(Debug)]
+pub(crate) struct TcpFlow {
+    pub(crate) started: u64,
+    pub(crate) ended: u64,
+    pub(crate) tcp: TcpFacts,
+    pub(crate) client: SequenceSpace,
+    pub(crate) server: SequenceSpace,
+    pub(crate) packets: Vec<StoredSegment>,
+    /// How many of them have neither data nor SYN.
+    others_kept: usize,
+    /// Packets that were not stored.
+    pub(crate) left_out: u32,
+    /// When the first packet with data or SYN arrived that was not stored.
+    pub(crate) incomplete_since: Option<u64>,
+    /// Bytes of memory of the stored packets.
+    pub(crate) memory: usize,
+}
+
+/// The sequence space of one side. Positions are those of `StoredSegment`.
+#[derive(Debug, Default)]
+pub(crate) struct SequenceSpace {
+    first_seq: Option<u32>,
+    /// The position after the last one seen.
+    high: u64,
+    /// The position after the last payload byte seen.
+    pub(crate) data_end: u64,
+    coverage: Coverage,
+    /// Payload bytes stored.
+    stored_bytes: usize,
+    /// The position after the FIN.
+    fin: Option<u64>,
+    fin_acknowledged: bool,
+}
+
+impl SequenceSpace {
+    /// The position of `seq`. Returns `None` if it is far from the positions seen so far.
+    fn position(&self, seq: u32) -> Option<u64> {
+        // Larger than any window, smaller than half the 32-bit space.
+        const NEAR: i64 = 1 << 28;
+        let expected = self.first_seq?.wrapping_add(self.high as u32);
+        let distance = i64::from(seq.wrapping_sub(expected) as i32);
+        if distance.abs() > NEAR {
+            return None;
+        }
+        self.high.checked_add_signed(distance)
+    }
+
+    /// Adds a range of the sequence space, which may end with a FIN.
+    fn record(&mut self, stretch: Range<u64>, fin: bool) -> Overlap {
+        self.high = self.high.max(stretch.end);
+        if fin {
+            self.fin.get_or_insert(stretch.end);
+        }
+        self.coverage.add(stretch)
+    }
+}
+
+impl TcpFlow {
+    /// A connection whose client's SYN arrived at this time.
+    pub(crate) fn new(arrived: u64) -> Self {
+        Self {
+            started: arrived,
+            ended: arrived,
+            tcp: TcpFacts::default(),
+            client: SequenceSpace::default(),
+            server: SequenceSpace::default(),
+            packets: Vec::new(),
+            others_kept: 0,
+            left_out: 0,
+            incomplete_since: None,
+            memory: 0,
+        }
+    }
+
+    /// Whether this SYN of the client starts a new connection with the same endpoints.
+    pub(crate) fn is_superseded_by(&self, syn: &Segment<'_>) -> bool {
+        self.is_closed() || self.client.first_seq != Some(syn.seq)
+    }
+
+    /// Whether it was reset, or both FINs were acknowledged.
+    pub(crate) fn is_closed(&self) -> bool {
+        let reset = self.tcp.client_rst || self.tcp.server_rst;
+        reset || (self.client.fin_acknowledged && self.server.fin_acknowledged)
+    }
+
+    /// Adds a segment. `room` is the memory that is left, in bytes.
+    pub(crate) fn segment(
+        &mut self,
+        packet: &Packet<'_>,
+        segment: &Segment<'_>,
+        limits: &Limits,
+        room: usize,
+    ) {
+        self.started = self.started.min(packet.arrived);
+        self.ended = self.ended.max(packet.arrived);
+        self.tcp.dropped += u32::from(packet.delivered.is_none());
+        self.count(packet.direction, segment);
+        if segment.flags.syn {
+            self.syn(packet.direction, segment);
+        }
+        let acknowledged = self.acknowledge(packet.direction, segment);
+        self.store_segment(packet, segment, acknowledged, limits, room);
+    }
+
+    /// Analyzes the connection with the secrets known so far. Call it once.
+    pub(crate) fn analyze(
+        &mut self,
+        endpoints: (SocketAddr, SocketAddr),
+        keys: &KeyLog,
+    ) -> TcpAnalysis<'_> {
+        self.packets.sort_by_key(|packet| packet.arrived);
+        self.resolve_fast_open();
+        TcpAnalysis::new(self, endpoints, keys)
+    }
+
+    fn count(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let tcp = &mut self.tcp;
+        let (traffic, fin, rst) = match direction {
+            Direction::ToServer => (&mut tcp.to_server, &mut tcp.client_fin, &mut tcp.client_rst),
+            Direction::ToClient => (&mut tcp.to_client, &mut tcp.server_fin, &mut tcp.server_rst),
+        };
+        traffic.packets += 1;
+        traffic.wire_bytes += u64::from(segment.frame_len);
+        traffic.payload_bytes += u64::from(segment.wire_len);
+        *fin |= segment.flags.fin;
+        *rst |= segment.flags.rst;
+    }
+
+    fn syn(&mut self, direction: Direction, segment: &Segment<'_>) {
+        match (direction, segment.ack) {
+            (Direction::ToServer, None) => {
+                if self.client.first_seq.is_some() {
+                    self.tcp.syn_retransmissions += 1;
+                } else {
+                    self.client.first_seq = Some(segment.seq);
+                    self.tcp.client_options = segment.options;
+                    self.tcp.fast_open_option = segment.options.fast_open;
+                }
+                self.tcp.syn_data = self.tcp.syn_data.max(segment.wire_len);
+            }
+            (Direction::ToClient, Some(ack)) => {
+                self.server.first_seq.get_or_insert(segment.seq);
+                self.tcp.server_options.get_or_insert(segment.options);
+                let data = self.client.first_seq.map(|seq| ack.wrapping_sub(seq.wrapping_add(1)));
+                let taken = data.filter(|data| *data <= self.tcp.syn_data).unwrap_or(0);
+                let before = self.tcp.syn_data_acknowledged;
+                self.tcp.syn_data_acknowledged = before.max(taken);
+                if !self.tcp.syn_ack {
+                    // Data that was not accepted is sent again, which is not a retransmission.
+                    self.client.coverage.forget_from(1 + u64::from(taken));
+                }
+                self.tcp.syn_ack = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// Updates what is acknowledged. Returns the acknowledged position of the other direction.
+    fn acknowledge(&mut self, direction: Direction, segment: &Segment<'_>) -> Option<u64> {
+        let other = match direction {
+            Direction::ToServer => &mut self.server,
+            Direction::ToClient => &mut self.client,
+        };
+        let acknowledged = other.position(segment.ack?);
+        if let Some(fin) = other.fin {
+            other.fin_acknowledged |= acknowledged.is_some_and(|ack| ack >= fin);
+        }
+        acknowledged
+    }
+
+    /// Locates the segment in the sequence space, counts it, and stores what is needed.
+    fn store_segment(
+        &mut self,
+        packet: &Packet<'_>,
+        segment: &Segment<'_>,
+        acknowledged: Option<u64>,
+        limits: &Limits,
+        room: usize,
+    ) {
+        let mut stored = StoredSegment {
+            direction: packet.direction,
+            arrived: packet.arrived,
+            delivered: packet.delivered,
+            flags: segment.flags,
+            options: segment.flags.syn.then_some(segment.options),
+            acknowledged,
+            wire_len: segment.wire_len,
+            ..StoredSegment::default()
+        };
+        let (side, retransmissions) = match packet.direction {
+            Direction::ToServer => (&mut self.client, &mut self.tcp.client_retransmissions),
+            Direction::ToClient => (&mut self.server, &mut self.tcp.server_retransmissions),
+        };
+        stored.position = match segment.flags.syn {
+            true if side.first_seq == Some(segment.seq) => Some(0),
+            true => None,
+            false => side.position(segment.seq).filter(|start| *start > 0),
+        };
+        if let Some(start) = stored.position {
+            let end = start + u64::from(segment.flags.syn) + u64::from(segment.wire_len);
+            let end_with_fin = end + u64::from(segment.flags.fin);
+            stored.range = start..end;
+            if end_with_fin > start {
+                let overlap = side.record(start..end_with_fin, segment.flags.fin);
+                stored.retransmission =
+                    matches!(overlap, Overlap::PartlyRepeated | Overlap::Repeated);
+                self.tcp.out_of_order += u32::from(overlap == Overlap::OutOfOrder);
+                *retransmissions += u32::from(stored.retransmission);
+                side.data_end = side.data_end.max(end);
+                let fits = side.stored_bytes + segment.payload.len() <= limits.bytes_per_direction;
+                if fits && overlap != Overlap::Repeated {
+                    stored.payload = segment.payload.into();
+                }
+            }
+        }
+        self.store(stored, limits, room);
+    }
+
+    fn store(&mut self, packet: StoredSegment, limits: &Limits, room: usize) {
+        let same_kind = match packet.has_data_or_syn() {
+            true => self.packets.len() - self.others_kept,
+            false => self.others_kept,
+        };
+        let memory = size_of::<StoredSegment>() + packet.payload.len();
+        if same_kind >= limits.packets_per_connection || memory > room {
+            self.left_out += 1;
+            if packet.has_data_or_syn() {
+                self.incomplete_since.get_or_insert(packet.arrived);
+            }
+            return;
+        }
+        let side = match packet.direction {
+            Direction::ToServer => &mut self.client,
+            Direction::ToClient => &mut self.server,
+        };
+        side.stored_bytes += packet.payload.len();
+        self.others_kept += usize::from(!packet.has_data_or_syn());
+        self.memory += memory;
+        self.packets.push(packet);
+    }
+
+    /// Determines whether Fast Open was used. SYN data that the server did not accept is removed,
+    /// so it counts only where it is sent again.
+    fn resolve_fast_open(&mut self) {
+        let (sent, taken) = (self.tcp.syn_data, self.tcp.syn_data_acknowledged);
+        self.tcp.fast_open = match (sent, taken) {
+            (0, _) => FastOpen::Off,
+            _ if taken == sent => FastOpen::Used,
+            _ => FastOpen::FellBack,
+        };
+        if !self.tcp.syn_ack {
+            return;
+        }
+        let end = 1 + u64::from(taken);
+        let syns = self.packets.iter_mut().filter(|packet| packet.is_syn());
+        for syn in syns.filter(|packet| packet.direction == Direction::ToServer) {
+            syn.range.end = syn.range.end.min(end);
+            let stored_bytes = syn.payload.len().min(taken as usize);
+            syn.payload = syn.payload[..stored_bytes].into();
+        }
+    }
+}

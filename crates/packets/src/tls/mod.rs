@@ -1,0 +1,8 @@
+//! TLS: records, handshake messages, decryption, and what each side's byte stream says.
+
+pub(crate) mod client;
+pub(crate) mod decrypt;
+pub(crate) mod handshake;
+pub(crate) mod legacy;
+pub(crate) mod record;
+pub(crate) mod server;

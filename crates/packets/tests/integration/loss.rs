@@ -1,0 +1,196 @@
+//! Loss, reordering and captures with holes.
+
+use firstflight_packets::{
+    Direction, FirstResponse, LabelKind, Limits, Observer, Unknown, Unlabelled,
+};
+
+use crate::peers::{PeerConfig, analyze};
+use crate::tcp_path::{Captured, MS, Path, Tfo, feed};
+
+#[test]
+fn a_lost_request_is_counted_but_takes_no_additional_round_trip() {
+    // Payload packets of the client: ClientHello, Finished with request.
+    for lost in [0, 1] {
+        let peers = PeerConfig::default().peers();
+        let path = Path { drop_to_server: vec![lost], ..Path::new(20 * MS) };
+        let facts = peers.facts(&path);
+        assert_eq!(facts.round_trips(), Some(3), "packet {lost}");
+        assert_eq!(
+            (facts.tcp().unwrap().client_retransmissions, facts.tcp().unwrap().dropped),
+            (1, 1)
+        );
+        let FirstResponse::Seen { arrived, .. } = facts.first_response else { panic!() };
+        assert!(arrived - facts.started > 200 * MS, "nothing was lost");
+    }
+}
+
+#[test]
+fn what_a_dropped_packet_holds_up_is_reported() {
+    let stall =
+        |path: &Path| PeerConfig::default().peers().with_session().facts(path).transport.stall();
+    let path = Path::new(20 * MS);
+    assert_eq!(stall(&path), None);
+    for (path, direction, retry) in [
+        (path.clone().tfo(Tfo::Lost), Direction::ToServer, 1000 * MS),
+        (Path { drop_to_server: vec![0], ..path.clone() }, Direction::ToServer, 240 * MS),
+        (Path { drop_to_client: vec![0], ..path.clone() }, Direction::ToClient, 240 * MS),
+    ] {
+        let stall = stall(&path).unwrap();
+        assert_eq!(stall.direction, direction);
+        assert_eq!(stall.recovered, Some(stall.dropped + retry + 10 * MS));
+    }
+}
+
+#[test]
+fn a_client_hello_that_no_middlebox_lets_through_has_no_label() {
+    // As a tap sees a client that tries again and again and gives up.
+    let peers = PeerConfig::default().peers().with_session();
+    let whole = peers.capture(&Path { segment: 300, ..Path::new(20 * MS) });
+    let is_hello = |p: &&Captured| p.direction == Direction::ToServer && p.frame.len() > 100;
+    let first = whole.iter().position(|p| is_hello(&p)).unwrap();
+    let hello: Vec<_> = whole.iter().skip(first).filter(is_hello).take(2).collect();
+    let mut capture = whole[..first].to_vec();
+    for attempt in [0, 200, 600] {
+        capture.extend(hello.iter().map(|p| Captured {
+            arrived: p.arrived + attempt * MS,
+            delivered: None,
+            ..(*p).clone()
+        }));
+    }
+    let mut observer = Observer::new();
+    observer.add_secrets(&peers.key_log());
+    feed(&mut observer, &capture);
+    let facts = observer.finish().remove(0);
+    assert_eq!(facts.label(), Err(Unlabelled::NoServerHello));
+    assert_eq!((facts.tcp().unwrap().dropped, facts.tcp().unwrap().client_retransmissions), (6, 4));
+    let stall = facts.tcp().unwrap().stall.unwrap();
+    assert_eq!((stall.dropped, stall.recovered), (hello[0].arrived, None));
+    assert!(facts.tls.unwrap().early.extension);
+    assert_eq!((facts.first_response, facts.setup_done), (FirstResponse::None, None));
+}
+
+#[test]
+fn a_lost_response_is_timed_by_its_delivered_copy() {
+    // Payload packets of the server: its flight in one or more, then tickets with the response.
+    let payloads = PeerConfig::default()
+        .peers()
+        .capture(&Path::new(20 * MS))
+        .iter()
+        .filter(|p| p.direction == Direction::ToClient && p.frame.len() > 100)
+        .count();
+    assert!(payloads > 1);
+    for lost in 0..payloads {
+        let path = Path { drop_to_client: vec![lost], ..Path::new(20 * MS) };
+        let facts = PeerConfig::default().peers().facts(&path);
+        assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
+        assert_eq!(facts.round_trips(), Some(3), "packet {lost}");
+        assert_eq!(
+            (facts.tcp().unwrap().server_retransmissions, facts.tcp().unwrap().dropped),
+            (1, 1)
+        );
+        let FirstResponse::Seen { arrived, delivered, .. } = facts.first_response else {
+            panic!("no response");
+        };
+        let late = if lost == payloads - 1 { 2 * 20 * MS + 200 * MS } else { 0 };
+        assert_eq!(delivered, Some(arrived + 10 * MS + late));
+    }
+}
+
+#[test]
+fn loss_of_early_data_keeps_its_label() {
+    let mut peers = PeerConfig::default().peers().with_session();
+    peers.request = vec![b'x'; 5000];
+    // With the ClientHello lost nothing happens in the meantime. With later early data lost the
+    // server's flight and the client's Finished pass before the request is whole.
+    for (lost, round_trips) in [(vec![0], 2), (vec![2], 3), (vec![1, 3], 3)] {
+        let count = lost.len() as u32;
+        let path = Path { drop_to_server: lost, ..Path::new(20 * MS) };
+        let facts = peers.facts(&path);
+        assert_eq!(facts.label().unwrap().kind, LabelKind::EarlyAccepted);
+        assert_eq!(facts.round_trips(), Some(round_trips));
+        assert_eq!(facts.tcp().unwrap().client_retransmissions, count);
+        assert_eq!(facts.tls.unwrap().early.plain_bytes, Some(5000));
+    }
+}
+
+#[test]
+fn packets_out_of_order_are_put_in_order() {
+    let mut peers = PeerConfig::default().peers();
+    peers.response = vec![b'y'; 20_000];
+    let path = Path { swap_to_client: true, segment: 300, ..Path::new(20 * MS) };
+    let facts = peers.facts(&path);
+    assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
+    assert_eq!(facts.round_trips(), Some(3));
+    assert!(facts.tcp().unwrap().out_of_order > 3);
+    assert_eq!(facts.tcp().unwrap().server_retransmissions, 0);
+}
+
+#[test]
+fn the_order_of_delivery_serves_as_well_as_that_of_arrival() {
+    let peers = PeerConfig::default().peers().with_session();
+    let mut capture = peers.capture(&Path::new(20 * MS));
+    let by_arrival = analyze(&capture, &peers.key_log());
+    capture.sort_by_key(|captured| captured.delivered);
+    assert_eq!(analyze(&capture, &peers.key_log()), by_arrival);
+}
+
+#[test]
+fn a_hole_in_the_capture_is_reported_and_not_guessed_over() {
+    let peers = PeerConfig::default().peers();
+    let mut capture = peers.capture(&Path::new(20 * MS));
+    let first = capture
+        .iter()
+        .position(|p| p.direction == Direction::ToClient && p.frame.len() > 200)
+        .unwrap();
+    capture.remove(first);
+    let facts = analyze(&capture, &peers.key_log());
+    assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::CaptureGap));
+    assert!(facts.label().is_err());
+}
+
+#[test]
+fn a_snap_length_that_cuts_the_server_flight_is_reported() {
+    let peers = PeerConfig::default().peers();
+    let mut capture = peers.capture(&Path::new(20 * MS));
+    capture.iter_mut().for_each(|captured| captured.frame.truncate(400));
+    let facts = analyze(&capture, &peers.key_log());
+    assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::CaptureGap));
+}
+
+#[test]
+fn limits_bound_what_is_kept_and_are_reported() {
+    let mut peers = PeerConfig::default().peers();
+    peers.response = vec![b'y'; 200_000];
+    let capture = peers.capture(&Path::new(20 * MS));
+    let analyze = |limits| {
+        let mut observer = Observer::with_limits(limits);
+        observer.add_secrets(&peers.key_log());
+        feed(&mut observer, &capture);
+        observer.take_finished().remove(0)
+    };
+    // The response starts within the limit, so that what lies beyond it does not matter.
+    let enough = analyze(Limits { bytes_per_direction: 16_000 + 8000, ..Limits::default() });
+    assert_eq!(enough.round_trips(), Some(3));
+    for limits in [
+        Limits { bytes_per_direction: 500, ..Limits::default() },
+        Limits { packets_per_connection: 4, ..Limits::default() },
+        Limits { total_bytes: 700, ..Limits::default() },
+    ] {
+        let facts = analyze(limits);
+        assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::CaptureGap));
+    }
+}
+
+#[test]
+fn a_response_that_was_never_delivered_says_so() {
+    let peers = PeerConfig::default().peers().with_session();
+    let mut capture = peers.capture(&Path::new(20 * MS));
+    let clean = analyze(&capture, &peers.key_log());
+    let FirstResponse::Seen { arrived, .. } = clean.first_response else { panic!() };
+    for captured in capture.iter_mut().filter(|captured| captured.arrived == arrived) {
+        captured.delivered = None;
+    }
+    let facts = analyze(&capture, &peers.key_log());
+    let expected = FirstResponse::Seen { round_trips: 2, arrived, delivered: None };
+    assert_eq!(facts.first_response, expected);
+}

@@ -1,0 +1,101 @@
+//! Horizontal bar charts in groups, with published values below the measured ones.
+
+use maud::{Markup, html};
+
+use super::{Anchor, Scale, line, px, svg_image, text};
+use crate::format::{count, format_ms};
+
+/// One bar.
+#[derive(Clone, Debug)]
+pub(crate) struct Bar {
+    pub name: String,
+    pub class: &'static str,
+    pub value: f64,
+    /// The published value, if there is one.
+    pub published: Option<f64>,
+}
+
+/// A group of bars with a heading.
+#[derive(Clone, Debug)]
+pub(crate) struct BarGroup {
+    pub name: String,
+    pub bars: Vec<Bar>,
+}
+
+/// A bar chart whose axis starts at 0.
+#[derive(Clone, Debug)]
+pub(crate) struct BarChart<'a> {
+    pub id: &'a str,
+    pub title: &'a str,
+    pub description: &'a str,
+    /// The unit of the values, for tooltips.
+    pub unit: &'a str,
+    pub groups: &'a [BarGroup],
+}
+
+impl BarChart<'_> {
+    /// The drawing.
+    pub(crate) fn draw(&self) -> Markup {
+        let bars = || self.groups.iter().flat_map(|group| &group.bars);
+        let largest = bars()
+            .flat_map(|bar| [Some(bar.value), bar.published])
+            .flatten()
+            .filter(|value| value.is_finite())
+            .fold(0.0, f64::max);
+        let scale = Scale::linear(0.0, largest, LEFT, WIDTH - RIGHT);
+        let mut top = 4.0;
+        let mut marks = Vec::new();
+        for group in self.groups {
+            marks.push(text(0.0, top + 13.0, Anchor::Start, "label strong", &group.name));
+            top += 22.0;
+            let floor = top + group.bars.iter().map(height).sum::<f64>() - GAP;
+            marks.push(line((LEFT, top - 2.0), (LEFT, floor + 2.0), "axis"));
+            for bar in &group.bars {
+                marks.push(draw_bar(bar, &scale, top, self.unit));
+                top += height(bar);
+            }
+            top += 8.0;
+        }
+        let marks = html! { @for mark in &marks { (mark) } };
+        svg_image(self.id, (WIDTH, top.max(20.0)), self.title, self.description, marks)
+    }
+}
+
+fn height(bar: &Bar) -> f64 {
+    BAR_HEIGHT + GAP + if bar.published.is_some() { PUBLISHED_HEIGHT + 2.0 } else { 0.0 }
+}
+
+fn draw_bar(bar: &Bar, scale: &Scale, top: f64, unit: &str) -> Markup {
+    let end = scale.position(bar.value);
+    html! {
+        g {
+            title { (bar.name) ": " (figure(bar.value)) " " (unit) }
+            (text(LEFT - 6.0, top + 11.0, Anchor::End, "tick", &bar.name))
+            rect x=(px(LEFT)) y=(px(top)) width=(px((end - LEFT).max(1.0))) height=(px(BAR_HEIGHT)) rx="1.5"
+                class=(format!("bar {}", bar.class)) {}
+            (text(end + 5.0, top + 11.0, Anchor::Start, "figure", &figure(bar.value)))
+        }
+        @if let Some(published) = bar.published {
+            @let end = scale.position(published);
+            @let y = top + BAR_HEIGHT + 2.0;
+            g {
+                title { (bar.name) ", published: " (figure(published)) " " (unit) }
+                rect x=(px(LEFT)) y=(px(y + 0.5)) width=(px((end - LEFT).max(1.0)))
+                    height=(px(PUBLISHED_HEIGHT - 1.0)) rx="1.5" class=(format!("bar hollow {}", bar.class)) {}
+                (text(end + 5.0, y + 8.0, Anchor::Start, "figure faint", &figure(published)))
+            }
+        }
+    }
+}
+
+/// Formats a value, without decimals from 1,000 on.
+fn figure(value: f64) -> String {
+    if value.abs() >= 1e3 { count(value.round()) } else { format_ms(value) }
+}
+
+const WIDTH: f64 = 360.0;
+const LEFT: f64 = 66.0;
+const RIGHT: f64 = 50.0;
+const BAR_HEIGHT: f64 = 14.0;
+const PUBLISHED_HEIGHT: f64 = 9.0;
+const GAP: f64 = 6.0;

@@ -1,0 +1,427 @@
+//! Waterfall charts: the packets of a connection, time downwards, client left, server right.
+
+use maud::{Markup, html};
+
+use super::scale::tick;
+use super::{Anchor, Scale, line, px, svg_image, text};
+use crate::{Waterfall, WaterfallPacket};
+
+/// The packets of one connection, until `until_ms`.
+#[derive(Clone, Debug)]
+pub(crate) struct WaterfallChart<'a> {
+    pub id: &'a str,
+    pub title: &'a str,
+    pub waterfall: &'a Waterfall,
+    /// The end of the time axis, equal for all charts of a network.
+    pub until_ms: f64,
+}
+
+impl WaterfallChart<'_> {
+    /// The drawing.
+    pub(crate) fn draw(&self) -> Markup {
+        let end = self.end_ms();
+        let floor = TOP + (MAX_DRAWING_HEIGHT - TOP) * (end / self.until_ms.max(end));
+        let scale = Scale::linear(0.0, end, TOP, floor);
+        let packets: Vec<&WaterfallPacket> = self.shown().collect();
+        let first = self.waterfall.first_byte_ms;
+        let marks = html! {
+            (text(CLIENT - 4.0, 12.0, Anchor::Start, "label strong", "client"))
+            (text(SERVER, 12.0, Anchor::Middle, "label strong", "server"))
+            @for value in scale.ticks(8) {
+                (line((CLIENT, scale.position(value)), (SERVER, scale.position(value)), "grid"))
+                (text(CLIENT - 8.0, scale.position(value) + 4.0, Anchor::End, "tick", &tick(value)))
+            }
+            (text(CLIENT - 8.0, 12.0, Anchor::End, "tick", "ms"))
+            (line((CLIENT, TOP - 4.0), (CLIENT, floor), "lifeline"))
+            (line((SERVER, TOP - 4.0), (SERVER, floor), "lifeline"))
+            @for packet in &packets { (draw_arrow(packet, &scale)) }
+            @for group in label_groups(&packets, &scale) { (draw_labels(&group, &scale)) }
+            @if scale.contains(first) {
+                (line((CLIENT, scale.position(first)), (SERVER - 6.0, scale.position(first)), "until"))
+                circle cx=(px(CLIENT)) cy=(px(scale.position(first))) r="5.5" color_class="first-byte" {}
+                (text(SERVER - 8.0, scale.position(first) + 14.0, Anchor::End, "figure strong halo",
+                    &format!("first byte {}", crate::format::format_ms_unit(first))))
+            }
+        };
+        let description = format!(
+            "{} packets between client and server; the first byte of the response arrives after {}.",
+            packets.len(),
+            crate::format::format_ms_unit(first)
+        );
+        svg_image(self.id, (WIDTH, floor + BOTTOM), self.title, &description, marks)
+    }
+
+    /// Shortly after the last byte of the response.
+    fn end_ms(&self) -> f64 {
+        let last = self.waterfall.last_byte_ms.max(self.waterfall.first_byte_ms);
+        let last = if last.is_finite() && last > 0.0 { last } else { self.until_ms };
+        (1.05 * last).min(self.until_ms)
+    }
+
+    /// The packets until the response was complete.
+    fn shown(&self) -> impl Iterator<Item = &WaterfallPacket> {
+        let end = self.waterfall.last_byte_ms.max(self.waterfall.first_byte_ms) + ROUNDING;
+        let within = move |packet: &&WaterfallPacket| {
+            packet.sent_ms < end && packet.delivered_ms.unwrap_or(packet.sent_ms) <= end
+        };
+        self.waterfall.packets.iter().filter(within).take(MAX_PACKETS)
+    }
+}
+
+/// Packets of one side that leave so close together that they share a label.
+struct LabelGroup<'a> {
+    packets: Vec<&'a WaterfallPacket>,
+}
+
+fn label_groups<'a>(packets: &[&'a WaterfallPacket], scale: &Scale) -> Vec<LabelGroup<'a>> {
+    let mut label_groups: Vec<LabelGroup<'a>> = Vec::new();
+    for packet in packets.iter().filter(|packet| is_notable(packet)) {
+        let near = |other: &WaterfallPacket| {
+            other.up == packet.up
+                && (scale.position(other.sent_ms) - scale.position(packet.sent_ms)).abs()
+                    < MAX_GROUP_DISTANCE
+        };
+        match label_groups.iter_mut().find(|group| near(group.packets[0])) {
+            Some(group) => group.packets.push(packet),
+            None => label_groups.push(LabelGroup { packets: vec![packet] }),
+        }
+    }
+    label_groups
+}
+
+fn ends(packet: &WaterfallPacket, scale: &Scale) -> ((f64, f64), (f64, f64)) {
+    let (from, to) = if packet.up { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+    let start = scale.position(packet.sent_ms);
+    match packet.delivered_ms {
+        Some(delivered) => ((from, start), (to, scale.position(delivered))),
+        // The arrow of a dropped packet ends halfway.
+        None => ((from, start), ((from + to) / 2.0, start + 14.0)),
+    }
+}
+
+fn draw_arrow(packet: &WaterfallPacket, scale: &Scale) -> Markup {
+    let (from, to) = ends(packet, scale);
+    let color_class = color_class(packet);
+    let words = labels_of(packet).join(", ");
+    let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+    let length = dx.hypot(dy).max(1.0);
+    let (ux, uy) = (dx / length, dy / length);
+    let head = |side: f64| {
+        let (x, y) = (to.0 - 8.0 * ux - side * 3.2 * uy, to.1 - 8.0 * uy + side * 3.2 * ux);
+        format!("{} {}", px(x), px(y))
+    };
+    html! {
+        g color_class=(color_class) {
+            title {
+                (words) ", " (packet.payload) " bytes, sent at " (format!("{:.2}", packet.sent_ms))
+                " ms" @if packet.again { ", sent again" }
+                @if let Some(delivered) = packet.delivered_ms {
+                    ", delivered at " (format!("{delivered:.2}")) " ms"
+                } @else { ", dropped" }
+            }
+            (line(from, to, if is_notable(packet) { "arrow" } else { "arrow ack" }))
+            @if packet.delivered_ms.is_some() {
+                path color_class="head" d=(format!("M{} {}L{}L{}Z", px(to.0), px(to.1), head(1.0), head(-1.0))) {}
+            } @else {
+                path color_class="cross" d=(format!("M{} {}l8 8m0 -8l-8 8", px(to.0 - 4.0), px(to.1 - 4.0))) {}
+            }
+        }
+    }
+}
+
+/// Draws the labels of a group along its arrows: above the first, and if there are many, below the
+/// last.
+fn draw_labels(group: &LabelGroup<'_>, scale: &Scale) -> Markup {
+    let mut lines = labels(&group.packets);
+    if lines.len() > MAX_LINES {
+        let more = lines.len() - (MAX_LINES - 1);
+        lines.truncate(MAX_LINES - 1);
+        lines.push(vec![(format!("\u{2026} and {more} more lines"), "p-tcp")]);
+    }
+    let below = if lines.len() > 2 { lines.split_off(lines.len().div_ceil(2)) } else { Vec::new() };
+    let last = group.packets[group.packets.len() - 1];
+    let above = (0..lines.len()).rev().map(|place| -5.0 - LINE * place as f64);
+    let under = (0..below.len()).map(|place| LINE * (place + 1) as f64);
+    html! {
+        (along(group.packets[0], scale, &lines.iter().zip(above).collect::<Vec<_>>()))
+        (along(last, scale, &below.iter().zip(under).collect::<Vec<_>>()))
+    }
+}
+
+/// Lines along a packet's arrow, each at its distance from it.
+fn along(packet: &WaterfallPacket, scale: &Scale, lines: &[(&Line, f64)]) -> Markup {
+    let (from, to) = ends(packet, scale);
+    let (left, right) = if from.0 < to.0 { (from, to) } else { (to, from) };
+    let angle = (right.1 - left.1).atan2(right.0 - left.0).to_degrees();
+    let (x, y) = ((left.0 + right.0) / 2.0, (left.1 + right.1) / 2.0);
+    html! {
+        g transform=(format!("rotate({} {} {})", px(angle), px(x), px(y))) {
+            @for (line, away) in lines {
+                text.packet.halo x=(px(x)) y=(px(y + away)) text-anchor="middle" {
+                    @for (place, (word, color_class)) in line.iter().enumerate() {
+                        @if place > 0 { ", " }
+                        tspan color_class=(color_class) { (word) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Labels with their colour classes.
+type Line = Vec<(String, &'static str)>;
+
+/// The labels of packets in lines that fit between the lifelines.
+fn labels(packets: &[&WaterfallPacket]) -> Vec<Line> {
+    let words = merged_labels(packets);
+    let mut lines: Vec<Line> = Vec::new();
+    let mut room = 0;
+    for (word, color_class, times) in words {
+        let times = if times > 1 { format!(" \u{d7} {times}") } else { String::new() };
+        let widest = MAX_LINE_CHARS - times.chars().count();
+        let word = match word.chars().count() > widest {
+            true => word.chars().take(widest - 1).chain(['\u{2026}']).collect(),
+            false => word,
+        } + &times;
+        let length = word.chars().count() + 2;
+        match lines.last_mut() {
+            Some(line) if length <= room => {
+                line.push((word, color_class));
+                room -= length;
+            }
+            _ => {
+                room = (MAX_LINE_CHARS + 2).saturating_sub(length);
+                lines.push(vec![(word, color_class)]);
+            }
+        }
+    }
+    lines
+}
+
+/// A word, its colour, and how often it comes in a row.
+pub(super) type Label = (String, &'static str, usize);
+
+/// The labels of several packets, without repetitions.
+pub(super) fn merged_labels(packets: &[&WaterfallPacket]) -> Vec<Label> {
+    let mut words: Vec<Label> = Vec::new();
+    // Sums of the bytes of request streams.
+    let mut streams: Vec<(usize, u64)> = Vec::new();
+    for packet in packets {
+        for word in essential(packet) {
+            let color_class = label_class(packet, &word);
+            // A message that continues in the next packet gets one label.
+            let continued = word.strip_suffix(" (ends)").or(word.strip_suffix(" (goes on)"));
+            if continued.is_some_and(|continued| words.iter().any(|(other, ..)| other == continued))
+            {
+                continue;
+            }
+            if let Some((what, bytes)) = stream(packet, &word) {
+                let known = streams.iter_mut().find(|(place, _)| words[*place].0.starts_with(what));
+                match known {
+                    Some((_, sum)) => *sum += bytes,
+                    None => {
+                        streams.push((words.len(), bytes));
+                        words.push((what.to_owned(), color_class, 1));
+                    }
+                }
+                continue;
+            }
+            let word = word.strip_suffix(" (begins)").unwrap_or(&word).to_owned();
+            match words.last_mut() {
+                Some((last, _, times)) if *last == word => *times += 1,
+                _ => words.push((word, color_class, 1)),
+            }
+        }
+    }
+    for (place, bytes) in streams {
+        words[place].0 = format!("{} {bytes} B", words[place].0);
+    }
+    words
+}
+
+/// What a packet carries, for the tooltip.
+pub(super) fn labels_of(packet: &WaterfallPacket) -> Vec<String> {
+    let mut words = packet.what.clone();
+    if words.is_empty() {
+        words.push(if packet.payload > 0 { "data" } else { "ACK" }.to_owned());
+    }
+    if packet.again {
+        words[0].insert_str(0, "again: ");
+    }
+    words
+}
+
+/// Whether a packet carries more than acknowledgements and connection maintenance.
+pub(super) fn is_notable(packet: &WaterfallPacket) -> bool {
+    let begins = |what: &String| what.starts_with("SYN") || what == "RST";
+    match packet.what.iter().any(|what| what.contains(" packet")) {
+        true => !essential(packet).is_empty(),
+        false => packet.payload > 0 || packet.what.iter().any(begins),
+    }
+}
+
+/// The labels without connection maintenance; tables have all labels.
+fn essential(packet: &WaterfallPacket) -> Vec<String> {
+    let mut kept = Vec::new();
+    for word in labels_of(packet) {
+        // Labels of packet kinds: only Initial and 0-RTT are shown.
+        match word.split_once(" packet").map(|(kind, _)| kind) {
+            Some("Initial") if kept.is_empty() => kept.push("Initial".to_owned()),
+            Some("0-RTT") => kept.push("0-RTT".to_owned()),
+            Some(_) => {}
+            None if is_maintenance(packet, &word) => {}
+            None => kept.push(word),
+        }
+    }
+    // An Initial packet without other content is an acknowledgement.
+    if kept == ["Initial"] {
+        kept.clear();
+    }
+    if let Some(first) = kept.first_mut().filter(|word| packet.again && !word.contains("again")) {
+        first.insert_str(0, "again: ");
+    }
+    kept
+}
+
+fn is_maintenance(packet: &WaterfallPacket, word: &str) -> bool {
+    const MAINTENANCE: [&str; 5] =
+        ["PING", "NEW_CONNECTION_ID", "RETIRE_CONNECTION_ID", "HANDSHAKE_DONE", "PADDING"];
+    // TLS 1.3 sends ChangeCipherSpec only for middleboxes.
+    let many = packet.what.len() > 1;
+    MAINTENANCE.contains(&word)
+        || word.starts_with("frame 0x")
+        || (many && (word == "ACK" || word == "ChangeCipherSpec"))
+        || stream_id(word).is_some_and(|(_, id, _)| id % 4 != 0)
+}
+
+/// Request or response with its bytes, if the label is of a bidirectional stream of the client (RFC
+/// 9000 section 2.1).
+fn stream(packet: &WaterfallPacket, word: &str) -> Option<(&'static str, u64)> {
+    let (early, _, bytes) = stream_id(word).filter(|_| !packet.again)?;
+    let what = match (early, packet.up) {
+        (true, _) => "early data",
+        (false, true) => "request",
+        (false, false) => "response",
+    };
+    Some((what, bytes))
+}
+
+/// Parses labels such as `stream 0 1170 B, FIN`: whether it is early data, the stream ID, the
+/// bytes.
+fn stream_id(word: &str) -> Option<(bool, u64, u64)> {
+    let early = word.strip_prefix("early data, ");
+    let mut rest = early.unwrap_or(word).strip_prefix("stream ")?.split(' ');
+    let (id, bytes) = (rest.next()?.parse().ok()?, rest.next()?.parse().ok()?);
+    Some((early.is_some(), id, bytes))
+}
+
+/// The colour class of a packet: that of its most important content.
+pub(super) fn color_class(packet: &WaterfallPacket) -> &'static str {
+    let essential = essential(packet);
+    let classes = || essential.iter().map(|word| label_class(packet, word));
+    let by_importance = ["p-dropped", "p-early", "p-data", "p-tls"];
+    let found =
+        by_importance.into_iter().find(|color_class| classes().any(|other| other == *color_class));
+    let nothing_said = packet.what.is_empty() && packet.payload > 0;
+    found.unwrap_or(if nothing_said { "p-tls" } else { "p-tcp" })
+}
+
+fn label_class(packet: &WaterfallPacket, word: &str) -> &'static str {
+    const TRANSPORT: [&str; 16] = [
+        "SYN",
+        "SYN-ACK",
+        "SYN, ACK",
+        "ACK",
+        "FIN",
+        "RST",
+        "Initial",
+        "Handshake",
+        "0-RTT",
+        "1-RTT",
+        "Retry",
+        "PING",
+        "NEW_CONNECTION_ID",
+        "RETIRE_CONNECTION_ID",
+        "HANDSHAKE_DONE",
+        "PADDING",
+    ];
+    const DATA: [&str; 5] = ["application data", "response", "request", "HTTP", "stream "];
+    let bare_label = word.trim_start_matches("again: ");
+    let is_transport = TRANSPORT.contains(&bare_label)
+        || ["NEW_TOKEN", "CONNECTION_CLOSE", "frame 0x", "Retry"]
+            .iter()
+            .any(|w| bare_label.starts_with(w));
+    match () {
+        () if packet.delivered_ms.is_none() => "p-dropped",
+        () if packet.up && word.contains("early data") => "p-early",
+        () if DATA.iter().any(|data| word.contains(data)) => "p-data",
+        () if is_transport => "p-tcp",
+        () => "p-tls",
+    }
+}
+
+const WIDTH: f64 = 360.0;
+const MAX_DRAWING_HEIGHT: f64 = 600.0;
+const TOP: f64 = 24.0;
+const BOTTOM: f64 = 16.0;
+const CLIENT: f64 = 40.0;
+const SERVER: f64 = 336.0;
+const LINE: f64 = 12.5;
+const ROUNDING: f64 = 1e-6;
+const MAX_GROUP_DISTANCE: f64 = 22.0;
+const MAX_LINE_CHARS: usize = 46;
+const MAX_LINES: usize = 5;
+// More packets cannot be distinguished on a page.
+const MAX_PACKETS: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(up: bool, what: &[&str]) -> WaterfallPacket {
+        WaterfallPacket {
+            up,
+            delivered_ms: Some(1.0),
+            what: what.iter().map(|&what| what.to_owned()).collect(),
+            payload: 1200,
+            ..WaterfallPacket::default()
+        }
+    }
+
+    fn said(packets: &[WaterfallPacket]) -> Vec<(String, &'static str)> {
+        let packets: Vec<&WaterfallPacket> = packets.iter().collect();
+        merged_labels(&packets)
+            .into_iter()
+            .map(|(word, color_class, _)| (word, color_class))
+            .collect()
+    }
+
+    #[test]
+    fn a_quic_flight_is_labelled_by_its_content() {
+        let first = packet(
+            true,
+            &[
+                "Initial packet 0",
+                "ClientHello",
+                "0-RTT packet 0",
+                "early data, stream 2 22 B",
+                "early data, stream 0 35 B, FIN",
+            ],
+        );
+        let expected = [
+            ("Initial", "p-tcp"),
+            ("ClientHello", "p-tls"),
+            ("0-RTT", "p-tcp"),
+            ("early data 35 B", "p-early"),
+        ];
+        let expected = expected.map(|(word, color_class)| (word.to_owned(), color_class));
+        assert_eq!(said(std::slice::from_ref(&first)), expected);
+        assert_eq!(color_class(&first), "p-early");
+        let response = |what: &str| packet(false, &["1-RTT packet 4", "ACK", what]);
+        let responses = [response("stream 0 1172 B"), response("stream 0 981 B, FIN")];
+        assert_eq!(said(&responses), [("response 2153 B".to_owned(), "p-data")]);
+        let upkeep = packet(false, &["1-RTT packet 1", "NEW_CONNECTION_ID", "NEW_CONNECTION_ID"]);
+        assert_eq!(color_class(&upkeep), "p-tcp");
+        assert!(!is_notable(&upkeep) && is_notable(&first));
+    }
+}

@@ -1,0 +1,123 @@
+//! Checks of a run, and their outcomes.
+
+use crate::{Load, Record, axes};
+
+/// The outcome of one check; a test case for a pipeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckOutcome {
+    /// The kind of check: `condition`, `labels`, `visits`, `replay`, `control`, `load`.
+    pub group: String,
+    /// What should hold.
+    pub name: String,
+    /// How many cells, servers or samples were checked.
+    pub checked: usize,
+    /// Where it does not hold, a sentence each with the figures; empty if it passed.
+    pub findings: Vec<String>,
+    /// What could not be checked, and why, a sentence each.
+    pub skipped: Vec<String>,
+    /// Why the check could not be decided. An undecided check has not passed.
+    pub undecided: Option<String>,
+}
+
+impl CheckOutcome {
+    pub(crate) fn new(group: &str, name: &str) -> Self {
+        Self { group: group.to_owned(), name: name.to_owned(), ..Self::default() }
+    }
+
+    /// A check that could not be decided.
+    pub fn undecided(group: &str, name: &str, why: &str) -> Self {
+        Self { undecided: Some(why.to_owned()), ..Self::new(group, name) }
+    }
+
+    /// Whether it holds everywhere.
+    pub fn passed(&self) -> bool {
+        self.findings.is_empty() && self.undecided.is_none()
+    }
+}
+
+/// Runs the checks that apply to every run: each connection and visit was of the kind that its cell
+/// requested, the server under development (named `ours`) executed no replay, the A/A control has
+/// no more differences than chance allows, and each load run completed connections. Replays at
+/// other servers are reported but not checked.
+pub fn check_run(record: &Record, ours: &str) -> Vec<CheckOutcome> {
+    let mut outcomes = Vec::new();
+    if !record.samples.is_empty() {
+        outcomes.push(labels(record));
+    }
+    if !record.visits.is_empty() {
+        outcomes.push(visits(record));
+    }
+    outcomes.extend(record.replays.iter().filter(|replay| replay.server == ours).map(|replay| {
+        let mut outcome =
+            CheckOutcome::new("replay", &format!("{} executes no replay", replay.name()));
+        outcome.checked = replay.tries;
+        if replay.executed > 0 {
+            outcome.findings.push(format!(
+                "{} executed {} of {} resent flights",
+                replay.name(),
+                replay.executed,
+                replay.tries
+            ));
+        }
+        if replay.originals < replay.flights {
+            outcome.undecided = Some(format!(
+                "only {} of {} original flights were executed, so the count is not reliable",
+                replay.originals, replay.flights
+            ));
+        }
+        outcome
+    }));
+    outcomes.extend(record.control.as_ref().map(|control| {
+        let mut outcome = CheckOutcome::new("control", "equal cells do not differ");
+        outcome.checked = control.pairs.len();
+        if control.differing > control.allowed {
+            outcome.findings.push(format!(
+                "{} of {} A/A pairs differ, chance allows {}",
+                control.differing,
+                control.pairs.len(),
+                control.allowed
+            ));
+        }
+        outcome
+    }));
+    outcomes.extend(record.loads.iter().map(load));
+    outcomes
+}
+
+fn load(load: &Load) -> CheckOutcome {
+    let over = if load.http == "3" { " over HTTP/3" } else { "" };
+    let name = format!("{} completes {} connections{over} under load", load.server, load.kind);
+    let mut outcome = CheckOutcome::new("load", &name);
+    outcome.checked = 1;
+    if load.completed == 0 {
+        let first = load.errors.first().map(|(error, count)| format!("; {count} times {error}"));
+        outcome.findings.push(format!("none was completed{}", first.unwrap_or_default()));
+    }
+    outcome
+}
+
+fn visits(record: &Record) -> CheckOutcome {
+    let mut outcome = CheckOutcome::new("visits", "each visit is of the requested kind");
+    outcome.checked = record.visits.len();
+    let finding = |visit: &crate::Visit| {
+        let why = visit.fault.as_ref().map(crate::Fault::describe).unwrap_or_default();
+        format!("{} {why}", crate::visits::name(&record.visit_cells[visit.cell]))
+    };
+    outcome.findings = record.visit_failures().map(finding).collect();
+    outcome
+}
+
+fn labels(record: &Record) -> CheckOutcome {
+    let mut outcome = CheckOutcome::new("labels", "each connection is of the requested kind");
+    outcome.checked = record.samples.len();
+    let names = axes::cell_names(record);
+    outcome.findings = record
+        .failures()
+        .map(|sample| {
+            let cell = &names[sample.cell];
+            let why = sample.fault.as_ref().map(crate::Fault::describe).unwrap_or_default();
+            format!("{cell} {why}")
+        })
+        .collect();
+    outcome
+}

@@ -1,0 +1,251 @@
+//! Cells of the matrix, their figures and their samples.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::{
+    ascending, mean, median_interval, percentile, percentile_interval, reported_percentile,
+};
+
+/// One combination of the axes, and what was measured in it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Cell {
+    /// Which experiment it belongs to, by name.
+    pub experiment: String,
+    /// The client, by name: `firstflight`, or another make that is measured from its packets alone.
+    #[serde(default = "ours")]
+    pub client: String,
+    /// The server under test, by name.
+    pub server: String,
+    /// `ping-pong` or `get`.
+    pub workload: String,
+    /// The network, by its profile's name.
+    pub profile: String,
+    /// Round-trip time of the profile.
+    pub rtt_ms: f64,
+    /// What TLS runs over: `tcp` or `quic`.
+    #[serde(default = "tcp")]
+    pub transport: String,
+    /// TLS version: `1.0` to `1.3`.
+    pub tls: String,
+    /// `full`, `resumed`, `0-RTT` or `refused` (early data that the server is made to refuse).
+    pub kind: String,
+    /// Whether TCP Fast Open was requested.
+    pub tfo: bool,
+    /// Whether the client brought an address token from an earlier connection (QUIC; RFC 9000
+    /// section 8.1.3).
+    #[serde(default)]
+    pub token: bool,
+    /// HTTP version: `1.1`, `2` or `3`; empty for ping-pong.
+    pub http: String,
+    /// The group of the client's key share, such as `X25519`.
+    pub group: String,
+    /// The server's certificate: `ecdsa-p256`, `rsa-2048`, `ed25519`.
+    pub certificate: String,
+    /// Length of the response's content in bytes.
+    pub response_bytes: u64,
+    /// Whether it is the second arm of an A/A control, equal to another cell in all else.
+    pub control: bool,
+    /// Round trips to the first byte that the protocols need; `None` where that is not known.
+    pub expected_round_trips: Option<u32>,
+    /// The figures; `None` if no sample was good.
+    pub summary: Option<Summary>,
+}
+
+impl Cell {
+    /// Whether its connections ran over QUIC.
+    pub fn over_quic(&self) -> bool {
+        self.transport == "quic"
+    }
+
+    /// Whether times are meaningful in round trips: below 0.1 ms, computing dominates.
+    pub(crate) fn counts_in_round_trips(&self) -> bool {
+        self.rtt_ms >= 0.1
+    }
+}
+
+/// The default for records before schema 3.
+pub(super) fn ours() -> String {
+    "firstflight".to_owned()
+}
+
+/// The default for records before schema 3.
+pub(super) fn tcp() -> String {
+    "tcp".to_owned()
+}
+
+/// The figures of a cell, over its good samples.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    /// Good samples.
+    pub samples: usize,
+    /// From the connect call until the TLS connection could carry requests without early data
+    /// (curl: `time_appconnect`).
+    pub setup: Option<Figures>,
+    /// From the connect call to the first byte of the response in the client
+    /// (curl: `time_starttransfer`).
+    pub first_byte: Figures,
+    /// From the connect call to the last byte of the response (curl: `time_total`).
+    pub total: Option<Figures>,
+    /// The first byte as the packets have it, without client and kernel: median.
+    pub wire_p50_ms: Option<f64>,
+    /// The last byte likewise.
+    #[serde(default)]
+    pub wire_total_p50_ms: Option<f64>,
+    /// Round trips from the first packet to the first byte of the response, counted from packets;
+    /// what all but one in twenty samples took, `None` if fewer agree.
+    pub round_trips: Option<u32>,
+    /// The same to the last byte of the response.
+    pub total_round_trips: Option<u32>,
+    /// What the median of the first byte has beyond the model.
+    pub residual: Option<Residual>,
+}
+
+/// A distribution in figures, in milliseconds. Percentiles are nearest ranks with order-statistic
+/// 95 % intervals.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Figures {
+    /// Least.
+    pub min_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// Its interval; fewer than 6 samples give the whole range, which holds less than 95 %.
+    pub p50_interval_ms: (f64, f64),
+    /// 95th percentile, from 59 samples on.
+    pub p95_ms: Option<f64>,
+    /// Its interval; `None` where the samples bound it on one side only.
+    pub p95_interval_ms: Option<(f64, f64)>,
+    /// 99th percentile, from 299 samples on.
+    pub p99_ms: Option<f64>,
+    /// Its interval.
+    pub p99_interval_ms: Option<(f64, f64)>,
+    /// 99.9th percentile, from 2,995 samples on.
+    pub p999_ms: Option<f64>,
+    /// Worst.
+    pub max_ms: f64,
+    /// Mean: for comparison with figures of others, who publish means.
+    pub mean_ms: f64,
+}
+
+impl Figures {
+    /// Summarizes values in milliseconds. Returns `None` if there are none.
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let values = ascending(values);
+        let interval = |p, reported: Option<f64>| reported.and(percentile_interval(&values, p));
+        let high = |p| {
+            let reported = reported_percentile(&values, p);
+            (reported, interval(p, reported))
+        };
+        let ((p95_ms, p95_interval_ms), (p99_ms, p99_interval_ms)) = (high(0.95), high(0.99));
+        Some(Self {
+            min_ms: *values.first()?,
+            p50_ms: percentile(&values, 0.5)?,
+            p50_interval_ms: median_interval(&values)?,
+            p95_ms,
+            p95_interval_ms,
+            p99_ms,
+            p99_interval_ms,
+            p999_ms: reported_percentile(&values, 0.999),
+            max_ms: *values.last()?,
+            mean_ms: mean(&values)?,
+        })
+    }
+}
+
+/// Measured less model, where the model is round trips times RTT, the rates' part, and the
+/// processor time of both sides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Residual {
+    /// What the model says.
+    pub model_ms: f64,
+    /// What the median has more.
+    pub residual_ms: f64,
+    /// Whether that is more than the model leaves open, so that a reader should ask why.
+    pub flagged: bool,
+}
+
+/// One connection. Times start with the connect call.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Sample {
+    /// Which cell, by its place in [`Record::cells`](crate::Record::cells).
+    pub cell: usize,
+    /// Which block: in each, every cell of a path comes once, in random order.
+    #[serde(default)]
+    pub block: usize,
+    /// When it started, in milliseconds since the measuring started.
+    pub at_ms: f64,
+    /// Until TLS could carry requests without early data.
+    pub setup_ms: Option<f64>,
+    /// To the first byte of the response; `None` if there was none.
+    pub time_ms: Option<f64>,
+    /// To the last byte of the response.
+    pub total_ms: Option<f64>,
+    /// From the first packet to the first byte of the response on the wire, both delays included.
+    pub wire_ms: Option<f64>,
+    /// The same to its last byte.
+    #[serde(default)]
+    pub wire_total_ms: Option<f64>,
+    /// Round trips to the first byte of the response, counted from packets.
+    pub round_trips: Option<u32>,
+    /// Round trips to its last byte.
+    pub total_round_trips: Option<u32>,
+    /// What its packets show, in words.
+    pub label: Option<String>,
+    /// How late the link delivered its latest packet, in microseconds.
+    pub lateness_us: f64,
+    /// Packets of it that the link dropped on purpose: by loss, queue or middlebox.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub dropped: u32,
+    /// Why it does not enter the figures.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub fault: Option<Fault>,
+}
+
+/// Why a sample does not enter the figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "why")]
+pub enum Fault {
+    /// The machine stalled: the link was late, or packets were sent twice without its doing.
+    Spoiled(String),
+    /// Packets that the network dropped on purpose made it something else than its cell asked for,
+    /// or made it fail.
+    Disturbed(String),
+    /// Its packets show something else than its cell asked for. This fails the run.
+    Mislabelled(String),
+    /// The connection failed. This fails the run.
+    Failed(String),
+}
+
+impl Fault {
+    /// What is wrong with the sample, as a predicate for its cell's name.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Mislabelled(why) => format!("shows {why}"),
+            Self::Failed(why) => format!("failed: {why}"),
+            Self::Spoiled(why) => format!("was spoiled: {why}"),
+            Self::Disturbed(why) => format!("was disturbed by its network: {why}"),
+        }
+    }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_what_the_samples_bear() {
+        let few = Figures::from_values((1..=58).map(f64::from)).unwrap();
+        assert_eq!((few.min_ms, few.p50_ms, few.max_ms, few.mean_ms), (1.0, 29.0, 58.0, 29.5));
+        assert_eq!((few.p95_ms, few.p95_interval_ms), (None, None));
+        let many = Figures::from_values((1..=3_000).map(f64::from)).unwrap();
+        assert_eq!((many.p95_ms, many.p99_ms), (Some(2_850.0), Some(2_970.0)));
+        assert_eq!(many.p999_ms, Some(2_997.0));
+        let (low, high) = many.p99_interval_ms.unwrap();
+        assert!(low < 2_970.0 && 2_970.0 < high);
+        assert!(Figures::from_values([]).is_none());
+    }
+}

@@ -1,0 +1,262 @@
+//! Measurements beside cells and samples: effects, control, costs, replays, middleboxes,
+//! waterfalls, load.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::cells::tcp;
+use super::{Figures, Interval};
+
+/// What one cell saves against another that differs from it in one respect.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Effect {
+    /// In words, such as `0-RTT instead of full`.
+    pub what: String,
+    /// The cell compared with, by its place in [`Record::cells`](crate::Record::cells).
+    pub from: usize,
+    /// The cell that is different.
+    pub to: usize,
+    /// `to` less `from`, medians of the first byte, in milliseconds; a bootstrap interval over
+    /// blocks.
+    pub difference_ms: Interval,
+    /// The same in round trips of the profile.
+    pub difference_rtt: Interval,
+    /// Whether 0 lies outside the interval.
+    pub significant: bool,
+}
+
+/// The A/A control of a run: how often two arms that are the same seem to differ.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Control {
+    /// The pairs.
+    pub pairs: Vec<ControlPair>,
+    /// How many of them may seem to differ by chance at 95 %, all but 1 in 40 times.
+    pub allowed: usize,
+    /// How many do.
+    pub differing: usize,
+}
+
+/// Two cells that are the same but for their names.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ControlPair {
+    /// The cell, by its place in [`Record::cells`](crate::Record::cells).
+    pub cell: usize,
+    /// Its second arm.
+    pub twin: usize,
+    /// Second less first, medians of the first byte.
+    pub difference_ms: Interval,
+    /// Whether 0 lies outside the interval.
+    pub differs: bool,
+}
+
+/// Processor time of a connection, measured apart from the samples, one connection after the other.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Cost {
+    /// The server.
+    pub server: String,
+    /// `ping-pong` or `get`.
+    pub workload: String,
+    /// What TLS runs over: `tcp` or `quic`.
+    #[serde(default = "tcp")]
+    pub transport: String,
+    /// TLS version.
+    pub tls: String,
+    /// `full`, `resumed` or `0-RTT`.
+    pub kind: String,
+    /// Key-share group.
+    pub group: String,
+    /// The server's certificate.
+    pub certificate: String,
+    /// Connections counted.
+    pub connections: usize,
+    /// Processor time of the client, in microseconds a connection, kernel included.
+    pub client_us: f64,
+    /// Of the server's processes.
+    pub server_us: f64,
+    /// Cycles of the client; `None` without counters.
+    pub client_cycles: Option<f64>,
+    /// Instructions of the client.
+    pub client_instructions: Option<f64>,
+    /// Cycles of the server.
+    pub server_cycles: Option<f64>,
+    /// Instructions of the server.
+    pub server_instructions: Option<f64>,
+}
+
+/// What became of the replays at one server.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Replay {
+    /// The server.
+    pub server: String,
+    /// What the flights were sent over: `tcp` or `quic`.
+    #[serde(default = "tcp")]
+    pub transport: String,
+    /// Captured first flights.
+    pub flights: usize,
+    /// Tries over all flights.
+    pub tries: usize,
+    /// How often the server executed a replayed request, by its own log.
+    pub executed: usize,
+    /// Bytes that a try got back, on average (an attacker cannot read them).
+    pub bytes_per_try: f64,
+    /// How often the flights' own requests were executed: once each, or the counting is wrong.
+    pub originals: usize,
+}
+
+impl Replay {
+    /// The server's name with the transport: `envoy`, or `envoy over QUIC`.
+    pub fn name(&self) -> String {
+        match self.transport.as_str() {
+            "quic" => format!("{} over QUIC", self.server),
+            _ => self.server.clone(),
+        }
+    }
+}
+
+/// What a middlebox did to connections of one kind.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct MiddleboxOutcome {
+    /// The middlebox, by its cell's name.
+    pub middlebox: String,
+    /// The server.
+    pub server: String,
+    /// What was requested: `full`, `resumed` or `0-RTT`.
+    pub kind: String,
+    /// Whether TCP Fast Open was requested.
+    pub tfo: bool,
+    /// Key-share group.
+    pub group: String,
+    /// Round-trip time of the path.
+    pub rtt_ms: f64,
+    /// Connections tried.
+    pub tries: usize,
+    /// What their packets show, in words, and how often.
+    pub labels: Vec<(String, usize)>,
+    /// To the first byte, of those that got one.
+    pub first_byte: Option<Figures>,
+    /// The same connections without the middlebox: median.
+    pub undisturbed_p50_ms: Option<f64>,
+    /// How many failed, and how the first of them did.
+    pub failed: usize,
+    /// Why the first failed.
+    pub failure: Option<String>,
+    /// Packets that the middlebox dropped or changed, a connection.
+    pub packets_hit: f64,
+}
+
+/// The packets of one sample.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Waterfall {
+    /// Its cell, by its place in [`Record::cells`](crate::Record::cells).
+    pub cell: usize,
+    /// What its packets show, in words.
+    pub label: String,
+    /// When the first byte of the response was delivered, in milliseconds since the first packet.
+    pub first_byte_ms: f64,
+    /// When its last byte was.
+    pub last_byte_ms: f64,
+    /// The packets, in the order in which they were sent.
+    pub packets: Vec<WaterfallPacket>,
+    /// The capture that holds them, a file's name beside the record.
+    pub capture: Option<String>,
+}
+
+/// A packet of a waterfall.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct WaterfallPacket {
+    /// From client to server.
+    pub up: bool,
+    /// When it was sent, in milliseconds since the first packet.
+    pub sent_ms: f64,
+    /// When it was delivered; `None`: dropped.
+    pub delivered_ms: Option<f64>,
+    /// What is in it, such as `ClientHello`, `early data 312 B`.
+    pub what: Vec<String>,
+    /// Payload of TCP or UDP in bytes.
+    pub payload: u32,
+    /// Whether it was sent before.
+    pub again: bool,
+    /// Its causal depth: how many round trips led to it.
+    pub depth: Option<u32>,
+}
+
+/// A capture beside the record.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Capture {
+    /// The file's name, relative to the record.
+    pub file: String,
+    /// Whose packets, in words.
+    pub what: String,
+    /// Connections in it.
+    pub connections: usize,
+}
+
+/// One load run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Load {
+    /// The server, or the URL.
+    pub server: String,
+    /// `open` (connections start at intended times, latency counts from them) or `closed` (a new
+    /// one starts when another has ended; waiting in line does not show in its latency).
+    pub model: String,
+    /// HTTP version: `1.1` (over TCP) or `3` (over QUIC).
+    #[serde(default = "http_one")]
+    pub http: String,
+    /// `full`, `resumed` or `0-RTT`.
+    pub kind: String,
+    /// Threads of the client.
+    pub threads: usize,
+    /// Connections at a time; closed only.
+    pub connections: Option<usize>,
+    /// Connections a second that were requested; open only.
+    pub rate_wanted: Option<f64>,
+    /// Connections a second that were completed.
+    pub rate: f64,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// Connections that were completed.
+    pub completed: u64,
+    /// Handshakes as the TLS state says: what, and how many.
+    pub handshakes: Vec<(String, u64)>,
+    /// What failed, and how often.
+    pub errors: Vec<(String, u64)>,
+    /// Connections that were due but never started.
+    pub not_begun: u64,
+    /// TLS set-up.
+    pub setup: Option<LoadLatency>,
+    /// First byte.
+    pub first_byte: Option<LoadLatency>,
+    /// Last byte.
+    pub total: Option<LoadLatency>,
+    /// Processor time of the client in microseconds a connection.
+    pub client_us: f64,
+    /// Of the server, where its process is known.
+    pub server_us: Option<f64>,
+    /// What a reader of the figures has to know, a sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// The default for records before HTTP/3 load runs.
+fn http_one() -> String {
+    "1.1".to_owned()
+}
+
+/// Latency of a load run in milliseconds; percentiles only where the samples suffice.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct LoadLatency {
+    /// Least.
+    pub min_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 90th percentile.
+    pub p90_ms: f64,
+    /// 95th percentile.
+    pub p95_ms: Option<f64>,
+    /// 99th percentile.
+    pub p99_ms: Option<f64>,
+    /// 99.9th percentile.
+    pub p999_ms: Option<f64>,
+    /// Worst.
+    pub max_ms: f64,
+}

@@ -1,0 +1,174 @@
+//! Experiments beside the matrix: replays, middleboxes, load, processor time.
+
+use super::Table;
+use crate::axes::named_version;
+use crate::format::{count, format_ms, format_us};
+use crate::{Load, Record};
+
+/// Replays.
+pub(crate) fn replays(record: &Record) -> Option<Table> {
+    let mut table = Table::new(
+        "Replay attack",
+        "Captured first flights, resent byte for byte without keys; executions by the servers' \
+         logs.",
+        &[
+            "server",
+            ">flights",
+            ">resent",
+            ">executed",
+            ">originals executed",
+            ">bytes per attempt",
+        ],
+    );
+    for replay in &record.replays {
+        table.rows.push(vec![
+            replay.name(),
+            replay.flights.to_string(),
+            count(replay.tries as f64),
+            count(replay.executed as f64),
+            replay.originals.to_string(),
+            count(replay.bytes_per_try.round()),
+        ]);
+    }
+    table.filled()
+}
+
+/// Middleboxes.
+pub(crate) fn middleboxes(record: &Record) -> Option<Table> {
+    let mut table = Table::new(
+        "Middleboxes",
+        "ms to the first byte through a box that interferes, beside the same without it.",
+        &["middlebox", "connection", "what happened", ">p50", ">undisturbed", ">failed"],
+    );
+    for outcome in &record.middleboxes {
+        let tfo = if outcome.tfo { " + TFO" } else { "" };
+        let labels: Vec<String> =
+            outcome.labels.iter().map(|(label, n)| format!("{n} \u{d7} {label}")).collect();
+        let mut happened = labels.join("; ");
+        if let Some(failure) = &outcome.failure {
+            happened.push_str(if happened.is_empty() { "" } else { "; " });
+            happened.push_str(failure);
+        }
+        table.rows.push(vec![
+            outcome.middlebox.clone(),
+            format!("{} {}{tfo}, {}", outcome.server, outcome.kind, outcome.group),
+            happened,
+            outcome.first_byte.as_ref().map_or("-".to_owned(), |figures| format_ms(figures.p50_ms)),
+            outcome.undisturbed_p50_ms.map_or("-".to_owned(), format_ms),
+            format!("{} of {}", outcome.failed, outcome.tries),
+        ]);
+    }
+    table.filled()
+}
+
+/// Load runs.
+pub(crate) fn loads(record: &Record) -> Option<Table> {
+    let mut table = Table::new(
+        "Load",
+        "Connections a second, and ms to the first byte. Open: from the intended start. Closed: a \
+         new connection when another has ended, so queueing is not visible.",
+        &[
+            "server",
+            "model",
+            "HTTP",
+            "kind",
+            ">/s",
+            ">p50",
+            ">p95",
+            ">p99",
+            ">max",
+            ">client us",
+            ">server us",
+        ],
+    );
+    for load in &record.loads {
+        let of = |pick: fn(&crate::LoadLatency) -> Option<f64>| {
+            load.first_byte.as_ref().and_then(pick).map_or("-".to_owned(), format_ms)
+        };
+        table.rows.push(vec![
+            load.server.clone(),
+            model(load),
+            load.http.clone(),
+            load.kind.clone(),
+            count(load.rate.round()),
+            of(|latency| Some(latency.p50_ms)),
+            of(|latency| latency.p95_ms),
+            of(|latency| latency.p99_ms),
+            of(|latency| Some(latency.max_ms)),
+            format_us(load.client_us),
+            load.server_us.map_or("-".to_owned(), format_us),
+        ]);
+        for (error, times) in &load.errors {
+            table.notes.push(format!("{}: {times} \u{d7} {error}", name(load)));
+        }
+        for warning in &load.warnings {
+            table.notes.push(format!("{}: {warning}", name(load)));
+        }
+        if load.not_begun > 0 {
+            let late = load.not_begun;
+            table.notes.push(format!("{}: {late} were due and not started", name(load)));
+        }
+    }
+    table.filled()
+}
+
+/// The name of a load run: `server full`, or `server HTTP/3 full`.
+pub(crate) fn name(load: &Load) -> String {
+    match load.http.as_str() {
+        "3" => format!("{} HTTP/3 {}", load.server, load.kind),
+        _ => format!("{} {}", load.server, load.kind),
+    }
+}
+
+/// The model of a load run: `open, 2,000/s on 2 threads`.
+pub(crate) fn model(load: &Load) -> String {
+    let threads = match load.threads {
+        1 => "1 thread".to_owned(),
+        threads => format!("{threads} threads"),
+    };
+    match (load.rate_wanted, load.connections) {
+        (Some(rate), _) => format!("{}, {}/s on {threads}", load.model, count(rate)),
+        (None, Some(connections)) => {
+            format!("{}, {connections} at a time on {threads}", load.model)
+        }
+        (None, None) => format!("{}, {threads}", load.model),
+    }
+}
+
+/// Processor time of a connection.
+pub(crate) fn costs(record: &Record) -> Option<Table> {
+    let counted = record.costs.iter().any(|cost| cost.client_cycles.is_some());
+    let mut head = vec!["server", "workload", "TLS", "kind", ">client us", ">server us"];
+    if counted {
+        head.extend([">client cycles", ">client instr.", ">server cycles", ">server instr."]);
+    }
+    let mut table = Table::new(
+        "Processor time of a connection",
+        "Microseconds a connection, kernel included, one connection after the other.",
+        &head,
+    );
+    for cost in &record.costs {
+        let mut row = vec![
+            cost.server.clone(),
+            cost.workload.clone(),
+            named_version(&cost.transport, &cost.tls),
+            cost.kind.clone(),
+            format_us(cost.client_us),
+            format_us(cost.server_us),
+        ];
+        if counted {
+            let cells = [
+                cost.client_cycles,
+                cost.client_instructions,
+                cost.server_cycles,
+                cost.server_instructions,
+            ];
+            row.extend(cells.map(|v| v.map_or("-".to_owned(), |v| count(v.round()))));
+        }
+        table.rows.push(row);
+    }
+    if let (false, Some(why)) = (counted, &record.machine.no_counters) {
+        table.notes.push(format!("No cycles and instructions: {why}."));
+    }
+    table.filled()
+}
