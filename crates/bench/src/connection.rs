@@ -2,7 +2,7 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 use firstflight_client::TcpFacts;
-use firstflight_tls::{EarlyData, Machine, Progress, Session, TlsError};
+use firstflight_tls::{EarlyData, Progress, Session, TlsConnection, TlsError};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -29,7 +29,7 @@ pub(crate) const BUFFER: usize = 32 * 1024;
 /// One connection, from the connect call to the server's close.
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
-    machine: Machine,
+    machine: TlsConnection,
     /// When it should have started; its times count from here.
     intended: Instant,
     /// How much of the request the TLS machine has taken.
@@ -58,7 +58,7 @@ impl Connection {
     /// Dials, and sends the first flight where the socket takes it at once (on loopback it does,
     /// and with Fast Open it is what makes the SYN leave).
     pub(crate) fn begin(
-        mut machine: Machine,
+        mut machine: TlsConnection,
         address: &SockAddr,
         intended: Instant,
         shared: &Shared,

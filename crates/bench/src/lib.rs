@@ -1,7 +1,7 @@
 //! Drives TLS connections as fast as they go or at a rate, and records their latency.
 //!
 //! [`run`] does what a [`LoadConfig`] says and draws up a [`LoadResult`]. Each thread has an event
-//! loop of its own over [`firstflight_tls::Machine`]s, with its own connections and tickets;
+//! loop of its own over [`firstflight_tls::TlsConnection`]s, with its own connections and tickets;
 //! nothing is shared but counts.
 //!
 //! - Open loop ([`Model::Open`]): connections start at intended times ([`Schedule`]), and latency

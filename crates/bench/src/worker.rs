@@ -2,7 +2,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{Connector, ConnectorConfig, Offer, Session};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, Session};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::SockAddr;
 
@@ -19,7 +19,7 @@ use crate::{Kind, LoadConfig, LoadError, Transport};
 pub(crate) struct Worker<'a> {
     ledger: WorkerState<'a, Session>,
     connector: Connector,
-    offer: Offer,
+    offer: ConnectOptions,
     shared: Shared,
     addresses: Vec<SockAddr>,
     queue: EventQueue,
@@ -103,7 +103,7 @@ impl<'a> Worker<'a> {
         Ok(Self {
             ledger: WorkerState::new(config, tally, stop, most_tickets),
             connector,
-            offer: Offer { host: config.host.clone(), session: None, early_data },
+            offer: ConnectOptions { host: config.host.clone(), session: None, early_data },
             shared: Shared {
                 exchange: config.exchange.clone(),
                 request: config.exchange.request(),
@@ -140,7 +140,7 @@ impl<'a> Worker<'a> {
             self.ledger.assign(purpose, source, now);
         self.offer.session = ticket;
         let begun =
-            self.connector.machine(&self.offer).map_err(Failure::from).and_then(|machine| {
+            self.connector.connection(&self.offer).map_err(Failure::from).and_then(|machine| {
                 Connection::begin(machine, &self.addresses[address], intended, &self.shared)
             });
         match begun {

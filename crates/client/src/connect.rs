@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{Connector, Offer, TlsStream};
+use firstflight_tls::{ConnectOptions, Connector, TlsStream};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
@@ -78,7 +78,7 @@ pub async fn connect_tcp(
 /// [`ClientError::Connect`] or [`ClientError::Tls`].
 pub async fn connect_tls(
     connector: &Connector,
-    offer: &Offer,
+    offer: &ConnectOptions,
     address: SocketAddr,
     fast_open: bool,
 ) -> Result<Connected, ClientError> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use firstflight_client::{ClientError, Connected, Request, Target, connect_tls, http_get};
 use firstflight_samples::{RequestedConnection, Ticket, Times};
-use firstflight_tls::{Connector, Offer, Session};
+use firstflight_tls::{ConnectOptions, Connector, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::connection::{ConnectionOffer, Exchanged, MAX_RESPONSE_BYTES};
@@ -23,7 +23,7 @@ pub(crate) async fn talk(
     local: &mut Option<SocketAddr>,
 ) -> Result<Exchanged, ClientError> {
     let session = brought.ticket.map(|ticket| ticket.session().clone());
-    let offer = Offer { host: brought.host, session, early_data: brought.early_data };
+    let offer = ConnectOptions { host: brought.host, session, early_data: brought.early_data };
     let connected = connect_tls(connector, &offer, address, asked.tfo).await?;
     *local = connected.stream.socket().local_addr().ok();
     let (times, sessions) = match asked.workload {

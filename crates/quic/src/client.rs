@@ -3,7 +3,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use boring::ssl::{Ssl, SslContext};
 use bytes::Bytes;
-use firstflight_tls::{ConnectorConfig, KeyLog, Offer, Session, TlsError, Version, seam};
+use firstflight_tls::{
+    ConnectOptions, ConnectorConfig, KeyLog, Session, TlsError, Version, quic_support,
+};
 use quinn_proto::crypto;
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, Side, TokenStore};
@@ -121,8 +123,9 @@ impl ClientCrypto {
         config.min_version = Version::Tls13;
         config.max_version = Version::Tls13;
         let key_log = config.key_log.take();
-        let context =
-            seam::client_context(config, |context| method::install(context, key_log.as_ref()))?;
+        let context = quic_support::client_context(config, |context| {
+            method::install(context, key_log.as_ref())
+        })?;
         Ok(Arc::new(Self { context, key_log }))
     }
 
@@ -148,8 +151,8 @@ impl ClientCrypto {
             .map(|wire| session::from_wire(Side::Client, &wire))
             .transpose()
             .map_err(|_| TlsError::BadSession("its transport parameters are damaged".to_owned()))?;
-        let offer = Offer { host: host.to_owned(), session, early_data };
-        let (ssl, sessions) = seam::client_connection(&self.context, &offer)?;
+        let offer = ConnectOptions { host: host.to_owned(), session, early_data };
+        let (ssl, sessions) = quic_support::client_connection(&self.context, &offer)?;
         let inbox = ResumptionInbox::default();
         let connection = OneConnection {
             crypto: self.clone(),
@@ -181,7 +184,7 @@ impl TokenStore for Tokens {
 /// A connection that has not started.
 pub(crate) struct Prepared {
     pub(crate) ssl: Ssl,
-    pub(crate) sessions: seam::Inbox,
+    pub(crate) sessions: quic_support::SessionInbox,
     /// The server's, of the connection that is resumed.
     pub(crate) parameters: Option<TransportParameters>,
 }
@@ -200,8 +203,8 @@ impl OneConnection {
         if let Some(first) = first {
             return Ok(first);
         }
-        let offer = Offer { host: self.host.clone(), session: None, early_data: false };
-        let (ssl, sessions) = seam::client_connection(&self.crypto.context, &offer)?;
+        let offer = ConnectOptions { host: self.host.clone(), session: None, early_data: false };
+        let (ssl, sessions) = quic_support::client_connection(&self.crypto.context, &offer)?;
         Ok(Prepared { ssl, sessions, parameters: None })
     }
 }

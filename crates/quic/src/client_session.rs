@@ -3,7 +3,7 @@ use std::sync::{Arc, PoisonError};
 
 use boring_sys as ffi;
 use bytes::Bytes;
-use firstflight_tls::{EarlyData, EarlyDataReason, Handshake, KeyLog, seam};
+use firstflight_tls::{EarlyData, EarlyDataReason, Handshake, KeyLog, quic_support};
 use foreign_types::ForeignType;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -17,7 +17,7 @@ use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
 /// A client's connection.
 pub(crate) struct ClientSession {
     tls: Handshaking,
-    sessions: seam::Inbox,
+    sessions: quic_support::SessionInbox,
     inbox: ResumptionInbox,
     /// The server's transport parameters of the connection that is resumed.
     remembered: Option<TransportParameters>,
@@ -65,7 +65,7 @@ impl ClientSession {
                     return Err(session::error(INTERNAL_ERROR, "a client has no tickets to open"));
                 }
                 Step::EarlyDataRefused => {
-                    self.refused = Some(seam::early_data_reason(&self.tls.ssl));
+                    self.refused = Some(quic_support::early_data_reason(&self.tls.ssl));
                     // SAFETY: the connection is just now signalling the refusal, the only state in
                     // which the library allows this call.
                     unsafe { ffi::SSL_reset_early_data_reject(self.tls.ssl.as_ptr()) };
@@ -100,8 +100,8 @@ impl ClientSession {
             (true, None) if self.tls.is_complete() && self.accepted() => EarlyData::Accepted,
             (true, None) => EarlyData::Pending,
         };
-        let reason = self.refused.unwrap_or_else(|| seam::early_data_reason(&self.tls.ssl));
-        seam::client_facts(&self.tls.ssl, early_data, reason)
+        let reason = self.refused.unwrap_or_else(|| quic_support::early_data_reason(&self.tls.ssl));
+        quic_support::client_handshake(&self.tls.ssl, early_data, reason)
     }
 }
 

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use boring::ssl::{Ssl, SslContext};
 use boring_sys as ffi;
 use firstflight_tls::{
-    AcceptorConfig, Handshake, KeyLog, OpenedTicket, TicketSealer, TlsError, Version, seam,
+    AcceptorConfig, Handshake, KeyLog, OpenedTicket, TicketSealer, TlsError, Version, quic_support,
 };
 use foreign_types::ForeignType;
 use quinn_proto::crypto::{self, Keys, UnsupportedVersion};
@@ -73,8 +73,9 @@ impl ServerCrypto {
         config.max_version = Version::Tls13;
         let key_log = config.key_log.take();
         let sealer = config.sealer.clone();
-        let (context, early_data) =
-            seam::server_context(config, |context| method::install(context, key_log.as_ref()))?;
+        let (context, early_data) = quic_support::server_context(config, |context| {
+            method::install(context, key_log.as_ref())
+        })?;
         Ok(Arc::new(Self {
             context,
             early_data,
@@ -118,7 +119,7 @@ impl ServerCrypto {
         let opened = session.unwrap_or_else(|| sealer.open(offer.ticket));
         let found = match opened {
             OpenedTicket::Session(found) => found,
-            OpenedTicket::Elsewhere(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
+            OpenedTicket::NeedsLookup(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
             OpenedTicket::WithoutEarlyData(..) | OpenedTicket::Ignored => {
                 return Ok(FirstFlightPreview::Nothing);
             }
@@ -127,19 +128,20 @@ impl ServerCrypto {
             return Ok(FirstFlightPreview::Nothing);
         }
         let known = self.early_data_context.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(context) = known.or_else(|| seam::early_data_context(&found).map(<[u8]>::to_vec))
+        let Some(context) =
+            known.or_else(|| quic_support::early_data_context(&found).map(<[u8]>::to_vec))
         else {
             return Ok(FirstFlightPreview::Nothing);
         };
         let mut ssl = self.connection(&context)?;
-        seam::provide(&mut ssl, OpenedTicket::Session(found));
+        quic_support::provide_session(&mut ssl, OpenedTicket::Session(found));
         // Nobody will see these parameters; the library only wants some.
         let mut tls = Handshaking::new(ssl, Side::Server, &[0], None);
         let tried = tls.provide(client_hello).and_then(|()| tls.advance());
         match tried {
-            Ok(Step::Done) if tls.in_early_data() => {
-                Ok(FirstFlightPreview::EarlyData(Box::new(seam::server_facts(&tls.ssl))))
-            }
+            Ok(Step::Done) if tls.in_early_data() => Ok(FirstFlightPreview::EarlyData(Box::new(
+                quic_support::server_handshake(&tls.ssl),
+            ))),
             _ => Ok(FirstFlightPreview::Nothing),
         }
     }

@@ -2,7 +2,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use boring::ssl::Ssl;
-use firstflight_tls::{EarlyDataReason, OpenedTicket, seam};
+use firstflight_tls::{EarlyDataReason, OpenedTicket, quic_support};
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
@@ -56,20 +56,22 @@ impl ServerSession {
             match self.tls.advance()? {
                 Step::Done | Step::EarlyDataRefused => return Ok(()),
                 // Nobody has fetched it: what remains is a full handshake.
-                Step::NeedsSession => seam::provide(&mut self.tls.ssl, OpenedTicket::Ignored),
+                Step::NeedsSession => {
+                    quic_support::provide_session(&mut self.tls.ssl, OpenedTicket::Ignored)
+                }
             }
         }
     }
 
     /// Has early data decided about, once the ClientHello has been looked at.
     fn decide(&mut self) -> Result<(), TransportError> {
-        if seam::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
+        if quic_support::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
             return Ok(());
         }
         let (judge, heard) = (self.judge.take(), std::mem::take(&mut self.heard));
         match judge {
             Some(judge) if self.tls.in_early_data() => {
-                match judge(&seam::server_facts(&self.tls.ssl)) {
+                match judge(&quic_support::server_handshake(&self.tls.ssl)) {
                     true => Ok(()),
                     false => self.begin_again(&heard),
                 }
@@ -94,10 +96,10 @@ impl ServerSession {
 /// Declines early data or not, and hands the fetched session over.
 fn prepare(ssl: &mut Ssl, early_data: bool, fetched: Option<&OpenedTicket>) {
     if !early_data {
-        seam::decline(ssl);
+        quic_support::decline_early_data(ssl);
     }
     if let Some(session) = fetched {
-        seam::provide(ssl, session.clone());
+        quic_support::provide_session(ssl, session.clone());
     }
 }
 
@@ -110,7 +112,7 @@ impl crypto::Session for ServerSession {
         if !self.told {
             return None;
         }
-        Some(Box::new(seam::server_facts(&self.tls.ssl)))
+        Some(Box::new(quic_support::server_handshake(&self.tls.ssl)))
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use boring::error::ErrorStack;
 use boring::ssl::Ssl;
 use boring_sys as ffi;
-use firstflight_tls::{KeyLog, seam};
+use firstflight_tls::{KeyLog, quic_support};
 use foreign_types::ForeignType;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, KeyPair, Keys};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -288,7 +288,7 @@ impl Handshaking {
     fn failure(&self) -> TransportError {
         let stack = ErrorStack::get();
         let alert = method::given(&self.ssl).alert.unwrap_or(INTERNAL_ERROR);
-        error(alert, &seam::failure(&self.ssl, &stack).to_string())
+        error(alert, &quic_support::tls_error(&self.ssl, &stack).to_string())
     }
 }
 

@@ -10,7 +10,7 @@ use firstflight_samples::{
     Connectors, Http, Kind, RequestedConnection, TOO_OLD_S, Ticket, TicketPool, Times, tls_version,
     wanted,
 };
-use firstflight_tls::{EarlyData, Offer, Version};
+use firstflight_tls::{ConnectOptions, EarlyData, Version};
 
 /// Calls one address of one server.
 pub(super) struct Caller {
@@ -78,8 +78,12 @@ impl Caller {
     }
 
     /// What a connection of this kind brings along; fetches a ticket first if there is none.
-    pub(super) async fn offer(&self, asked: &RequestedConnection) -> Result<Offer, String> {
-        let mut offer = Offer { host: self.target.host().to_owned(), ..Offer::default() };
+    pub(super) async fn offer(
+        &self,
+        asked: &RequestedConnection,
+    ) -> Result<ConnectOptions, String> {
+        let mut offer =
+            ConnectOptions { host: self.target.host().to_owned(), ..ConnectOptions::default() };
         if asked.kind == Kind::Full {
             return Ok(offer);
         }
@@ -113,7 +117,7 @@ impl Caller {
     pub(super) async fn call(
         &self,
         asked: &RequestedConnection,
-        offer: &Offer,
+        offer: &ConnectOptions,
         local: &mut Option<SocketAddr>,
     ) -> Result<Outcome, String> {
         match tokio::time::timeout(self.limit, self.talk(asked, offer, local)).await {
@@ -125,7 +129,7 @@ impl Caller {
     async fn talk(
         &self,
         asked: &RequestedConnection,
-        offer: &Offer,
+        offer: &ConnectOptions,
         local: &mut Option<SocketAddr>,
     ) -> Result<Outcome, String> {
         let connector = self.connectors.get(asked).map_err(|error| error.to_string())?;

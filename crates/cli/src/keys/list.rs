@@ -163,7 +163,8 @@ impl List {
         let of_period = |dated: &DatedKey| dated.not_before.0.is_multiple_of(rotation);
         let before = |dated: &DatedKey, ahead| dated.not_before.0.saturating_sub(ahead);
         let wanted = self.ring.keys().iter().filter(|other| !of_period(other));
-        let last_wanted = wanted.map(|other| before(other, SharedKeys::SPREAD.as_secs())).max();
+        let last_wanted =
+            wanted.map(|other| before(other, SharedKeys::PROPAGATION_DELAY.as_secs())).max();
         let own = if of_period(dated) { before(dated, rotation) } else { 0 };
         UnixTime(own.max(last_wanted.unwrap_or_default()))
     }

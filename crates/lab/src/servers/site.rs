@@ -177,7 +177,7 @@ fn self_signed(certificate: Certificate) -> Result<(String, String), LabError> {
         }
         Certificate::Rsa2048 => {
             // The certificate library makes no RSA keys with the cryptography that it has here.
-            let pem = firstflight_tls::new_rsa_key(2048)?;
+            let pem = firstflight_tls::generate_rsa_key(2048)?;
             let key = KeyPair::from_pem_and_sign_algo(&pem, &PKCS_RSA_SHA256)
                 .expect("a key that was just made");
             (key, pem)

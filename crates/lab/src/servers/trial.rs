@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use firstflight_client::{Answer, ClientError, Request, Target, connect_tls, http_get};
 use firstflight_tls::{
-    CipherPolicy, Connector, ConnectorConfig, EarlyData, Offer, Session, Trust, Version,
+    CipherPolicy, ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, Trust, Version,
 };
 use tokio::net::TcpStream;
 
@@ -157,7 +157,7 @@ impl Trial {
         config.ed25519 = true;
         config.alpn = vec![what.http.alpn().to_vec()];
         let connector = Connector::new(config)?;
-        let offer = Offer {
+        let offer = ConnectOptions {
             host: HOST.to_owned(),
             session: what.session.cloned(),
             early_data: what.early_data,

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, HandoffQuery, Inheritance, Offer, Refusal,
-    RegisterStatistics, SharedConfig, SharedRefusal, Spent, StoreReply, TicketEpochs, Unknown,
+    ClaimKey, ClaimOutcome, Flight, FlightOffer, Gate, GateConfig, HandoffQuery, HandoffReply,
+    Refusal, RegisterSnapshot, RegisterStatistics, SharedConfig, SharedRefusal, SpendOutcome,
+    StoreReply, TicketEpochs, Unknown,
 };
 use firstflight_store::{Claimant, Store};
 use firstflight_telemetry::metrics::RefusedReason;
@@ -46,7 +47,7 @@ pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
 pub(crate) struct SuccessorRequest {
     pub(crate) question: HandoffQuery,
     /// Gone, if nobody waits for it.
-    pub(crate) reply: oneshot::Sender<Answer>,
+    pub(crate) reply: oneshot::Sender<HandoffReply>,
 }
 
 impl Successor {
@@ -55,7 +56,7 @@ impl Successor {
     }
 
     /// What the other process says. `None`: it has gone, or the register is ours again.
-    pub(crate) async fn ask(&self, question: HandoffQuery) -> Option<Answer> {
+    pub(crate) async fn ask(&self, question: HandoffQuery) -> Option<HandoffReply> {
         let (reply, response) = oneshot::channel();
         self.0.send(SuccessorRequest { question, reply }).ok()?;
         response.await.ok()
@@ -149,7 +150,7 @@ impl EarlyDataGate {
     }
 
     /// A moment to give [`EarlyDataGate::claim`]: now, or when the last bytes came
-    /// ([`firstflight_tls::Accepting::heard_at`]).
+    /// ([`firstflight_tls::Accepting::received_at`]).
     pub(crate) fn heard_at(&self, unix_micros: Option<i64>) -> HeardAt {
         let (now, own) = (SteadyClock::unix_micros(), self.now());
         let unix_micros = unix_micros.unwrap_or(now);
@@ -187,7 +188,7 @@ impl EarlyDataGate {
                 settled => return settled.map_err(Refused::Gate),
             }
             let question = HandoffQuery::Flight(self.in_common(flight));
-            if let Some(Answer::Flight(response)) = self.ask(question).await {
+            if let Some(HandoffReply::Flight(response)) = self.ask(question).await {
                 return response.map(|won| offer.settled(won)).map_err(Refused::Gate);
             }
         }
@@ -213,7 +214,7 @@ impl EarlyDataGate {
     /// A store that does not respond is tried again for [`RECORD_TIMEOUT`], unless that has been in
     /// vain before. `None`: the flight is not recorded, and this node does not know whether a copy
     /// has run, or will run, on another node.
-    pub(crate) async fn spend(&self, flight: &Unspent) -> Option<Spent> {
+    pub(crate) async fn spend(&self, flight: &Unspent) -> Option<SpendOutcome> {
         let attempts = async {
             let mut pause = FIRST_PAUSE;
             loop {
@@ -231,19 +232,19 @@ impl EarlyDataGate {
         spent
     }
 
-    async fn try_to_spend(&self, flight: &Unspent) -> Option<Spent> {
+    async fn try_to_spend(&self, flight: &Unspent) -> Option<SpendOutcome> {
         if let Some(shared) = &self.shared {
             let claimant = flight.arrival.claimant;
             return shared.spend(&flight.by_unix_time(), claimant, || self.now()).await;
         }
         let mut spent = self.gate.spend(&flight.by_own_clock(), self.now());
-        if spent == Spent::HandedOver
-            && let Some(Answer::Spent(theirs)) =
+        if spent == SpendOutcome::HandedOver
+            && let Some(HandoffReply::Spent(theirs)) =
                 self.ask(HandoffQuery::Spend(self.in_common(flight))).await
         {
             spent = theirs;
         }
-        (spent != Spent::HandedOver).then_some(spent)
+        (spent != SpendOutcome::HandedOver).then_some(spent)
     }
 
     /// Claims a name, an idempotency key or a nonce, for so long.
@@ -257,19 +258,19 @@ impl EarlyDataGate {
         }
         let mut claim = self.gate.claim_name(name, life, self.now());
         for _ in 0..MAX_HANDOVER_ATTEMPTS {
-            if claim != Claim::Closed {
+            if claim != ClaimOutcome::Closed {
                 break;
             }
             claim = match self.ask(HandoffQuery::Name(name, life)).await {
-                Some(Answer::Name(claim)) => claim,
+                Some(HandoffReply::Name(claim)) => claim,
                 _ => self.gate.claim_name(name, life, self.now()),
             };
         }
         match claim {
-            Claim::Won => NameClaim::Won,
-            Claim::Lost | Claim::Barred => NameClaim::Taken,
-            Claim::Full => NameClaim::Unknown("register_full"),
-            Claim::Closed => NameClaim::Unknown("handed_over"),
+            ClaimOutcome::Won => NameClaim::Won,
+            ClaimOutcome::Lost | ClaimOutcome::Barred => NameClaim::Taken,
+            ClaimOutcome::Full => NameClaim::Unknown("register_full"),
+            ClaimOutcome::Closed => NameClaim::Unknown("handed_over"),
         }
     }
 
@@ -284,11 +285,11 @@ impl EarlyDataGate {
 
     /// Closes the gate for `successor`, and says all that it knows. `None`: it has a successor,
     /// who has claimed since what is not known here.
-    pub(crate) fn close(&self, successor: Successor) -> Option<Inheritance> {
+    pub(crate) fn close(&self, successor: Successor) -> Option<RegisterSnapshot> {
         // First the way to it, then the closing: who finds the gate closed finds the way.
         let before =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
-        before.is_none().then(|| self.gate.hand_over(monotonic(), self.now()))
+        before.is_none().then(|| self.gate.hand_off(monotonic(), self.now()))
     }
 
     /// Whether another process has the register.
@@ -310,22 +311,22 @@ impl EarlyDataGate {
     }
 
     /// Takes over what another process's gate knew.
-    pub(crate) fn take_over(&self, inheritance: &Inheritance) {
-        self.gate.take_over(inheritance, monotonic(), self.now());
+    pub(crate) fn take_over(&self, inheritance: &RegisterSnapshot) {
+        self.gate.restore(inheritance, monotonic(), self.now());
     }
 
     /// Answers a process that has handed its register over.
-    pub(crate) fn response(&self, question: &HandoffQuery) -> Answer {
-        question.reply(&self.gate, monotonic(), self.now())
+    pub(crate) fn response(&self, question: &HandoffQuery) -> HandoffReply {
+        question.execute(&self.gate, monotonic(), self.now())
     }
 
-    async fn ask(&self, question: HandoffQuery) -> Option<Answer> {
+    async fn ask(&self, question: HandoffQuery) -> Option<HandoffReply> {
         let successor = self.successor.load_full()?;
         successor.ask(question).await
     }
 
     /// The flight by the clock that the next process reads too.
-    fn in_common(&self, flight: &Unspent) -> Offer {
+    fn in_common(&self, flight: &Unspent) -> FlightOffer {
         let passed = self.now().saturating_sub(flight.heard_at.own);
         flight.offer(monotonic().saturating_sub(passed))
     }
@@ -356,12 +357,12 @@ impl EarlyDataGate {
     /// Follows a machine's clock that was set. Tickets that were issued before bring no early data
     /// any more: their ages are measured by another clock from now on.
     pub(crate) fn watch_clock(&self) {
-        let step = SteadyClock::step_micros();
+        let step = SteadyClock::system_clock_offset_micros();
         if step.unsigned_abs() <= MAX_STEP.as_micros() as u64 {
             return;
         }
         self.gate.start_epoch();
-        SteadyClock::follow_machine();
+        SteadyClock::follow_system_clock();
         let seconds = step as f64 / 1e6;
         warn!(
             "the machine's clock was set by {seconds:.1} s; tickets issued before bring no early data"
@@ -397,20 +398,20 @@ impl Unspent {
         }
     }
 
-    fn by_own_clock(&self) -> Offer {
+    fn by_own_clock(&self) -> FlightOffer {
         self.offer(self.heard_at.own)
     }
 
-    fn by_unix_time(&self) -> Offer {
+    fn by_unix_time(&self) -> FlightOffer {
         self.offer(micros(self.heard_at.unix_micros))
     }
 
-    fn offer(&self, seen_at: Duration) -> Offer {
-        let OfferedFlight { name, ticket_age_skew } = self.offered;
+    fn offer(&self, seen_at: Duration) -> FlightOffer {
+        let OfferedFlight { digest, ticket_age_skew } = self.offered;
         // A ticket that does not open here may open elsewhere, or later. Its client's clock is
         // taken to be right.
         let skew = ticket_age_skew.unwrap_or(0);
-        Offer::new(ClaimKey::of_flight(&name), skew, seen_at, self.arrival.epoch)
+        FlightOffer::new(ClaimKey::of_flight(&digest), skew, seen_at, self.arrival.epoch)
     }
 }
 

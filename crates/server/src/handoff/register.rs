@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::ServerConfig;
-use firstflight_replay::{Answer, BadInheritance, ClaimKey, HandoffQuery, Inheritance};
+use firstflight_replay::{ClaimKey, HandoffQuery, HandoffReply, InvalidSnapshot, RegisterSnapshot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -29,7 +29,7 @@ pub enum HandOverError {
     Broken(#[from] std::io::Error),
     /// The other process did not say what was expected.
     #[error("the strike register was not handed over: {0}")]
-    Bad(#[from] BadInheritance),
+    Bad(#[from] InvalidSnapshot),
     /// This process has handed it over before, or stops.
     #[error("the strike register is another process's already, or this one is stopping")]
     NotOurs,
@@ -92,7 +92,7 @@ pub(crate) async fn hand_over(
 
 async fn give(
     stream: &mut UnixStream,
-    inheritance: &Inheritance,
+    inheritance: &RegisterSnapshot,
     store: &str,
 ) -> Result<(), HandOverError> {
     stream.write_all(store.as_bytes()).await?;
@@ -100,7 +100,7 @@ async fn give(
     stream.write_u64(bytes.len() as u64).await?;
     stream.write_all(&bytes).await?;
     if stream.read_u8().await? != TAKEN {
-        return Err(BadInheritance.into());
+        return Err(InvalidSnapshot.into());
     }
     // The last that can fail. A byte for a process that is there arrives.
     Ok(stream.write_u8(YOURS).await?)
@@ -122,7 +122,7 @@ async fn ask_all(
         };
         let Some(ask) = ask else { return Ok(()) };
         stream.write_all(&ask.question.to_bytes()).await?;
-        match Answer::parse(stream.read_u8().await?) {
+        match HandoffReply::parse(stream.read_u8().await?) {
             Some(response) => drop(ask.reply.send(response)),
             None => debug!("no answer to {:?}", ask.question),
         }
@@ -153,7 +153,7 @@ pub(crate) async fn take_over(
     Ok(())
 }
 
-async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandOverError> {
+async fn take(stream: &mut UnixStream, store: &str) -> Result<RegisterSnapshot, HandOverError> {
     let mut theirs = vec![0; store.len()];
     stream.read_exact(&mut theirs).await?;
     if theirs != store.as_bytes() {
@@ -163,11 +163,11 @@ async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandO
     let mut bytes = Vec::new();
     // Memory is taken as the bytes come.
     (&mut *stream).take(length).read_to_end(&mut bytes).await?;
-    let inheritance = Inheritance::parse(&bytes)?;
+    let inheritance = RegisterSnapshot::parse(&bytes)?;
     stream.write_u8(TAKEN).await?;
     match stream.read_u8().await? {
         YOURS => Ok(inheritance),
-        _ => Err(BadInheritance.into()),
+        _ => Err(InvalidSnapshot.into()),
     }
 }
 

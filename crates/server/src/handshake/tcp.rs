@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use firstflight_replay::SharedRefusal;
 use firstflight_tls::{
-    self as tls, ACME_TLS_ALPN, Accepting, OpenedTicket, TlsError, TlsStream, share,
+    self as tls, ACME_TLS_ALPN, Accepting, OpenedTicket, TlsError, TlsStream, split_driver,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -58,7 +58,7 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origi
     let ended_well = match &connection.snapshot.sites {
         None => ping_pong::serve_tcp(&connection, stream, &completion, accepted_at, stop).await,
         Some(_) => {
-            let (io, driver) = share(stream);
+            let (io, driver) = split_driver(stream);
             let socket = socket.clone();
             h1_h2::serve(&connection, io, driver, socket, completion, accepted_at, stop).await
         }
@@ -84,7 +84,7 @@ async fn accept(
     let mut heard_at = None;
     let (flight, facts) = loop {
         match accepting.advance().await? {
-            tls::Accepted::NeedsSession(id) => {
+            tls::AcceptState::NeedsSession(id) => {
                 let ticket = handshakes.ring.redeem(&id).await;
                 if let Some(why) = ticket.withheld {
                     refused = Some(Refused::Shared(SharedRefusal::Store(why)));
@@ -93,10 +93,10 @@ async fn accept(
                 redeemed = matches!(ticket.session, OpenedTicket::Session(_));
                 accepting.provide_session(ticket.session);
             }
-            tls::Accepted::Complete => break (None, accepting.facts()),
-            tls::Accepted::EarlyData => {
+            tls::AcceptState::Complete => break (None, accepting.facts()),
+            tls::AcceptState::EarlyData => {
                 let facts = accepting.facts();
-                let heard_at = *heard_at.insert(gate.heard_at(Some(accepting.heard_at())));
+                let heard_at = *heard_at.insert(gate.heard_at(Some(accepting.received_at())));
                 let began = Instant::now();
                 let claimed = gate.claim(&facts, (arrival, heard_at), redeemed).await;
                 claim = Some((began, Instant::now()));

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use firstflight_config::WhenNotAllowed;
-use firstflight_replay::{Decision, Flight, HoldReason, Release, Spent};
+use firstflight_replay::{Decision, Flight, HoldReason, Release, SpendOutcome};
 use firstflight_telemetry::metrics::{BarredReason, HeldReason, RefusedReason, TooEarlyBy};
 use firstflight_tls::Handshake;
 use http::{HeaderValue, Request};
@@ -35,7 +35,7 @@ pub(crate) struct Connection {
     pub(crate) tunnels: StreamTasks,
     unspent: Option<Unspent>,
     /// What came of spending it; `None`: nobody knows.
-    spent: OnceCell<Option<Spent>>,
+    spent: OnceCell<Option<SpendOutcome>>,
 }
 
 /// How a connection came.
@@ -192,7 +192,7 @@ impl Connection {
 
     /// Whether a copy of the flight, whose early data was refused here, has run or may have run.
     pub(crate) fn is_overtaken(&self) -> bool {
-        matches!(self.spent.get(), Some(None | Some(Spent::Executed)))
+        matches!(self.spent.get(), Some(None | Some(SpendOutcome::Executed)))
     }
 
     async fn spend(&self, record: &mut RequestRecord) -> Admission {
@@ -204,9 +204,9 @@ impl Connection {
             record.held_since(since);
         }
         match spent {
-            Some(Spent::Recorded) => Admission::Run,
+            Some(SpendOutcome::Recorded) => Admission::Run,
             // As by RFC 8470 section 5.2: the client decides whether to make a new request.
-            Some(Spent::Executed | Spent::HandedOver) | None => Admission::TooEarly,
+            Some(SpendOutcome::Executed | SpendOutcome::HandedOver) | None => Admission::TooEarly,
         }
     }
 

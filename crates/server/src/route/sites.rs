@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_config::ServerConfig;
-use firstflight_tls::{Identities, Names};
+use firstflight_tls::{HostMap, Identities};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 
@@ -21,7 +21,7 @@ use crate::route::validation;
 pub(crate) struct Sites {
     /// The first is for unknown names.
     sites: Vec<Arc<ReadySite>>,
-    names: Names<usize>,
+    names: HostMap<usize>,
 }
 
 /// What a connection's client was shown when it came.
@@ -60,7 +60,7 @@ impl Sites {
         config: &ServerConfig,
         pools: &Pools,
     ) -> Result<Self, ServerError> {
-        let (mut sites, mut names) = (Vec::new(), Names::default());
+        let (mut sites, mut names) = (Vec::new(), HostMap::default());
         for (index, site) in content.sites.iter().enumerate() {
             sites.push(Arc::new(ReadySite::new(site, config, pools)?));
             for name in &site.names {
@@ -87,13 +87,13 @@ impl Sites {
         // A whole URL is what a proxy is sent, and names that are nobody's are for none here.
         let elsewhere = validation::is_absolute(request)
             && host.as_deref().is_some_and(|host| {
-                self.names.find(host).is_none()
+                self.names.get(host).is_none()
                     && !presented.server_name.is_some_and(|name| name.eq_ignore_ascii_case(host))
             });
         if elsewhere || requested != self.index(presented.server_name) {
             // RFC 9110 section 7.4: a client may request all names that its certificate covers on
             // one connection, and no others.
-            let identity = presented.identities.of(presented.server_name);
+            let identity = presented.identities.for_name(presented.server_name);
             if !host.is_some_and(|host| identity.covers(&host)) {
                 found.refusal = Some(Refusal::Connection(StatusCode::MISDIRECTED_REQUEST));
             }
@@ -103,11 +103,11 @@ impl Sites {
 
     /// Whether a site has this name; any is known where no site has names.
     pub(crate) fn knows(&self, host: &str) -> bool {
-        self.names.is_empty() || self.names.find(host).is_some()
+        self.names.is_empty() || self.names.get(host).is_some()
     }
 
     fn index(&self, name: Option<&str>) -> usize {
-        name.and_then(|name| self.names.find(name)).copied().unwrap_or(0)
+        name.and_then(|name| self.names.get(name)).copied().unwrap_or(0)
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use firstflight_config::{Action, Content, Mode, Route, Site};
-    use firstflight_tls::{Entry, Identity};
+    use firstflight_tls::{Identity, IdentityEntry};
     use http::header;
 
     use super::*;
@@ -194,12 +194,12 @@ mod tests {
         (Sites::new(&content, &config, &Pools::new()).unwrap(), identities)
     }
 
-    fn entry(names: &[&str], covered: &[&str]) -> Entry {
+    fn entry(names: &[&str], covered: &[&str]) -> IdentityEntry {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let made = rcgen::generate_simple_self_signed(owned(covered)).unwrap();
         let key = made.signing_key.serialize_pem();
         let identity = Identity::from_pem(made.cert.pem().as_bytes(), key.as_bytes()).unwrap();
-        Entry { names: owned(names), identity }
+        IdentityEntry { names: owned(names), identity }
     }
 
     fn code(sites: &(Sites, Identities), server_name: Option<&str>, host: &str) -> u16 {

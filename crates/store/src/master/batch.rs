@@ -158,8 +158,8 @@ impl BatchCheck<'_> {
         };
         let (continuity, now) = (self.master.continuity(), self.master.settings.now());
         Ok(Verdicts {
-            claim: continuity.judge(&sighting, now),
-            record: continuity.judge_record(&sighting, now),
+            claim: continuity.check_claims(&sighting, now),
+            record: continuity.check_record(&sighting, now),
         })
     }
 }

@@ -229,7 +229,7 @@ impl HeartbeatTask<'_> {
     fn objection(&self, beat: &Heartbeat) -> Option<Unknown> {
         let settings = &self.master.settings;
         let off = beat.store_time.abs_diff(beat.node_time) > settings.shared.clock_margin;
-        let standing = self.master.continuity().standing(settings.now()).err();
+        let standing = self.master.continuity().status(settings.now()).err();
         standing.or(off.then_some(Unknown::Clock))
     }
 }

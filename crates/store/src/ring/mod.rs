@@ -3,7 +3,7 @@
 //! What is to be read and offered, and when which key seals, is decided by
 //! [`firstflight_tickets::SharedKeys`]; this only does it. In the store lie:
 //!
-//! - `ring`: the list of keys, a line each ([`firstflight_tickets::Entry`]);
+//! - `ring`: the list of keys, a line each ([`firstflight_tickets::KeyEntry`]);
 //! - `ring:SLOT`: a key, sealed under the key-encryption key;
 //! - `nodes`, and `node:NAME`: see [`NodeStatus`].
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use firstflight_tickets::{
-    Entry, KeyEncryption, KeyEncryptionError, KeyId, KeyRecords, Offer, RecordError, Ring,
+    KeyEncryption, KeyEncryptionError, KeyEntry, KeyId, KeyOffer, KeyRecords, RecordError, Ring,
     Schedule, SharedKeys, Slot, UnixTime,
 };
 
@@ -106,7 +106,7 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Puts a new key into the store. All nodes have it within a second or two, and from
-    /// [`SharedKeys::SPREAD`] on it is the current one, until the next period starts. The next
+    /// [`SharedKeys::PROPAGATION_DELAY`] on it is the current one, until the next period starts. The next
     /// period has a new one too.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl<S: Records> SharedRing<S> {
     pub fn refresh_key_encryption(&self, now: UnixTime) {
         match self.records.key_encryption().refresh(now) {
             Ok(false) => {}
-            Ok(true) => self.state().keys.read_all_again(),
+            Ok(true) => self.state().keys.reread_all(),
             Err(error) => self.state().complaints.push(error.into()),
         }
     }
@@ -146,7 +146,7 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Reads what is new in the store. The entries of its list that have a record.
-    async fn take_up_all(&self, now: UnixTime) -> Result<BTreeSet<Entry>, SharedRingError> {
+    async fn take_up_all(&self, now: UnixTime) -> Result<BTreeSet<KeyEntry>, SharedRingError> {
         let mut listed = BTreeSet::new();
         for line in self.store.members(LIST).await? {
             match line.parse() {
@@ -157,11 +157,11 @@ impl<S: Records> SharedRing<S> {
         let to_read = self.state().forget_unlisted(&listed).to_read(&listed, now);
         for entry in to_read {
             let found = self.look_into(entry.slot, now).await?;
-            self.state().keys.was_read(entry, now);
+            self.state().keys.mark_read(entry, now);
             match found {
                 Found::Key(name) if name != entry.name => {
                     // Whoever wrote it may not have come to list it.
-                    let actual = Entry { name, ..entry };
+                    let actual = KeyEntry { name, ..entry };
                     self.store.add(LIST, &actual.to_string()).await?;
                     listed.insert(actual);
                     self.strike(&mut listed, entry).await?;
@@ -176,8 +176,8 @@ impl<S: Records> SharedRing<S> {
     /// Removes a line of the list that has no record any more.
     async fn strike(
         &self,
-        listed: &mut BTreeSet<Entry>,
-        entry: Entry,
+        listed: &mut BTreeSet<KeyEntry>,
+        entry: KeyEntry,
     ) -> Result<(), SharedRingError> {
         listed.remove(&entry);
         Ok(self.store.remove(LIST, &entry.to_string()).await?)
@@ -200,7 +200,7 @@ impl<S: Records> SharedRing<S> {
         let life = {
             let mut state = self.state();
             state.unreadable.remove(&slot);
-            state.keys.take_up(slot, key.clone(), now);
+            state.keys.adopt(slot, key.clone(), now);
             let under = self.records.key_encryption().sealing_key();
             let due = !up_to_date && state.resealed.insert((slot, under));
             due.then(|| state.keys.life(&key, now))
@@ -212,25 +212,25 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Puts a key into its slot, or takes up the one that is there. Whether it was put.
-    async fn offer(&self, offer: &Offer, now: UnixTime) -> Result<bool, SharedRingError> {
-        let Offer { slot, key, life } = offer;
+    async fn offer(&self, offer: &KeyOffer, now: UnixTime) -> Result<bool, SharedRingError> {
+        let KeyOffer { slot, key, life } = offer;
         let record = self.records.seal(*slot, key);
         let put = self.store.put_new(&place(*slot), &record, *life).await?;
         // Read back in any case: what counts is what the others will read.
         if let Found::Key(name) = self.look_into(*slot, now).await? {
             // Listed after it is there, so that no line is without a record.
-            self.store.add(LIST, &Entry { slot: *slot, name }.to_string()).await?;
+            self.store.add(LIST, &KeyEntry { slot: *slot, name }.to_string()).await?;
         }
         Ok(put)
     }
 
     /// Puts a key into its slot, whatever is there.
-    async fn replace(&self, offer: &Offer, now: UnixTime) -> Result<(), SharedRingError> {
-        let Offer { slot, key, life } = offer;
+    async fn replace(&self, offer: &KeyOffer, now: UnixTime) -> Result<(), SharedRingError> {
+        let KeyOffer { slot, key, life } = offer;
         let old = self.state().keys.held(*slot);
         self.store.put(&place(*slot), &self.records.seal(*slot, key), *life).await?;
         if let Found::Key(name) = self.look_into(*slot, now).await? {
-            let new = Entry { slot: *slot, name };
+            let new = KeyEntry { slot: *slot, name };
             self.store.add(LIST, &new.to_string()).await?;
             if let Some(old) = old.filter(|old| *old != new) {
                 self.store.remove(LIST, &old.to_string()).await?;
@@ -255,7 +255,7 @@ impl<S: Records> SharedRing<S> {
 
 impl State {
     /// Forgets what was wrong with records that are no longer listed.
-    fn forget_unlisted(&mut self, listed: &BTreeSet<Entry>) -> &mut SharedKeys {
+    fn forget_unlisted(&mut self, listed: &BTreeSet<KeyEntry>) -> &mut SharedKeys {
         let slots: BTreeSet<Slot> = listed.iter().map(|entry| entry.slot).collect();
         self.unreadable.retain(|slot, _| slots.contains(slot));
         self.resealed.retain(|(slot, _)| slots.contains(slot));
@@ -265,7 +265,7 @@ impl State {
     /// Who has not the key-encryption key that others seal under offers nothing: they could not
     /// read it, and it would take the place of what they offer. Else one node with a wrong file
     /// could keep all others from their next key.
-    fn offers(&mut self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Offer> {
+    fn offers(&mut self, listed: &BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyOffer> {
         self.keys.drop_dead(now);
         let mut unreadable = self.unreadable.values();
         if unreadable.any(RecordError::is_unknown_key) {

@@ -248,7 +248,7 @@ impl SharedKeys {
         let now = now();
         if !self.has_come.load(Ordering::Relaxed) && keys.ring().due() <= now {
             let mut ring = (*keys.ring()).clone();
-            ring.keep_up(now);
+            ring.advance(now);
             keys.install(ring, now);
         }
     }
