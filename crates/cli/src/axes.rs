@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use firstflight_lab::{Group, Http, Kind};
+use firstflight_lab::{Group, HandshakeKind, HttpVersion};
 use firstflight_tls::Version;
 
 /// Flags of the axes: a list each, and every combination that exists is a cell.
@@ -17,7 +17,7 @@ pub(crate) struct AxesArgs {
     /// Handshakes: full, resumed, 0-RTT, and refused (early data with a ticket that claims to be
     /// older than it is, so that the server refuses it)
     #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
-    pub(crate) kind: Option<Vec<Kind>>,
+    pub(crate) kind: Option<Vec<HandshakeKind>>,
 
     /// TCP Fast Open: off, on
     #[arg(long, value_name = "off,on", value_delimiter = ',', value_parser = on_off)]
@@ -29,7 +29,7 @@ pub(crate) struct AxesArgs {
 
     /// HTTP versions: 1.1, 2, 3 (over QUIC; `bench` drives it under load alone)
     #[arg(long, value_name = "VERSION,...", value_delimiter = ',')]
-    pub(crate) http: Option<Vec<Http>>,
+    pub(crate) http: Option<Vec<HttpVersion>>,
 
     /// Key-share groups: X25519, P-256, X25519MLKEM768 (which does not fit into a SYN)
     #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]

@@ -1,10 +1,10 @@
-//! Prints what the servers that are installed here can do:
-//! `cargo run -p firstflight-lab --example survey -- target/debug/firstflight`.
+//! Prints which capabilities the installed servers lack:
+//! `cargo run -p firstflight-lab --example probe_server -- target/debug/firstflight`.
 
 use std::error::Error;
 use std::path::PathBuf;
 
-use firstflight_lab::{ServerKind, survey};
+use firstflight_lab::{ServerKind, probe_server};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let program = std::env::args().nth(1).ok_or("give the path of the program `firstflight`")?;
@@ -12,10 +12,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     firstflight_emulator::enter_user_namespace()?;
     for server in ServerKind::all_installed() {
         let directory = tempfile::tempdir()?;
-        let surveyed = survey(server, directory.path(), &program)?;
-        println!("{}", surveyed.version);
-        for (ability, why) in surveyed.abilities.lacks() {
-            println!("  no {ability}: {why}");
+        let probed = probe_server(server, directory.path(), &program)?;
+        println!("{}", probed.version);
+        for (capability, reason) in probed.capabilities.missing() {
+            println!("  no {capability}: {reason}");
         }
     }
     Ok(())

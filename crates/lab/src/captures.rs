@@ -1,50 +1,47 @@
-//! Captures beside the record, and the packets of typical samples.
+//! Capture files next to the record, and typical samples packet by packet.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::BufWriter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use firstflight_emulator::{Batch, CapturedPacket};
-use firstflight_packets::pcapng::Writer;
 use firstflight_packets::{Direction, FirstResponse, KeyLog, LastResponse, Trace};
 use firstflight_report::{Capture, Cell, Sample, Waterfall, WaterfallPacket};
 use firstflight_samples::{
-    ClientRecord, Flow, Flows, Scene, append, begin, file_for, version_number, wire_packet,
+    CaptureFile, CaptureInfo, ClientRecord, Flow, Flows, capture_path, version_number, wire_packet,
 };
 use firstflight_tls::Version;
 
 use crate::plan::Plan;
-use crate::{Client, Http, Kind, LabError, Transport, Workload};
+use crate::{ClientKind, HandshakeKind, HttpVersion, LabError, Transport, Workload};
 
-/// Which samples' packets are written to files, their secrets with them.
+/// Which samples are written to capture files, with their secrets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Captures {
     /// None.
     None,
-    /// One good sample of each cell.
+    /// One valid sample of each cell.
     #[default]
     One,
-    /// All samples, a file for each cell.
+    /// All samples, in one file for each cell.
     All,
 }
 
-/// The captures of a run as they come about.
+/// Collects the captures of a run.
 pub(crate) struct CaptureCollector<'a> {
     mode: Captures,
-    /// Where the record will lie; the files are in a directory below.
+    /// The directory of the record.
     output: Option<&'a Path>,
     plan: &'a Plan,
-    /// The cells of which a typical sample is shown packet by packet.
+    /// The cells for which a typical sample is shown packet by packet.
     typical: Vec<usize>,
-    kept: Vec<Kept>,
-    open: HashMap<usize, Open>,
+    candidates: Vec<Candidate>,
+    open: HashMap<usize, OpenCapture>,
     written: HashMap<usize, Capture>,
 }
 
-/// A good sample of a cell that is shown.
-struct Kept {
+/// A valid sample of a cell for which a typical one is shown.
+struct Candidate {
     cell: usize,
     time_ms: f64,
     label: String,
@@ -55,8 +52,8 @@ struct Kept {
     secrets: Vec<String>,
 }
 
-struct Open {
-    writer: Writer<BufWriter<File>>,
+struct OpenCapture {
+    file: CaptureFile,
     capture: Capture,
 }
 
@@ -66,38 +63,38 @@ impl<'a> CaptureCollector<'a> {
             mode: if output.is_some() { mode } else { Captures::None },
             output,
             plan,
-            typical: shown(plan),
-            kept: Vec::new(),
+            typical: typical_cells(plan),
+            candidates: Vec::new(),
             open: HashMap::new(),
             written: HashMap::new(),
         }
     }
 
-    /// The client's ends of samples whose packets have to be traced.
-    pub(crate) fn traced(&self, taken: &[ClientRecord]) -> HashSet<SocketAddr> {
-        let shown = taken.iter().filter(|taken| self.typical.contains(&taken.slot.cell));
-        shown.filter_map(|taken| taken.local).collect()
+    /// The client addresses of the samples whose packets must be traced.
+    pub(crate) fn traced(&self, records: &[ClientRecord]) -> HashSet<SocketAddr> {
+        let typical = records.iter().filter(|record| self.typical.contains(&record.slot.cell));
+        typical.filter_map(|record| record.local).collect()
     }
 
-    /// Keeps or writes what is wanted of a sample.
+    /// Writes a sample, or keeps it as a candidate for a typical one.
     pub(crate) fn add(
         &mut self,
         batch: &Batch,
         flows: &Flows,
         keys: &KeyLog,
-        taken: &ClientRecord,
+        record: &ClientRecord,
         sample: &Sample,
     ) -> Result<(), LabError> {
-        let Some(flow) = flows.flow(taken) else { return Ok(()) };
-        let (cell, good) = (taken.slot.cell, sample.fault.is_none());
-        let shown = good && self.typical.contains(&cell);
-        let first = good && !self.written.contains_key(&cell) && !self.typical.contains(&cell);
+        let Some(flow) = flows.flow(record) else { return Ok(()) };
+        let (cell, valid) = (record.slot.cell, sample.fault.is_none());
+        let candidate = valid && self.typical.contains(&cell);
+        let first = valid && !self.written.contains_key(&cell) && !self.typical.contains(&cell);
         let write = match self.mode {
             Captures::None => false,
             Captures::One => first,
             Captures::All => true,
         };
-        if !shown && !write {
+        if !candidate && !write {
             return Ok(());
         }
         let packets: Vec<&CapturedPacket> =
@@ -110,14 +107,14 @@ impl<'a> CaptureCollector<'a> {
                 self.close(cell)?;
             }
         }
-        if shown {
+        if candidate {
             let packets = packets.into_iter().cloned().collect();
-            self.kept.extend(Kept::new(cell, flow, sample, packets, secrets));
+            self.candidates.extend(Candidate::new(cell, flow, sample, packets, secrets));
         }
         Ok(())
     }
 
-    /// Chooses the typical samples, and ends all files.
+    /// Chooses the typical samples, and completes all files.
     pub(crate) fn finish(
         mut self,
         cells: &[Cell],
@@ -126,22 +123,23 @@ impl<'a> CaptureCollector<'a> {
         for cell in self.typical.clone() {
             let Some(summary) = &cells[cell].summary else { continue };
             let median = summary.first_byte.p50_ms;
-            let of_cell = (0..self.kept.len()).filter(|kept| self.kept[*kept].cell == cell);
+            let of_cell =
+                (0..self.candidates.len()).filter(|index| self.candidates[*index].cell == cell);
             let nearest = of_cell.min_by(|a, b| {
-                let off = |index: &usize| (self.kept[*index].time_ms - median).abs();
+                let off = |index: &usize| (self.candidates[*index].time_ms - median).abs();
                 off(a).total_cmp(&off(b))
             });
             let Some(nearest) = nearest else { continue };
-            let kept = self.kept.swap_remove(nearest);
+            let sample = self.candidates.swap_remove(nearest);
             if self.mode == Captures::One {
-                self.write(cell, &kept.packets.iter().collect::<Vec<_>>(), &kept.secrets)?;
+                self.write(cell, &sample.packets.iter().collect::<Vec<_>>(), &sample.secrets)?;
                 self.close(cell)?;
             }
             let file = match self.mode {
                 Captures::None => None,
                 Captures::One | Captures::All => Some(file_name(self.plan, cell)),
             };
-            waterfalls.push(kept.waterfall(file));
+            waterfalls.push(sample.waterfall(file));
         }
         for cell in self.open.keys().copied().collect::<Vec<_>>() {
             self.close(cell)?;
@@ -151,7 +149,7 @@ impl<'a> CaptureCollector<'a> {
         Ok((waterfalls, written.into_iter().map(|(_, capture)| capture).collect()))
     }
 
-    /// Writes a connection to its cell's file.
+    /// Adds a connection to the file of its cell.
     fn write(
         &mut self,
         cell: usize,
@@ -163,21 +161,21 @@ impl<'a> CaptureCollector<'a> {
         let path = output.join(&name);
         let failed = |source| LabError::File { verb: "write", path: path.clone(), source };
         if !self.open.contains_key(&cell) {
-            let what = in_words(self.plan, cell);
-            let comment = "times are those at the link, before its delay";
-            let scene = Scene { interface: "link", comment, what: &what };
-            let writer = begin(&path, &scene).map_err(failed)?;
+            let what = cell_description(self.plan, cell);
+            let comment = "timestamps are those of arrival at the link, before its delay";
+            let info = CaptureInfo { interface: "link", comment, description: &what };
+            let open = CaptureFile::create(&path, &info).map_err(failed)?;
             let capture = Capture { file: name, what, connections: 0 };
-            self.open.insert(cell, Open { writer, capture });
+            self.open.insert(cell, OpenCapture { file: open, capture });
         }
         let Some(open) = self.open.get_mut(&cell) else { return Ok(()) };
         open.capture.connections += 1;
-        append(&mut open.writer, packets, secrets).map_err(failed)
+        open.file.add(packets, secrets).map_err(failed)
     }
 
     fn close(&mut self, cell: usize) -> Result<(), LabError> {
-        let Some(Open { writer, capture }) = self.open.remove(&cell) else { return Ok(()) };
-        writer.finish().map_err(|source| LabError::File {
+        let Some(OpenCapture { file, capture }) = self.open.remove(&cell) else { return Ok(()) };
+        file.finish().map_err(|source| LabError::File {
             verb: "write",
             path: PathBuf::from(&capture.file),
             source,
@@ -187,7 +185,7 @@ impl<'a> CaptureCollector<'a> {
     }
 }
 
-impl Kept {
+impl Candidate {
     fn new(
         cell: usize,
         flow: &Flow,
@@ -237,79 +235,84 @@ impl Kept {
     }
 }
 
-/// The cells of which a typical sample is shown: all kinds of TLS 1.3 over TCP and over QUIC, and
-/// TLS 1.2 without TCP Fast Open, at the first server, on the path that is nearest to
-/// [`SHOWN_RTT_MS`]; of an experiment with GETs if there is one.
-fn shown(plan: &Plan) -> Vec<usize> {
-    let get = |cell: &&crate::PlannedCell| cell.asked.workload == Workload::Get;
+/// The cells for which a typical sample is shown: all handshakes of TLS 1.3 over TCP and over QUIC,
+/// and of TLS 1.2 without TCP Fast Open. They are those at the first server, on the path closest to
+/// [`TYPICAL_RTT_MS`], and of an experiment with GETs if there is one.
+fn typical_cells(plan: &Plan) -> Vec<usize> {
+    let get = |cell: &&crate::PlannedCell| cell.requested.workload == Workload::Get;
     let Some(first) = plan.cells.iter().find(get).or(plan.cells.first()) else {
         return Vec::new();
     };
     let same = |cell: &&crate::PlannedCell| {
         (cell.experiment, cell.client, cell.server)
             == (first.experiment, first.client, first.server)
-            && cell.asked.workload == first.asked.workload
+            && cell.requested.workload == first.requested.workload
     };
-    let distance = |path: &usize| (plan.paths[*path].rtt_ms().max(0.01) / SHOWN_RTT_MS).ln().abs();
+    let distance =
+        |path: &usize| (plan.paths[*path].rtt_ms().max(0.01) / TYPICAL_RTT_MS).ln().abs();
     let paths = plan.cells.iter().filter(same).map(|cell| cell.path);
     let path = paths.min_by(|a, b| distance(a).total_cmp(&distance(b)));
-    let shown = |index: &usize| {
+    let typical = |index: &usize| {
         let cell = &plan.cells[*index];
-        let (asked, as_first) = (&cell.asked, &first.asked);
+        let (requested, as_first) = (&cell.requested, &first.requested);
         same(&cell)
             && Some(cell.path) == path
             && cell.twin_of.is_none()
-            && (asked.http == as_first.http || asked.over_quic())
-            && (asked.group, asked.certificate, asked.size)
+            && (requested.http == as_first.http || requested.over_quic())
+            && (requested.group, requested.certificate, requested.size)
                 == (as_first.group, as_first.certificate, as_first.size)
-            && match asked.version {
+            && match requested.version {
                 Version::Tls13 => true,
-                Version::Tls12 => !asked.tfo,
+                Version::Tls12 => !requested.tfo,
                 _ => false,
             }
     };
-    (0..plan.cells.len()).filter(shown).collect()
+    (0..plan.cells.len()).filter(typical).collect()
 }
 
-/// Long enough that delays can be told from computing, short enough to be familiar.
-const SHOWN_RTT_MS: f64 = 20.0;
+/// Long enough to tell delays from computing, short enough to be common.
+const TYPICAL_RTT_MS: f64 = 20.0;
 
-/// The file of a cell, relative to the record.
+/// The path of a cell's capture, relative to the record.
 fn file_name(plan: &Plan, cell: usize) -> String {
-    file_for(&words(plan, cell).join("-"))
+    capture_path(&cell_properties(plan, cell).join("-"))
 }
 
-/// A cell in words, what goes without saying left out.
-fn words(plan: &Plan, cell: usize) -> Vec<String> {
+/// The properties of a cell, without defaults.
+fn cell_properties(plan: &Plan, cell: usize) -> Vec<String> {
     let planned = &plan.cells[cell];
-    let asked = &planned.asked;
-    let mut words = vec![
+    let requested = &planned.requested;
+    let mut properties = vec![
         format!("{:03}", cell),
         planned.server.name().to_owned(),
-        asked.workload.name().to_owned(),
+        requested.workload.name().to_owned(),
         plan.paths[planned.path].name().to_owned(),
-        match asked.transport {
-            Transport::Tcp => format!("TLS {}", version_number(asked.version)),
+        match requested.transport {
+            Transport::Tcp => format!("TLS {}", version_number(requested.version)),
             Transport::Quic => "QUIC".to_owned(),
         },
-        asked.kind.name().to_owned(),
+        requested.kind.name().to_owned(),
     ];
-    let mut say = |said: bool, word: &str| words.extend(said.then(|| word.to_owned()));
-    say(asked.kind == Kind::Refused, "early data");
-    say(asked.tfo, "TFO");
-    say(asked.token, "token");
-    say(planned.client != Client::Firstflight, planned.client.name());
-    if asked.workload == Workload::Get {
-        say(asked.http == Http::Two, "h2");
-        say(asked.http == Http::Three, "h3");
-        say(asked.size != crate::Size::OneKib, asked.size.name());
+    let mut add_if =
+        |condition: bool, property: &str| properties.extend(condition.then(|| property.to_owned()));
+    add_if(requested.kind == HandshakeKind::Refused, "early data");
+    add_if(requested.tfo, "TFO");
+    add_if(requested.token, "token");
+    add_if(planned.client != ClientKind::Firstflight, planned.client.name());
+    if requested.workload == Workload::Get {
+        add_if(requested.http == HttpVersion::Two, "h2");
+        add_if(requested.http == HttpVersion::Three, "h3");
+        add_if(requested.size != crate::ResponseSize::OneKib, requested.size.name());
     }
-    say(asked.group != crate::Group::X25519, asked.group.name());
-    say(asked.certificate != crate::Certificate::EcdsaP256, asked.certificate.name());
-    say(planned.twin_of.is_some(), "control");
-    words
+    add_if(requested.group != crate::Group::X25519, requested.group.name());
+    add_if(
+        requested.certificate != crate::CertificateKind::EcdsaP256,
+        requested.certificate.name(),
+    );
+    add_if(planned.twin_of.is_some(), "control");
+    properties
 }
 
-fn in_words(plan: &Plan, cell: usize) -> String {
-    words(plan, cell)[1..].join(", ")
+fn cell_description(plan: &Plan, cell: usize) -> String {
+    cell_properties(plan, cell)[1..].join(", ")
 }

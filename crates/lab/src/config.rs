@@ -1,4 +1,4 @@
-//! What a run of the lab measures, and how.
+//! The configuration of a run, and its progress.
 
 use std::path::PathBuf;
 
@@ -6,44 +6,44 @@ use firstflight_emulator::Backend;
 
 use crate::captures::Captures;
 use crate::middlebox::MiddleboxConfig;
-use crate::{Certificate, Experiment, ServerKind, Size, Workload};
+use crate::{CertificateKind, Experiment, ResponseSize, ServerKind, Workload};
 
-/// What to measure.
+/// What a run of the lab measures, and how.
 #[derive(Clone, Debug)]
 pub struct LabConfig {
-    /// What is measured.
+    /// The experiments to measure.
     pub experiments: Vec<Experiment>,
-    /// Middleboxes to try; `None`: none.
+    /// The middleboxes to measure, if any.
     pub middleboxes: Option<MiddleboxConfig>,
-    /// Flights to capture for the attack on each server; 0: no attack.
+    /// First flights to capture at each server for the replay attack. 0 disables the attack.
     pub flights: usize,
-    /// How often each is resent.
+    /// How often each captured flight is resent.
     pub replays: usize,
-    /// Whether to measure the processor time of connections, apart from the samples. Without it
-    /// there are no residuals against the model either.
+    /// Whether to measure the processor time of connections, in addition to the samples. Residuals
+    /// against the model need it.
     pub costs: bool,
-    /// Orders the samples, decides what the link drops, and draws the bootstrap's resamples.
+    /// The seed for the order of the samples, the packets that the link drops, and the bootstrap.
     pub seed: u64,
-    /// Whether to keep the processors from falling asleep while they wait; `None`: if the machine
-    /// has nothing else to do. A sleeping virtual processor takes tenths of a millisecond to wake.
+    /// Whether to keep idle processors from sleeping; `None` does so if the machine is idle. A
+    /// sleeping virtual processor takes tenths of a millisecond to wake up.
     pub keep_awake: Option<bool>,
-    /// What the link is made of.
+    /// How the link forwards packets.
     pub backend: Backend,
-    /// An empty directory for what the servers need during the run; the caller removes it.
+    /// An empty directory for the files of the servers. The caller removes it after the run.
     pub directory: PathBuf,
-    /// This program, which is started again as server.
+    /// The `firstflight` program, which is started as one of the servers.
     pub program: PathBuf,
-    /// Where the record will lie; captures are written below it. `None`: no captures.
+    /// The directory of the record; captures are written below it. Without it there are no captures.
     pub output: Option<PathBuf>,
-    /// Which captures.
+    /// Which captures to write.
     pub captures: Captures,
-    /// The command that makes this run again, for the record.
+    /// The command that repeats this run, for the record.
     pub command: Vec<String>,
 }
 
 impl LabConfig {
-    /// A run of these experiments with everything that belongs to it, at a seed: costs, captures
-    /// of one sample a cell if there is an output, and 10 flights resent 100 times at each server.
+    /// A run of these experiments with costs, a capture of one sample of each cell if `output` is set,
+    /// and a replay attack on each server with 10 flights that are resent 100 times.
     pub fn new(
         experiments: Vec<Experiment>,
         seed: u64,
@@ -67,27 +67,28 @@ impl LabConfig {
         }
     }
 
-    /// The servers of all experiments, in their order.
+    /// The servers of all experiments, without duplicates.
     pub fn servers(&self) -> Vec<ServerKind> {
         let boxes = self.middleboxes.iter().flat_map(|config| &config.servers);
-        once(self.experiments.iter().flat_map(|e| &e.axes.servers).chain(boxes))
+        distinct(self.experiments.iter().flat_map(|e| &e.axes.servers).chain(boxes))
     }
 
-    pub(crate) fn wanted(&self) -> (Vec<Workload>, Vec<Certificate>, Vec<Size>) {
-        let all = || self.experiments.iter().map(|experiment| &experiment.axes);
-        let (get, ecdsa, small) = (Workload::Get, Certificate::EcdsaP256, Size::OneKib);
-        // Middleboxes and the attack are tried by GETs of the smallest page.
-        let attacked = self.flights > 0 && self.servers().iter().any(|_| true);
+    /// The workloads, certificates and response sizes that the servers must provide.
+    pub(crate) fn required(&self) -> (Vec<Workload>, Vec<CertificateKind>, Vec<ResponseSize>) {
+        let all = || self.experiments.iter().map(|experiment| &experiment.axes.connections);
+        let (get, ecdsa, small) = (Workload::Get, CertificateKind::EcdsaP256, ResponseSize::OneKib);
+        // Middleboxes and the attack use GETs of the smallest page.
+        let attacked = self.flights > 0 && !self.servers().is_empty();
         let also = self.middleboxes.is_some() || attacked;
         (
-            once(all().flat_map(|axes| &axes.workloads).chain(also.then_some(&get))),
-            once(all().flat_map(|axes| &axes.certificates).chain(also.then_some(&ecdsa))),
-            once(all().flat_map(|axes| &axes.sizes).chain(also.then_some(&small))),
+            distinct(all().flat_map(|axes| &axes.workloads).chain(also.then_some(&get))),
+            distinct(all().flat_map(|axes| &axes.certificates).chain(also.then_some(&ecdsa))),
+            distinct(all().flat_map(|axes| &axes.sizes).chain(also.then_some(&small))),
         )
     }
 }
 
-fn once<'a, T: Copy + PartialEq + 'a>(values: impl Iterator<Item = &'a T>) -> Vec<T> {
+fn distinct<'a, T: Copy + PartialEq + 'a>(values: impl Iterator<Item = &'a T>) -> Vec<T> {
     let mut found: Vec<T> = Vec::new();
     for value in values {
         if !found.contains(value) {
@@ -95,4 +96,44 @@ fn once<'a, T: Copy + PartialEq + 'a>(values: impl Iterator<Item = &'a T>) -> Ve
         }
     }
     found
+}
+
+/// The progress of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The network is being built and the servers are being started.
+    Starting,
+    /// The link is being compared with its configuration.
+    Calibrating,
+    /// Samples are being taken.
+    Measuring {
+        /// Samples taken.
+        done: usize,
+        /// Samples of the run.
+        total: usize,
+    },
+    /// Browsers are visiting pages.
+    Visiting {
+        /// Visits made.
+        done: usize,
+        /// Visits of the run.
+        total: usize,
+    },
+    /// Browsers are being filmed.
+    Filming,
+    /// Packets are being classified.
+    Judging,
+    /// Processor time is being measured.
+    Costing,
+    /// Connections through middleboxes are being measured.
+    Middleboxes,
+    /// Captured flights are being resent.
+    Replaying {
+        /// Flights resent to this server.
+        done: usize,
+        /// Flights to be resent to this server.
+        total: usize,
+        /// The server.
+        server: ServerKind,
+    },
 }

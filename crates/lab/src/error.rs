@@ -6,7 +6,7 @@ use firstflight_client::ClientError;
 use firstflight_emulator::LinkError;
 use firstflight_tls::TlsError;
 
-/// Why a run could not be made.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -16,97 +16,97 @@ pub enum LabError {
     /// A TLS context could not be made.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A connection that the run needs, outside the samples, failed.
-    #[error("{server} did not answer before the measuring began: {source}")]
+    /// A connection failed that fetches tickets before a sample is taken.
+    #[error("{server} did not respond before the measurement: {source}")]
     WarmUp {
-        /// Which server.
+        /// The server.
         server: String,
-        /// Why not.
+        /// The cause.
         source: ClientError,
     },
-    /// A word that names no server under test.
+    /// A name that is not a server's.
     #[error("unknown server {name:?}; allowed are {known} and all")]
     UnknownServer {
-        /// The word.
+        /// The unknown name.
         name: String,
-        /// The servers that there are.
+        /// The names of the servers.
         known: String,
     },
-    /// A word that names no page for browsers.
+    /// A name that is not a page's.
     #[error("unknown page {name:?}; allowed are {known}")]
     UnknownPage {
-        /// The word.
+        /// The unknown name.
         name: String,
-        /// The pages that there are.
+        /// The names of the pages.
         known: String,
     },
-    /// A browser could not be started or driven, outside the visits.
+    /// A browser could not be started or controlled.
     #[error(transparent)]
     Browser(#[from] BrowserError),
-    /// A command line that cannot be a server's.
+    /// A command line that cannot start a server.
     #[error("the server command {command:?} cannot be used: {reason}")]
     BadCommand {
-        /// The command as it was given.
+        /// The command.
         command: String,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
     /// A server's program is not installed.
-    #[error("{server} is not installed; install it ({mend}) or leave it out with --server")]
+    #[error("{server} is not installed; install it ({install_hint}) or leave it out with --server")]
     NotInstalled {
-        /// Which server.
+        /// The server.
         server: &'static str,
-        /// How to get it.
-        mend: &'static str,
+        /// The command that installs it.
+        install_hint: &'static str,
     },
     /// A server did not start.
     #[error("{server} did not start: {reason}")]
     Start {
-        /// Which server.
+        /// The server.
         server: &'static str,
-        /// What it said.
+        /// The reason, with the last lines of its output.
         reason: String,
     },
     /// A file of the run could not be written or read.
     #[error("cannot {verb} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The operation, such as `read`.
         verb: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The plan has no cell.
+    /// The plan has no cells.
     #[error("{0}")]
     EmptyPlan(String),
-    /// A server's log does not tell how often it executed a request.
+    /// A server's log does not show how often it executed a request.
     #[error(
-        "{server} executed the original request of flight {flight} {count} times by its own log; \
-         it has to be once, or replays cannot be counted"
+        "the log of {server} shows {count} executions of the original request of flight {flight} \
+         instead of one, so replays cannot be counted"
     )]
     Uncountable {
-        /// Which server.
+        /// The server.
         server: String,
-        /// Which flight.
+        /// The flight.
         flight: String,
-        /// How often.
+        /// The number of executions in the log.
         count: usize,
     },
     /// No flight with early data could be captured.
     #[error("no first flight with early data could be captured at {server}: {reason}")]
     NoFlight {
-        /// Which server.
+        /// The server.
         server: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -1,124 +1,83 @@
-//! Experiments: which cells are measured, on which networks, how often, and what for.
+//! Experiments: which cells are measured, on which networks, how often, and why.
 
 use std::time::Duration;
 
 use firstflight_emulator::{CellSpec, LossSpec, Profile, ReorderSpec};
-use firstflight_samples::ConnectionAxes;
+use firstflight_samples::{ConnectionAxes, RequestedConnection, combinations};
 use firstflight_tls::Version;
 
 use crate::{
-    Certificate, Client, Group, Http, Kind, LabError, ServerKind, Size, Transport, Workload,
+    ClientKind, Group, HandshakeKind, HttpVersion, LabError, ResponseSize, ServerKind, Workload,
 };
 
-/// The values of each axis; a cell is one of each.
+/// The values of each axis. A cell has one value of each.
 #[derive(Clone, Debug)]
 pub struct Axes {
-    /// Servers under test, side by side.
+    /// Servers under test.
     pub servers: Vec<ServerKind>,
-    /// Who connects.
-    pub clients: Vec<Client>,
-    /// What is asked of them.
-    pub workloads: Vec<Workload>,
-    /// What TLS runs over. A GET's follows from its HTTP version, and is left out if it is not
-    /// among these.
-    pub transports: Vec<Transport>,
-    /// TLS versions.
-    pub versions: Vec<Version>,
-    /// Handshake kinds.
-    pub kinds: Vec<Kind>,
-    /// Without and with TCP Fast Open.
-    pub tfo: Vec<bool>,
-    /// Without and with an address token. Over TCP, and on a first visit, there is none.
-    pub tokens: Vec<bool>,
-    /// HTTP versions of a GET.
-    pub http: Vec<Http>,
-    /// Key-share groups.
-    pub groups: Vec<Group>,
-    /// Certificates of the servers.
-    pub certificates: Vec<Certificate>,
-    /// Sizes of a GET's answer.
-    pub sizes: Vec<Size>,
+    /// Client implementations.
+    pub clients: Vec<ClientKind>,
+    /// The axes of the connections that the clients make.
+    pub connections: ConnectionAxes,
 }
 
 impl Axes {
-    /// Those of a connection.
-    pub(crate) fn connections(&self) -> ConnectionAxes {
-        let axes = self.clone();
-        ConnectionAxes {
-            workloads: axes.workloads,
-            transports: axes.transports,
-            versions: axes.versions,
-            kinds: axes.kinds,
-            tfo: axes.tfo,
-            tokens: axes.tokens,
-            http: axes.http,
-            groups: axes.groups,
-            certificates: axes.certificates,
-            sizes: axes.sizes,
+    /// A single cell with this project's client and server, and [`ConnectionAxes::baseline`].
+    pub fn baseline() -> Self {
+        Self {
+            servers: vec![ServerKind::Firstflight],
+            clients: vec![ClientKind::Firstflight],
+            connections: ConnectionAxes::baseline(),
         }
     }
 
-    /// One cell of ours: a full handshake of TLS 1.3 and a GET of 1 KiB over HTTP/1.1 at our
-    /// server, with X25519 and an ECDSA certificate, without TCP Fast Open.
-    pub fn one() -> Self {
-        Self {
-            servers: vec![ServerKind::Firstflight],
-            clients: vec![Client::Firstflight],
-            workloads: vec![Workload::Get],
-            transports: Transport::ALL.to_vec(),
-            versions: vec![Version::Tls13],
-            kinds: vec![Kind::Full],
-            tfo: vec![false],
-            tokens: vec![false],
-            http: vec![Http::One],
-            groups: vec![Group::X25519],
-            certificates: vec![Certificate::EcdsaP256],
-            sizes: vec![Size::OneKib],
-        }
+    /// Every combination of the connection axes.
+    pub fn connections(&self) -> Vec<RequestedConnection> {
+        combinations(&self.connections)
     }
 }
 
-/// Cells that are measured for one purpose.
+/// A set of cells that are measured for one purpose.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Its name in cells.
+    /// The name in the record.
     pub name: String,
-    /// In words.
+    /// A description for reports.
     pub title: String,
-    /// On which networks.
+    /// The networks.
     pub profiles: Vec<Profile>,
-    /// Which cells on each of them.
+    /// The cells on each network.
     pub axes: Axes,
-    /// Samples a cell.
+    /// Samples of each cell.
     pub samples: usize,
-    /// Whether some of its cells are measured twice, as A/A control.
+    /// Whether to measure some of the cells twice, as A/A control.
     pub control: bool,
 }
 
-/// The experiments that come with their axes.
+/// The experiments with predefined axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum BuiltIn {
+pub enum BuiltInExperiment {
     /// The ping-pong matrix: every TLS version, kind and TCP Fast Open, and QUIC, at five
     /// round-trip times, at our server.
     PingPong,
     /// A GET of 1 KiB over HTTP/1.1 and HTTP/3 at several servers and round-trip times.
     Get,
-    /// curl's: a page of 10 KiB over HTTP/2 and HTTP/3 at 18 and 260 ms.
+    /// A page of 10 KiB over HTTP/2 and HTTP/3 at 18 and 260 ms, as curl has measured it.
     Curl,
-    /// The production blueprint's: percentiles of 1,000 runs in a local network.
+    /// Percentiles of 1,000 runs in a local network.
     Blueprint,
-    /// Early data that the server is made to refuse.
+    /// Early data that the server refuses because of the ticket's age.
     Refused,
     /// Post-quantum key shares, with and without TCP Fast Open, and over QUIC.
     PostQuantum,
-    /// Lost and overtaken packets, over TCP and over QUIC.
+    /// Lost and reordered packets, over TCP and over QUIC.
     Loss,
-    /// curl's page over HTTP/3 by clients of other makes, at our server.
+    /// A page of 10 KiB over HTTP/3, requested by third-party clients at this project's server.
     ThirdParty,
 }
 
-firstflight_samples::names!(
-    BuiltIn,
+firstflight_samples::axis_values!(
+    BuiltInExperiment,
     "experiment",
     [
         PingPong = "ping-pong",
@@ -132,23 +91,24 @@ firstflight_samples::names!(
     ]
 );
 
-impl BuiltIn {
-    /// What a lab measures if nothing else is requested.
+impl BuiltInExperiment {
+    /// The experiments of a run for which none is named.
     pub const DEFAULT: [Self; 4] = [Self::PingPong, Self::Get, Self::Curl, Self::Blueprint];
 
-    /// The experiment, at these servers ([`BuiltIn::Get`], [`BuiltIn::Refused`] and
-    /// [`BuiltIn::PostQuantum`]; the others are ours alone), with its own number of samples unless
-    /// another is given.
+    /// Returns the experiment with `samples` samples of each cell, or its default number.
+    ///
+    /// `servers` are those of [`Self::Get`], [`Self::Refused`] and [`Self::PostQuantum`]. The other
+    /// experiments measure this project's server only.
     ///
     /// # Errors
-    /// [`LabError::Link`] if a profile is unknown, which does not happen.
+    /// [`LabError::Link`] if a profile is unknown, which does not happen for built-in experiments.
     pub fn experiment(
         self,
         servers: &[ServerKind],
         samples: Option<usize>,
     ) -> Result<Experiment, LabError> {
         let profiles = match self {
-            Self::Loss => lossy(),
+            Self::Loss => lossy_networks(),
             _ => {
                 self.profiles().iter().map(|name| Profile::parse(name)).collect::<Result<_, _>>()?
             }
@@ -160,7 +120,7 @@ impl BuiltIn {
             axes: self.axes(servers),
             samples: samples.unwrap_or(match self {
                 Self::Blueprint => 1_000,
-                // What a lost packet costs shows in one connection of ten or twenty.
+                // A lost packet affects only one connection in ten or twenty.
                 Self::Loss => 400,
                 Self::ThirdParty => 50,
                 _ => 100,
@@ -169,22 +129,22 @@ impl BuiltIn {
         })
     }
 
-    /// In words.
+    /// A description for reports.
     pub fn title(self) -> &'static str {
         match self {
-            Self::PingPong => "PING and PONG straight on TLS, every version and kind, and QUIC",
-            Self::Get => "a GET of 1 KiB over HTTP/1.1 and HTTP/3",
-            Self::Curl => "a page of 10 KiB over HTTP/2 and HTTP/3, as curl's bars have it",
-            Self::Blueprint => "a GET of 1 KiB in a local network, 1,000 runs",
-            Self::Refused => {
-                "early data that the server refuses, for its ticket claims to be older"
+            Self::PingPong => {
+                "PING and PONG directly on TLS, every version and handshake, and QUIC"
             }
+            Self::Get => "a GET of 1 KiB over HTTP/1.1 and HTTP/3",
+            Self::Curl => "a page of 10 KiB over HTTP/2 and HTTP/3, as curl has measured it",
+            Self::Blueprint => "a GET of 1 KiB in a local network, 1,000 runs",
+            Self::Refused => "early data that the server refuses because of the ticket's age",
             Self::PostQuantum => {
                 "post-quantum key shares; with a ticket the ClientHello does not fit into a SYN"
             }
-            Self::Loss => "a page of 10 KiB where packets are lost or overtaken, TCP and QUIC",
+            Self::Loss => "a page of 10 KiB on networks that lose or reorder packets, TCP and QUIC",
             Self::ThirdParty => {
-                "a page of 10 KiB over HTTP/3 by clients of other makes, every time from packets"
+                "a page of 10 KiB over HTTP/3 by third-party clients, all times from packets"
             }
         }
     }
@@ -201,58 +161,66 @@ impl BuiltIn {
     }
 
     fn axes(self, servers: &[ServerKind]) -> Axes {
-        let ours = Axes { kinds: EARLY.to_vec(), ..Axes::one() };
-        let at = Axes { servers: servers.to_vec(), ..ours.clone() };
-        let page = Axes { sizes: vec![Size::TenKib], ..ours.clone() };
-        let (both, three) = (vec![false, true], Http::Three);
+        let mut axes = Axes { connections: self.connections(), ..Axes::baseline() };
         match self {
-            Self::PingPong => Axes {
+            Self::Get | Self::Refused | Self::PostQuantum => axes.servers = servers.to_vec(),
+            Self::ThirdParty => axes.clients = vec![ClientKind::Ngtcp2, ClientKind::Aioquic],
+            Self::PingPong | Self::Curl | Self::Blueprint | Self::Loss => {}
+        }
+        axes
+    }
+
+    fn connections(self) -> ConnectionAxes {
+        let get = ConnectionAxes { kinds: DEFAULT_KINDS.to_vec(), ..ConnectionAxes::baseline() };
+        let page = ConnectionAxes { sizes: vec![ResponseSize::TenKib], ..get.clone() };
+        let (both, http_1_and_3) = (vec![false, true], vec![HttpVersion::One, HttpVersion::Three]);
+        let http_2_and_3 = vec![HttpVersion::Two, HttpVersion::Three];
+        match self {
+            Self::PingPong => ConnectionAxes {
                 workloads: vec![Workload::PingPong],
                 versions: Version::ALL.to_vec(),
                 tfo: both,
-                ..ours
+                ..get
             },
-            Self::Get => Axes {
+            Self::Get => ConnectionAxes {
                 versions: vec![Version::Tls12, Version::Tls13],
                 tfo: both,
-                http: vec![Http::One, three],
-                ..at
+                http: http_1_and_3,
+                ..get
             },
-            Self::Curl => Axes { http: vec![Http::Two, three], tokens: both, ..page },
-            Self::Blueprint => Axes { http: vec![Http::One, three], ..ours },
-            Self::Refused => Axes {
-                kinds: vec![Kind::Full, Kind::ZeroRtt, Kind::Refused],
+            Self::Curl => ConnectionAxes { http: http_2_and_3, tokens: both, ..page },
+            Self::Blueprint => ConnectionAxes { http: http_1_and_3, ..get },
+            Self::Refused => ConnectionAxes {
+                kinds: vec![HandshakeKind::Full, HandshakeKind::ZeroRtt, HandshakeKind::Refused],
                 tfo: both,
-                http: vec![Http::One, three],
-                ..at
+                http: http_1_and_3,
+                ..get
             },
-            Self::PostQuantum => Axes {
+            Self::PostQuantum => ConnectionAxes {
                 groups: vec![Group::X25519, Group::X25519MlKem768],
                 tfo: both,
-                http: vec![Http::One, three],
-                ..at
+                http: http_1_and_3,
+                ..get
             },
-            Self::Loss => Axes {
-                kinds: vec![Kind::Full, Kind::ZeroRtt],
-                http: vec![Http::Two, three],
+            Self::Loss => ConnectionAxes {
+                kinds: vec![HandshakeKind::Full, HandshakeKind::ZeroRtt],
+                http: http_2_and_3,
                 tokens: vec![true],
                 ..page
             },
-            Self::ThirdParty => Axes {
-                clients: vec![Client::Ngtcp2, Client::Aioquic],
-                http: vec![three],
-                tokens: both,
-                ..page
-            },
+            Self::ThirdParty => {
+                ConnectionAxes { http: vec![HttpVersion::Three], tokens: both, ..page }
+            }
         }
     }
 }
 
-/// The kinds of an experiment that has no reason for others.
-const EARLY: [Kind; 3] = [Kind::Full, Kind::Resumed, Kind::ZeroRtt];
+/// The handshakes of most experiments.
+const DEFAULT_KINDS: [HandshakeKind; 3] =
+    [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
 
-/// A path without fault and the same with faults of one kind each.
-fn lossy() -> Vec<Profile> {
+/// A network without loss, and the same network with different rates of loss and reordering.
+fn lossy_networks() -> Vec<Profile> {
     let with = |name: &str, fault: Option<CellSpec>| {
         let mut profile = Profile::plain(LOSSY_RTT);
         let each_way = |cells: &mut Vec<CellSpec>| cells.extend(fault.clone());
@@ -267,8 +235,8 @@ fn lossy() -> Vec<Profile> {
         with(", 2 % lost", loss(0.02)),
         with(", 5 % lost", loss(0.05)),
         with(
-            ", 5 % overtaken",
-            // Two milliseconds are several packets of a flight, and less than any timer.
+            ", 5 % reordered",
+            // In two milliseconds several packets of a flight pass, and no timer expires.
             Some(CellSpec::Reorder(ReorderSpec {
                 probability: 0.05,
                 by: Duration::from_millis(2),
@@ -281,17 +249,19 @@ const LOSSY_RTT: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
-    use firstflight_samples::{RequestedConnection, combinations};
-
     use super::*;
 
     #[test]
     fn every_built_in_experiment_has_cells_over_quic() {
-        for built_in in BuiltIn::ALL {
+        for built_in in BuiltInExperiment::ALL {
             let experiment = built_in.experiment(&[ServerKind::Firstflight], Some(1)).unwrap();
-            let found = combinations(&experiment.axes.connections());
+            let found = experiment.axes.connections();
             assert!(found.iter().any(RequestedConnection::over_quic), "{built_in}");
-            assert!(found.iter().all(|asked| asked.over_quic() || asked.http != Http::Three));
+            assert!(
+                found
+                    .iter()
+                    .all(|requested| requested.over_quic() || requested.http != HttpVersion::Three)
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
-//! All that happens in the client's namespace, on one thread: calibration, samples, costs,
-//! middleboxes, and the capturing of flights.
+//! The measurement, on one thread in the client's namespace: calibration, samples, costs, middleboxes,
+//! and the replay attack.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,82 +10,81 @@ use std::time::Duration;
 use firstflight_emulator::{Network, monotonic_ns};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Calibration, Cost, LinkFacts, MiddleboxOutcome};
-use firstflight_samples::{Bytes, ClientRecord, Flows, Slot};
+use firstflight_samples::{ByteCounts, ClientRecord, Flows, Slot};
 use firstflight_tls::KeyLogLines;
 use tokio::runtime::Runtime;
 
-use crate::calibration::{Echo, calibrate};
 use crate::captures::CaptureCollector;
-use crate::config::LabConfig;
-use crate::figures::Weighed;
-use crate::middlebox::Trials;
-use crate::paths::{Family, PlannedPath};
+use crate::config::{LabConfig, Progress};
+use crate::link::{self, EchoServer, calibrate};
+use crate::middlebox::MiddleboxRun;
+use crate::paths::{PathClass, PlannedPath};
 use crate::plan::Plan;
-use crate::progress::Progress;
-use crate::sampler::{Job, Pace, SAMPLE_TIMEOUT, Sampler};
-use crate::servers::{Ability, Running, Site};
-use crate::third_party::ThirdParty;
-use crate::{Client, LabError, ServerKind, Transport, costs, judge, machine, replay};
+use crate::results::{self, MeasuredSample};
+use crate::sampler::{Issuer, Pace, SAMPLE_TIMEOUT, SampleJob, Sampler};
+use crate::servers::{Capability, RunningServer, Site};
+use crate::third_party::ThirdPartyClients;
+use crate::{ClientKind, LabError, ServerKind, Transport, costs, replay};
 
 /// A run in progress.
-pub(crate) struct Bench<'a> {
+pub(crate) struct Run<'a> {
     pub config: &'a LabConfig,
     pub plan: &'a Plan,
     pub network: &'a Network,
-    pub servers: &'a [Running],
+    pub servers: &'a [RunningServer],
     pub site: &'a Site,
     pub keep_awake: bool,
 }
 
-/// What a run has found, before it becomes a record.
-pub(crate) struct Measured<'a> {
-    pub samples: Vec<Weighed>,
+/// The measurements of a run.
+pub(crate) struct Measurements<'a> {
+    pub samples: Vec<MeasuredSample>,
     pub link: LinkFacts,
     pub costs: Vec<Cost>,
     pub middleboxes: Vec<MiddleboxOutcome>,
-    pub captured: Vec<replay::CapturedFlight>,
-    pub album: CaptureCollector<'a>,
+    pub flights: Vec<replay::CapturedFlight>,
+    pub captures: CaptureCollector<'a>,
 }
 
-/// How often a connection starts in all while long paths are measured. At a millisecond of work a
-/// connection for all parts together this keeps two processors at an eighth: rarely does one
-/// connection wait for another.
-const EVERY: Duration = Duration::from_micros(4500);
+/// How often a connection starts while long paths are measured, over all of these paths. A connection
+/// takes about a millisecond of processor time, so two processors are busy for an eighth of the time
+/// and connections rarely wait for each other.
+const START_INTERVAL: Duration = Duration::from_micros(4500);
 
-/// What the tap is asked to hold at most before packets are judged, in bytes of responses.
-const JUDGED_AT_ONCE: usize = 128 << 20;
-/// What a connection leaves in the tap beside its response, in bytes.
-const HANDSHAKE: usize = 12 << 10;
+/// The bytes that a batch of samples may leave in the tap.
+const MAX_BATCH_BYTES: usize = 128 << 20;
+/// The bytes of a connection in the tap, without its response.
+const HANDSHAKE_BYTES: usize = 12 << 10;
 
-/// The samples of some paths that are taken together, as queues side by side.
-struct Stretch(Vec<(Pace, Vec<Job>)>);
+/// Samples of one or more paths that are taken together, as concurrent queues.
+struct SampleBatch(Vec<(Pace, Vec<SampleJob>)>);
 
-impl<'a> Bench<'a> {
+impl<'a> Run<'a> {
     pub(crate) fn measure(
         &self,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<Measured<'a>, LabError> {
+    ) -> Result<Measurements<'a>, LabError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|source| LabError::System { what: "start the client", source })?;
         let key_log = Arc::new(KeyLogLines::default());
         let shortest = self.shortest()?;
-        let others = ThirdParty {
+        let third_party = ThirdPartyClients {
             namespace: self.network.client(),
             trust: self.site.trust.clone(),
             directory: self.site.directory.join("clients"),
             key_log: &key_log,
             connections: Default::default(),
         };
-        let sampler = Sampler::new(&self.site.trust, &key_log, shortest, others);
+        let sampler = Sampler::new(&self.site.trust, &key_log, shortest, third_party);
         runtime.block_on(self.warm_up(&sampler))?;
         progress(Progress::Calibrating);
-        let echo = Echo::start(self.network)?;
+        let echo = EchoServer::start(self.network)?;
         let mut calibrations = self.calibrate(true)?;
-        let (samples, album) = self.samples(&runtime, &sampler, &key_log, progress)?;
-        // Read before the second calibration and all else that is no sample.
-        let mut link = machine::link_facts(self.network, self.keep_awake);
+        let (samples, captures) = self.samples(&runtime, &sampler, &key_log, progress)?;
+        // Read before the second calibration, so that it covers the samples only.
+        let mut link = link::link_facts(self.network, self.keep_awake);
         progress(Progress::Calibrating);
         calibrations.append(&mut self.calibrate(false)?);
         drop(echo);
@@ -92,20 +92,20 @@ impl<'a> Bench<'a> {
         if self.config.costs {
             progress(Progress::Costing);
         }
-        let count = costs::count(self.plan, self.servers, &sampler, shortest);
+        let measuring = costs::measure_costs(self.plan, self.servers, &sampler, shortest);
         let costs = match self.config.costs {
-            true => runtime.block_on(count)?,
+            true => runtime.block_on(measuring)?,
             false => Vec::new(),
         };
         let middleboxes = self.middleboxes(&runtime, &sampler, &key_log, progress)?;
-        let mut captured = Vec::new();
+        let mut flights = Vec::new();
         let attacked = self.servers.iter().filter(|_| self.config.flights > 0);
-        for whom in attacked.flat_map(|server| Transport::ALL.map(|over| (server, over))) {
+        for listener in attacked.flat_map(|server| Transport::ALL.map(|over| (server, over))) {
             let attack =
-                replay::attack(whom, &sampler, self.network, &key_log, self.config, progress);
-            captured.extend(runtime.block_on(attack)?);
+                replay::attack(listener, &sampler, self.network, &key_log, self.config, progress);
+            flights.extend(runtime.block_on(attack)?);
         }
-        Ok(Measured { samples, link, costs, middleboxes, captured, album })
+        Ok(Measurements { samples, link, costs, middleboxes, flights, captures })
     }
 
     fn samples(
@@ -114,7 +114,7 @@ impl<'a> Bench<'a> {
         sampler: &Sampler<'_>,
         key_log: &KeyLogLines,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<(Vec<Weighed>, CaptureCollector<'a>), LabError> {
+    ) -> Result<(Vec<MeasuredSample>, CaptureCollector<'a>), LabError> {
         self.network.tap().reset_lateness();
         let origin = monotonic_ns();
         let (done, total) = (AtomicUsize::new(0), self.plan.samples());
@@ -123,97 +123,106 @@ impl<'a> Bench<'a> {
             progress(Progress::Measuring { done, total });
         };
         let output = self.config.output.as_deref();
-        let mut album = CaptureCollector::new(self.config.captures, output, self.plan);
+        let mut captures = CaptureCollector::new(self.config.captures, output, self.plan);
         let mut samples = Vec::new();
-        for Stretch(queues) in self.stretches()? {
+        for SampleBatch(queues) in self.batches()? {
             self.network.tap().take();
             key_log.take();
-            let queues = queues.into_iter().map(|(pace, jobs)| sampler.take(jobs, pace, &step));
-            let taken = runtime.block_on(futures_util::future::join_all(queues));
-            let taken: Vec<ClientRecord> = taken.into_iter().flatten().collect();
+            let queues =
+                queues.into_iter().map(|(pace, jobs)| sampler.take_samples(jobs, pace, &step));
+            let records = runtime.block_on(futures_util::future::join_all(queues));
+            let records: Vec<ClientRecord> = records.into_iter().flatten().collect();
             progress(Progress::Judging);
-            self.judge(&taken, &key_log.take(), origin, &mut album, &mut samples)?;
+            self.evaluate(&records, &key_log.take(), origin, &mut captures, &mut samples)?;
         }
         samples.sort_by(|a, b| a.sample.at_ms.total_cmp(&b.sample.at_ms));
-        Ok((samples, album))
+        Ok((samples, captures))
     }
 
-    fn judge(
+    /// Turns the packets of a batch into samples.
+    fn evaluate(
         &self,
-        taken: &[ClientRecord],
+        records: &[ClientRecord],
         key_log: &str,
         origin: u64,
-        album: &mut CaptureCollector<'_>,
-        samples: &mut Vec<Weighed>,
+        captures: &mut CaptureCollector<'_>,
+        samples: &mut Vec<MeasuredSample>,
     ) -> Result<(), LabError> {
         let batch = self.network.tap().take();
-        let flows = Flows::new(&batch, key_log, &album.traced(taken));
-        let mut keys = KeyLog::new(taken.len() * 2);
+        let flows = Flows::new(&batch, key_log, &captures.traced(records));
+        let mut keys = KeyLog::new(records.len() * 2);
         keys.add(key_log);
-        for taken in taken {
-            let sample = judge::sample(&flows, taken, self.plan, origin);
-            album.add(&batch, &flows, &keys, taken, &sample)?;
-            let bytes = flows.flow(taken).map_or(Bytes::default(), |flow| flow.bytes);
-            samples.push(Weighed { sample, bytes });
+        for record in records {
+            let sample = results::sample(&flows, record, self.plan, origin);
+            captures.add(&batch, &flows, &keys, record, &sample)?;
+            let bytes = flows.flow(record).map_or(ByteCounts::default(), |flow| flow.bytes);
+            samples.push(MeasuredSample { sample, bytes });
         }
         Ok(())
     }
 
-    /// Which paths are measured together, and how their samples follow each other. Long stretches
-    /// are cut, so that the tap can hold them.
-    fn stretches(&self) -> Result<Vec<Stretch>, LabError> {
-        let (short, together): (Vec<usize>, Vec<usize>) = (0..self.plan.paths.len())
-            .partition(|path| self.plan.paths[*path].family == Family::Short);
-        let mut stretches = Vec::new();
+    /// Decides which paths are measured together, and how their samples follow each other.
+    ///
+    /// On long paths (10 ms and more) most of the time is waiting, so their samples overlap: one
+    /// starts every [`START_INTERVAL`], whether or not earlier ones have ended. A fixed number of
+    /// concurrent connections would make their processing coincide, and measure the queue for the
+    /// processor. On short paths samples are taken one by one.
+    fn batches(&self) -> Result<Vec<SampleBatch>, LabError> {
+        let (short, concurrent): (Vec<usize>, Vec<usize>) = (0..self.plan.paths.len())
+            .partition(|path| self.plan.paths[*path].class == PathClass::Short);
+        let mut batches = Vec::new();
         let mut queues = Vec::new();
-        let long = together.iter().filter(|p| self.plan.paths[**p].family == Family::Long).count();
-        for path in together {
+        let long =
+            concurrent.iter().filter(|p| self.plan.paths[**p].class == PathClass::Long).count();
+        for path in concurrent {
             let (alone, paced) = self.jobs(path)?;
-            match self.plan.paths[path].family {
-                Family::Long => {
-                    queues.push((Pace::Every(EVERY * long as u32), paced));
+            match self.plan.paths[path].class {
+                PathClass::Long => {
+                    queues.push((Pace::Every(START_INTERVAL * long as u32), paced));
                     queues.extend(alone.into_iter().map(|jobs| (Pace::OneByOne, jobs)));
                 }
-                Family::Rated | Family::Short => {
+                PathClass::RateLimited | PathClass::Short => {
                     let all = alone.into_iter().flatten().chain(paced);
                     queues.push((Pace::OneByOne, in_order(all.collect(), &self.plan.order(path))));
                 }
             }
         }
-        stretches.append(&mut cut(queues));
+        batches.append(&mut split(queues));
         for path in short {
             let (alone, paced) = self.jobs(path)?;
             let all = alone.into_iter().flatten().chain(paced).collect();
             let jobs = in_order(all, &self.plan.order(path));
-            stretches.append(&mut cut(vec![(Pace::OneByOne, jobs)]));
+            batches.append(&mut split(vec![(Pace::OneByOne, jobs)]));
         }
-        Ok(stretches)
+        Ok(batches)
     }
 
-    /// The samples of a path in their order: those at servers that serve one connection at a time
-    /// and those of other makes' clients, a queue for each, and all others.
-    fn jobs(&self, path: usize) -> Result<(Vec<Vec<Job>>, Vec<Job>), LabError> {
+    /// The samples of a path in their order: a queue for each server that serves one connection at a
+    /// time and for each third-party client, and a queue of all other samples.
+    fn jobs(&self, path: usize) -> Result<(Vec<Vec<SampleJob>>, Vec<SampleJob>), LabError> {
         let address = self.address(path)?;
-        let mut alone: Vec<((Client, ServerKind), Vec<Job>)> = Vec::new();
+        let mut alone: Vec<((ClientKind, ServerKind), Vec<SampleJob>)> = Vec::new();
         let mut others = Vec::new();
         for slot in self.plan.order(path) {
             let cell = &self.plan.cells[slot.cell];
-            let job = Job {
+            let job = SampleJob {
                 slot,
                 client: cell.client,
                 server: cell.server,
-                asked: cell.asked,
+                requested: cell.requested,
                 address,
-                limit: self.plan.paths[path].limit(cell.asked.size.bytes(), SAMPLE_TIMEOUT),
+                limit: self.plan.paths[path]
+                    .sample_timeout(cell.requested.size.bytes(), SAMPLE_TIMEOUT),
             };
             let running = self.servers.iter().find(|running| running.kind == cell.server);
-            let serves_one = running.is_some_and(|one| !one.abilities.can(Ability::SideBySide));
-            // Another make's client has one place for what it keeps.
-            if serves_one || cell.client != Client::Firstflight {
-                let whose = (cell.client, cell.server);
-                match alone.iter_mut().find(|(other, _)| *other == whose) {
+            let sequential = running
+                .is_some_and(|one| !one.capabilities.supports(Capability::ConcurrentConnections));
+            // A third-party client keeps its tickets in one directory, so it runs once at a time.
+            if sequential || cell.client != ClientKind::Firstflight {
+                let pair = (cell.client, cell.server);
+                match alone.iter_mut().find(|(other, _)| *other == pair) {
                     Some((_, queue)) => queue.push(job),
-                    None => alone.push((whose, vec![job])),
+                    None => alone.push((pair, vec![job])),
                 }
             } else {
                 others.push(job);
@@ -225,22 +234,23 @@ impl<'a> Bench<'a> {
     /// Fetches the first tickets and, on every path, the TCP Fast Open cookie.
     async fn warm_up(&self, sampler: &Sampler<'_>) -> Result<(), LabError> {
         let shortest = self.shortest()?;
-        let mut listeners = Vec::new();
+        let mut issuers = Vec::new();
         for cell in &self.plan.cells {
-            let issuer = crate::tickets::Issuer::of(cell.server, &cell.asked);
-            if !listeners.contains(&issuer) {
-                listeners.push(issuer);
-                sampler.warm_up(cell.server, &cell.asked, shortest).await?;
+            let issuer = Issuer::of(cell.server, &cell.requested);
+            if !issuers.contains(&issuer) {
+                issuers.push(issuer);
+                sampler.warm_up(cell.server, &cell.requested, shortest).await?;
             }
         }
         for path in 0..self.plan.paths.len() {
             // One cookie serves all listeners of an address (RFC 7413 section 3).
             let gives_cookies = |cell: &&crate::PlannedCell| {
                 let mut running = self.servers.iter().filter(|running| running.kind == cell.server);
-                cell.path == path && running.any(|running| running.abilities.can(Ability::FastOpen))
+                cell.path == path
+                    && running.any(|running| running.capabilities.supports(Capability::FastOpen))
             };
             if let Some(cell) = self.plan.cells.iter().find(gives_cookies) {
-                sampler.warm_up(cell.server, &cell.asked, self.address(path)?).await?;
+                sampler.warm_up(cell.server, &cell.requested, self.address(path)?).await?;
             }
         }
         Ok(())
@@ -263,7 +273,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Vec<MiddleboxOutcome>, LabError> {
         let Some(config) = &self.config.middleboxes else { return Ok(Vec::new()) };
         progress(Progress::Middleboxes);
-        let trials = Trials {
+        let run = MiddleboxRun {
             config,
             first_path: self.plan.paths.len(),
             network: self.network,
@@ -271,39 +281,39 @@ impl<'a> Bench<'a> {
             sampler,
             key_log,
         };
-        runtime.block_on(trials.run())
+        runtime.block_on(run.run())
     }
 
     fn address(&self, path: usize) -> Result<IpAddr, LabError> {
         Ok(self.network.path(path)?.server.into())
     }
 
-    /// The server's address on the shortest path, or on the middleboxes' plain one if there is no
-    /// other.
+    /// The server's address on the shortest path, or on the one without a middlebox if no other path
+    /// is measured.
     fn shortest(&self) -> Result<IpAddr, LabError> {
         self.address(self.plan.paths.len().saturating_sub(1))
     }
 }
 
-/// Jobs of several queues again in the plan's order.
-fn in_order(mut jobs: Vec<Job>, order: &[Slot]) -> Vec<Job> {
-    let place: std::collections::HashMap<(usize, usize), usize> =
-        order.iter().enumerate().map(|(place, slot)| ((slot.cell, slot.block), place)).collect();
-    jobs.sort_by_key(|job| place[&(job.slot.cell, job.slot.block)]);
+/// Merges jobs of several queues into the order of the plan.
+fn in_order(mut jobs: Vec<SampleJob>, order: &[Slot]) -> Vec<SampleJob> {
+    let position: HashMap<(usize, usize), usize> =
+        order.iter().enumerate().map(|(index, slot)| ((slot.cell, slot.block), index)).collect();
+    jobs.sort_by_key(|job| position[&(job.slot.cell, job.slot.block)]);
     jobs
 }
 
-/// Cuts queues that run side by side into stretches of about as many bytes as the tap can hold.
-fn cut(queues: Vec<(Pace, Vec<Job>)>) -> Vec<Stretch> {
-    let weight = |job: &Job| job.asked.size.bytes() + HANDSHAKE;
-    let bytes: usize = queues.iter().flat_map(|(_, jobs)| jobs).map(weight).sum();
-    let parts = bytes.div_ceil(JUDGED_AT_ONCE).max(1);
+/// Splits concurrent queues into batches that the tap can hold.
+fn split(queues: Vec<(Pace, Vec<SampleJob>)>) -> Vec<SampleBatch> {
+    let bytes = |job: &SampleJob| job.requested.size.bytes() + HANDSHAKE_BYTES;
+    let total: usize = queues.iter().flat_map(|(_, jobs)| jobs).map(bytes).sum();
+    let parts = total.div_ceil(MAX_BATCH_BYTES).max(1);
     let part = |index: usize| {
-        let of = |(pace, jobs): &(Pace, Vec<Job>)| {
+        let of = |(pace, jobs): &(Pace, Vec<SampleJob>)| {
             let (from, to) = (jobs.len() * index / parts, jobs.len() * (index + 1) / parts);
             (*pace, jobs[from..to].to_vec())
         };
-        Stretch(queues.iter().map(of).filter(|(_, jobs)| !jobs.is_empty()).collect())
+        SampleBatch(queues.iter().map(of).filter(|(_, jobs)| !jobs.is_empty()).collect())
     };
-    (0..parts).map(part).filter(|Stretch(queues)| !queues.is_empty()).collect()
+    (0..parts).map(part).filter(|SampleBatch(queues)| !queues.is_empty()).collect()
 }

@@ -1,5 +1,5 @@
-//! What middleboxes do to connections: each in a path of its own, beside one without. What comes
-//! of it is a result by itself and enters no cell.
+//! Connections through middleboxes, each on its own path, and on one path without any. The outcomes
+//! are a separate part of the record and enter no cell.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -7,40 +7,40 @@ use std::time::Duration;
 
 use firstflight_emulator::{Batch, CellSpec, Middlebox, Network, Profile};
 use firstflight_report::{MiddleboxOutcome, figures};
-use firstflight_samples::{ClientRecord, Flows, RequestedConnection, Slot, client_port, described};
-use firstflight_tls::{KeyLogLines, Version};
-
-use crate::sampler::{Job, Pace, Sampler};
-use crate::servers::Running;
-use crate::{
-    Certificate, Client, Group, Http, Kind, LabError, ServerKind, Size, Transport, Workload,
+use firstflight_samples::{
+    ClientRecord, Flows, RequestedConnection, Slot, client_port, sample_from_flow,
 };
+use firstflight_tls::KeyLogLines;
 
-/// Which middleboxes are tried, and how.
+use crate::sampler::{Pace, SampleJob, Sampler};
+use crate::servers::RunningServer;
+use crate::{ClientKind, Group, HandshakeKind, LabError, ServerKind, Transport};
+
+/// How connections through middleboxes are measured.
 #[derive(Clone, Debug)]
 pub struct MiddleboxConfig {
-    /// The servers behind them.
+    /// The servers behind the middleboxes.
     pub servers: Vec<ServerKind>,
-    /// The network that they stand in.
+    /// The network that contains the middlebox.
     pub profile: Profile,
-    /// Connections of each kind through each of them.
-    pub tries: usize,
+    /// Connections of each kind through each middlebox.
+    pub attempts: usize,
     /// How long the client waits for a response.
-    pub patience: Duration,
+    pub response_timeout: Duration,
 }
 
 impl MiddleboxConfig {
-    /// All middleboxes, in a path of 20 ms, ten connections of each kind, 8 s each at most.
+    /// Ten connections of each kind through each middlebox, on a path of 20 ms, with a timeout of 8 s.
     pub fn new(servers: Vec<ServerKind>) -> Self {
         Self {
             servers,
             profile: Profile::plain(Duration::from_millis(20)),
-            tries: 10,
-            patience: Duration::from_secs(8),
+            attempts: 10,
+            response_timeout: Duration::from_secs(8),
         }
     }
 
-    /// The paths: that without a middlebox, then one for each.
+    /// The networks: one without a middlebox, then one for each middlebox.
     pub(crate) fn profiles(&self) -> Vec<Profile> {
         let with = |middlebox: &Middlebox| {
             let mut profile = self.profile.clone();
@@ -56,82 +56,71 @@ impl MiddleboxConfig {
     }
 }
 
-/// A kind of connection that middleboxes are known to harm.
-const TRIED: [(Kind, bool, Group); 6] = [
-    (Kind::ZeroRtt, true, Group::X25519),
-    (Kind::ZeroRtt, false, Group::X25519),
-    (Kind::Resumed, true, Group::X25519),
-    (Kind::Full, false, Group::X25519MlKem768),
-    // With a ticket the ClientHello takes more than one packet.
-    (Kind::Resumed, false, Group::X25519MlKem768),
-    (Kind::Full, false, Group::X25519),
+/// The connections that middleboxes are known to harm.
+const CONNECTIONS: [(HandshakeKind, bool, Group); 6] = [
+    (HandshakeKind::ZeroRtt, true, Group::X25519),
+    (HandshakeKind::ZeroRtt, false, Group::X25519),
+    (HandshakeKind::Resumed, true, Group::X25519),
+    (HandshakeKind::Full, false, Group::X25519MlKem768),
+    // With a ticket the ClientHello needs more than one packet.
+    (HandshakeKind::Resumed, false, Group::X25519MlKem768),
+    (HandshakeKind::Full, false, Group::X25519),
 ];
 
-fn asked((kind, tfo, group): (Kind, bool, Group)) -> RequestedConnection {
-    RequestedConnection {
-        workload: Workload::Get,
-        transport: Transport::Tcp,
-        version: Version::Tls13,
-        kind,
-        tfo,
-        token: false,
-        http: Http::One,
-        size: Size::OneKib,
-        group,
-        certificate: Certificate::EcdsaP256,
-    }
+fn requested_connection((kind, tfo, group): (HandshakeKind, bool, Group)) -> RequestedConnection {
+    RequestedConnection { kind, tfo, group, ..RequestedConnection::smallest_get(Transport::Tcp) }
 }
 
-/// A trial in progress: its place among the outcomes is its cell.
-pub(crate) struct Trials<'a> {
+/// The measurement of connections through middleboxes. The cell of a sample is the index of its row.
+pub(crate) struct MiddleboxRun<'a> {
     pub config: &'a MiddleboxConfig,
-    /// The place of the first of [`MiddleboxConfig::profiles`] among the network's paths.
+    /// The index of the first of [`MiddleboxConfig::profiles`] among the network's paths.
     pub first_path: usize,
     pub network: &'a Network,
-    pub servers: &'a [Running],
+    pub servers: &'a [RunningServer],
     pub sampler: &'a Sampler<'a>,
     pub key_log: &'a KeyLogLines,
 }
 
 /// How often a connection starts.
-const EVERY: Duration = Duration::from_micros(4500);
+const START_INTERVAL: Duration = Duration::from_micros(4500);
 
-impl Trials<'_> {
-    /// Makes all connections and says what became of each kind at each middlebox.
+impl MiddleboxRun<'_> {
+    /// Makes all connections and returns the outcome of each kind at each middlebox.
     pub(crate) async fn run(&self) -> Result<Vec<MiddleboxOutcome>, LabError> {
         let rows = self.rows();
         self.fetch_cookies().await?;
         self.network.tap().take();
         self.key_log.take();
-        let mut jobs: Vec<Job> = Vec::new();
-        for block in 0..self.config.tries {
+        let mut jobs: Vec<SampleJob> = Vec::new();
+        for block in 0..self.config.attempts {
             for (cell, row) in rows.iter().enumerate() {
-                jobs.push(Job {
+                jobs.push(SampleJob {
                     slot: Slot { cell, block },
-                    client: Client::Firstflight,
+                    client: ClientKind::Firstflight,
                     server: row.server,
-                    asked: row.asked,
+                    requested: row.requested,
                     address: self.address(row.path)?,
-                    limit: self.config.patience,
+                    limit: self.config.response_timeout,
                 });
             }
         }
-        // Many hang for seconds, so none waits for another.
-        let taken = self.sampler.take(jobs, Pace::Every(EVERY), &|| {}).await;
+        // Many connections hang for seconds, so they overlap.
+        let records = self.sampler.take_samples(jobs, Pace::Every(START_INTERVAL), &|| {}).await;
         let batch = self.network.tap().take();
         let flows = Flows::new(&batch, &self.key_log.take(), &HashSet::new());
-        Ok(outcomes(self.config, &rows, &taken, &flows, &batch))
+        Ok(outcomes(self.config, &rows, &records, &flows, &batch))
     }
 
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         let names: Vec<String> = self.config.profiles().into_iter().map(|p| p.name).collect();
         for running in self.servers.iter().filter(|s| self.config.servers.contains(&s.kind)) {
-            for (place, name) in names.iter().enumerate() {
-                for asked in TRIED.map(asked) {
-                    if running.abilities.cannot(&asked).is_none() {
+            for (index, name) in names.iter().enumerate() {
+                for requested in CONNECTIONS.map(requested_connection) {
+                    if running.capabilities.unsupported_reason(&requested).is_none() {
                         let (server, name) = (running.kind, name.clone());
-                        rows.push(Row { server, path: self.first_path + place, name, asked });
+                        rows.push(Row { server, path: self.first_path + index, name, requested });
                     }
                 }
             }
@@ -139,12 +128,15 @@ impl Trials<'_> {
         rows
     }
 
-    /// One connection on each path, which brings the cookie where the middlebox lets it through.
+    /// Makes one connection on each path, which fetches the TCP Fast Open cookie unless the middlebox
+    /// prevents it.
     async fn fetch_cookies(&self) -> Result<(), LabError> {
         for running in self.servers.iter().filter(|s| self.config.servers.contains(&s.kind)) {
-            for place in 0..self.config.profiles().len() {
-                let address = self.address(self.first_path + place)?;
-                self.sampler.warm_up(running.kind, &asked(TRIED[0]), address).await?;
+            for index in 0..self.config.profiles().len() {
+                let address = self.address(self.first_path + index)?;
+                self.sampler
+                    .warm_up(running.kind, &requested_connection(CONNECTIONS[0]), address)
+                    .await?;
             }
         }
         Ok(())
@@ -160,29 +152,29 @@ struct Row {
     server: ServerKind,
     path: usize,
     name: String,
-    asked: RequestedConnection,
+    requested: RequestedConnection,
 }
 
 fn outcomes(
     config: &MiddleboxConfig,
     rows: &[Row],
-    taken: &[ClientRecord],
+    records: &[ClientRecord],
     flows: &Flows,
     batch: &Batch,
 ) -> Vec<MiddleboxOutcome> {
     let mut outcomes: Vec<MiddleboxOutcome> = Vec::new();
     for (cell, row) in rows.iter().enumerate() {
-        let mine: Vec<&ClientRecord> =
-            taken.iter().filter(|taken| taken.slot.cell == cell).collect();
+        let of_row: Vec<&ClientRecord> =
+            records.iter().filter(|record| record.slot.cell == cell).collect();
         let mut labels: BTreeMap<String, usize> = BTreeMap::new();
         let (mut times, mut failures, mut hit) = (Vec::new(), Vec::new(), 0);
-        for taken in &mine {
-            let flow = flows.flow(taken);
-            let sample = described(taken, flow, 0);
+        for record in &of_row {
+            let flow = flows.flow(record);
+            let sample = sample_from_flow(record, flow, 0);
             let late = sample.lateness_us > 1e3;
-            let label = match (&taken.outcome, sample.label, flow) {
+            let label = match (&record.outcome, sample.label, flow) {
                 (Ok(_), Some(label), _) => label,
-                (Err(_), _, _) => "no answer".to_owned(),
+                (Err(_), _, _) => "no response".to_owned(),
                 (Ok(_), None, Some(flow)) => {
                     flow.facts.label().map_or_else(|why| why.to_string(), |label| label.to_string())
                 }
@@ -190,35 +182,40 @@ fn outcomes(
             };
             *labels.entry(label).or_default() += 1;
             times.extend(sample.time_ms.filter(|_| !late));
-            failures.extend(taken.outcome.as_ref().err().cloned());
-            hit += hits(taken, batch, row.path);
+            failures.extend(record.outcome.as_ref().err().cloned());
+            hit += hits(record, batch, row.path);
         }
         let plain = outcomes.iter().find(|plain| {
             (&*plain.server, &*plain.kind, plain.tfo, &*plain.group)
-                == (row.server.name(), row.asked.kind.name(), row.asked.tfo, row.asked.group.name())
+                == (
+                    row.server.name(),
+                    row.requested.kind.name(),
+                    row.requested.tfo,
+                    row.requested.group.name(),
+                )
         });
         outcomes.push(MiddleboxOutcome {
             middlebox: row.name.clone(),
             server: row.server.name().to_owned(),
-            kind: row.asked.kind.name().to_owned(),
-            tfo: row.asked.tfo,
-            group: row.asked.group.name().to_owned(),
+            kind: row.requested.kind.name().to_owned(),
+            tfo: row.requested.tfo,
+            group: row.requested.group.name().to_owned(),
             rtt_ms: config.profile.rtt().as_secs_f64() * 1e3,
-            tries: mine.len(),
+            tries: of_row.len(),
             labels: labels.into_iter().collect(),
             undisturbed_p50_ms: plain.and_then(|plain| Some(plain.first_byte.as_ref()?.p50_ms)),
             first_byte: figures(times),
             failed: failures.len(),
             failure: failures.into_iter().next(),
-            packets_hit: hit as f64 / mine.len().max(1) as f64,
+            packets_hit: hit as f64 / of_row.len().max(1) as f64,
         });
     }
     outcomes
 }
 
-/// Packets of a connection that a cell of its path dropped or altered.
-fn hits(taken: &ClientRecord, batch: &Batch, path: usize) -> usize {
-    let Some(local) = taken.local else { return 0 };
+/// The number of packets of a connection that its path dropped or altered.
+fn hits(record: &ClientRecord, batch: &Batch, path: usize) -> usize {
+    let Some(local) = record.local else { return 0 };
     let of_it = |packet: &&firstflight_emulator::CapturedPacket| {
         packet.path == path && client_port(&packet.frame, packet.direction) == Some(local.port())
     };

@@ -1,4 +1,4 @@
-//! The networks of a plan: how their samples can be taken, and what a record says of them.
+//! The networks of a plan: how their samples are taken, and how the record describes them.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use firstflight_report::ProfileFacts;
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedPath {
     pub profile: Profile,
-    pub family: Family,
+    pub class: PathClass,
 }
 
 /// How the samples of a path can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Family {
-    /// Mostly waiting: samples overlap each other and those of other paths.
+pub(crate) enum PathClass {
+    /// Mostly waiting: samples overlap, also with those of other paths.
     Long,
-    /// A second connection would disturb the first, on the processors: one path at a time, one
+    /// Short delay: a second connection would compete for the processors. One path at a time, one
     /// connection at a time.
     Short,
-    /// A second connection would disturb the first, on the wire: one at a time, side by side with
-    /// other paths.
-    Rated,
+    /// Limited rate: a second connection would compete for the link. One connection at a time, in
+    /// parallel with other paths.
+    RateLimited,
 }
 
 impl PlannedPath {
     pub(crate) fn new(profile: Profile) -> Self {
-        let mut path = Self { profile, family: Family::Long };
-        if path.rtt() < SIDE_BY_SIDE {
-            path.family = Family::Short;
+        let mut path = Self { profile, class: PathClass::Long };
+        if path.rtt() < MIN_LONG_RTT {
+            path.class = PathClass::Short;
         } else if path.down_mbps().or(path.up_mbps()).is_some() {
-            path.family = Family::Rated;
+            path.class = PathClass::RateLimited;
         }
         path
     }
@@ -44,9 +44,8 @@ impl PlannedPath {
         self.profile.rtt()
     }
 
-    /// What a packet of so many bytes and its response of as many take, with what the rates make of
-    /// them.
-    pub(crate) fn rtt_of(&self, bytes: usize) -> Duration {
+    /// The round-trip time of an echo of so many bytes, including serialisation at the path's rates.
+    pub(crate) fn echo_rtt(&self, bytes: usize) -> Duration {
         let each = |mbps: Option<f64>| mbps.map_or(0.0, |mbps| bytes as f64 * 8.0 / (mbps * 1e6));
         self.rtt() + Duration::from_secs_f64(each(self.up_mbps()) + each(self.down_mbps()))
     }
@@ -70,26 +69,28 @@ impl PlannedPath {
         self.cells().any(CellSpec::varies_delay)
     }
 
-    /// Whether it drops packets by design, or may make a sender trust that they were dropped.
+    /// Whether it drops packets by design, or delays them so that a sender may consider them lost.
     pub(crate) fn may_lose(&self) -> bool {
         self.cells().any(CellSpec::may_drop)
     }
 
-    /// When a sample on it has hung: after this beyond the time that its response may take.
-    pub(crate) fn limit(&self, response_bytes: usize, patience: Duration) -> Duration {
+    /// The timeout of a sample: `base`, and the time that the response may take on this path.
+    pub(crate) fn sample_timeout(&self, response_bytes: usize, base: Duration) -> Duration {
         let slowest = self.down_mbps().into_iter().chain(self.up_mbps()).fold(f64::MAX, f64::min);
         let sending = response_bytes as f64 * 8.0 / (slowest * 1e6);
-        patience + self.rtt() * MAX_ROUND_TRIPS + Duration::from_secs_f64(sending * SLACK)
+        base + self.rtt() * MAX_ROUND_TRIPS + Duration::from_secs_f64(sending * SENDING_TIME_FACTOR)
     }
 
-    /// What a record says of it.
+    /// The description in the record.
     pub(crate) fn facts(&self) -> ProfileFacts {
-        let words = |cells: &[CellSpec]| {
-            let told = |cell: &&CellSpec| !matches!(cell, CellSpec::Delay(_) | CellSpec::Rate(_));
-            let words: Vec<String> = cells.iter().filter(told).map(CellSpec::to_string).collect();
-            words.join(", ")
+        let describe = |cells: &[CellSpec]| {
+            let has_no_field =
+                |cell: &&CellSpec| !matches!(cell, CellSpec::Delay(_) | CellSpec::Rate(_));
+            let others: Vec<String> =
+                cells.iter().filter(has_no_field).map(CellSpec::to_string).collect();
+            others.join(", ")
         };
-        let (up, down) = (words(&self.profile.up), words(&self.profile.down));
+        let (up, down) = (describe(&self.profile.up), describe(&self.profile.down));
         let mut more: Vec<String> = Vec::new();
         match (up.is_empty(), down.is_empty()) {
             (true, true) => {}
@@ -125,13 +126,13 @@ fn bottleneck(cells: &[CellSpec]) -> Option<f64> {
     rates.reduce(f64::min)
 }
 
-/// Paths at least this long are measured side by side: waiting is most of their time.
-const SIDE_BY_SIDE: Duration = Duration::from_millis(10);
+/// Paths with at least this round-trip time are measured in parallel, since they mostly wait.
+const MIN_LONG_RTT: Duration = Duration::from_millis(10);
 
-/// More than a handshake and slow start take together.
+/// More round trips than a handshake and slow start need together.
 const MAX_ROUND_TRIPS: u32 = 20;
-/// A rate is shared with acknowledgements and with what is sent again.
-const SLACK: f64 = 2.0;
+/// Allows for acknowledgements and retransmissions, which share the rate.
+const SENDING_TIME_FACTOR: f64 = 2.0;
 
 #[cfg(test)]
 mod tests {
@@ -142,15 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_paced_by_what_would_disturb_it() {
-        assert_eq!(path("20").family, Family::Long);
-        assert_eq!(path("lan").family, Family::Short);
-        assert_eq!(path("fibre").family, Family::Short);
-        assert_eq!(path("2g").family, Family::Rated);
+    fn the_class_of_a_path_follows_from_its_delay_and_rate() {
+        assert_eq!(path("20").class, PathClass::Long);
+        assert_eq!(path("lan").class, PathClass::Short);
+        assert_eq!(path("fibre").class, PathClass::Short);
+        assert_eq!(path("2g").class, PathClass::RateLimited);
     }
 
     #[test]
-    fn a_record_has_the_rates_and_the_rest_in_words() {
+    fn the_record_has_rates_as_fields_and_other_cells_as_text() {
         let facts = path("adsl").facts();
         assert_eq!((facts.rtt_ms, facts.down_mbps, facts.up_mbps), (50.0, Some(1.5), Some(0.384)));
         assert!(facts.more.contains("jitter"), "{}", facts.more);
@@ -160,17 +161,17 @@ mod tests {
     }
 
     #[test]
-    fn small_packets_take_their_time_on_slow_lines() {
+    fn an_echo_includes_the_serialisation_of_its_packets() {
         // 32 bytes at 5 Mbit/s down and 1 up.
         let expected = Duration::from_millis(28) + Duration::from_nanos(51_200 + 256_000);
-        assert_eq!(path("cable").rtt_of(32), expected);
-        assert_eq!(path("20").rtt_of(32), Duration::from_millis(20));
+        assert_eq!(path("cable").echo_rtt(32), expected);
+        assert_eq!(path("20").echo_rtt(32), Duration::from_millis(20));
     }
 
     #[test]
-    fn a_slow_network_is_given_the_time_that_it_needs() {
-        let patience = Duration::from_secs(15);
-        assert!(path("20").limit(1 << 20, patience) < Duration::from_secs(16));
-        assert!(path("2g").limit(1 << 20, patience) > Duration::from_secs(60));
+    fn the_timeout_of_a_sample_includes_the_time_that_its_response_takes() {
+        let base = Duration::from_secs(15);
+        assert!(path("20").sample_timeout(1 << 20, base) < Duration::from_secs(16));
+        assert!(path("2g").sample_timeout(1 << 20, base) > Duration::from_secs(60));
     }
 }

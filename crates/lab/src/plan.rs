@@ -1,45 +1,43 @@
 //! The plan of a run: its networks, its cells, and the order of their samples.
 
-use firstflight_samples::{
-    MIN_FOR_CONTROL, RequestedConnection, Slot, blocks, combinations, impossible,
-};
+use firstflight_samples::{MIN_CONTROL_SAMPLES, RequestedConnection, Slot, blocks, why_impossible};
 
-use crate::paths::{Family, PlannedPath};
-use crate::third_party::cannot;
-use crate::{Client, Experiment, Kind, ServerKind};
+use crate::paths::{PathClass, PlannedPath};
+use crate::third_party::unsupported_reason;
+use crate::{ClientKind, Experiment, HandshakeKind, ServerKind};
 
-/// One cell of the plan.
+/// A cell of the plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedCell {
-    /// The experiment, by its place in the plan.
+    /// The index of the experiment.
     pub experiment: usize,
-    /// Who connects.
-    pub client: Client,
+    /// The client implementation.
+    pub client: ClientKind,
     /// The server under test.
     pub server: ServerKind,
-    /// The network, by its place in the plan.
+    /// The index of the network.
     pub path: usize,
-    /// What a connection asks of the server.
-    pub asked: RequestedConnection,
-    /// How often.
+    /// The connection that its samples request.
+    pub requested: RequestedConnection,
+    /// The number of samples.
     pub samples: usize,
-    /// For the second arm of an A/A control, the cell that it is equal to.
+    /// For the second arm of an A/A control, the index of the first arm.
     pub twin_of: Option<usize>,
 }
 
-/// Which cells, on which paths, in which order.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) paths: Vec<PlannedPath>,
     /// The cells.
     pub cells: Vec<PlannedCell>,
-    /// Orders the samples.
+    /// The seed for the order of the samples.
     pub seed: u64,
-    /// Combinations that cannot be, and why, a sentence each.
+    /// Why combinations of the axes are left out, a sentence each.
     pub left_out: Vec<String>,
 }
 
-/// The networks of all experiments, longest first.
+/// The networks of all experiments, the longest round-trip time first.
 pub(crate) fn paths(experiments: &[Experiment]) -> Vec<PlannedPath> {
     let mut paths: Vec<PlannedPath> = Vec::new();
     for profile in experiments.iter().flat_map(|experiment| &experiment.profiles) {
@@ -52,36 +50,36 @@ pub(crate) fn paths(experiments: &[Experiment]) -> Vec<PlannedPath> {
 }
 
 impl Plan {
-    /// Every combination of the experiments' axes that can be; `server_cannot` says why a server
-    /// cannot do what a cell asks.
+    /// Plans every possible combination of the experiments' axes. `limitation` says why a server cannot
+    /// make a connection.
     pub(crate) fn new(
         experiments: &[Experiment],
-        server_cannot: &dyn Fn(ServerKind, &RequestedConnection) -> Option<String>,
+        limitation: &dyn Fn(ServerKind, &RequestedConnection) -> Option<String>,
         seed: u64,
     ) -> Self {
         let mut plan =
             Self { paths: paths(experiments), cells: Vec::new(), seed, left_out: Vec::new() };
         for (index, experiment) in experiments.iter().enumerate() {
-            plan.add(index, experiment, server_cannot);
+            plan.add(index, experiment, limitation);
         }
         for (index, experiment) in experiments.iter().enumerate() {
-            if experiment.control && experiment.samples >= MIN_FOR_CONTROL {
+            if experiment.control && experiment.samples >= MIN_CONTROL_SAMPLES {
                 plan.add_controls(index);
             }
         }
         plan
     }
 
-    /// The order of the samples of one path: blocks in which each of its cells comes once, each
-    /// block in an order of its own, so that drift and disturbance hit all cells alike. A cell with
-    /// fewer samples than others is missing in the last blocks.
+    /// The order of the samples of a path, in randomised blocks. Each block holds every cell of the
+    /// path once, so that drift and disturbances affect all cells alike. Cells with fewer samples than
+    /// others are missing from the last blocks.
     pub fn order(&self, path: usize) -> Vec<Slot> {
         let cells: Vec<usize> =
             (0..self.cells.len()).filter(|cell| self.cells[*cell].path == path).collect();
         blocks(&cells, &|cell| self.cells[cell].samples, self.seed.wrapping_add(path as u64))
     }
 
-    /// Samples in all.
+    /// The number of samples of all cells.
     pub fn samples(&self) -> usize {
         self.cells.iter().map(|cell| cell.samples).sum()
     }
@@ -90,21 +88,25 @@ impl Plan {
         &mut self,
         index: usize,
         experiment: &Experiment,
-        server_cannot: &dyn Fn(ServerKind, &RequestedConnection) -> Option<String>,
+        limitation: &dyn Fn(ServerKind, &RequestedConnection) -> Option<String>,
     ) {
         let axes = &experiment.axes;
         let clients =
             axes.clients.iter().flat_map(|client| axes.servers.iter().map(move |s| (client, s)));
         for (&client, &server) in clients {
-            for asked in combinations(&axes.connections()) {
-                let why = impossible(&asked)
+            for requested in axes.connections() {
+                let why = why_impossible(&requested)
                     .map(str::to_owned)
-                    .or_else(|| cannot(client, &asked).map(|why| format!("{client} {why}")))
-                    .or_else(|| server_cannot(server, &asked).map(|why| format!("{server} {why}")));
+                    .or_else(|| {
+                        unsupported_reason(client, &requested).map(|why| format!("{client} {why}"))
+                    })
+                    .or_else(|| {
+                        limitation(server, &requested).map(|why| format!("{server} {why}"))
+                    });
                 match why {
                     Some(why) if self.left_out.contains(&why) => {}
                     Some(why) => self.left_out.push(why),
-                    None => self.add_on_each_path(index, experiment, (client, server), asked),
+                    None => self.add_on_each_path(index, experiment, (client, server), requested),
                 }
             }
         }
@@ -114,8 +116,8 @@ impl Plan {
         &mut self,
         index: usize,
         experiment: &Experiment,
-        (client, server): (Client, ServerKind),
-        asked: RequestedConnection,
+        (client, server): (ClientKind, ServerKind),
+        requested: RequestedConnection,
     ) {
         for profile in &experiment.profiles {
             let path = self.paths.iter().position(|path| path.name() == profile.name);
@@ -124,35 +126,35 @@ impl Plan {
                 client,
                 server,
                 path: path.expect("every profile of an experiment has its path"),
-                asked,
+                requested,
                 samples: experiment.samples,
                 twin_of: None,
             });
         }
     }
 
-    /// Doubles one cell for each family of paths that the experiment uses: that of 0-RTT without
-    /// TCP Fast Open if there is one, on the path in the middle.
+    /// Adds an A/A control for each class of paths that the experiment uses: the twin of a cell on the
+    /// path in the middle, preferably of 0-RTT without TCP Fast Open.
     fn add_controls(&mut self, experiment: usize) {
-        for family in [Family::Long, Family::Short, Family::Rated] {
-            let mine: Vec<usize> = (0..self.cells.len())
+        for class in [PathClass::Long, PathClass::Short, PathClass::RateLimited] {
+            let cells: Vec<usize> = (0..self.cells.len())
                 .filter(|cell| {
                     let cell = &self.cells[*cell];
                     cell.experiment == experiment
                         && cell.twin_of.is_none()
-                        && self.paths[cell.path].family == family
+                        && self.paths[cell.path].class == class
                 })
                 .collect();
-            let mut paths: Vec<usize> = mine.iter().map(|cell| self.cells[*cell].path).collect();
+            let mut paths: Vec<usize> = cells.iter().map(|cell| self.cells[*cell].path).collect();
             paths.sort_unstable();
             paths.dedup();
             let Some(&path) = paths.get(paths.len() / 2) else { continue };
-            let there = || mine.iter().copied().filter(|cell| self.cells[*cell].path == path);
+            let on_path = || cells.iter().copied().filter(|cell| self.cells[*cell].path == path);
             let plain = |cell: &usize| {
-                let asked = &self.cells[*cell].asked;
-                asked.kind == Kind::ZeroRtt && !asked.tfo && !asked.token
+                let requested = &self.cells[*cell].requested;
+                requested.kind == HandshakeKind::ZeroRtt && !requested.tfo && !requested.token
             };
-            if let Some(cell) = there().find(plain).or_else(|| there().next()) {
+            if let Some(cell) = on_path().find(plain).or_else(|| on_path().next()) {
                 let twin = PlannedCell { twin_of: Some(cell), ..self.cells[cell].clone() };
                 self.cells.push(twin);
             }
@@ -163,13 +165,13 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use firstflight_emulator::Profile;
-    use firstflight_samples::round_trips;
+    use firstflight_samples::ConnectionAxes;
     use firstflight_tls::Version;
 
     use super::*;
-    use crate::{Axes, BuiltIn, Certificate, Group, Http, Size, Transport, Workload};
+    use crate::{Axes, BuiltInExperiment, HttpVersion, ResponseSize, Workload};
 
-    fn can(_: ServerKind, _: &RequestedConnection) -> Option<String> {
+    fn no_limitation(_: ServerKind, _: &RequestedConnection) -> Option<String> {
         None
     }
 
@@ -180,27 +182,37 @@ mod tests {
             profiles: ["2", "200"].map(|name| Profile::parse(name).unwrap()).to_vec(),
             axes: Axes {
                 servers: vec![ServerKind::Firstflight, ServerKind::Nginx],
-                workloads: Workload::ALL.to_vec(),
-                versions: Version::ALL.to_vec(),
-                kinds: vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt],
-                tfo: vec![false, true],
-                ..Axes::one()
+                connections: ConnectionAxes {
+                    workloads: Workload::ALL.to_vec(),
+                    versions: Version::ALL.to_vec(),
+                    kinds: vec![
+                        HandshakeKind::Full,
+                        HandshakeKind::Resumed,
+                        HandshakeKind::ZeroRtt,
+                    ],
+                    tfo: vec![false, true],
+                    ..ConnectionAxes::baseline()
+                },
+                ..Axes::baseline()
             },
             samples: 5,
             control: false,
         }
     }
 
-    fn no_ping_pong_at_nginx(server: ServerKind, asked: &RequestedConnection) -> Option<String> {
-        (server == ServerKind::Nginx && asked.workload == Workload::PingPong)
+    fn no_ping_pong_at_nginx(
+        server: ServerKind,
+        requested: &RequestedConnection,
+    ) -> Option<String> {
+        (server == ServerKind::Nginx && requested.workload == Workload::PingPong)
             .then(|| "without ping-pong".to_owned())
     }
 
     #[test]
-    fn the_matrix_has_every_cell_that_exists_and_says_what_it_leaves_out() {
+    fn the_matrix_has_every_possible_cell_and_lists_the_others() {
         let plan = Plan::new(&[matrix()], &no_ping_pong_at_nginx, 7);
         // (3 old versions x 2 kinds + 3 kinds) x TFO, at two paths; ping-pong at one server, GET
-        // at two. Over QUIC ping-pong alone, since HTTP/3 was not asked for: 3 kinds, two paths.
+        // at two. Over QUIC only ping-pong, since HTTP/3 was not requested: 3 kinds, two paths.
         assert_eq!(plan.cells.len(), 9 * 2 * 2 * 3 + 3 * 2);
         assert_eq!(plan.paths[0].rtt_ms(), 200.0, "longest first");
         assert_eq!(plan.left_out.len(), 3, "{:?}", plan.left_out);
@@ -208,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn what_bears_on_a_get_alone_does_not_multiply_ping_pong() {
+    fn axes_of_a_get_do_not_multiply_ping_pong() {
         let mut experiment = matrix();
-        experiment.axes.http = Http::ALL.to_vec();
-        experiment.axes.sizes = Size::ALL.to_vec();
-        experiment.axes.versions = vec![Version::Tls13];
+        experiment.axes.connections.http = HttpVersion::ALL.to_vec();
+        experiment.axes.connections.sizes = ResponseSize::ALL.to_vec();
+        experiment.axes.connections.versions = vec![Version::Tls13];
         let plan = Plan::new(&[experiment], &no_ping_pong_at_nginx, 7);
         let count = |workload| {
             let ours = |cell: &&PlannedCell| {
-                cell.asked.workload == workload && cell.server == ServerKind::Firstflight
+                cell.requested.workload == workload && cell.server == ServerKind::Firstflight
             };
             plan.cells.iter().filter(ours).count()
         };
@@ -227,51 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_as_the_protocols_have_them() {
-        let expected = |version, kind, tfo| {
-            round_trips(&RequestedConnection {
-                workload: Workload::Get,
-                transport: Transport::Tcp,
-                version,
-                kind,
-                tfo,
-                token: false,
-                http: Http::One,
-                size: Size::OneKib,
-                group: Group::X25519,
-                certificate: Certificate::EcdsaP256,
-            })
-        };
-        let over_quic = |kind| {
-            let experiment = Axes { kinds: vec![kind], http: vec![Http::Three], ..Axes::one() };
-            round_trips(&combinations(&experiment.connections())[0])
-        };
-        for old in [Version::Tls10, Version::Tls11, Version::Tls12] {
-            assert_eq!(expected(old, Kind::Full, false), 4);
-            assert_eq!(expected(old, Kind::Resumed, false), 3);
-            assert_eq!(expected(old, Kind::Full, true), 3);
-            assert_eq!(expected(old, Kind::Resumed, true), 2);
-        }
-        assert_eq!(expected(Version::Tls13, Kind::Full, false), 3);
-        assert_eq!(expected(Version::Tls13, Kind::Resumed, true), 2);
-        assert_eq!(expected(Version::Tls13, Kind::ZeroRtt, false), 2);
-        assert_eq!(expected(Version::Tls13, Kind::ZeroRtt, true), 1);
-        assert_eq!(expected(Version::Tls13, Kind::Refused, false), 3);
-        assert_eq!(Kind::ALL.map(over_quic), [2, 2, 1, 2]);
-    }
-
-    #[test]
     fn blocks_hold_each_cell_once_and_the_seed_decides_their_order() {
-        let plan = Plan::new(&[matrix()], &can, 7);
+        let plan = Plan::new(&[matrix()], &no_limitation, 7);
         let order = plan.order(1);
         let cells = plan.cells.iter().filter(|cell| cell.path == 1).count();
         assert_eq!(order.len(), cells * 5);
         for (block, slots) in order.chunks(cells).enumerate() {
             assert!(slots.iter().all(|slot| slot.block == block));
-            let mut there: Vec<usize> = slots.iter().map(|slot| slot.cell).collect();
-            there.sort_unstable();
-            there.dedup();
-            assert_eq!(there.len(), cells);
+            let mut present: Vec<usize> = slots.iter().map(|slot| slot.cell).collect();
+            present.sort_unstable();
+            present.dedup();
+            assert_eq!(present.len(), cells);
         }
         assert_eq!(order, plan.order(1));
         assert_ne!(order, Plan { seed: 8, ..plan }.order(1));
@@ -280,8 +258,8 @@ mod tests {
     #[test]
     fn cells_with_fewer_samples_end_earlier() {
         let few = Experiment { samples: 2, name: "few".to_owned(), ..matrix() };
-        let plan = Plan::new(&[matrix(), few], &can, 7);
-        assert_eq!(plan.paths.len(), 2, "a path is shared by experiments");
+        let plan = Plan::new(&[matrix(), few], &no_limitation, 7);
+        assert_eq!(plan.paths.len(), 2, "experiments share their paths");
         let last = plan.order(0);
         assert!(
             last.iter().filter(|slot| slot.block == 1).any(|s| plan.cells[s.cell].samples == 2)
@@ -293,20 +271,22 @@ mod tests {
     }
 
     #[test]
-    fn a_control_is_a_cell_once_more_in_the_same_blocks() {
-        let experiment = BuiltIn::PingPong.experiment(&[ServerKind::Firstflight], Some(6)).unwrap();
-        let plan = Plan::new(&[experiment], &can, 1);
+    fn a_control_repeats_a_cell_in_the_same_blocks() {
+        let experiment =
+            BuiltInExperiment::PingPong.experiment(&[ServerKind::Firstflight], Some(6)).unwrap();
+        let plan = Plan::new(&[experiment], &no_limitation, 1);
         let twins: Vec<&PlannedCell> =
             plan.cells.iter().filter(|cell| cell.twin_of.is_some()).collect();
         assert_eq!(twins.len(), 2, "one on a long path and one on a short one");
         for twin in twins {
             let cell = &plan.cells[twin.twin_of.unwrap()];
-            assert_eq!((cell.path, cell.asked, cell.samples), (twin.path, twin.asked, 6));
-            assert_eq!((cell.asked.kind, cell.asked.tfo), (Kind::ZeroRtt, false));
+            assert_eq!((cell.path, cell.requested, cell.samples), (twin.path, twin.requested, 6));
+            assert_eq!((cell.requested.kind, cell.requested.tfo), (HandshakeKind::ZeroRtt, false));
         }
         assert_eq!(plan.cells.len(), 5 * (18 + 3) + 2);
-        let few = BuiltIn::PingPong.experiment(&[ServerKind::Firstflight], Some(5)).unwrap();
-        let plan = Plan::new(&[few], &can, 1);
+        let few =
+            BuiltInExperiment::PingPong.experiment(&[ServerKind::Firstflight], Some(5)).unwrap();
+        let plan = Plan::new(&[few], &no_limitation, 1);
         assert_eq!(plan.cells.len(), 5 * (18 + 3), "too few for an interval");
     }
 }

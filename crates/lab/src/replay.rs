@@ -1,5 +1,5 @@
-//! The link as attacker: resends captured first flights byte for byte and counts, in the servers'
-//! own logs, how often each was executed.
+//! The replay attack: captures first flights, resends them byte for byte, and counts in the servers'
+//! logs how often each was executed.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -9,79 +9,69 @@ use firstflight_emulator::{Attempt, Network, Resend, ResendDatagrams};
 use firstflight_packets::{EarlyData, FirstFlight, FlowFacts};
 use firstflight_report::Replay;
 use firstflight_samples::{Flows, RequestedConnection};
-use firstflight_tls::{KeyLogLines, Version};
+use firstflight_tls::KeyLogLines;
 
 use crate::Workload;
-use crate::config::LabConfig;
-use crate::progress::Progress;
+use crate::config::{LabConfig, Progress};
 use crate::sampler::Sampler;
-use crate::servers::{Ability, Running};
-use crate::{Certificate, Group, Http, Kind, LabError, ServerKind, Size, Transport};
+use crate::servers::{Capability, RunningServer};
+use crate::{HandshakeKind, LabError, ServerKind, Transport};
 
-/// What the attack is tried on: the smallest GET by early data.
-fn asked(transport: Transport) -> RequestedConnection {
+/// The attacked connection: the smallest GET, sent as early data.
+fn attacked_connection(transport: Transport) -> RequestedConnection {
     RequestedConnection {
-        workload: Workload::Get,
-        transport,
-        version: Version::Tls13,
-        kind: Kind::ZeroRtt,
-        tfo: false,
-        token: false,
-        http: match transport {
-            Transport::Tcp => Http::One,
-            Transport::Quic => Http::Three,
-        },
-        size: Size::OneKib,
-        group: Group::X25519,
-        certificate: Certificate::EcdsaP256,
+        kind: HandshakeKind::ZeroRtt,
+        ..RequestedConnection::smallest_get(transport)
     }
 }
 
-/// What keeps a server from being attacked, or the attack from being counted.
-fn why_not(server: &Running, transport: Transport) -> Option<&'static str> {
-    let lack = server.abilities.cannot(&asked(transport));
-    lack.or_else(|| server.abilities.why_not(Ability::Counts))
+/// Says why a server cannot be attacked, or why the attack cannot be counted.
+fn obstacle(server: &RunningServer, transport: Transport) -> Option<&'static str> {
+    let unsupported = server.capabilities.unsupported_reason(&attacked_connection(transport));
+    unsupported.or_else(|| server.capabilities.missing_reason(Capability::RequestLog))
 }
 
-/// The servers on which the attack is left out, a sentence each. That one speaks no HTTP/3 goes
-/// without saying here.
-pub(crate) fn uncountable(servers: &[Running], flights: usize) -> Vec<String> {
+/// Says on which servers the attack is left out, a sentence each. Servers without HTTP/3 are not
+/// listed for it.
+pub(crate) fn skipped_attacks(servers: &[RunningServer], flights: usize) -> Vec<String> {
     let mut sentences = Vec::new();
     for server in servers.iter().filter(|_| flights > 0) {
-        let over = |transport| why_not(server, transport);
+        let over = |transport| obstacle(server, transport);
         sentences.extend(
             over(Transport::Tcp).map(|why| format!("the attack on {}: {why}", server.kind)),
         );
-        let quic = over(Transport::Quic).filter(|_| server.abilities.can(Ability::Http3));
+        let quic =
+            over(Transport::Quic).filter(|_| server.capabilities.supports(Capability::Http3));
         sentences.extend(quic.map(|why| format!("the attack on {} over QUIC: {why}", server.kind)));
     }
     sentences
 }
 
-/// A captured flight, and the mark by which the logs know its request.
+/// A captured first flight, and the mark that identifies its request in the server's log.
 pub(crate) struct CapturedFlight {
     server: ServerKind,
     transport: Transport,
     mark: String,
     bytes_received: u64,
-    tries: usize,
+    attempts: usize,
 }
 
 impl CapturedFlight {
-    /// Whether it was captured at this server, over this.
+    /// Whether it was captured at this server over this transport.
     fn is_of(&self, server: ServerKind, transport: Transport) -> bool {
         (self.server, self.transport) == (server, transport)
     }
 
     fn add(&mut self, attempts: &[Attempt]) {
-        self.tries += attempts.len();
+        self.attempts += attempts.len();
         self.bytes_received += attempts.iter().map(|attempt| attempt.bytes_received).sum::<u64>();
     }
 }
 
-/// Captures flights at a server and resends each; the logs are read later, when they are whole.
+/// Captures flights at a server and resends each. The server's log is read after the server has
+/// stopped, when it is complete.
 pub(crate) async fn attack(
-    (server, transport): (&Running, Transport),
+    (server, transport): (&RunningServer, Transport),
     sampler: &Sampler<'_>,
     network: &Network,
     key_log: &KeyLogLines,
@@ -89,25 +79,25 @@ pub(crate) async fn attack(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<CapturedFlight>, LabError> {
     let mut captured = Vec::new();
-    if why_not(server, transport).is_some() {
+    if obstacle(server, transport).is_some() {
         return Ok(captured);
     }
     let mut later = Vec::new();
     for flight in 0..config.flights {
         let mark = format!("flight={}-{transport}-{flight}-", server.kind);
-        let asked = asked(transport);
-        let facts = capture((server, &asked), sampler, network, key_log, &mark).await?;
-        let port = server.kind.port(Workload::Get, asked.certificate);
+        let requested = attacked_connection(transport);
+        let facts = capture((server, &requested), sampler, network, key_log, &mark).await?;
+        let port = server.kind.port(Workload::Get, requested.certificate);
         let address = SocketAddr::from((facts.server.ip(), port));
-        let (now, then) = match transport {
+        let (immediate, delayed) = match transport {
             Transport::Tcp => (config.replays, 0),
             Transport::Quic => (config.replays / 2, config.replays - config.replays / 2),
         };
-        let mut one =
-            CapturedFlight { server: server.kind, transport, mark, bytes_received: 0, tries: 0 };
-        one.add(&resend(network, address, &facts, now)?);
-        captured.push(one);
-        later.extend((then > 0).then_some((flight, address, facts, then)));
+        let mut sent =
+            CapturedFlight { server: server.kind, transport, mark, bytes_received: 0, attempts: 0 };
+        sent.add(&resend(network, address, &facts, immediate)?);
+        captured.push(sent);
+        later.extend((delayed > 0).then_some((flight, address, facts, delayed)));
         progress(Progress::Replaying {
             done: flight + 1,
             total: config.flights,
@@ -115,22 +105,22 @@ pub(crate) async fn attack(
         });
     }
     if !later.is_empty() {
-        tokio::time::sleep(FORGOTTEN).await;
+        tokio::time::sleep(CONNECTION_STATE_TIMEOUT).await;
     }
-    for (flight, address, facts, tries) in later {
-        captured[flight].add(&resend(network, address, &facts, tries)?);
+    for (flight, address, facts, attempts) in later {
+        captured[flight].add(&resend(network, address, &facts, attempts)?);
     }
     Ok(captured)
 }
 
-/// Sends a first flight again, as often as requested.
+/// Resends a first flight `attempts` times.
 fn resend(
     network: &Network,
     server: SocketAddr,
     facts: &FlowFacts,
-    tries: usize,
+    attempts: usize,
 ) -> Result<Vec<Attempt>, LabError> {
-    let (concurrent, quiet) = (AT_ONCE, QUIET);
+    let (tries, concurrent, quiet) = (attempts, CONCURRENT_ATTEMPTS, SILENCE_TIMEOUT);
     let attacker = network.attacker();
     Ok(match &facts.first_flight {
         FirstFlight::Stream(flight) => {
@@ -146,10 +136,10 @@ fn resend(
     })
 }
 
-/// The replays at each server that was attacked, over TCP and over QUIC. Call it when the servers
-/// have ended, so that their logs are whole.
-pub(crate) fn count_all(
-    servers: &[Running],
+/// Counts the replays at each attacked server, over TCP and over QUIC. Must be called after the
+/// servers have stopped, so that their logs are complete.
+pub(crate) fn count_replays(
+    servers: &[RunningServer],
     captured: &[CapturedFlight],
 ) -> Result<Vec<Replay>, LabError> {
     let all = servers.iter().flat_map(|server| Transport::ALL.map(|over| (server, over)));
@@ -159,7 +149,7 @@ pub(crate) fn count_all(
 }
 
 fn count(
-    server: &Running,
+    server: &RunningServer,
     transport: Transport,
     captured: &[CapturedFlight],
 ) -> Result<Replay, LabError> {
@@ -175,8 +165,8 @@ fn count(
     let mut bytes = 0;
     for flight in captured.iter().filter(|flight| flight.is_of(server.kind, transport)) {
         let executions = server.executions(&flight.mark)?.unwrap_or_default();
-        // Without the original in the log, a 0 would mean nothing.
-        let Some(again) = executions.checked_sub(1) else {
+        // A count of 0 is meaningful only if the log shows the original.
+        let Some(replayed) = executions.checked_sub(1) else {
             return Err(LabError::Uncountable {
                 server: server.kind.name().to_owned(),
                 flight: flight.mark.clone(),
@@ -185,28 +175,27 @@ fn count(
         };
         replay.flights += 1;
         replay.originals += 1;
-        replay.tries += flight.tries;
-        replay.executed += again;
+        replay.tries += flight.attempts;
+        replay.executed += replayed;
         bytes += flight.bytes_received;
     }
     replay.bytes_per_try = bytes as f64 / replay.tries.max(1) as f64;
     Ok(replay)
 }
 
-/// How many tries race each other.
-const AT_ONCE: usize = 50;
+/// Copies that are sent at the same time, to race each other.
+const CONCURRENT_ATTEMPTS: usize = 50;
 
-/// How long servers may remember a QUIC connection that has ended. Until then they take a copy of
-/// its first flight for packets of its own, by the connection ID, and look no further; quic-go does
-/// so for 5 s.
-const FORGOTTEN: Duration = Duration::from_secs(6);
+/// How long servers may keep the state of a closed QUIC connection. Until then they attribute a copy
+/// of its first flight to that connection by its connection ID, and drop it. quic-go does so for 5 s.
+const CONNECTION_STATE_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How long a server may be silent before a try gives up on it.
-const QUIET: Duration = Duration::from_millis(100);
+/// How long a server may be silent before an attempt ends.
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// One request by early data, and its first flight from the packets.
+/// Makes a request as early data, and takes its first flight from the packets.
 async fn capture(
-    (server, asked): (&Running, &RequestedConnection),
+    (server, requested): (&RunningServer, &RequestedConnection),
     sampler: &Sampler<'_>,
     network: &Network,
     key_log: &KeyLogLines,
@@ -215,10 +204,11 @@ async fn capture(
     let failed =
         |reason: String| LabError::NoFlight { server: server.kind.name().to_owned(), reason };
     network.tap().take();
-    let taken =
-        sampler.early_get(server.kind, asked, &format!("{}?{mark}", asked.size.path())).await?;
+    let record = sampler
+        .early_get(server.kind, requested, &format!("{}?{mark}", requested.size.path()))
+        .await?;
     let flows = Flows::new(&network.tap().take(), &key_log.take(), &HashSet::new());
-    let flow = flows.flow(&taken).ok_or_else(|| failed("no packets".to_owned()))?;
+    let flow = flows.flow(&record).ok_or_else(|| failed("no packets".to_owned()))?;
     let facts = flow.facts.clone();
     let verdict = facts.tls.as_ref().map(|tls| tls.early.verdict);
     match verdict {

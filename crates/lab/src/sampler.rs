@@ -1,5 +1,4 @@
-//! Makes the connections of a run: one after the other or paced, from one thread in the client's
-//! namespace.
+//! Takes the samples of a run, one by one or at a fixed rate, on one thread in the client's namespace.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -10,62 +9,63 @@ use std::time::Duration;
 use bytes::Bytes;
 use firstflight_client::ClientError;
 use firstflight_emulator::monotonic_ns;
-use firstflight_tls::{KeyLogLines, Trust};
+use firstflight_tls::{KeyLogLines, Trust, Version};
 use futures_util::StreamExt;
 
 use firstflight_samples::{
-    ClientRecord, Connectors, RequestedConnection, Slot, Stock, TOO_OLD_S, TicketPool, Times,
+    ClientRecord, Connectors, IssuerPool, RequestedConnection, STALE_TICKET_AGE_S, Slot,
+    TicketPool, Times,
 };
 
-use crate::connection::ConnectionOffer;
-use crate::exchange::talk;
+use crate::connection::{ConnectionOffer, exchange};
 use crate::servers::HOST;
-use crate::third_party::ThirdParty;
-use crate::tickets::Issuer;
-use crate::{Client, Kind, LabError, ServerKind, Workload};
+use crate::third_party::ThirdPartyClients;
+use crate::{
+    CertificateKind, ClientKind, HandshakeKind, HttpVersion, LabError, ServerKind, Transport,
+    Workload,
+};
 
-/// How the samples of one queue follow each other.
+/// How the samples of a queue follow each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// Each starts when the one before has ended.
+    /// Each sample starts when the previous one has ended.
     OneByOne,
-    /// One starts every so often, whatever became of those before: long paths, where waiting is
-    /// most of the time. Spreading the starts keeps computing phases apart.
+    /// A sample starts at each interval, whether or not earlier ones have ended. For long paths.
     Every(Duration),
 }
 
-/// One sample to take.
+/// A sample to take.
 #[derive(Clone)]
-pub(crate) struct Job {
+pub(crate) struct SampleJob {
     pub slot: Slot,
-    pub client: Client,
+    pub client: ClientKind,
     pub server: ServerKind,
-    pub asked: RequestedConnection,
+    pub requested: RequestedConnection,
     /// The server's address on the path.
     pub address: IpAddr,
-    /// When to give up.
+    /// The timeout.
     pub limit: Duration,
 }
 
-/// The client side of a run.
+/// The clients of a run.
 pub(crate) struct Sampler<'a> {
     connectors: Connectors,
     tickets: RefCell<TicketPool<Issuer>>,
-    /// Address tokens, by the listener and the address of it that was called: they are bound to
-    /// the client's address, and each path has its own.
-    tokens: RefCell<Stock<(Issuer, IpAddr), Bytes>>,
-    /// Over which address tickets are fetched when they run out: the shortest path.
+    /// Address tokens, by issuer and server address. They are bound to the client's address, which
+    /// differs between paths.
+    tokens: RefCell<IssuerPool<(Issuer, IpAddr), Bytes>>,
+    /// The server's address on the shortest path, over which tickets are fetched.
     shortest: IpAddr,
-    others: ThirdParty<'a>,
+    third_party: ThirdPartyClients<'a>,
 }
 
 impl<'a> Sampler<'a> {
-    /// Ours, and beside it clients of other makes.
+    /// A sampler with this project's client and third-party clients.
     pub(crate) fn new(
         trust: &Path,
         key_log: &Arc<KeyLogLines>,
         shortest: IpAddr,
-        others: ThirdParty<'a>,
+        third_party: ThirdPartyClients<'a>,
     ) -> Self {
         let connectors = Connectors::new(Trust::File(trust.to_owned()), key_log);
         Self {
@@ -73,73 +73,74 @@ impl<'a> Sampler<'a> {
             tickets: RefCell::default(),
             tokens: RefCell::default(),
             shortest,
-            others,
+            third_party,
         }
     }
 
-    /// Takes samples in their order; `done` is called after each.
-    pub(crate) async fn take(
+    /// Takes samples in their order. Calls `done` after each.
+    pub(crate) async fn take_samples(
         &self,
-        jobs: Vec<Job>,
+        jobs: Vec<SampleJob>,
         pace: Pace,
         done: &dyn Fn(),
     ) -> Vec<ClientRecord> {
-        let begin = tokio::time::Instant::now();
-        let at_a_time = match pace {
+        let start = tokio::time::Instant::now();
+        let max_concurrent = match pace {
             Pace::OneByOne => 1,
             Pace::Every(_) => usize::MAX,
         };
         let samples = jobs.into_iter().enumerate().map(|(index, job)| async move {
             if let Pace::Every(interval) = pace {
-                tokio::time::sleep_until(begin + interval * index as u32).await;
+                tokio::time::sleep_until(start + interval * index as u32).await;
             }
-            let taken = self.sample(&job).await;
+            let record = self.sample(&job).await;
             done();
-            taken
+            record
         });
-        futures_util::stream::iter(samples).buffer_unordered(at_a_time).collect().await
+        futures_util::stream::iter(samples).buffer_unordered(max_concurrent).collect().await
     }
 
-    /// One full connection outside the figures, which leaves tickets, the TCP Fast Open cookie and,
-    /// over QUIC, address tokens.
+    /// Makes a full handshake that is no sample. It fetches tickets and either the TCP Fast Open cookie
+    /// or address tokens.
     pub(crate) async fn warm_up(
         &self,
         server: ServerKind,
-        asked: &RequestedConnection,
+        requested: &RequestedConnection,
         address: IpAddr,
     ) -> Result<(), LabError> {
-        let asked = RequestedConnection {
-            kind: Kind::Full,
-            tfo: !asked.over_quic(),
+        let requested = RequestedConnection {
+            kind: HandshakeKind::Full,
+            tfo: !requested.over_quic(),
             token: false,
-            ..*asked
+            ..*requested
         };
-        let address = SocketAddr::from((address, server.port(asked.workload, asked.certificate)));
-        let brought = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
-        let asked = (server, &asked);
+        let address =
+            SocketAddr::from((address, server.port(requested.workload, requested.certificate)));
+        let offer = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
+        let requested = (server, &requested);
         let (result, _) =
-            self.connect(asked, brought, address, target(asked.1), SAMPLE_TIMEOUT).await;
+            self.connect(requested, offer, address, target(requested.1), SAMPLE_TIMEOUT).await;
         result.map(drop).map_err(|source| failed(server, source))
     }
 
-    /// A GET of `target` by early data, over the shortest path: whose flight the attacker captures.
+    /// Sends a GET of `target` as early data over the shortest path, for the attacker to capture.
     pub(crate) async fn early_get(
         &self,
         server: ServerKind,
-        asked: &RequestedConnection,
+        requested: &RequestedConnection,
         target: &str,
     ) -> Result<ClientRecord, LabError> {
-        let offer = self.offer(server, asked, self.shortest).await?;
-        let port = server.port(Workload::Get, asked.certificate);
+        let offer = self.offer(server, requested, self.shortest).await?;
+        let port = server.port(Workload::Get, requested.certificate);
         let address = SocketAddr::from((self.shortest, port));
-        let began_ns = monotonic_ns();
+        let started_ns = monotonic_ns();
         let (result, local) =
-            self.connect((server, asked), offer, address, target, SAMPLE_TIMEOUT).await;
+            self.connect((server, requested), offer, address, target, SAMPLE_TIMEOUT).await;
         let times = result.map_err(|source| failed(server, source))?;
         let slot = Slot { cell: 0, block: 0 };
         Ok(ClientRecord {
             slot,
-            began_ns,
+            started_ns,
             local,
             client_random: None,
             server: address,
@@ -147,29 +148,31 @@ impl<'a> Sampler<'a> {
         })
     }
 
-    /// A connection by a client of another make.
-    async fn sample_of_another(&self, job: &Job, server: SocketAddr) -> ClientRecord {
-        let began_ns = monotonic_ns();
-        let random = self.others.connect(job.client, &job.asked, server, job.limit).await;
+    /// Takes a sample with a third-party client.
+    async fn sample_by_third_party(&self, job: &SampleJob, server: SocketAddr) -> ClientRecord {
+        let started_ns = monotonic_ns();
+        let random = self.third_party.connect(job.client, &job.requested, server, job.limit).await;
         let (client_random, outcome) = match random {
             Ok(random) => (Some(random), Ok(Times::default())),
             Err(why) => (None, Err(why)),
         };
-        ClientRecord { slot: job.slot, began_ns, local: None, client_random, server, outcome }
+        ClientRecord { slot: job.slot, started_ns, local: None, client_random, server, outcome }
     }
 
-    pub(crate) async fn sample(&self, job: &Job) -> ClientRecord {
-        let Job { slot, server, asked, address: ip, limit, .. } = job;
-        let address = SocketAddr::from((*ip, server.port(asked.workload, asked.certificate)));
-        if job.client != Client::Firstflight {
-            return self.sample_of_another(job, address).await;
+    /// Takes a sample.
+    pub(crate) async fn sample(&self, job: &SampleJob) -> ClientRecord {
+        let SampleJob { slot, server, requested, address: ip, limit, .. } = job;
+        let address =
+            SocketAddr::from((*ip, server.port(requested.workload, requested.certificate)));
+        if job.client != ClientKind::Firstflight {
+            return self.sample_by_third_party(job, address).await;
         }
-        let offer = match self.offer(*server, asked, *ip).await {
+        let offer = match self.offer(*server, requested, *ip).await {
             Ok(offer) => offer,
             Err(error) => {
                 return ClientRecord {
                     slot: *slot,
-                    began_ns: monotonic_ns(),
+                    started_ns: monotonic_ns(),
                     local: None,
                     client_random: None,
                     server: address,
@@ -177,69 +180,77 @@ impl<'a> Sampler<'a> {
                 };
             }
         };
-        let began_ns = monotonic_ns();
+        let started_ns = monotonic_ns();
         let (result, local) =
-            self.connect((*server, asked), offer, address, target(asked), *limit).await;
+            self.connect((*server, requested), offer, address, target(requested), *limit).await;
         let outcome = result.map_err(|error| error.to_string());
-        ClientRecord { slot: *slot, began_ns, local, client_random: None, server: address, outcome }
+        ClientRecord {
+            slot: *slot,
+            started_ns,
+            local,
+            client_random: None,
+            server: address,
+            outcome,
+        }
     }
 
-    /// What a connection of this kind to this address brings along; fetches a ticket or a token
-    /// first if there is none.
+    /// The offer of a connection to this address. Fetches a ticket or a token first if there is none.
     async fn offer(
         &self,
         server: ServerKind,
-        asked: &RequestedConnection,
+        requested: &RequestedConnection,
         address: IpAddr,
     ) -> Result<ConnectionOffer, LabError> {
-        let mut brought = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
-        if asked.kind == Kind::Full {
-            return Ok(brought);
+        let mut offer = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
+        if requested.kind == HandshakeKind::Full {
+            return Ok(offer);
         }
-        brought.early_data = asked.kind.is_early();
-        let issuer = Issuer::of(server, asked);
-        if asked.token {
+        offer.early_data = requested.kind.is_early();
+        let issuer = Issuer::of(server, requested);
+        if requested.token {
             let token = || self.tokens.borrow_mut().pop(&(issuer, address));
-            brought.token = token();
-            if brought.token.is_none() {
-                self.warm_up(server, asked, address).await?;
-                brought.token = token();
+            offer.token = token();
+            if offer.token.is_none() {
+                self.warm_up(server, requested, address).await?;
+                offer.token = token();
             }
         }
-        let ticket = || self.tickets.borrow_mut().take(&issuer, asked.version);
-        let mut taken = ticket();
-        if taken.is_none() {
-            self.warm_up(server, asked, self.shortest).await?;
-            taken = ticket();
+        let ticket = || self.tickets.borrow_mut().take(&issuer, requested.version);
+        let mut stored = ticket();
+        if stored.is_none() {
+            self.warm_up(server, requested, self.shortest).await?;
+            stored = ticket();
         }
-        brought.ticket = match (taken, asked.kind) {
-            (Some(ticket), Kind::Refused) => Some(ticket.issued_earlier(TOO_OLD_S)?),
+        offer.ticket = match (stored, requested.kind) {
+            (Some(ticket), HandshakeKind::Refused) => {
+                Some(ticket.issued_earlier(STALE_TICKET_AGE_S)?)
+            }
             (ticket, _) => ticket,
         };
-        Ok(brought)
+        Ok(offer)
     }
 
-    /// Connects, asks, reads to the end of the response, and keeps what is for later connections.
-    /// The local address is there as soon as the socket was.
+    /// Makes a connection, and keeps its tickets and tokens for later ones. Returns the local address
+    /// even if the connection fails after the socket was created.
     async fn connect(
         &self,
-        (server, asked): (ServerKind, &RequestedConnection),
-        brought: ConnectionOffer,
+        (server, requested): (ServerKind, &RequestedConnection),
+        offer: ConnectionOffer,
         address: SocketAddr,
         target: &str,
         limit: Duration,
     ) -> (Result<Times, ClientError>, Option<SocketAddr>) {
         let mut local = None;
-        let whole = talk(&self.connectors, brought, address, asked, target, &mut local);
-        let result = match tokio::time::timeout(limit, whole).await {
+        let exchanging = exchange(&self.connectors, offer, address, requested, target, &mut local);
+        let result = match tokio::time::timeout(limit, exchanging).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout { phase: "the whole sample", after: limit }),
         };
-        let times = result.map(|talked| {
-            let issuer = Issuer::of(server, asked);
-            self.tickets.borrow_mut().put(issuer, talked.tickets);
-            self.tokens.borrow_mut().put((issuer, address.ip()), talked.tokens);
-            talked.times
+        let times = result.map(|exchange| {
+            let issuer = Issuer::of(server, requested);
+            self.tickets.borrow_mut().add(issuer, exchange.tickets);
+            self.tokens.borrow_mut().add((issuer, address.ip()), exchange.tokens);
+            exchange.times
         });
         (times, local)
     }
@@ -249,10 +260,30 @@ fn failed(server: ServerKind, source: ClientError) -> LabError {
     LabError::WarmUp { server: server.name().to_owned(), source }
 }
 
-/// Longer than any handshake of a plan takes, and an end to one that hangs.
+/// The timeout of a connection without delay. It exceeds the longest handshake of a plan.
 pub(crate) const SAMPLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a connection asks for.
-fn target(asked: &RequestedConnection) -> &'static str {
-    asked.size.path()
+/// The path that a connection requests.
+fn target(requested: &RequestedConnection) -> &'static str {
+    requested.size.path()
+}
+
+/// The listener that issued a ticket, with transport, version and the application protocol, to which
+/// early data is bound (RFC 8446 section 4.2.10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Issuer {
+    server: ServerKind,
+    workload: Workload,
+    certificate: CertificateKind,
+    transport: Transport,
+    version: Version,
+    http: HttpVersion,
+}
+
+impl Issuer {
+    pub(crate) fn of(server: ServerKind, requested: &RequestedConnection) -> Self {
+        let RequestedConnection { workload, certificate, transport, version, http, .. } =
+            *requested;
+        Self { server, workload, certificate, transport, version, http }
+    }
 }

@@ -1,108 +1,133 @@
-//! What each server under test is found to do, really started, with every certificate and size.
+//! Probes the capabilities of each server under test, with every certificate and size.
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use firstflight_lab::{Abilities, Ability, Certificate, Group, ServerKind, Size, survey};
+use firstflight_lab::{
+    Capabilities, Capability, CertificateKind, Group, ResponseSize, ServerKind, probe_server,
+};
 use firstflight_tls::Version;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
     if let Err(error) = firstflight_emulator::enter_user_namespace() {
-        eprintln!("the servers' tests cannot run here: {error}");
+        eprintln!("the server tests cannot run here: {error}");
         return ExitCode::FAILURE;
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     let trials = vec![
-        trial("nginx_can_all_but_ping_pong", ServerKind::Nginx, |can| {
-            all_versions(can);
-            common(can);
-            assert_all(can, &[Ability::EarlyData, Ability::FastOpen, Ability::Counts]);
+        trial("nginx_supports_all_but_ping_pong", ServerKind::Nginx, |capabilities| {
+            all_versions(capabilities);
+            common(capabilities);
+            assert_all(
+                capabilities,
+                &[Capability::EarlyData, Capability::FastOpen, Capability::RequestLog],
+            );
         }),
-        trial("haproxy_can_all_but_ping_pong", ServerKind::Haproxy, |can| {
-            all_versions(can);
-            common(can);
-            assert_all(can, &[Ability::EarlyData, Ability::FastOpen, Ability::Counts]);
+        trial("haproxy_supports_all_but_ping_pong", ServerKind::Haproxy, |capabilities| {
+            all_versions(capabilities);
+            common(capabilities);
+            assert_all(
+                capabilities,
+                &[Capability::EarlyData, Capability::FastOpen, Capability::RequestLog],
+            );
         }),
-        trial("h2o_takes_no_early_data", ServerKind::H2o, |can| {
-            all_versions(can);
-            common(can);
-            assert_all(can, &[Ability::FastOpen, Ability::Counts]);
-            assert_none(can, &[Ability::EarlyData, Ability::Http3]);
+        trial("h2o_accepts_no_early_data", ServerKind::H2o, |capabilities| {
+            all_versions(capabilities);
+            common(capabilities);
+            assert_all(capabilities, &[Capability::FastOpen, Capability::RequestLog]);
+            assert_none(capabilities, &[Capability::EarlyData, Capability::Http3]);
         }),
         trial(
-            "envoy_takes_early_data_over_quic_alone_and_is_post_quantum",
+            "envoy_accepts_early_data_over_quic_only_and_is_post_quantum",
             ServerKind::Envoy,
-            |can| {
-                all_versions(can);
-                common(can);
-                let group = Ability::Exchanges(Group::X25519MlKem768);
-                assert_all(can, &[Ability::FastOpen, Ability::Counts, group]);
-                assert_all(can, &OVER_QUIC);
-                assert_all(can, &[Ability::FreshnessQuic]);
-                assert_none(can, &[Ability::EarlyData]);
+            |capabilities| {
+                all_versions(capabilities);
+                common(capabilities);
+                let group = Capability::Group(Group::X25519MlKem768);
+                assert_all(capabilities, &[Capability::FastOpen, Capability::RequestLog, group]);
+                assert_all(capabilities, &OVER_QUIC);
+                assert_all(capabilities, &[Capability::QuicTicketAgeCheck]);
+                assert_none(capabilities, &[Capability::EarlyData]);
             },
         ),
-        trial("caddy_takes_early_data_over_quic_whatever_its_age", ServerKind::Caddy, |can| {
-            common(can);
-            assert_all(can, &[Ability::Counts]);
-            let old = [Version::Tls10, Version::Tls11].map(Ability::Speaks);
-            assert_none(can, &old);
-            assert_all(can, &OVER_QUIC);
-            assert_none(can, &[Ability::EarlyData, Ability::FastOpen, Ability::FreshnessQuic]);
-        }),
-        trial("s_server_serves_one_connection_at_a_time", ServerKind::Openssl, |can| {
-            all_versions(can);
-            assert_all(can, &Size::ALL.map(Ability::Serves));
-            assert_all(can, &Certificate::ALL.map(Ability::Presents));
-            assert_none(can, &[Ability::SideBySide, Ability::Http2, Ability::EarlyData]);
+        trial(
+            "caddy_accepts_early_data_over_quic_of_any_ticket_age",
+            ServerKind::Caddy,
+            |capabilities| {
+                common(capabilities);
+                assert_all(capabilities, &[Capability::RequestLog]);
+                let old = [Version::Tls10, Version::Tls11].map(Capability::Tls);
+                assert_none(capabilities, &old);
+                assert_all(capabilities, &OVER_QUIC);
+                assert_none(
+                    capabilities,
+                    &[Capability::EarlyData, Capability::FastOpen, Capability::QuicTicketAgeCheck],
+                );
+            },
+        ),
+        trial("s_server_serves_one_connection_at_a_time", ServerKind::Openssl, |capabilities| {
+            all_versions(capabilities);
+            assert_all(capabilities, &ResponseSize::ALL.map(Capability::ResponseSize));
+            assert_all(capabilities, &CertificateKind::ALL.map(Capability::Certificate));
+            assert_none(
+                capabilities,
+                &[Capability::ConcurrentConnections, Capability::Http2, Capability::EarlyData],
+            );
         }),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trial(name: &str, server: ServerKind, check: fn(&Abilities)) -> Trial {
+fn trial(name: &str, server: ServerKind, check: fn(&Capabilities)) -> Trial {
     Trial::test(name, move || {
         let directory = tempfile::tempdir()?;
-        let surveyed = survey(server, directory.path(), Path::new("not needed"))
+        let probed = probe_server(server, directory.path(), Path::new("not needed"))
             .map_err(|error| Failed::from(format!("{error}; `make deps-test` installs it")))?;
-        check(&surveyed.abilities);
-        assert!(surveyed.version.contains(|c: char| c.is_ascii_digit()), "{}", surveyed.version);
-        assert!(!surveyed.abilities.can(Ability::PingPong));
+        check(&probed.capabilities);
+        assert!(probed.version.contains(|c: char| c.is_ascii_digit()), "{}", probed.version);
+        assert!(!probed.capabilities.supports(Capability::PingPong));
         Ok(())
     })
 }
 
-/// What those that speak HTTP/3 do.
-const OVER_QUIC: [Ability; 4] =
-    [Ability::Http3, Ability::ResumesQuic, Ability::EarlyDataQuic, Ability::AddressTokens];
+/// The capabilities of the servers that support HTTP/3.
+const OVER_QUIC: [Capability; 4] = [
+    Capability::Http3,
+    Capability::QuicResumption,
+    Capability::QuicEarlyData,
+    Capability::AddressTokens,
+];
 
-/// Each version, full and resumed.
-fn all_versions(can: &Abilities) {
-    assert_all(can, &Version::ALL.map(Ability::Speaks));
-    assert_all(can, &Version::ALL.map(Ability::Resumes));
+/// All TLS versions, full and resumed.
+fn all_versions(capabilities: &Capabilities) {
+    assert_all(capabilities, &Version::ALL.map(Capability::Tls));
+    assert_all(capabilities, &Version::ALL.map(Capability::Resumption));
 }
 
-/// What all but s_server do.
-fn common(can: &Abilities) {
-    assert_all(can, &[Version::Tls12, Version::Tls13].map(Ability::Resumes));
-    assert_all(can, &[Group::X25519, Group::P256].map(Ability::Exchanges));
-    assert_all(can, &[Certificate::EcdsaP256, Certificate::Rsa2048].map(Ability::Presents));
-    assert_all(can, &Size::ALL.map(Ability::Serves));
-    assert_all(can, &[Ability::Http2, Ability::SideBySide]);
+/// The capabilities of all servers but s_server.
+fn common(capabilities: &Capabilities) {
+    assert_all(capabilities, &[Version::Tls12, Version::Tls13].map(Capability::Resumption));
+    assert_all(capabilities, &[Group::X25519, Group::P256].map(Capability::Group));
+    assert_all(
+        capabilities,
+        &[CertificateKind::EcdsaP256, CertificateKind::Rsa2048].map(Capability::Certificate),
+    );
+    assert_all(capabilities, &ResponseSize::ALL.map(Capability::ResponseSize));
+    assert_all(capabilities, &[Capability::Http2, Capability::ConcurrentConnections]);
 }
 
-fn assert_all(abilities: &Abilities, wanted: &[Ability]) {
-    for ability in wanted {
-        assert_eq!(abilities.why_not(*ability), None, "{ability}");
+fn assert_all(capabilities: &Capabilities, required: &[Capability]) {
+    for capability in required {
+        assert_eq!(capabilities.missing_reason(*capability), None, "{capability}");
     }
 }
 
-fn assert_none(abilities: &Abilities, lacking: &[Ability]) {
-    for ability in lacking {
-        assert!(!abilities.can(*ability), "{ability}");
+fn assert_none(capabilities: &Capabilities, missing: &[Capability]) {
+    for capability in missing {
+        assert!(!capabilities.supports(*capability), "{capability}");
     }
 }

@@ -1,92 +1,109 @@
-//! Capture files: packets of a connection with the secrets that decrypt them.
+//! Capture files (pcapng): the packets of connections with the secrets that decrypt them.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::Path;
 
-use firstflight_emulator::{CapturedPacket, Direction as Way, unix_offset_ns};
+use firstflight_emulator::{CapturedPacket, Direction as LinkDirection, unix_offset_ns};
 use firstflight_packets::Direction;
 use firstflight_packets::pcapng::{About, Writer};
 
-/// Where packets were seen, for the head of their file.
-pub struct Scene<'a> {
-    /// The interface.
+/// Describes a capture in the file's header.
+pub struct CaptureInfo<'a> {
+    /// The interface on which the packets were captured.
     pub interface: &'static str,
-    /// What to know of the times.
+    /// How to read the timestamps.
     pub comment: &'static str,
-    /// Whose they are, in words.
-    pub what: &'a str,
+    /// Which connections the file holds.
+    pub description: &'a str,
 }
 
-/// Writes one connection to a file of its own.
-///
-/// # Errors
-/// The system's.
-pub fn write_one(
-    path: &Path,
-    scene: &Scene<'_>,
-    packets: &[&CapturedPacket],
-    secrets: &[String],
-) -> io::Result<()> {
-    let mut writer = begin(path, scene)?;
-    append(&mut writer, packets, secrets)?;
-    writer.finish().map(drop)
-}
+/// A capture file that is being written.
+pub struct CaptureFile(Writer<BufWriter<File>>);
 
-/// Starts a file.
-///
-/// # Errors
-/// The system's.
-pub fn begin(path: &Path, scene: &Scene<'_>) -> io::Result<Writer<BufWriter<File>>> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let about = About {
-        application: concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned(),
-        interface: scene.interface.to_owned(),
-        description: scene.what.to_owned(),
-        comment: scene.comment.to_owned(),
-        ..About::default()
-    };
-    Writer::new(BufWriter::new(File::create(path)?), &about)
-}
-
-/// Adds the packets of one connection to a file, behind the secrets that open them.
-///
-/// # Errors
-/// The system's.
-pub fn append(
-    writer: &mut Writer<BufWriter<File>>,
-    packets: &[&CapturedPacket],
-    secrets: &[String],
-) -> io::Result<()> {
-    writer.secrets(secrets)?;
-    let offset = unix_offset_ns();
-    let mut packets = packets.to_vec();
-    packets.sort_by_key(|packet| packet.arrival_ns);
-    for packet in packets {
-        let direction = match packet.direction {
-            Way::Up => Direction::ToServer,
-            Way::Down => Direction::ToClient,
+impl CaptureFile {
+    /// Creates the file and the directory above it.
+    ///
+    /// # Errors
+    /// The system's, if it cannot be written.
+    pub fn create(path: &Path, info: &CaptureInfo<'_>) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let about = About {
+            application: concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned(),
+            interface: info.interface.to_owned(),
+            description: info.description.to_owned(),
+            comment: info.comment.to_owned(),
+            ..About::default()
         };
-        let comment = match (packet.dropped_by, &packet.altered) {
-            (Some(cell), _) => format!("dropped by {cell}"),
-            (None, Some(altered)) => format!("altered by {}", altered.by),
-            (None, None) => String::new(),
-        };
-        let at = packet.arrival_ns.saturating_add_signed(offset);
-        writer.packet(at, direction, &packet.frame, packet.length as u32, &comment)?;
+        Writer::new(BufWriter::new(File::create(path)?), &about).map(Self)
     }
-    Ok(())
+
+    /// Writes a file with a single connection.
+    ///
+    /// # Errors
+    /// The system's, if it cannot be written.
+    pub fn write_one(
+        path: &Path,
+        info: &CaptureInfo<'_>,
+        packets: &[&CapturedPacket],
+        secrets: &[String],
+    ) -> io::Result<()> {
+        let mut file = Self::create(path, info)?;
+        file.add(packets, secrets)?;
+        file.finish()
+    }
+
+    /// Adds the packets of a connection, preceded by the secrets that decrypt them.
+    ///
+    /// # Errors
+    /// The system's, if the file cannot be written.
+    pub fn add(&mut self, packets: &[&CapturedPacket], secrets: &[String]) -> io::Result<()> {
+        self.0.secrets(secrets)?;
+        let offset = unix_offset_ns();
+        let mut packets = packets.to_vec();
+        packets.sort_by_key(|packet| packet.arrival_ns);
+        for packet in packets {
+            let direction = match packet.direction {
+                LinkDirection::Up => Direction::ToServer,
+                LinkDirection::Down => Direction::ToClient,
+            };
+            let comment = match (packet.dropped_by, &packet.altered) {
+                (Some(cell), _) => format!("dropped by {cell}"),
+                (None, Some(altered)) => format!("altered by {}", altered.by),
+                (None, None) => String::new(),
+            };
+            let at = packet.arrival_ns.saturating_add_signed(offset);
+            self.0.packet(at, direction, &packet.frame, packet.length as u32, &comment)?;
+        }
+        Ok(())
+    }
+
+    /// Makes what was written so far visible to readers.
+    ///
+    /// # Errors
+    /// The system's, if the file cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    /// Completes the file.
+    ///
+    /// # Errors
+    /// The system's, if the file cannot be written.
+    pub fn finish(self) -> io::Result<()> {
+        self.0.finish().map(drop)
+    }
 }
 
-/// The file for packets that are called so, relative to the record.
-pub fn file_for(name: &str) -> String {
-    let kept = |c: char| match c.is_ascii_alphanumeric() || c == '.' {
+/// The path of the capture with this name, relative to the record.
+pub fn capture_path(name: &str) -> String {
+    let replace_special = |c: char| match c.is_ascii_alphanumeric() || c == '.' {
         true => c.to_ascii_lowercase(),
         false => '-',
     };
-    let name: String = name.chars().map(kept).collect();
+    let name: String = name.chars().map(replace_special).collect();
     format!("{DIRECTORY}/{name}.pcapng")
 }
 

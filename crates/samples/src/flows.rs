@@ -1,9 +1,12 @@
 //! Finds the packets of each sample, and compares what they show with what was requested.
+//!
+//! A sample is classified by its packets alone, never by what client or server report.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use firstflight_emulator::{Batch, CapturedPacket, Direction as Way};
+use firstflight_emulator::{Batch, CapturedPacket, Direction as LinkDirection};
 use firstflight_packets::{
     Direction, FastOpen, FirstResponse, FlowFacts, Label, LabelKind, LabelTransport, LastResponse,
     Observer, Packet, QuicFacts, TlsVersion, TokenOrigin, Trace,
@@ -11,32 +14,64 @@ use firstflight_packets::{
 use firstflight_report::Sample;
 use firstflight_tls::Version;
 
-use crate::{ClientRecord, Kind, RequestedConnection, Transport};
+use crate::{HandshakeKind, RequestedConnection, Slot, Transport};
 
-/// The connections of a stretch of a run, by their two ends.
+/// A connection as the client recorded it.
+pub struct ClientRecord {
+    /// The cell and the block of the sample.
+    pub slot: Slot,
+    /// When the connect call was made, on the link's clock.
+    pub started_ns: u64,
+    /// The client's address, by which the packets are found.
+    pub local: Option<SocketAddr>,
+    /// The client random, by which the packets of a third-party client are found. The times of such
+    /// a sample come from its packets, and those in `outcome` are not used.
+    pub client_random: Option<Vec<u8>>,
+    /// The server's address.
+    pub server: SocketAddr,
+    /// The client's times, or why the connection failed.
+    pub outcome: Result<Times, String>,
+}
+
+/// The client's times of one connection, from just before the connect call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// Until the handshake was complete.
+    pub setup: Option<Duration>,
+    /// Until the first byte of the response.
+    pub first_byte: Duration,
+    /// Until its last byte.
+    pub total: Duration,
+}
+
+/// A ticket age, in seconds, at which every server that checks freshness refuses early data: most
+/// allow 10 s (RFC 8446 section 8.3), BoringSSL 60 s.
+pub const STALE_TICKET_AGE_S: u32 = 100;
+
+/// The connections in a batch of packets, by client and server address.
 pub struct Flows {
     flows: HashMap<(SocketAddr, SocketAddr), Vec<Flow>>,
-    /// Where the packets of a client's port are in the batch.
+    /// The indices in the batch of the packets of each client port.
     by_port: HashMap<u16, Vec<usize>>,
 }
 
-/// A connection and what its packets show.
+/// A connection as its packets show it.
 pub struct Flow {
-    /// What the packets show.
+    /// What the connection was.
     pub facts: FlowFacts,
-    /// Packet by packet, where that was wanted.
+    /// The packets one by one, if the connection was traced.
     pub trace: Option<Trace>,
-    /// The latest delivery among its packets, in nanoseconds.
+    /// By how much the link delivered the latest of its packets too late, in nanoseconds.
     pub lateness_ns: u64,
-    /// Bytes of IP packets on the way to the first byte of the response.
-    pub bytes: Bytes,
-    /// What dropped packets of it, by the link's own word.
+    /// Bytes of IP packets until the first byte of the response.
+    pub bytes: ByteCounts,
+    /// The cell of the link that dropped packets of it.
     pub dropped_by: Option<&'static str>,
 }
 
-/// Bytes of the packets that carried something, acknowledgements left out.
+/// Bytes of packets, without bare acknowledgements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes {
+pub struct ByteCounts {
     /// To the server.
     pub up: u64,
     /// To the client.
@@ -44,22 +79,22 @@ pub struct Bytes {
 }
 
 impl Flows {
-    /// Reads the packets of a stretch. Connections of the samples in `traced` keep their packets'
-    /// story.
+    /// Sorts the packets of a batch into connections. Those of the clients in `traced` keep a trace
+    /// of their packets.
     pub fn new(batch: &Batch, key_log: &str, traced: &HashSet<SocketAddr>) -> Self {
         let mut observer = Observer::new();
         observer.add_secrets(key_log);
         let mut by_port: HashMap<u16, Vec<usize>> = HashMap::new();
-        for (place, packet) in batch.packets.iter().enumerate() {
+        for (index, packet) in batch.packets.iter().enumerate() {
             observer.packet(&wire_packet(packet));
             if let Some(port) = client_port(&packet.frame, packet.direction) {
-                by_port.entry(port).or_default().push(place);
+                by_port.entry(port).or_default().push(index);
             }
         }
         let mut flows: HashMap<_, Vec<Flow>> = HashMap::new();
         for (facts, trace) in observer.finish_traced(|facts| traced.contains(&facts.client)) {
-            let places = by_port.get(&facts.client.port()).into_iter().flatten();
-            let packets = places.map(|place| &batch.packets[*place]);
+            let indices = by_port.get(&facts.client.port()).into_iter().flatten();
+            let packets = indices.map(|index| &batch.packets[*index]);
             let ends = (facts.client, facts.server);
             flows.entry(ends).or_default().push(Flow::new(facts, trace, packets));
         }
@@ -72,21 +107,21 @@ impl Flows {
         batch: &'b Batch,
         flow: &Flow,
     ) -> impl Iterator<Item = &'b CapturedPacket> {
-        let places = self.by_port.get(&flow.facts.client.port()).into_iter().flatten();
-        places.map(|place| &batch.packets[*place])
+        let indices = self.by_port.get(&flow.facts.client.port()).into_iter().flatten();
+        indices.map(|index| &batch.packets[*index])
     }
 
-    /// The connection of a sample: that between its ends which started when it did, for ports come
-    /// back.
-    pub fn flow(&self, taken: &ClientRecord) -> Option<&Flow> {
-        if let Some(random) = &taken.client_random {
-            let is_it = |flow: &&Flow| {
+    /// The connection of a sample. Ports are reused, so of several connections between the same
+    /// addresses it is the one that started closest to the sample.
+    pub fn flow(&self, record: &ClientRecord) -> Option<&Flow> {
+        if let Some(random) = &record.client_random {
+            let matches = |flow: &&Flow| {
                 flow.facts.tls.as_ref().is_some_and(|tls| tls.client_random[..] == random[..])
             };
-            return self.flows().find(is_it);
+            return self.flows().find(matches);
         }
-        let flows = self.flows.get(&(taken.local?, taken.server))?;
-        flows.iter().min_by_key(|flow| flow.facts.started.abs_diff(taken.began_ns))
+        let flows = self.flows.get(&(record.local?, record.server))?;
+        flows.iter().min_by_key(|flow| flow.facts.started.abs_diff(record.started_ns))
     }
 
     /// All connections.
@@ -95,12 +130,12 @@ impl Flows {
     }
 }
 
-/// What times and packets say, before it is held against anything.
-pub fn described(taken: &ClientRecord, flow: Option<&Flow>, origin_ns: u64) -> Sample {
+/// The sample of a connection, without a check against its cell. `origin_ns` is the start of the run.
+pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u64) -> Sample {
     let mut sample = Sample {
-        cell: taken.slot.cell,
-        block: taken.slot.block,
-        at_ms: milliseconds(taken.began_ns.saturating_sub(origin_ns)),
+        cell: record.slot.cell,
+        block: record.slot.block,
+        at_ms: milliseconds(record.started_ns.saturating_sub(origin_ns)),
         ..Sample::default()
     };
     if let Some(Flow { facts, lateness_ns, .. }) = flow {
@@ -109,8 +144,8 @@ pub fn described(taken: &ClientRecord, flow: Option<&Flow>, origin_ns: u64) -> S
         sample.label = facts.label().ok().map(|label| label.to_string());
         sample.dropped = facts.transport.dropped();
         if let FirstResponse::Seen { delivered: Some(delivered), .. } = facts.first_response {
-            // Both delays lie between these moments: the tap stamps a packet before it delays it,
-            // and again when it hands it over.
+            // This includes the link's delay both ways: the tap stamps a packet before it delays it,
+            // and again when it delivers it.
             sample.wire_ms = Some(milliseconds(delivered.saturating_sub(facts.started)));
         }
         if let LastResponse::Seen { round_trips, delivered, .. } = facts.last_response {
@@ -119,12 +154,12 @@ pub fn described(taken: &ClientRecord, flow: Option<&Flow>, origin_ns: u64) -> S
             sample.wire_total_ms = delivered.map(took);
         }
     }
-    if taken.client_random.is_some() {
-        // To the delivery by the link: what the client then does is not in it.
+    if record.client_random.is_some() {
+        // Until the link delivered the packet; the client's processing is not included.
         let setup = flow.and_then(|flow| Some((flow.facts.setup_done?, flow.facts.started)));
         sample.setup_ms = setup.map(|(done, started)| milliseconds(done.saturating_sub(started)));
         (sample.time_ms, sample.total_ms) = (sample.wire_ms, sample.wire_total_ms);
-    } else if let Ok(times) = &taken.outcome {
+    } else if let Ok(times) = &record.outcome {
         sample.setup_ms = times.setup.map(|setup| setup.as_secs_f64() * 1e3);
         sample.time_ms = Some(times.first_byte.as_secs_f64() * 1e3);
         sample.total_ms = Some(times.total.as_secs_f64() * 1e3);
@@ -139,90 +174,90 @@ impl Flow {
         packets: impl Iterator<Item = &'b CapturedPacket>,
     ) -> Self {
         let during = facts.started..=facts.ended.max(facts.started);
-        let answered = match facts.first_response {
+        let first_response = match facts.first_response {
             FirstResponse::Seen { arrived, .. } => arrived,
             FirstResponse::None | FirstResponse::Unknown(_) => facts.ended,
         };
         let mut flow =
-            Self { facts, trace, lateness_ns: 0, bytes: Bytes::default(), dropped_by: None };
+            Self { facts, trace, lateness_ns: 0, bytes: ByteCounts::default(), dropped_by: None };
         for packet in packets.filter(|packet| during.contains(&packet.arrival_ns)) {
             if packet.dropped_by.is_some() {
                 flow.dropped_by = packet.dropped_by;
                 continue;
             }
             flow.lateness_ns = flow.lateness_ns.max(packet.lateness_ns());
-            if packet.arrival_ns <= answered && packet.length > BARE_ACKNOWLEDGEMENT {
-                let bytes = (packet.length - ETHERNET) as u64;
+            if packet.arrival_ns <= first_response && packet.length > MAX_ACKNOWLEDGEMENT_BYTES {
+                let bytes = (packet.length - ETHERNET_HEADER_BYTES) as u64;
                 match packet.direction {
-                    Way::Up => flow.bytes.up += bytes,
-                    Way::Down => flow.bytes.down += bytes,
+                    LinkDirection::Up => flow.bytes.up += bytes,
+                    LinkDirection::Down => flow.bytes.down += bytes,
                 }
             }
         }
         flow
     }
 
-    /// How many packets were dropped, and by what, in words.
-    pub fn dropped(&self) -> String {
+    /// Says how many packets were dropped, and by which cell.
+    pub fn dropped_description(&self) -> String {
         let count = self.facts.transport.dropped();
         format!("{count} packets dropped by {}", self.dropped_by.unwrap_or("the link"))
     }
 }
 
-/// The label that a connection has to have.
-pub fn wanted(asked: &RequestedConnection) -> Label {
-    let kind = match asked.kind {
-        Kind::Full => LabelKind::Full,
-        Kind::Resumed => LabelKind::Resumed,
-        Kind::ZeroRtt => LabelKind::EarlyAccepted,
-        Kind::Refused => LabelKind::EarlyRefused,
+/// The label that a connection must have.
+pub fn expected_label(requested: &RequestedConnection) -> Label {
+    let kind = match requested.kind {
+        HandshakeKind::Full => LabelKind::Full,
+        HandshakeKind::Resumed => LabelKind::Resumed,
+        HandshakeKind::ZeroRtt => LabelKind::EarlyAccepted,
+        HandshakeKind::Refused => LabelKind::EarlyRefused,
     };
-    let tfo = if asked.tfo { FastOpen::Used } else { FastOpen::Off };
-    let transport = match asked.transport {
+    let tfo = if requested.tfo { FastOpen::Used } else { FastOpen::Off };
+    let transport = match requested.transport {
         Transport::Tcp => LabelTransport::Tcp(tfo),
         Transport::Quic => LabelTransport::Quic,
     };
-    Label { version: tls_version(asked.version), kind, transport }
+    Label { version: tls_version(requested.version), kind, transport }
 }
 
-/// What a connection is instead of what was requested; `None`: it is what was requested.
-pub fn wrong(facts: &FlowFacts, asked: &RequestedConnection) -> Option<String> {
-    wrong_but_for_group(facts, asked).or_else(|| {
-        let group = facts.tls.as_ref()?.group.filter(|_| asked.version == Version::Tls13)?;
+/// Describes a connection that is not what was requested. Returns `None` if it is.
+pub fn mismatch(facts: &FlowFacts, requested: &RequestedConnection) -> Option<String> {
+    mismatch_except_group(facts, requested).or_else(|| {
+        let group = facts.tls.as_ref()?.group.filter(|_| requested.version == Version::Tls13)?;
         let (group, label) = (group.to_string(), facts.label().ok()?);
-        (group != asked.group.name()).then(|| format!("{label}, group {group}"))
+        (group != requested.group.name()).then(|| format!("{label}, group {group}"))
     })
 }
 
-/// The same, whatever the group of the key exchange.
-pub fn wrong_but_for_group(facts: &FlowFacts, asked: &RequestedConnection) -> Option<String> {
+/// Like [`mismatch`], but ignores the group of the key exchange.
+pub fn mismatch_except_group(facts: &FlowFacts, requested: &RequestedConnection) -> Option<String> {
     let label = match facts.label() {
         Err(why) => return Some(why.to_string()),
         Ok(label) => label,
     };
-    if label != wanted(asked) {
+    if label != expected_label(requested) {
         return Some(label.to_string());
     }
     let tls = facts.tls.as_ref()?;
     if tls.hello_retry_requests > 0 {
         return Some(format!("{label}, after a HelloRetryRequest"));
     }
-    let wrong = facts.quic().and_then(|quic| wrong_token(quic, asked))?;
-    Some(format!("{label}, {wrong}"))
+    let mismatch = facts.quic().and_then(|quic| token_mismatch(quic, requested))?;
+    Some(format!("{label}, {mismatch}"))
 }
 
-/// How a connection showed its address, if that is not what was requested.
-fn wrong_token(quic: &QuicFacts, asked: &RequestedConnection) -> Option<&'static str> {
-    let brought = quic.token.is_some_and(|token| token.origin == TokenOrigin::NewToken);
-    match (quic.retries, brought) {
+/// Describes the address validation of a connection, if it is not what was requested.
+fn token_mismatch(quic: &QuicFacts, requested: &RequestedConnection) -> Option<&'static str> {
+    let has_token = quic.token.is_some_and(|token| token.origin == TokenOrigin::NewToken);
+    match (quic.retries, has_token) {
         (1.., _) => Some("after a Retry"),
-        (0, false) if asked.token => Some("without an address token"),
-        (0, true) if !asked.token => Some("with an address token"),
+        (0, false) if requested.token => Some("without an address token"),
+        (0, true) if !requested.token => Some("with an address token"),
         _ => None,
     }
 }
 
-/// A version in the terms of the packets.
+/// Converts a TLS version to the type of `firstflight_packets`.
 pub fn tls_version(version: Version) -> TlsVersion {
     match version {
         Version::Tls10 => TlsVersion::Tls10,
@@ -232,12 +267,12 @@ pub fn tls_version(version: Version) -> TlsVersion {
     }
 }
 
-/// A packet of the link in the terms of the judge.
+/// Converts a packet of the link to the type of `firstflight_packets`.
 pub fn wire_packet(packet: &CapturedPacket) -> Packet<'_> {
     Packet {
         direction: match packet.direction {
-            Way::Up => Direction::ToServer,
-            Way::Down => Direction::ToClient,
+            LinkDirection::Up => Direction::ToServer,
+            LinkDirection::Down => Direction::ToClient,
         },
         arrived: packet.arrival_ns,
         delivered: packet.dropped_by.is_none().then_some(packet.delivered_ns),
@@ -245,17 +280,17 @@ pub fn wire_packet(packet: &CapturedPacket) -> Packet<'_> {
     }
 }
 
-/// The client's port in an Ethernet frame with IP and TCP in it.
-pub fn client_port(frame: &[u8], way: Way) -> Option<u16> {
-    let ip = frame.get(ETHERNET..)?;
+/// The client's port in an Ethernet frame that holds IP with TCP or UDP.
+pub fn client_port(frame: &[u8], direction: LinkDirection) -> Option<u16> {
+    let ip = frame.get(ETHERNET_HEADER_BYTES..)?;
     let header = match ip.first()? >> 4 {
         6 => 40,
         _ => usize::from(ip.first()? & 0xf) * 4,
     };
     let tcp = ip.get(header..)?;
-    let at = match way {
-        Way::Up => 0,
-        Way::Down => 2,
+    let at = match direction {
+        LinkDirection::Up => 0,
+        LinkDirection::Down => 2,
     };
     Some(u16::from_be_bytes([*tcp.get(at)?, *tcp.get(at + 1)?]))
 }
@@ -264,7 +299,7 @@ fn milliseconds(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-const ETHERNET: usize = 14;
+const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// An Ethernet frame with IPv4, TCP, time stamps and two blocks of SACK, and no payload.
-const BARE_ACKNOWLEDGEMENT: usize = ETHERNET + 20 + 20 + 12 + 20;
+/// The longest frame without payload: Ethernet, IPv4, TCP, time stamps and two SACK blocks.
+const MAX_ACKNOWLEDGEMENT_BYTES: usize = ETHERNET_HEADER_BYTES + 20 + 20 + 12 + 20;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use firstflight_samples::{
-    ConnectionAxes, Group, Http, Kind, RequestedConnection, Workload, combinations,
+    ConnectionAxes, Group, HandshakeKind, HttpVersion, RequestedConnection, Workload, combinations,
 };
 use firstflight_tls::{Trust, Version};
 
@@ -31,15 +31,15 @@ pub struct RemoteConfig {
     pub resolve: Vec<String>,
     /// TLS versions.
     pub versions: Vec<Version>,
-    /// Handshake kinds; [`Kind::Refused`] makes the server refuse by a ticket that claims to be
+    /// Handshake kinds; [`HandshakeKind::Refused`] makes the server refuse by a ticket that claims to be
     /// older.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<HandshakeKind>,
     /// Without and with TCP Fast Open.
     pub tfo: Vec<bool>,
     /// Without and with an address token; HTTP/3 only.
     pub tokens: Vec<bool>,
     /// HTTP versions.
-    pub http: Vec<Http>,
+    pub http: Vec<HttpVersion>,
     /// Key-share groups.
     pub groups: Vec<Group>,
     /// Samples a cell.
@@ -68,10 +68,10 @@ impl RemoteConfig {
             trust: Trust::System,
             resolve: Vec::new(),
             versions: vec![Version::Tls13],
-            kinds: vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt],
+            kinds: vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt],
             tfo: vec![false],
             tokens: vec![false],
-            http: vec![Http::One],
+            http: vec![HttpVersion::One],
             groups: vec![Group::X25519],
             samples: 100,
             at_a_time: 1,
@@ -93,7 +93,7 @@ impl RemoteConfig {
             tokens: self.tokens.clone(),
             http: self.http.clone(),
             groups: self.groups.clone(),
-            ..ConnectionAxes::one()
+            ..ConnectionAxes::baseline()
         })
     }
 }

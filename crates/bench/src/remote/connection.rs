@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
 use firstflight_packets::{FastOpen, Label, LabelKind, LabelTransport};
 use firstflight_samples::{
-    Connectors, Http, Kind, RequestedConnection, TOO_OLD_S, Ticket, TicketPool, Times, tls_version,
-    wanted,
+    Connectors, HandshakeKind, HttpVersion, RequestedConnection, STALE_TICKET_AGE_S, Ticket,
+    TicketPool, Times, expected_label, tls_version,
 };
 use firstflight_tls::{ConnectOptions, EarlyData, Version};
 
@@ -18,7 +18,7 @@ pub(super) struct Caller {
     pub(super) target: Target,
     pub(super) address: SocketAddr,
     limit: Duration,
-    tickets: RefCell<TicketPool<(Version, Http)>>,
+    tickets: RefCell<TicketPool<(Version, HttpVersion)>>,
 }
 
 /// What a connection got.
@@ -37,8 +37,8 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// What the connection is instead of what was requested; `None`: it is what was requested.
-    pub(super) fn wrong(&self, asked: &RequestedConnection) -> Option<String> {
-        if self.label != wanted(asked) {
+    pub(super) fn mismatch(&self, asked: &RequestedConnection) -> Option<String> {
+        if self.label != expected_label(asked) {
             return Some(self.label.to_string());
         }
         let group = self.group.filter(|_| asked.version == Version::Tls13)?;
@@ -69,9 +69,9 @@ impl Caller {
         let mut why = String::new();
         for _ in 0..2 {
             let got = self.call(asked, &self.offer(asked).await?, &mut None).await?;
-            match got.wrong(asked) {
+            match got.mismatch(asked) {
                 None => return Ok(got),
-                Some(wrong) => why = format!("a first connection was {wrong}"),
+                Some(mismatch) => why = format!("a first connection was {mismatch}"),
             }
         }
         Err(why)
@@ -84,13 +84,13 @@ impl Caller {
     ) -> Result<ConnectOptions, String> {
         let mut offer =
             ConnectOptions { host: self.target.host().to_owned(), ..ConnectOptions::default() };
-        if asked.kind == Kind::Full {
+        if asked.kind == HandshakeKind::Full {
             return Ok(offer);
         }
         let ticket = match self.ticket(asked) {
             Some(ticket) => Some(ticket),
             None => {
-                let full = RequestedConnection { kind: Kind::Full, ..*asked };
+                let full = RequestedConnection { kind: HandshakeKind::Full, ..*asked };
                 self.call(&full, &offer, &mut None).await?;
                 self.ticket(asked)
             }
@@ -101,7 +101,9 @@ impl Caller {
         }
         offer.early_data = asked.kind.is_early();
         let ticket = match asked.kind {
-            Kind::Refused => ticket.issued_earlier(TOO_OLD_S).map_err(|error| error.to_string())?,
+            HandshakeKind::Refused => {
+                ticket.issued_earlier(STALE_TICKET_AGE_S).map_err(|error| error.to_string())?
+            }
             _ => ticket,
         };
         offer.session = Some(ticket.session().clone());
@@ -132,7 +134,7 @@ impl Caller {
         offer: &ConnectOptions,
         local: &mut Option<SocketAddr>,
     ) -> Result<Outcome, String> {
-        let connector = self.connectors.get(asked).map_err(|error| error.to_string())?;
+        let connector = self.connectors.tcp(asked).map_err(|error| error.to_string())?;
         let connected = connect_tls(&connector, offer, self.address, asked.tfo).await;
         let connected = connected.map_err(|error| error.to_string())?;
         *local = connected.stream.socket().local_addr().ok();
@@ -144,7 +146,7 @@ impl Caller {
         let patience = if sessions.is_empty() { TICKETS } else { Duration::ZERO };
         sessions.extend(response.exchange.close(patience).await);
         let tickets = sessions.into_iter().map(Ticket::Tcp).collect();
-        self.tickets.borrow_mut().put((asked.version, asked.http), tickets);
+        self.tickets.borrow_mut().add((asked.version, asked.http), tickets);
         Ok(got)
     }
 }
@@ -155,7 +157,7 @@ fn read(response: &Answer, asked: &RequestedConnection) -> Result<Outcome, Strin
         return Err(format!("status {}", response.head.status));
     }
     let got = response.head.version;
-    if (got == http::Version::HTTP_2) != (asked.http == Http::Two) {
+    if (got == http::Version::HTTP_2) != (asked.http == HttpVersion::Two) {
         return Err(format!("{got:?} where HTTP/{} was asked", asked.http));
     }
     let facts = response.facts.as_ref().ok_or("the connection has no TLS")?;

@@ -8,7 +8,7 @@ use firstflight_report::{
     Witness, control, effects, figures, usual,
 };
 
-use firstflight_samples::{Client, machine_facts, round_trips, version_number};
+use firstflight_samples::{ClientKind, machine_facts, round_trips, version_number};
 
 use super::config::RemoteConfig;
 use super::connection::{Caller, Outcome};
@@ -64,7 +64,7 @@ pub(super) fn record(
     let host = caller.target.host().to_owned();
     let cell = |(index, cell): (usize, &Cell)| RecordCell {
         experiment: ELSEWHERE.to_owned(),
-        client: Client::Firstflight.name().to_owned(),
+        client: ClientKind::Firstflight.name().to_owned(),
         server: host.clone(),
         workload: cell.asked.workload.name().to_owned(),
         profile: PATH.to_owned(),

@@ -20,7 +20,9 @@ use std::time::Instant;
 use firstflight_client::{Resolver, Target, connect_tcp};
 use firstflight_emulator::monotonic_ns;
 use firstflight_report::Record;
-use firstflight_samples::{Connectors, Kind, MIN_FOR_CONTROL, blocks, impossible, now};
+use firstflight_samples::{
+    Connectors, HandshakeKind, MIN_CONTROL_SAMPLES, blocks, utc_now, why_impossible,
+};
 use firstflight_tls::KeyLogLines;
 use futures_util::StreamExt;
 
@@ -58,7 +60,7 @@ pub fn run(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Record, RemoteError> {
     let began = Instant::now();
-    let date = now();
+    let date = utc_now();
     progress(Progress::Starting);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -177,7 +179,7 @@ async fn trial(
 ) -> Result<(Vec<Cell>, Vec<String>, Outcome), RemoteError> {
     let (mut cells, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
     for asked in config.asked() {
-        let why = match impossible(&asked) {
+        let why = match why_impossible(&asked) {
             _ if asked.over_quic() => Some(NO_QUIC.to_owned()),
             Some(why) => Some(why.to_owned()),
             None => match caller.try_out(&asked).await {
@@ -198,8 +200,8 @@ async fn trial(
         let reasons = left_out.join("; ");
         return Err(RemoteError::EmptyPlan(format!("nothing is left to measure: {reasons}")));
     };
-    if config.control && config.samples >= MIN_FOR_CONTROL {
-        let early = cells.iter().position(|cell| cell.asked.kind == Kind::ZeroRtt);
+    if config.control && config.samples >= MIN_CONTROL_SAMPLES {
+        let early = cells.iter().position(|cell| cell.asked.kind == HandshakeKind::ZeroRtt);
         let cell = early.unwrap_or(0);
         cells.push(Cell { twin_of: Some(cell), ..cells[cell] });
     }

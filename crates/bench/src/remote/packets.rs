@@ -10,8 +10,8 @@ use firstflight_emulator::{Batch, CapturedPacket, Direction, Sniffer};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Capture, Fault, Sample};
 use firstflight_samples::{
-    ClientRecord, Flow, Flows, Http, RequestedConnection, Scene, described, file_for, wire_packet,
-    write_one, wrong,
+    CaptureFile, CaptureInfo, ClientRecord, Flow, Flows, HttpVersion, RequestedConnection,
+    capture_path, mismatch, sample_from_flow, wire_packet,
 };
 use firstflight_tls::KeyLogLines;
 
@@ -71,7 +71,7 @@ impl Packets {
         let mut samples = Vec::with_capacity(shots.len());
         for ClientView { taken, .. } in shots {
             let (flow, cell) = (flows.flow(taken), taken.slot.cell);
-            let mut sample = described(taken, flow, origin_ns);
+            let mut sample = sample_from_flow(taken, flow, origin_ns);
             sample.fault = fault(taken, flow, &cells[cell].asked, batch.missed);
             if let Some(flow) = flow {
                 let lost = lost(flow);
@@ -158,7 +158,7 @@ fn fault(
     }
     match flow {
         None => Some(Fault::Mislabelled("no packets".to_owned())),
-        Some(flow) => wrong(&flow.facts, asked).map(Fault::Mislabelled),
+        Some(flow) => mismatch(&flow.facts, asked).map(Fault::Mislabelled),
     }
 }
 
@@ -184,18 +184,18 @@ fn keep(
     let secrets = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
     let control = if cell.twin_of.is_some() { ", control" } else { "" };
     let what = format!("{}{control}", in_words(&cell.asked));
-    let http = if cell.asked.http == Http::Two { " h2" } else { "" };
+    let http = if cell.asked.http == HttpVersion::Two { " h2" } else { "" };
     let tfo = if cell.asked.tfo { " TFO" } else { "" };
     let RequestedConnection { version, kind, group, .. } = cell.asked;
     let name = format!("{index:03} {}{http} {kind}{tfo} {group}{control}", version.name());
-    let capture = Capture { file: file_for(&name), what, connections: 1 };
-    let scene = Scene {
+    let capture = Capture { file: capture_path(&name), what, connections: 1 };
+    let info = CaptureInfo {
         interface: "client",
         comment: "times are those at the client's end",
-        what: &capture.what,
+        description: &capture.what,
     };
     let path = output.join(&capture.file);
-    write_one(&path, &scene, &packets, &secrets)
+    CaptureFile::write_one(&path, &info, &packets, &secrets)
         .map_err(|source| RemoteError::File { path, source })?;
     Ok(capture)
 }
@@ -245,7 +245,7 @@ mod tests {
         };
         let mut taken = ClientRecord {
             slot: firstflight_samples::Slot { cell: 0, block: 0 },
-            began_ns: monotonic_ns(),
+            started_ns: monotonic_ns(),
             client_random: None,
             local: None,
             server: ([127, 0, 0, 1], 443).into(),

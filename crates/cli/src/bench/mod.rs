@@ -11,7 +11,7 @@ use clap::Args;
 use firstflight_bench::remote::{self, LabelSource, RemoteConfig};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
-use firstflight_samples::{Http, Kind, blank_record};
+use firstflight_samples::{HandshakeKind, HttpVersion, blank_record};
 use firstflight_tls::{Trust, Version};
 
 use crate::axes::{AxesArgs, command_line, seed_from_clock};
@@ -213,22 +213,25 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
 }
 
 /// What is driven where nothing is requested.
-const DRIVEN: [Kind; 3] = [Kind::Full, Kind::Resumed, Kind::ZeroRtt];
+const DRIVEN: [HandshakeKind; 3] =
+    [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
 
-fn driven(kind: &Kind) -> anyhow::Result<firstflight_bench::Kind> {
+fn driven(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::Kind> {
     Ok(match kind {
-        Kind::Full => firstflight_bench::Kind::Full,
-        Kind::Resumed => firstflight_bench::Kind::Resumed,
-        Kind::ZeroRtt => firstflight_bench::Kind::ZeroRtt,
-        Kind::Refused => anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out"),
+        HandshakeKind::Full => firstflight_bench::Kind::Full,
+        HandshakeKind::Resumed => firstflight_bench::Kind::Resumed,
+        HandshakeKind::ZeroRtt => firstflight_bench::Kind::ZeroRtt,
+        HandshakeKind::Refused => {
+            anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out")
+        }
     })
 }
 
 /// What carries the HTTP that was requested.
-fn transport(http: Option<Http>) -> anyhow::Result<firstflight_bench::Transport> {
+fn transport(http: Option<HttpVersion>) -> anyhow::Result<firstflight_bench::Transport> {
     match http {
-        None | Some(Http::One) => Ok(firstflight_bench::Transport::Tcp),
-        Some(Http::Three) => Ok(firstflight_bench::Transport::Quic),
+        None | Some(HttpVersion::One) => Ok(firstflight_bench::Transport::Tcp),
+        Some(HttpVersion::Three) => Ok(firstflight_bench::Transport::Quic),
         Some(http) => anyhow::bail!("load speaks HTTP/1.1 or HTTP/3, not {http}; give one of them"),
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use firstflight_browser::{Installed, Make};
 use firstflight_emulator::Profile;
-use firstflight_lab::{Http, ServerKind, VisitPage, VisitSet, VisitsConfig};
+use firstflight_lab::{HttpVersion, ServerKind, VisitPage, VisitSet, VisitsConfig};
 
 use super::select::{profiles, servers};
 use super::{LabArgs, NAME, Scratch};
@@ -99,7 +99,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let config = VisitsConfig {
         browsers,
         sets,
-        lanes: args.browsers.lanes as usize,
+        workers: args.browsers.lanes as usize,
         seed,
         // Browsers want the processors themselves.
         keep_awake: args.keep_awake == "on",
@@ -109,7 +109,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         command: command_line(seed),
     };
     let show = Show::new();
-    let record = firstflight_lab::visit(&config, &|progress| show.progress(progress));
+    let record = firstflight_lab::run_visits(&config, &|progress| show.progress(progress));
     show.end();
     outputs::finish(&record?, NAME, &args.output, args.json, &args.judgement)
 }
@@ -137,7 +137,7 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
                 false => vec![Profile::parse(WALK_THROUGH)?],
             },
             servers,
-            http: args.axes.http.clone().unwrap_or_else(|| vec![Http::One]),
+            http: args.axes.http.clone().unwrap_or_else(|| vec![HttpVersion::One]),
             pages: flags.page.clone().unwrap_or_else(|| vec![VisitPage::Small, VisitPage::Image]),
             rounds,
             returns,
@@ -149,7 +149,7 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
 /// The walk-through's table, and beside it what it could not measure by hand.
 fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<Vec<VisitSet>> {
     let walk_through = || Profile::parse(WALK_THROUGH).map(|one| vec![one]);
-    let over = |http: Http| -> Vec<ServerKind> {
+    let over = |http: HttpVersion| -> Vec<ServerKind> {
         let can = |server: &&ServerKind| server.visited_over(http).is_ok();
         let ours = servers.iter().find(|server| **server == ServerKind::Firstflight);
         ours.or_else(|| servers.iter().find(can)).or(servers.first()).copied().into_iter().collect()
@@ -168,14 +168,14 @@ fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<V
         VisitSet {
             profiles: walk_through()?,
             servers: servers.clone(),
-            http: vec![Http::One],
+            http: vec![HttpVersion::One],
             pages: vec![VisitPage::Small, VisitPage::Image],
             rounds,
             returns,
         },
-        set(walk_through()?, Http::Two, VisitPage::Resources, 2),
-        set(walk_through()?, Http::Three, VisitPage::Small, 2),
-        set(access, Http::Two, VisitPage::Small, 1),
+        set(walk_through()?, HttpVersion::Two, VisitPage::Resources, 2),
+        set(walk_through()?, HttpVersion::Three, VisitPage::Small, 2),
+        set(access, HttpVersion::Two, VisitPage::Small, 1),
     ])
 }
 

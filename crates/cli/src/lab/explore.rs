@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_lab::{Exploration, ExploreConfig, Seen};
+use firstflight_lab::{ExploreConfig, ExploreSession, ObservedConnection};
 
 use super::live::{Form, Live};
 use super::{LabArgs, Scratch, backend, enter, select};
@@ -147,9 +147,9 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if !args.json {
         eprintln!("starting network and servers ...");
     }
-    let lab = Exploration::begin(&config)?;
+    let lab = ExploreSession::start(&config)?;
     end.is_up();
-    let live = Live::new(lab.sketch(), if args.json { Form::Json } else { Form::Text });
+    let live = Live::new(lab.description(), if args.json { Form::Json } else { Form::Text });
     let until = args.explore.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let result = watch(lab, &live, || end.is_asked() || until.is_some_and(|t| Instant::now() >= t));
     match result {
@@ -161,19 +161,19 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Says what comes until it is time to end.
-fn watch(mut lab: Exploration, live: &Live, ends: impl Fn() -> bool) -> anyhow::Result<()> {
-    say(&live.opening(lab.sketch()))?;
+fn watch(mut lab: ExploreSession, live: &Live, ends: impl Fn() -> bool) -> anyhow::Result<()> {
+    say(&live.opening(lab.description()))?;
     let mut count = 0;
-    let mut tell = |seen: Vec<Seen>| {
+    let mut tell = |seen: Vec<ObservedConnection>| {
         count += seen.len();
         seen.iter().try_for_each(|one| say(&live.line(one)))
     };
     while !ends() {
-        tell(lab.look()?)?;
+        tell(lab.poll()?)?;
         thread::sleep(STEP);
     }
-    let capture = lab.sketch().capture.clone();
-    tell(lab.end()?)?;
+    let capture = lab.description().capture.clone();
+    tell(lab.stop()?)?;
     say(&live.closing(count, capture.as_deref()))
 }
 

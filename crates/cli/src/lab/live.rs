@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use firstflight_lab::{
-    Handshake, LabDescription, NetworkDescription, Seen, ServerDescription, TlsVersion,
+    HandshakeOutcome, LabDescription, NetworkDescription, ObservedConnection, ServerDescription,
+    TlsVersion,
 };
 use serde_json::{Value, json};
 
@@ -22,24 +23,24 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(sketch: &LabDescription, form: Form) -> Self {
+    pub(super) fn new(description: &LabDescription, form: Form) -> Self {
         let widest = |names: &mut dyn Iterator<Item = &str>, least: &str| {
             names.map(|name| name.chars().count()).chain([least.len()]).max().unwrap_or(0)
         };
-        let networks = widest(&mut sketch.networks.iter().map(|one| &*one.name), "network");
-        let servers = widest(&mut sketch.servers.iter().map(|one| &*one.name), "server");
+        let networks = widest(&mut description.networks.iter().map(|one| &*one.name), "network");
+        let servers = widest(&mut description.servers.iter().map(|one| &*one.name), "server");
         Self { form, widths: (networks, servers) }
     }
 
     /// What there is and how to enter.
-    pub(super) fn opening(&self, sketch: &LabDescription) -> String {
+    pub(super) fn opening(&self, description: &LabDescription) -> String {
         match self.form {
-            Form::Json => line("up", serde_json::to_value(sketch).unwrap_or_default()),
+            Form::Json => line("up", serde_json::to_value(description).unwrap_or_default()),
             Form::Text => format!(
                 "{}\n{}\n{}\n{}",
-                networks(sketch),
-                servers(sketch),
-                entering(sketch),
+                networks(description),
+                servers(description),
+                entering(description),
                 self.columns([
                     "time (UTC)",
                     "network",
@@ -54,7 +55,7 @@ impl Live {
     }
 
     /// A connection.
-    pub(super) fn line(&self, seen: &Seen) -> String {
+    pub(super) fn line(&self, seen: &ObservedConnection) -> String {
         if self.form == Form::Json {
             return line("connection", serde_json::to_value(seen).unwrap_or_default());
         }
@@ -103,7 +104,7 @@ fn line(event: &str, mut value: Value) -> String {
 
 /// What carried the connection, as HTTP's versions are called; what lies below where that does not
 /// show.
-fn protocol(seen: &Seen) -> &str {
+fn protocol(seen: &ObservedConnection) -> &str {
     match seen.alpn.as_deref() {
         Some("http/1.1") => "HTTP/1.1",
         Some("h2") => "HTTP/2",
@@ -115,7 +116,7 @@ fn protocol(seen: &Seen) -> &str {
 }
 
 /// The handshake, and what else is worth a word.
-fn what(seen: &Seen) -> String {
+fn what(seen: &ObservedConnection) -> String {
     let mut what = match (seen.handshake, &seen.unknown) {
         (Some(handshake), _) => handshake.name().to_owned(),
         (None, why) => why.clone().unwrap_or_default(),
@@ -123,7 +124,8 @@ fn what(seen: &Seen) -> String {
     if let Some(version) = seen.tls.filter(|version| *version != TlsVersion::Tls13) {
         what = format!("{version} {what}");
     }
-    let early = matches!(seen.handshake, Some(Handshake::Accepted | Handshake::Refused));
+    let early =
+        matches!(seen.handshake, Some(HandshakeOutcome::Accepted | HandshakeOutcome::Refused));
     if let Some(bytes) = seen.early_bytes.filter(|_| early) {
         what += &format!(", {bytes} bytes early");
     }
@@ -140,10 +142,10 @@ fn what(seen: &Seen) -> String {
     what
 }
 
-fn networks(sketch: &LabDescription) -> String {
+fn networks(description: &LabDescription) -> String {
     let rate = |mbps: Option<f64>| mbps.map_or("-".to_owned(), |mbps| format!("{mbps} Mbit/s"));
     let mut rows = vec![["network", "round trip", "down", "up", "name inside"].map(str::to_owned)];
-    rows.extend(sketch.networks.iter().map(|network| {
+    rows.extend(description.networks.iter().map(|network| {
         [
             network.name.clone(),
             format!("{} ms", network.rtt_ms),
@@ -155,10 +157,10 @@ fn networks(sketch: &LabDescription) -> String {
     table(&rows)
 }
 
-fn servers(sketch: &LabDescription) -> String {
-    let first = sketch.networks.first();
+fn servers(description: &LabDescription) -> String {
+    let first = description.networks.first();
     let mut rows = vec![["server", "HTTP", "0-RTT over", "URL inside"].map(str::to_owned)];
-    rows.extend(sketch.servers.iter().map(|server| {
+    rows.extend(description.servers.iter().map(|server| {
         let early = match (server.early_data, server.early_data_quic) {
             (true, true) => "TCP and QUIC",
             (true, false) => "TCP",
@@ -169,27 +171,29 @@ fn servers(sketch: &LabDescription) -> String {
             server.name.clone(),
             server.http.join(", "),
             early.to_owned(),
-            first.map_or_else(String::new, |network| sketch.url(network, server, "/")),
+            first.map_or_else(String::new, |network| description.url(network, server, "/")),
         ]
     }));
-    let pages = sketch.pages.join(" ");
-    let others = match sketch.networks.len() {
+    let pages = description.pages.join(" ");
+    let others = match description.networks.len() {
         1 => "",
         _ => "; over another network by its name",
     };
     format!("{}pages: {pages}{others}\n", table(&rows))
 }
 
-fn entering(sketch: &LabDescription) -> String {
+fn entering(description: &LabDescription) -> String {
     let mut text = format!(
         "From another terminal, a shell inside, and a browser that has 0-RTT on:\n  \
          firstflight lab --enter {pid}\n  firstflight lab --enter {pid} --browser firefox\n",
-        pid = sketch.pid
+        pid = description.pid
     );
-    if let (Some(network), Some(server)) = (sketch.networks.first(), sketch.servers.first()) {
-        text += &try_inside(sketch, network, server);
+    if let (Some(network), Some(server)) =
+        (description.networks.first(), description.servers.first())
+    {
+        text += &try_inside(description, network, server);
     }
-    if let Some(path) = &sketch.capture {
+    if let Some(path) = &description.capture {
         text += &format!("Packets with their secrets: {}\n", path.display());
     }
     text + "Ctrl-C ends the lab and everybody in it.\n"
@@ -197,11 +201,11 @@ fn entering(sketch: &LabDescription) -> String {
 
 /// Commands that are worth a try.
 fn try_inside(
-    sketch: &LabDescription,
+    description: &LabDescription,
     network: &NetworkDescription,
     server: &ServerDescription,
 ) -> String {
-    let url = sketch.url(network, server, "/");
+    let url = description.url(network, server, "/");
     format!(
         "Inside, twice:\n  \
          firstflight fetch --ssl-sessions $FIRSTFLIGHT_LAB/jar --tls-earlydata {url}\n"
@@ -224,7 +228,7 @@ fn table<const N: usize>(rows: &[[String; N]]) -> String {
 mod tests {
     use super::*;
 
-    fn sketch() -> LabDescription {
+    fn description() -> LabDescription {
         let network = |name: &str, host: &str, rtt_ms, mbps| NetworkDescription {
             name: name.to_owned(),
             host: host.to_owned(),
@@ -259,8 +263,8 @@ mod tests {
         }
     }
 
-    fn seen() -> Seen {
-        Seen {
+    fn seen() -> ObservedConnection {
+        ObservedConnection {
             at: "2026-11-22T06:30:00.123Z".to_owned(),
             network: "112 ms".to_owned(),
             server: "firstflight".to_owned(),
@@ -269,7 +273,7 @@ mod tests {
             server_name: None,
             alpn: Some("h2".to_owned()),
             tls: None,
-            handshake: Some(Handshake::Accepted),
+            handshake: Some(HandshakeOutcome::Accepted),
             unknown: None,
             group: None,
             hello_retry: false,
@@ -285,15 +289,15 @@ mod tests {
 
     #[test]
     fn the_opening_says_what_there_is_and_how_to_enter() {
-        let sketch = sketch();
-        insta::assert_snapshot!(Live::new(&sketch, Form::Text).opening(&sketch));
+        let description = description();
+        insta::assert_snapshot!(Live::new(&description, Form::Text).opening(&description));
     }
 
     #[test]
     fn a_line_says_what_a_connection_was() {
-        let live = Live::new(&sketch(), Form::Text);
-        let full = Seen {
-            handshake: Some(Handshake::Full),
+        let live = Live::new(&description(), Form::Text);
+        let full = ObservedConnection {
+            handshake: Some(HandshakeOutcome::Full),
             early_bytes: None,
             round_trips: Some(4),
             alpn: None,
@@ -301,7 +305,7 @@ mod tests {
             dropped: 3,
             ..seen()
         };
-        let unknown = Seen {
+        let unknown = ObservedConnection {
             handshake: None,
             unknown: Some("no ClientHello was seen".to_owned()),
             round_trips: None,
@@ -316,13 +320,13 @@ mod tests {
 
     #[test]
     fn programs_get_a_line_each() {
-        let sketch = sketch();
-        let live = Live::new(&sketch, Form::Json);
+        let description = description();
+        let live = Live::new(&description, Form::Json);
         let read = |text: String| {
             assert_eq!(text.lines().count(), 1);
             serde_json::from_str::<Value>(&text).unwrap()
         };
-        let up = read(live.opening(&sketch));
+        let up = read(live.opening(&description));
         assert_eq!((&up["event"], &up["pid"]), (&"up".into(), &4711.into()));
         let one = read(live.line(&seen()));
         assert_eq!(one["event"], "connection");

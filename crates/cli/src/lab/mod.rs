@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use firstflight_emulator::Backend;
-use firstflight_lab::{Captures, Certificate, Client, LabConfig, Size, Transport, Workload};
+use firstflight_lab::{
+    Captures, CertificateKind, ClientKind, LabConfig, ResponseSize, Transport, Workload,
+};
 
 use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
 use crate::judgement::JudgementArgs;
@@ -111,15 +113,15 @@ pub(crate) struct LabArgs {
 
     /// Clients: firstflight, ngtcp2 (its gtlsclient, HTTP/3 only; all its times are the packets')
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
-    client: Option<Vec<Client>>,
+    client: Option<Vec<ClientKind>>,
 
     /// Certificates: ecdsa-p256, rsa-2048, ed25519
     #[arg(long, value_name = "TYPE,...", value_delimiter = ',', help_heading = AXES)]
-    certificate: Option<Vec<Certificate>>,
+    certificate: Option<Vec<CertificateKind>>,
 
     /// Sizes of the page: 1k, 10k, 1m
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', help_heading = AXES)]
-    size: Option<Vec<Size>>,
+    size: Option<Vec<ResponseSize>>,
 
     /// First flights to capture at each server and replay; 0 disables the attack.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=1000), help_heading = ATTACK)]

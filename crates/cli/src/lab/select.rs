@@ -4,8 +4,8 @@ use std::path::Path;
 
 use firstflight_emulator::Profile;
 use firstflight_lab::{
-    Axes, BuiltIn, Certificate, Client, Experiment, Group, Http, Kind, MiddleboxConfig, ServerKind,
-    Size, Transport, Workload,
+    Axes, BuiltInExperiment, CertificateKind, ClientKind, ConnectionAxes, Experiment, Group,
+    HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, Transport, Workload,
 };
 use firstflight_tls::Version;
 
@@ -31,14 +31,16 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
         ),
         (Some(names), false) => names.clone(),
         (None, true) => Vec::new(),
-        (None, false) => BuiltIn::DEFAULT.iter().map(|one| one.name().to_owned()).collect(),
+        (None, false) => {
+            BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect()
+        }
     };
     let mut selection = Selection { experiments: Vec::new(), middleboxes: None };
     for name in names {
         if name == MIDDLEBOX {
             selection.middleboxes = Some(MiddleboxConfig::new(servers.clone()));
         } else {
-            let built_in: BuiltIn =
+            let built_in: BuiltInExperiment =
                 name.parse().map_err(|error| anyhow::anyhow!("{error}, {MIDDLEBOX}"))?;
             selection.experiments.push(built_in.experiment(&servers, samples)?);
         }
@@ -66,20 +68,24 @@ fn matrix(
         profiles: profiles(args, &DEFAULT_RTTS)?,
         axes: Axes {
             servers,
-            clients: args.client.clone().unwrap_or_else(|| vec![Client::Firstflight]),
-            transports,
-            workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
-            versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
-            kinds: axes
-                .kind
-                .clone()
-                .unwrap_or_else(|| vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt]),
-            tfo: axes.tfo.clone().unwrap_or_else(|| vec![false, true]),
-            tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
-            http,
-            groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
-            certificates: args.certificate.clone().unwrap_or_else(|| vec![Certificate::EcdsaP256]),
-            sizes: args.size.clone().unwrap_or_else(|| vec![Size::OneKib]),
+            clients: args.client.clone().unwrap_or_else(|| vec![ClientKind::Firstflight]),
+            connections: ConnectionAxes {
+                transports,
+                workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
+                versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
+                kinds: axes.kind.clone().unwrap_or_else(|| {
+                    vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt]
+                }),
+                tfo: axes.tfo.clone().unwrap_or_else(|| vec![false, true]),
+                tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
+                http,
+                groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
+                certificates: args
+                    .certificate
+                    .clone()
+                    .unwrap_or_else(|| vec![CertificateKind::EcdsaP256]),
+                sizes: args.size.clone().unwrap_or_else(|| vec![ResponseSize::OneKib]),
+            },
         },
         samples: samples.unwrap_or(100),
         control: true,
@@ -87,11 +93,11 @@ fn matrix(
 }
 
 /// What TLS runs over, and the HTTP versions: what one flag leaves open follows from the other.
-fn carriers(args: &LabArgs) -> (Vec<Transport>, Vec<Http>) {
+fn carriers(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
     let http = |transports: &[Transport]| {
         let usual = |transport: &Transport| match transport {
-            Transport::Tcp => Http::One,
-            Transport::Quic => Http::Three,
+            Transport::Tcp => HttpVersion::One,
+            Transport::Quic => HttpVersion::Three,
         };
         transports.iter().map(usual).collect()
     };
@@ -105,7 +111,8 @@ fn carriers(args: &LabArgs) -> (Vec<Transport>, Vec<Http>) {
         (None, None) => {
             let tls_13 = |tls: &Vec<Version>| tls.contains(&Version::Tls13);
             // Somebody else's client speaks HTTP/3 alone, and QUIC has TLS 1.3 inside.
-            let ours = args.client.as_ref().is_none_or(|all| all.contains(&Client::Firstflight));
+            let ours =
+                args.client.as_ref().is_none_or(|all| all.contains(&ClientKind::Firstflight));
             let used = |one: &Transport| match one {
                 Transport::Tcp => ours,
                 Transport::Quic => args.axes.tls.as_ref().is_none_or(tls_13),

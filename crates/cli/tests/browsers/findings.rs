@@ -1,4 +1,4 @@
-//! What was found, beside what `docs/browsers.toml` says.
+//! Findings, compared with those in `docs/browsers.toml`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,83 +8,83 @@ use std::sync::{Mutex, PoisonError};
 use firstflight_browser::Installed;
 use serde::{Deserialize, Serialize};
 
-use crate::seen::Seen;
+use crate::connection::Connection;
 
-/// What was found of one make, by the experiments' names for it.
+/// The findings for a browser, by name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Browser {
     pub(crate) version: String,
-    pub(crate) habits: BTreeMap<String, String>,
+    #[serde(rename = "habits")]
+    pub(crate) findings: BTreeMap<String, String>,
 }
 
-/// A finding with what it was read from.
+/// A finding with the connections that show it.
 #[derive(Clone, Debug, Serialize)]
 struct Evidence {
-    response: String,
+    #[serde(rename = "response")]
+    finding: String,
     connections: Vec<String>,
 }
 
-/// By make and by name.
-type All = BTreeMap<String, (String, BTreeMap<String, Evidence>)>;
+/// Version and findings of each browser, by make.
+type Findings = BTreeMap<String, (String, BTreeMap<String, Evidence>)>;
 
-static FOUND: Mutex<All> = Mutex::new(BTreeMap::new());
+static FINDINGS: Mutex<Findings> = Mutex::new(BTreeMap::new());
 
-/// Takes down what was found of a browser; where another response is known of this very version,
-/// that is an error.
-pub(crate) fn found(
+/// Records a finding. It is an error if a different one is documented for the same browser version.
+pub(crate) fn record_finding(
     installed: &Installed,
-    habit: &str,
-    response: &str,
-    seen: &[Seen],
+    name: &str,
+    finding: &str,
+    connections: &[Connection],
 ) -> Result<(), String> {
     let make = installed.make.to_string();
-    let mut all = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    let (_, habits) =
+    let mut all = FINDINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, findings) =
         all.entry(make.clone()).or_insert_with(|| (installed.version.clone(), BTreeMap::new()));
-    let connections = seen.iter().map(ToString::to_string).collect();
-    habits.insert(habit.to_owned(), Evidence { response: response.to_owned(), connections });
-    let known = known();
-    let Some(known) = known.get(&make) else { return Ok(()) };
-    match known.habits.get(habit) {
-        Some(before) if before == response => Ok(()),
-        Some(before) if known.version == installed.version && !varies(habit) => {
-            Err(format!("{habit}: {response:?}, not {before:?} as docs/browsers.toml has it"))
+    let connections = connections.iter().map(ToString::to_string).collect();
+    findings.insert(name.to_owned(), Evidence { finding: finding.to_owned(), connections });
+    let documented = documented();
+    let Some(documented) = documented.get(&make) else { return Ok(()) };
+    match documented.findings.get(name) {
+        Some(before) if before == finding => Ok(()),
+        Some(before) if documented.version == installed.version && !varies(name) => {
+            Err(format!("{name}: {finding:?}, but docs/browsers.toml has {before:?}"))
         }
         Some(before) => {
             let Installed { version, .. } = installed;
             println!(
-                "note: {make} {version}: {habit}: {response:?}; {before:?} in {}",
-                known.version
+                "note: {make} {version}: {name}: {finding:?}; {before:?} in {}",
+                documented.version
             );
             Ok(())
         }
         None => {
-            println!(
-                "note: {make}: {habit}: {response:?}, of which docs/browsers.toml says nothing"
-            );
+            println!("note: {make}: {name}: {finding:?}, which is not in docs/browsers.toml");
             Ok(())
         }
     }
 }
 
-/// Whether it depends on which of several connections is faster.
-fn varies(habit: &str) -> bool {
+/// Whether a finding depends on which of several connections is faster.
+fn varies(name: &str) -> bool {
     ["page-of-six-images", "six-returns", "two-names", "side-by-side", "speculation", "-next-visit"]
         .iter()
-        .any(|part| habit.contains(part))
+        .any(|part| name.contains(part))
 }
 
-/// Writes all that was found, and what it was read from, to the directory that the environment
-/// variable BROWSERS_RESULTS names.
-pub(crate) fn publish() {
+/// Writes all findings with their evidence to the directory in the environment variable
+/// BROWSERS_RESULTS.
+pub(crate) fn write_results() {
     let Some(directory) = std::env::var_os("BROWSERS_RESULTS") else { return };
-    let all = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = FINDINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut summary: BTreeMap<&String, Browser> = BTreeMap::new();
     let mut evidence = serde_json::Map::new();
-    for (make, (version, habits)) in &*all {
-        let responses = habits.iter().map(|(name, found)| (name.clone(), found.response.clone()));
-        summary.insert(make, Browser { version: version.clone(), habits: responses.collect() });
-        let value = serde_json::json!({ "version": version, "habits": habits });
+    for (make, (version, findings)) in &*all {
+        let named =
+            findings.iter().map(|(name, evidence)| (name.clone(), evidence.finding.clone()));
+        summary.insert(make, Browser { version: version.clone(), findings: named.collect() });
+        let value = serde_json::json!({ "version": version, "habits": findings });
         evidence.insert(make.clone(), value);
     }
     let directory = Path::new(&directory);
@@ -94,9 +94,9 @@ pub(crate) fn publish() {
     fs::write(directory.join("browsers-habits.toml"), text).unwrap();
 }
 
-/// What `docs/browsers.toml` says.
-fn known() -> BTreeMap<String, Browser> {
+/// The findings in `docs/browsers.toml`.
+fn documented() -> BTreeMap<String, Browser> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/browsers.toml");
     let text = fs::read_to_string(path).unwrap_or_default();
-    toml::from_str(&text).expect("docs/browsers.toml is what was found once")
+    toml::from_str(&text).expect("docs/browsers.toml holds findings")
 }

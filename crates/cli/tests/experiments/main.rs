@@ -1,4 +1,4 @@
-//! The lab's experiments, small, at this program's server: labels, refusals, middleboxes, control.
+//! Small runs of the lab's experiments at this project's server: labels, refusals, middleboxes, control.
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use firstflight_emulator::{CellSpec, Middlebox, Profile, enter_user_namespace};
 use firstflight_lab::{
-    Axes, BuiltIn, Captures, Experiment, Http, Kind, LabConfig, MiddleboxConfig, ServerKind, Size,
+    Axes, BuiltInExperiment, Captures, ConnectionAxes, Experiment, HandshakeKind, HttpVersion,
+    LabConfig, MiddleboxConfig, ResponseSize, ServerKind,
 };
 use firstflight_report::{Cell, Fault, Record, Sample};
 use libtest_mimic::{Arguments, Trial};
@@ -25,24 +26,30 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let mut arguments = Arguments::from_args();
-    // The lab measures time: side by side its runs would disturb each other.
+    // The lab measures time, so concurrent runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
     let tests: [(&str, fn()); 17] = [
-        ("refused_early_data_is_labelled_so_and_in_its_own_cell", refused),
+        ("refused_early_data_is_labelled_and_has_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
-        ("a_silent_fall_back_of_fast_open_stays_out_of_its_cell", fallen_back),
-        ("rfc6928_a_page_of_ten_kib_is_there_with_its_first_byte", page),
-        ("rfc9000_8_1_a_page_by_quic_takes_a_round_trip_more_without_a_token", quic::page),
-        ("rfc9001_4_6_early_data_over_quic_is_labelled_and_refused_by_its_packets", quic::refused),
-        ("other_makes_clients_are_known_by_their_packets", quic::third_party),
-        ("what_a_lossy_network_drops_over_quic_spoils_nothing", quic::loss),
-        ("middleboxes_do_what_their_outcomes_say", middleboxes),
+        ("samples_where_fast_open_falls_back_are_left_out_of_the_figures", fast_open_fallback),
+        ("rfc6928_a_page_of_ten_kib_arrives_in_the_round_trip_of_its_first_byte", page),
+        ("rfc9000_8_1_a_page_over_quic_takes_another_round_trip_without_a_token", quic::page),
+        (
+            "rfc9001_4_6_early_data_over_quic_is_accepted_and_refused_as_its_cell_requests",
+            quic::refused,
+        ),
+        ("third_party_clients_are_measured_by_their_packets", quic::third_party),
+        ("packets_lost_by_design_do_not_spoil_samples_over_quic", quic::loss),
+        ("middleboxes_have_the_expected_outcomes", middleboxes),
         ("every_experiment_has_an_aa_control", control),
-        ("cells_have_their_figures_costs_and_effects", figures),
-        ("captures_lie_beside_the_record", captures),
-        ("a_server_elsewhere_is_labelled_by_its_packets", remote::every_kind),
-        ("a_server_elsewhere_without_a_capture", remote::by_the_kernel),
-        ("what_a_server_elsewhere_does_not_do_is_left_out", remote::what_the_server_does_not_do),
+        ("cells_have_figures_costs_and_effects", figures),
+        ("captures_are_written_next_to_the_record", captures),
+        ("connections_to_a_remote_server_are_labelled_by_packets", remote::every_kind),
+        ("connections_to_a_remote_server_are_labelled_without_a_capture", remote::by_the_kernel),
+        (
+            "handshakes_that_a_remote_server_does_not_support_are_left_out",
+            remote::unsupported_handshakes,
+        ),
         ("urls_that_cannot_be_measured_are_refused", remote::urls),
         ("the_same_seed_gives_the_same_order", seeds),
     ];
@@ -55,7 +62,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, tests.map(trial).into()).exit_code()
 }
 
-/// Runs the lab with a configuration made from a scratch directory.
+/// Runs the lab in a temporary directory.
 fn lab(configure: impl FnOnce(&mut LabConfig)) -> Record {
     let scratch = tempfile::tempdir().unwrap();
     let program = PathBuf::from(env!("CARGO_BIN_EXE_firstflight"));
@@ -71,13 +78,13 @@ fn output() -> &'static Path {
     OUTPUT.get_or_init(|| tempfile::tempdir().unwrap()).path()
 }
 
-/// One run with all that the tests look at.
+/// The run that most tests share.
 fn record() -> &'static Record {
     static RECORD: OnceLock<Record> = OnceLock::new();
     RECORD.get_or_init(|| {
         lab(|config| {
             let ours = [ServerKind::Firstflight];
-            let built_in = [(BuiltIn::Refused, 30), (BuiltIn::PostQuantum, 6)];
+            let built_in = [(BuiltInExperiment::Refused, 30), (BuiltInExperiment::PostQuantum, 6)];
             for (experiment, samples) in built_in {
                 let mut experiment = experiment.experiment(&ours, Some(samples)).unwrap();
                 experiment.profiles = vec![Profile::plain(Duration::from_millis(9))];
@@ -87,8 +94,8 @@ fn record() -> &'static Record {
             config.experiments.push(a_page_over_http_2());
             config.middleboxes = Some(MiddleboxConfig {
                 profile: Profile::parse("10").unwrap(),
-                tries: 3,
-                patience: Duration::from_secs(4),
+                attempts: 3,
+                response_timeout: Duration::from_secs(4),
                 ..MiddleboxConfig::new(ours.to_vec())
             });
             config.output = Some(output().to_owned());
@@ -97,7 +104,7 @@ fn record() -> &'static Record {
     })
 }
 
-/// TCP Fast Open through a box that takes the data out of SYNs and says nothing.
+/// TCP Fast Open through a middlebox that silently removes the data from SYNs.
 fn behind_a_middlebox() -> Experiment {
     let mut profile = Profile::plain(Duration::from_millis(10));
     profile.name = "silent".to_owned();
@@ -106,27 +113,39 @@ fn behind_a_middlebox() -> Experiment {
         name: "behind".to_owned(),
         title: "behind a middlebox".to_owned(),
         profiles: vec![profile],
-        axes: Axes { kinds: vec![Kind::ZeroRtt], tfo: vec![false, true], ..Axes::one() },
+        axes: axes(ConnectionAxes {
+            kinds: vec![HandshakeKind::ZeroRtt],
+            tfo: vec![false, true],
+            ..ConnectionAxes::baseline()
+        }),
         samples: 10,
         control: false,
     }
 }
 
-/// A page that fits into the first flight of a response.
+/// A page that fits into the initial congestion window.
 fn a_page_over_http_2() -> Experiment {
     Experiment {
         name: "page".to_owned(),
         title: "a page of 10 KiB over HTTP/2".to_owned(),
         profiles: vec![Profile::plain(Duration::from_millis(10))],
-        axes: Axes {
-            kinds: Kind::ALL.into_iter().filter(|kind| *kind != Kind::Refused).collect(),
-            http: vec![Http::Two],
-            sizes: vec![Size::TenKib],
-            ..Axes::one()
-        },
+        axes: axes(ConnectionAxes {
+            kinds: HandshakeKind::ALL
+                .into_iter()
+                .filter(|kind| *kind != HandshakeKind::Refused)
+                .collect(),
+            http: vec![HttpVersion::Two],
+            sizes: vec![ResponseSize::TenKib],
+            ..ConnectionAxes::baseline()
+        }),
         samples: 10,
         control: false,
     }
+}
+
+/// These connections at this project's server.
+fn axes(connections: ConnectionAxes) -> Axes {
+    Axes { connections, ..Axes::baseline() }
 }
 
 fn samples<'a>(
@@ -137,18 +156,18 @@ fn samples<'a>(
     record.samples.iter().map(with_cell).filter(move |(cell, _)| wanted(cell))
 }
 
-/// Whether a sample was left out because the machine stalled, which says nothing of its packets.
+/// Whether a sample was left out because the machine stalled.
 fn spoiled(sample: &Sample) -> bool {
     matches!(sample.fault, Some(Fault::Spoiled(_)))
 }
 
-/// Fewest round trips of each cell. A stall that is longer than the path's round trip counts as one
-/// of them, so a sample may have more than the protocols need, but never fewer, and not every one.
+/// The fewest round trips of each cell. A stall longer than the path's round-trip time counts as a round
+/// trip, so a sample may have more than the protocols need, but never fewer.
 #[derive(Default)]
 struct RoundTrips<T>(HashMap<usize, (T, T)>);
 
 impl<T: Copy + PartialOrd + Debug> RoundTrips<T> {
-    /// Adds a sample, spoiled ones too: they may be late, but their packets are all there.
+    /// Adds a sample, also a spoiled one: its packets may be late, but they are complete.
     fn note(&mut self, counted: T, expected: T, (cell, sample): (&Cell, &Sample)) {
         assert!(counted >= expected, "{counted:?} of {expected:?}: {sample:?} in {cell:?}");
         let (fewest, _) = self.0.entry(sample.cell).or_insert((counted, expected));
@@ -197,7 +216,7 @@ fn page() {
     trips.check(record());
 }
 
-fn fallen_back() {
+fn fast_open_fallback() {
     for (cell, sample) in samples(record(), |cell| cell.experiment == "behind") {
         let fallen_back = sample.label.as_deref().unwrap_or_default().contains("TFO fallen back");
         assert_eq!(fallen_back, cell.tfo, "{sample:?} in {cell:?}");
@@ -229,20 +248,20 @@ fn middleboxes() {
         ("strip-tfo", "0-RTT", true, "X25519", "TLS 1.3 early data accepted, TFO off"),
         ("strip-syn-data", "0-RTT", true, "X25519", "TLS 1.3 early data accepted, TFO fallen back"),
         ("drop-syn-data", "resumed", true, "X25519", "TLS 1.3 resumed, TFO fallen back"),
-        ("drop-large-hello", "resumed", false, "X25519MLKEM768", "no answer"),
+        ("drop-large-hello", "resumed", false, "X25519MLKEM768", "no response"),
         ("drop-large-hello", "full", false, "X25519MLKEM768", "TLS 1.3 full, TFO off"),
         ("drop-large-hello", "full", false, "X25519", "TLS 1.3 full, TFO off"),
-        ("drop-early-data", "0-RTT", false, "X25519", "no answer"),
+        ("drop-early-data", "0-RTT", false, "X25519", "no response"),
         ("drop-early-data", "full", false, "X25519", "TLS 1.3 full, TFO off"),
     ];
     for (middlebox, kind, tfo, group, label) in expected {
         let (words, row) = labels(middlebox, kind, tfo, group);
         assert_eq!(words, label, "{row:#?}");
-        assert_eq!(row.failed, if label == "no answer" { row.tries } else { 0 }, "{row:#?}");
+        assert_eq!(row.failed, if label == "no response" { row.tries } else { 0 }, "{row:#?}");
     }
-    // A SYN that is lost costs the kernel's first timeout.
+    // A lost SYN costs the kernel's first retransmission timeout.
     let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;
-    // A machine that stalls may leave no figure at all.
+    // If the machine stalls there may be no figure.
     if let (Some(first), Some(undisturbed)) = (&lost.first_byte, lost.undisturbed_p50_ms) {
         assert!(first.p50_ms - undisturbed > 900.0, "{lost:#?}");
     }
@@ -260,7 +279,7 @@ fn control() {
         assert!(!cell.control && twin.control);
         assert_eq!((&cell.kind, cell.tfo, &cell.profile), (&twin.kind, twin.tfo, &twin.profile));
     }
-    // An interval takes six blocks in which the machine spoiled neither arm.
+    // A confidence interval needs six blocks in which neither arm was spoiled.
     let good = |cell: usize, block| {
         let of = |s: &&Sample| s.cell == cell && s.block == block && s.fault.is_none();
         record.samples.iter().any(|sample| of(&sample))
@@ -289,7 +308,7 @@ fn figures() {
         let (setup, total) = (summary.setup.as_ref().unwrap(), summary.total.as_ref().unwrap());
         assert!(summary.first_byte.p50_ms <= total.p50_ms, "{cell:?}");
         assert!(setup.min_ms >= cell.rtt_ms * 0.99, "{cell:?}");
-        // The costs of a kind are known, so there is a model to hold the median against.
+        // With the costs known there is a model to compare the median with.
         assert_eq!(summary.residual.is_some(), summary.round_trips.is_some(), "{cell:?}");
     }
     for cost in &record.costs {
@@ -329,7 +348,7 @@ fn seeds() {
             config.seed = seed;
             config.costs = false;
             let mut experiment =
-                BuiltIn::Get.experiment(&[ServerKind::Firstflight], Some(2)).unwrap();
+                BuiltInExperiment::Get.experiment(&[ServerKind::Firstflight], Some(2)).unwrap();
             experiment.profiles = vec![Profile::parse("0.2").unwrap()];
             config.experiments = vec![experiment];
         });

@@ -1,4 +1,4 @@
-//! `bench URL`: a server elsewhere, which here is on the other side of an emulated path.
+//! `bench URL`: a remote server, which in these tests is behind an emulated path.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use firstflight_bench::remote::{self, LabelSource, RemoteConfig};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig};
-use firstflight_lab::Kind;
+use firstflight_lab::HandshakeKind;
 use firstflight_report::{Fault, Record, Witness};
 use firstflight_tls::Trust;
 
 const RTT: Duration = Duration::from_millis(10);
 
-/// Measures our server, started with these flags, over a path of [`RTT`].
+/// Measures this project's server, started with these flags, over a path of [`RTT`].
 fn measure(flags: &[&str], configure: impl FnOnce(&mut RemoteConfig)) -> Record {
     let site = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(vec!["lab.test".to_owned()]).unwrap();
@@ -37,12 +37,12 @@ fn measure(flags: &[&str], configure: impl FnOnce(&mut RemoteConfig)) -> Record 
         ..RemoteConfig::new("https://lab.test:4433/page")
     };
     configure(&mut config);
-    // It listens a moment after it was started.
-    let began = Instant::now();
+    // The server may not listen yet.
+    let started = Instant::now();
     loop {
         match network.client().run(|| remote::run(&config, &|_| {})).unwrap() {
             Ok(record) => return record,
-            Err(_) if began.elapsed() < Duration::from_secs(10) => {
+            Err(_) if started.elapsed() < Duration::from_secs(10) => {
                 std::thread::sleep(Duration::from_millis(50));
             }
             Err(error) => panic!("{error}"),
@@ -52,7 +52,7 @@ fn measure(flags: &[&str], configure: impl FnOnce(&mut RemoteConfig)) -> Record 
 
 pub(super) fn every_kind() {
     let record = measure(&["--early-data", "on"], |config| {
-        config.kinds = Kind::ALL.to_vec();
+        config.kinds = HandshakeKind::ALL.to_vec();
         config.tfo = vec![false, true];
         config.at_a_time = 4;
     });
@@ -82,18 +82,18 @@ pub(super) fn every_kind() {
 pub(super) fn by_the_kernel() {
     let record = measure(&["--early-data", "on"], |config| config.witness = LabelSource::Kernel);
     assert_eq!((record.witness, record.captures.len()), (Witness::Kernel, 0));
-    // The kernel measures some round trips by time stamps of whole milliseconds.
+    // The kernel measures some round trips in whole milliseconds.
     let rtt_ms = record.profiles[0].rtt_ms;
     assert!((8.9..13.0).contains(&rtt_ms), "{rtt_ms}");
     for sample in &record.samples {
         let cell = &record.cells[sample.cell];
         assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
-        // An upper bound: the server's time is in it.
+        // An upper bound, since it includes the server's processing time.
         assert!(sample.round_trips >= cell.expected_round_trips, "{sample:?} in {cell:?}");
     }
 }
 
-pub(super) fn what_the_server_does_not_do() {
+pub(super) fn unsupported_handshakes() {
     let record = measure(&["--early-data", "off"], |config| config.samples = 2);
     assert_eq!(record.cells.len(), 2, "full and resumed, no control: {:?}", record.left_out);
     let [why] = &record.left_out[..] else { panic!("{:?}", record.left_out) };

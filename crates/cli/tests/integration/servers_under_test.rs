@@ -215,6 +215,6 @@ fn a_server_that_ends_at_once_is_quoted() {
 fn a_command_without_a_port_is_refused() {
     let home = Home::new();
     let ended = home.lab(&["--server-cmd", "serve"]);
-    assert!(ended.err.contains("it has no {port}"), "{ended:?}");
+    assert!(ended.err.contains("it lacks {port}"), "{ended:?}");
     assert_ne!(ended.code, Some(0));
 }

@@ -1,11 +1,10 @@
-//! A lab that stays up, for people to look around in: networks, servers, a door into the client's
-//! namespace, and a witness who says of each connection what it was, from its packets.
+//! A lab that stays up for exploring by hand: networks, servers, a way to enter the client's namespace,
+//! and a tracker that describes each connection by its packets.
 
-mod capture;
-mod secrets;
-mod seen;
-mod sketch;
-mod witness;
+mod connection;
+mod description;
+mod evidence;
+mod tracker;
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,51 +13,57 @@ use std::path::{Path, PathBuf};
 
 use firstflight_emulator::{Backend, NamespaceHolder, Network, NetworkConfig, PathConfig, Profile};
 
-use crate::servers::{HOST, Running, Site, Wanted, page};
-use crate::{Certificate, LabError, ServerKind, Size, Workload};
-use capture::CaptureFile;
-pub use seen::{Handshake, Seen};
-pub use sketch::{LabDescription, NetworkDescription, ServerDescription};
-use witness::Witness;
+use crate::servers::{HOST, Requirements, RunningServer, Site, page};
+use crate::{CertificateKind, LabError, ResponseSize, ServerKind, Workload};
+pub use connection::{HandshakeOutcome, ObservedConnection};
+pub use description::{LabDescription, NetworkDescription, ServerDescription};
+use evidence::LimitedCapture;
+use tracker::ConnectionTracker;
 
-/// What is to stay up.
+/// The configuration of a lab that stays up.
 #[derive(Clone, Debug)]
 pub struct ExploreConfig {
     /// The networks; the client has a path for each.
     pub profiles: Vec<Profile>,
     /// The servers; each is reached over every path.
     pub servers: Vec<ServerKind>,
-    /// Decides what the link drops.
+    /// The seed for the packets that the link drops.
     pub seed: u64,
-    /// Whether to keep the processors from falling asleep, which takes them all.
+    /// Whether to keep idle processors from sleeping, which occupies all of them.
     pub keep_awake: bool,
-    /// What the link is made of.
+    /// How the link forwards packets.
     pub backend: Backend,
-    /// An empty directory for what servers and visitors need; the caller removes it.
+    /// An empty directory for the files of servers and of programs in the lab. The caller removes it.
     pub directory: PathBuf,
-    /// This program, which is started again as server.
+    /// The `firstflight` program, which is started as one of the servers.
     pub program: PathBuf,
-    /// Where all packets are written, with the secrets that open them. `None`: nowhere.
+    /// The file for a capture of all packets, with the secrets that decrypt them.
     pub capture: Option<PathBuf>,
 }
 
-/// A lab that is up. Dropped, it is gone with everybody in it.
-pub struct Exploration {
-    // Dropped in this order: nobody new comes in, then everybody is ended.
-    _door: NamespaceHolder,
-    servers: Vec<Running>,
+/// A lab that is up. Dropping it ends all servers and all programs that have entered it.
+///
+/// Its network namespaces have no names below `/run/netns`, as those of `ip netns` have. Creating such
+/// names needs root, and they outlive their process, so a killed lab would leave its networks behind.
+/// Instead an idle process runs in the client's namespace, and `firstflight lab --enter` joins its
+/// namespaces through its files in `/proc`. The program that enters also joins the lab's process-id
+/// namespace, whose first process ends with the lab. So no program stays in a network without a link.
+pub struct ExploreSession {
+    // Drop order: no program can enter any more, then all programs are ended.
+    _holder: NamespaceHolder,
+    servers: Vec<RunningServer>,
     network: Network,
-    witness: Witness,
-    sketch: LabDescription,
+    tracker: ConnectionTracker,
+    description: LabDescription,
 }
 
-impl Exploration {
-    /// Builds the network, starts the servers and opens the door. The calling process needs the
-    /// privilege that `firstflight_emulator::enter_user_namespace` gives.
+impl ExploreSession {
+    /// Builds the network, starts the servers and makes the lab accessible. The calling process needs
+    /// the privileges that `firstflight_emulator::enter_user_namespace` provides.
     ///
     /// # Errors
-    /// [`LabError`] where a part of it cannot be made; nothing of it remains then.
-    pub fn begin(config: &ExploreConfig) -> Result<Self, LabError> {
+    /// [`LabError`] if a part cannot be started. Then nothing remains.
+    pub fn start(config: &ExploreConfig) -> Result<Self, LabError> {
         if config.profiles.is_empty() || config.servers.is_empty() {
             let why = "nothing to serve: name a server and a network";
             return Err(LabError::EmptyPlan(why.to_owned()));
@@ -74,76 +79,76 @@ impl Exploration {
             backend: config.backend,
             ..NetworkConfig::new(paths)
         })?;
-        let wanted = Wanted {
+        let required = Requirements {
             workloads: &[Workload::Get],
-            certificates: &[Certificate::EcdsaP256],
-            sizes: &Size::ALL,
+            certificates: &[CertificateKind::EcdsaP256],
+            sizes: &ResponseSize::ALL,
         };
-        let start = |server: &ServerKind| Running::start(*server, &wanted, &network, &site);
+        let start = |server: &ServerKind| RunningServer::start(*server, &required, &network, &site);
         let servers = config.servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-        let networks = sketch::networks(&config.profiles, &network.paths());
+        let networks = description::describe_networks(&config.profiles, &network.paths());
         let hosts = config.directory.join("hosts");
         write(&hosts, &hosts_file(&networks))?;
-        let door =
+        let holder =
             network.client().open_door(&hosts, &environment(&config.directory, &site, &key_log))?;
-        let sketch = LabDescription {
-            pid: door.id(),
+        let description = LabDescription {
+            pid: holder.id(),
             directory: config.directory.clone(),
             trust: site.trust.clone(),
             key_log: key_log.clone(),
             capture: config.capture.clone(),
             networks,
-            servers: servers.iter().map(sketch::server).collect(),
+            servers: servers.iter().map(description::describe_server).collect(),
             pages: std::iter::once("/")
-                .chain(Size::ALL.map(Size::path))
+                .chain(ResponseSize::ALL.map(ResponseSize::path))
                 .map(str::to_owned)
                 .collect(),
         };
-        let capture = config.capture.as_deref().map(CaptureFile::begin).transpose()?;
-        let witness = Witness::new(&sketch, key_log, capture);
-        Ok(Self { _door: door, servers, network, witness, sketch })
+        let capture = config.capture.as_deref().map(LimitedCapture::create).transpose()?;
+        let tracker = ConnectionTracker::new(&description, key_log, capture);
+        Ok(Self { _holder: holder, servers, network, tracker, description })
     }
 
-    /// What there is, and how it is reached.
-    pub fn sketch(&self) -> &LabDescription {
-        &self.sketch
+    /// The networks and servers, and how they are reached.
+    pub fn description(&self) -> &LabDescription {
+        &self.description
     }
 
-    /// The connections that showed what they are since the last look, in the order in which they
-    /// started. To be called a few times a second.
+    /// Returns the connections that were classified since the last call, in the order of their start.
+    /// Call it a few times a second.
     ///
     /// # Errors
-    /// If the capture cannot be written, or the log of secrets not be read.
-    pub fn look(&mut self) -> Result<Vec<Seen>, LabError> {
-        self.witness.look(self.network.tap().take())
+    /// If the capture cannot be written or the key log cannot be read.
+    pub fn poll(&mut self) -> Result<Vec<ObservedConnection>, LabError> {
+        self.tracker.poll(self.network.tap().take())
     }
 
-    /// Ends the servers, and says what connections are left, as far as they went.
+    /// Stops the servers, and returns all remaining connections as far as they went.
     ///
     /// # Errors
-    /// Those of [`Exploration::look`].
-    pub fn end(mut self) -> Result<Vec<Seen>, LabError> {
-        self.servers.iter().for_each(Running::stop);
-        let mut seen = self.look()?;
-        seen.extend(self.witness.end()?);
-        Ok(seen)
+    /// Those of [`ExploreSession::poll`].
+    pub fn stop(mut self) -> Result<Vec<ObservedConnection>, LabError> {
+        self.servers.iter().for_each(RunningServer::stop);
+        let mut connections = self.poll()?;
+        connections.extend(self.tracker.finish()?);
+        Ok(connections)
     }
 }
 
-/// What is served: the pages of the lab's sizes, and one that leads to them.
+/// The served pages: one of each size, and an index with links to them.
 fn pages() -> Vec<(String, Vec<u8>)> {
     let mut index =
         "<!doctype html>\n<title>firstflight lab</title>\n<h1>It flies.</h1>\n<ul>\n".to_owned();
-    for size in Size::ALL {
+    for size in ResponseSize::ALL {
         index += &format!("<li><a href=\"{}\">{size}</a>\n", size.path());
     }
     index += "</ul>\n";
-    let sizes = Size::ALL.map(|size| (size.name().to_owned(), page(size)));
+    let sizes = ResponseSize::ALL.map(|size| (size.name().to_owned(), page(size)));
     sizes.into_iter().chain([("index.html".to_owned(), index.into_bytes())]).collect()
 }
 
-/// The only names inside: this machine's own, and one for each network. The lab's own name leads
-/// to the first.
+/// The hosts file of the lab: localhost, the name of each network, and the lab's name for the first
+/// network.
 fn hosts_file(networks: &[NetworkDescription]) -> String {
     let first = networks.first().map_or(Ipv4Addr::LOCALHOST, |network| network.address);
     let mut text = format!("127.0.0.1 localhost\n::1 localhost\n{first} {HOST}\n");
@@ -153,15 +158,15 @@ fn hosts_file(networks: &[NetworkDescription]) -> String {
     text
 }
 
-/// What programs inside find by themselves: whom to trust, and where to log their secrets.
+/// The environment of programs in the lab.
 fn environment(directory: &Path, site: &Site, key_log: &Path) -> Vec<(OsString, OsString)> {
     let values = [directory, &site.trust, &site.trust, key_log];
     let pairs = LAB_VARIABLES.iter().zip(values);
     pairs.map(|(name, path)| (name.into(), path.as_os_str().to_owned())).collect()
 }
 
-/// The variables that programs inside are given: where the lab's directory is, whom to trust (for
-/// most programs, and for curl), and where to log secrets.
+/// The environment variables of programs in the lab: its directory, the trusted certificates (for
+/// most programs, and for curl), and the key log.
 pub const LAB_VARIABLES: [&str; 4] =
     ["FIRSTFLIGHT_LAB", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSLKEYLOGFILE"];
 
@@ -178,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_inside_lead_to_the_paths() {
+    fn host_names_resolve_to_the_paths() {
         let network = |host: &str, last| NetworkDescription {
             host: host.to_owned(),
             address: Ipv4Addr::new(10, 77, last, 2),
@@ -191,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_page_leads_to_all_others() {
+    fn the_index_links_to_all_pages() {
         let pages = pages();
         let index = String::from_utf8(pages.last().unwrap().1.clone()).unwrap();
         for (name, _) in &pages[..pages.len() - 1] {

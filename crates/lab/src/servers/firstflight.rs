@@ -1,65 +1,65 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Found, Manner, MissingAbility, Post, Server};
-use crate::{Http, LabError, Workload};
+use super::{HttpOptions, InstalledProgram, MissingCapability, Server, ServerSetup};
+use crate::{HttpVersion, LabError, Workload};
 
-/// Our own server, with ticket keys of its own in each process.
+/// This project's server. Each process has its own ticket keys.
 pub(super) struct Firstflight;
 
 impl Server for Firstflight {
-    fn find(&self) -> Option<Found> {
-        Some(Found {
-            // This program, which the site knows.
+    fn find(&self) -> Option<InstalledProgram> {
+        Some(InstalledProgram {
+            // The site has the path of the program.
             program: PathBuf::new(),
             version: concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned(),
             about: String::new(),
         })
     }
 
-    fn mend(&self) -> &'static str {
-        "build it"
+    fn install_hint(&self) -> &'static str {
+        "cargo build --release"
     }
 
-    fn lacks(&self) -> Vec<MissingAbility> {
+    fn missing(&self) -> Vec<MissingCapability> {
         Vec::new()
     }
 
-    fn command(&self, _: &Found, post: &Post<'_>) -> Result<Command, LabError> {
-        let mut command = post.start(&post.site.program)?;
+    fn command(&self, _: &InstalledProgram, setup: &ServerSetup<'_>) -> Result<Command, LabError> {
+        let mut command = setup.start(&setup.site.program)?;
         command
             .arg("serve")
-            .args(["--listen", &format!("0.0.0.0:{}", post.port)])
+            .args(["--listen", &format!("0.0.0.0:{}", setup.port)])
             .arg("--cert")
-            .arg(&post.identity.cert)
+            .arg(&setup.identity.cert)
             .arg("--key")
-            .arg(&post.identity.key)
+            .arg(&setup.identity.key)
             .args(["--tls-min", "1.0", "--early-data", "on"])
-            // As many as the others get here.
+            // One worker, like the other servers.
             .args(["--workers", "1"]);
-        let Manner { http, keep_alive } = post.manner;
-        if http == Some(Http::One) {
+        let HttpOptions { http, keep_alive } = setup.options;
+        if http == Some(HttpVersion::One) {
             command.args(["--http2", "off"]);
         }
-        if matches!(http, Some(Http::One | Http::Two)) {
+        if matches!(http, Some(HttpVersion::One | HttpVersion::Two)) {
             command.arg("--no-http3");
         }
         if !keep_alive {
             command.args(["--keep-alive", "off"]);
         }
-        match post.workload {
+        match setup.workload {
             Workload::Get => command
                 .arg("--root")
-                .arg(&post.site.root)
+                .arg(&setup.site.root)
                 .arg("--access-log")
-                .arg(&post.log)
+                .arg(&setup.log)
                 .args(["--log-format", "json"]),
             Workload::PingPong => command.arg("--ping-pong"),
         };
         Ok(command)
     }
 
-    /// Its JSON log says whether the request reached the application.
+    /// Its JSON log says whether a request was executed.
     fn executed(&self, line: &str) -> bool {
         serde_json::from_str::<serde_json::Value>(line)
             .is_ok_and(|entry| entry["executed"] == serde_json::Value::Bool(true))

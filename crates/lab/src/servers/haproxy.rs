@@ -2,18 +2,18 @@ use std::fs::{self, File};
 use std::process::Command;
 
 use super::program::library;
-use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
-use crate::{Http, LabError};
+use super::{Capability, InstalledProgram, MissingCapability, NO_PING_PONG, Server, ServerSetup};
+use crate::{HttpVersion, LabError};
 
-/// HAProxy with `allow-0rtt` and TCP Fast Open, one thread. It answers by itself, without an
-/// origin behind it.
+/// HAProxy with `allow-0rtt`, TCP Fast Open and one thread. It responds directly, without an upstream.
 ///
-/// 2.6 on OpenSSL 3.0 accepts early data and waits for the client's Finished before it answers.
+/// Version 2.6 on OpenSSL 3.0 accepts early data, but waits for the client's Finished before it
+/// responds.
 pub(super) struct Haproxy;
 
 impl Server for Haproxy {
-    fn find(&self) -> Option<Found> {
-        Found::ask("haproxy", &["-vv"], |about| {
+    fn find(&self) -> Option<InstalledProgram> {
+        InstalledProgram::query("haproxy", &["-vv"], |about| {
             let version = about.split_whitespace().nth(2).unwrap_or("");
             let running = about
                 .lines()
@@ -25,35 +25,39 @@ impl Server for Haproxy {
         })
     }
 
-    fn mend(&self) -> &'static str {
+    fn install_hint(&self) -> &'static str {
         "apt-get install haproxy"
     }
 
-    fn lacks(&self) -> Vec<MissingAbility> {
-        vec![NO_PING_PONG, (Ability::Http3, "Debian builds HAProxy without QUIC")]
+    fn missing(&self) -> Vec<MissingCapability> {
+        vec![NO_PING_PONG, (Capability::Http3, "Debian builds HAProxy without QUIC")]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
-        let pem = join(post)?;
-        let config = post.write("haproxy.cfg", &config(found, post, &pem))?;
-        let log = File::create(&post.log).map_err(|source| LabError::File {
+    fn command(
+        &self,
+        found: &InstalledProgram,
+        setup: &ServerSetup<'_>,
+    ) -> Result<Command, LabError> {
+        let pem = write_identity(setup)?;
+        let config = setup.write("haproxy.cfg", &config(found, setup, &pem))?;
+        let log = File::create(&setup.log).map_err(|source| LabError::File {
             verb: "write",
-            path: post.log.clone(),
+            path: setup.log.clone(),
             source,
         })?;
-        let mut command = post.start(&found.program)?;
+        let mut command = setup.start(&found.program)?;
         command.arg("-db").arg("-f").arg(config).stdout(log);
         Ok(command)
     }
 }
 
-/// What a response may be long without being told so.
-const USUAL_BUFFER: usize = 15 << 10;
+/// The largest response that fits into a buffer of the default size.
+const DEFAULT_BUFFER_BYTES: usize = 15 << 10;
 
-/// Certificate and key in one file, as it wants them.
-fn join(post: &Post<'_>) -> Result<String, LabError> {
+/// Writes certificate and key into one file.
+fn write_identity(setup: &ServerSetup<'_>) -> Result<String, LabError> {
     let mut pem = String::new();
-    for path in [&post.identity.cert, &post.identity.key] {
+    for path in [&setup.identity.cert, &setup.identity.key] {
         let part = fs::read_to_string(path).map_err(|source| LabError::File {
             verb: "read",
             path: path.clone(),
@@ -61,17 +65,17 @@ fn join(post: &Post<'_>) -> Result<String, LabError> {
         })?;
         pem.push_str(&part);
     }
-    Ok(post.write("identity.pem", &pem)?.display().to_string())
+    Ok(setup.write("identity.pem", &pem)?.display().to_string())
 }
 
-fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
-    // A response has to fit into a buffer; only where one is wanted that large are buffers changed.
-    let largest = post.pages.iter().map(|page| page.bytes).max().unwrap_or_default();
-    let buffers = match largest > USUAL_BUFFER {
+fn config(found: &InstalledProgram, setup: &ServerSetup<'_>, pem: &str) -> String {
+    // A response must fit into a buffer. Buffers are enlarged only for pages that need it.
+    let largest = setup.pages.iter().map(|page| page.bytes).max().unwrap_or_default();
+    let buffers = match largest > DEFAULT_BUFFER_BYTES {
         true => format!("tune.bufsize {}\n", largest + (64 << 10)),
         false => String::new(),
     };
-    let responses: String = post
+    let responses: String = setup
         .pages
         .iter()
         .map(|page| {
@@ -83,12 +87,12 @@ fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
             )
         })
         .collect();
-    let alpn = match post.manner.http {
-        Some(Http::One) => "http/1.1",
-        Some(Http::Two) => "h2",
+    let alpn = match setup.options.http {
+        Some(HttpVersion::One) => "http/1.1",
+        Some(HttpVersion::Two) => "h2",
         _ => "h2,http/1.1",
     };
-    let close = if post.manner.keep_alive { "" } else { "option httpclose\n" };
+    let close = if setup.options.keep_alive { "" } else { "option httpclose\n" };
     format!(
         "global\nlog stdout format raw local0\nnbthread 1\nmaxconn 4096\n{buffers}\
          ssl-default-bind-ciphers ALL:@SECLEVEL=0\n\
@@ -99,7 +103,7 @@ fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
          curves {groups} allow-0rtt tfo backlog 4096\n\
          {responses}\
          http-request return status 404\n",
-        port = post.port,
+        port = setup.port,
         groups = found.groups(),
     )
 }

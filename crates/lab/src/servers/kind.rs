@@ -2,14 +2,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::command::CommandServer;
-use super::{Abilities, Ability, Server};
+use super::{Capabilities, Capability, Server};
 use super::{caddy, envoy, firstflight, h2o, haproxy, nginx, openssl};
-use crate::{Certificate, Http, LabError, Workload};
+use crate::{CertificateKind, HttpVersion, LabError, Workload};
 
-/// A server that the lab knows to start.
+/// A server that the lab can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServerKind {
-    /// This program's own.
+    /// This project's server.
     Firstflight,
     /// nginx, as installed on this machine.
     Nginx,
@@ -23,11 +23,11 @@ pub enum ServerKind {
     Caddy,
     /// `openssl s_server`.
     Openssl,
-    /// Whatever a command line starts; see [`ServerKind::commands`].
+    /// A server that a command line starts; see [`ServerKind::commands`].
     Command(&'static CommandServer),
 }
 
-/// Those that have a name of their own.
+/// The servers with predefined names.
 pub const SERVERS: [ServerKind; 7] = [
     ServerKind::Firstflight,
     ServerKind::Nginx,
@@ -40,22 +40,22 @@ pub const SERVERS: [ServerKind; 7] = [
 
 impl ServerKind {
     /// Servers from command lines, each `COMMAND` or `NAME=COMMAND`. Without a name they are
-    /// called `cmd`, `cmd2` and so on. What stands in braces is replaced: `{port}` (it must be
-    /// there), `{cert}`, `{key}` (PEM files), `{root}` (directory with the files `1k`, `10k` and
-    /// `1m`) and `{log}` (where it may log a line for each request, with the request's target, so
-    /// that replays can be counted). A shell runs the command; it has to stay in the foreground.
+    /// called `cmd`, `cmd2` and so on. These placeholders are replaced: `{port}` (required), `{cert}`
+    /// and `{key}` (PEM files), `{root}` (a directory with the files `1k`, `10k` and `1m`) and `{log}`
+    /// (a file for a line with the target of each request, so that replays can be counted). A shell
+    /// runs the command, which must stay in the foreground.
     ///
-    /// To be called once a process: the commands are kept until it ends.
+    /// Call this once a process, since the commands are never freed.
     ///
     /// # Errors
     /// [`LabError::BadCommand`] for a command without `{port}`, an unknown placeholder or a
-    /// name that is taken.
+    /// name that is already used.
     pub fn commands(arguments: &[String]) -> Result<Vec<Self>, LabError> {
         let commands = CommandServer::parse_all(arguments, &SERVERS.map(Self::name))?;
         Ok(commands.into_iter().map(|one| Self::Command(Box::leak(Box::new(one)))).collect())
     }
 
-    /// The servers that are installed here.
+    /// The servers that are installed on this machine.
     pub fn all_installed() -> Vec<Self> {
         SERVERS.into_iter().filter(|server| server.installed()).collect()
     }
@@ -74,49 +74,48 @@ impl ServerKind {
         }
     }
 
-    /// Whether its program is on this machine; of commands, only a trial can tell.
+    /// Whether its program is installed on this machine. Always true for commands.
     pub fn installed(self) -> bool {
         self.server().find().is_some()
     }
 
-    /// What is known of it before it is tried; the trial at its start has the last word.
-    pub fn abilities(self) -> Abilities {
-        Abilities::without(&self.server().lacks())
+    /// Its capabilities as far as they are known before it is probed.
+    pub fn capabilities(self) -> Capabilities {
+        Capabilities::without(&self.server().missing())
     }
 
-    /// Its port for a workload and a kind of certificate, in the server's namespace. Each has a
-    /// process of its own.
-    pub(crate) fn port(self, workload: Workload, certificate: Certificate) -> u16 {
+    /// Its port for a workload and a certificate. Each combination has a separate process.
+    pub(crate) fn port(self, workload: Workload, certificate: CertificateKind) -> u16 {
         let server = match self {
             Self::Command(command) => SERVERS.len() + command.index(),
             named => SERVERS.iter().position(|one| *one == named).unwrap_or(0),
         };
-        let listeners = Workload::ALL.len() * Certificate::ALL.len();
-        let listener = workload as usize * Certificate::ALL.len() + certificate as usize;
+        let listeners = Workload::ALL.len() * CertificateKind::ALL.len();
+        let listener = workload as usize * CertificateKind::ALL.len() + certificate as usize;
         FIRST_PORT + (server * listeners + listener) as u16
     }
 
-    /// Its port for browsers' visits over a version of HTTP, likewise.
-    pub(crate) fn visited_port(self, http: Http) -> u16 {
-        let servers = self.port(Workload::PingPong, Certificate::EcdsaP256) - FIRST_PORT;
+    /// Its port for visits by browsers over an HTTP version.
+    pub(crate) fn visited_port(self, http: HttpVersion) -> u16 {
+        let servers = self.port(Workload::PingPong, CertificateKind::EcdsaP256) - FIRST_PORT;
         FIRST_VISITED_PORT + servers + http as u16
     }
 
-    /// Whether browsers can be made to visit it over this version of HTTP.
+    /// Checks whether browsers can visit it over an HTTP version.
     ///
     /// # Errors
-    /// Why not.
-    pub fn visited_over(self, http: Http) -> Result<(), &'static str> {
-        let ability = match http {
-            Http::One if !self.server().keeps_to(http) => {
-                return Err("it cannot be told to speak HTTP/1.1 alone");
+    /// The reason, if they cannot.
+    pub fn visited_over(self, http: HttpVersion) -> Result<(), &'static str> {
+        let capability = match http {
+            HttpVersion::One if !self.server().supports_only(http) => {
+                return Err("it cannot be restricted to HTTP/1.1");
             }
-            Http::One => return Ok(()),
-            Http::Two => Ability::Http2,
-            Http::Three => Ability::Http3,
+            HttpVersion::One => return Ok(()),
+            HttpVersion::Two => Capability::Http2,
+            HttpVersion::Three => Capability::Http3,
         };
-        let lacks = self.server().lacks();
-        match lacks.into_iter().find(|(lacking, _)| *lacking == ability) {
+        let missing = self.server().missing();
+        match missing.into_iter().find(|(missing, _)| *missing == capability) {
             Some((_, why)) => Err(why),
             None => Ok(()),
         }
@@ -155,7 +154,7 @@ impl FromStr for ServerKind {
     }
 }
 
-/// Below the ports that clients get, in a namespace that has no other servers.
+/// Below the range of the clients' ports.
 const FIRST_PORT: u16 = 4430;
 const FIRST_VISITED_PORT: u16 = 8430;
 
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_printed() {
+    fn names_are_parsed_as_printed() {
         for server in SERVERS {
             assert_eq!(server.to_string().parse::<ServerKind>().unwrap(), server);
         }
@@ -180,9 +179,12 @@ mod tests {
         let mut ports = Vec::new();
         for server in &servers {
             for workload in Workload::ALL {
-                ports.extend(Certificate::ALL.map(|one| server.port(workload, one)));
+                ports.extend(CertificateKind::ALL.map(|one| server.port(workload, one)));
             }
-            ports.extend([Http::One, Http::Two, Http::Three].map(|one| server.visited_port(one)));
+            ports.extend(
+                [HttpVersion::One, HttpVersion::Two, HttpVersion::Three]
+                    .map(|one| server.visited_port(one)),
+            );
         }
         let count = ports.len();
         ports.sort_unstable();

@@ -1,7 +1,8 @@
-//! The servers under test: how each is started, what it can do, and what its log says it executed.
+//! The servers under test: how each is configured and started, its capabilities, and which requests
+//! its log shows as executed.
 
-mod abilities;
 mod caddy;
+mod capabilities;
 mod command;
 mod envoy;
 mod firstflight;
@@ -10,77 +11,77 @@ mod haproxy;
 mod kind;
 mod nginx;
 mod openssl;
-mod process_tree;
+mod probe;
 mod program;
 mod running;
 mod site;
-mod survey;
-mod trial;
-mod trial_quic;
-mod visited;
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-pub use abilities::{Abilities, Ability, MissingAbility};
+pub use capabilities::{Capabilities, Capability, MissingCapability};
 pub use command::CommandServer;
 pub use kind::{SERVERS, ServerKind};
+pub use probe::{ProbedServer, probe_server};
 pub(crate) use program::find;
-pub(crate) use running::{Running, Wanted};
+pub(crate) use running::{Requirements, RunningServer, VisitedFile, VisitedServer};
 pub(crate) use site::{HOST, Site, page};
-pub use survey::{Surveyed, survey};
-pub(crate) use visited::{Visited, VisitedPage};
 
-use crate::{Http, LabError, Size, Workload};
-use program::Found;
+use crate::{HttpVersion, LabError, ResponseSize, Workload};
+use program::InstalledProgram;
 use site::Identity;
 
-/// How a server is found, configured and started; one file each.
+/// How a server is found, configured and started. Each server has a file.
 trait Server: Sync {
-    /// The program on this machine, if it is there.
-    fn find(&self) -> Option<Found>;
+    /// The program, if it is installed.
+    fn find(&self) -> Option<InstalledProgram>;
 
-    /// How to install it, as a command.
-    fn mend(&self) -> &'static str;
+    /// The command that installs it.
+    fn install_hint(&self) -> &'static str;
 
-    /// What it cannot do, as far as that is known without a trial.
-    fn lacks(&self) -> Vec<MissingAbility>;
+    /// The capabilities that are known to be missing, without a probe.
+    fn missing(&self) -> Vec<MissingCapability>;
 
-    /// Whether it can be told to speak this version of HTTP and none that browsers like better.
-    fn keeps_to(&self, _http: Http) -> bool {
+    /// Whether it can be restricted to this HTTP version, so that browsers cannot choose a newer one.
+    fn supports_only(&self, _http: HttpVersion) -> bool {
         true
     }
 
-    /// Writes its configuration and returns what starts it, in the foreground.
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError>;
+    /// Writes its configuration and returns the command that starts it in the foreground.
+    fn command(
+        &self,
+        found: &InstalledProgram,
+        setup: &ServerSetup<'_>,
+    ) -> Result<Command, LabError>;
 
-    /// Whether a line of its log says that its request was executed.
+    /// Whether a line of its log belongs to an executed request.
     fn executed(&self, _line: &str) -> bool {
         true
     }
 }
 
-/// The post of one process: a workload, a certificate and a port, with a directory for it alone.
-struct Post<'a> {
+/// The setup of a server process.
+struct ServerSetup<'a> {
     site: &'a Site,
     workload: Workload,
     identity: &'a Identity,
     port: u16,
-    /// Its addresses, one for each path. All servers answer on all; a server of datagrams that
-    /// listens on 0.0.0.0 has to answer from the address that it was called by, and not all do.
+    /// Its addresses, one for each path. Over UDP, a server that listens on 0.0.0.0 must respond from
+    /// the address that it was called at, which not all servers do.
     addresses: Vec<Ipv4Addr>,
-    /// What is requested: servers without files answer nothing else.
+    /// The pages that are requested, for servers that serve no files.
     pages: Vec<Page>,
+    /// A directory for the files of this process.
     directory: PathBuf,
-    /// Where it logs a line for each request.
+    /// The file for a line for each request.
     log: PathBuf,
-    /// How it is to serve; servers do of it what they can.
-    manner: Manner,
+    /// How to serve HTTP. Servers ignore what they cannot configure.
+    options: HttpOptions,
 }
 
-/// Something that is served.
+/// A page that is served.
 struct Page {
     /// The path in the URL.
     path: String,
@@ -91,39 +92,39 @@ struct Page {
 
 impl Page {
     /// The page of a size.
-    fn of_size(size: Size, site: &Site) -> Self {
+    fn of_size(size: ResponseSize, site: &Site) -> Self {
         Self {
             path: size.path().to_owned(),
             file: site.root.join(size.name()),
             content_type: match size {
-                Size::TenKib => "text/html",
-                Size::OneKib | Size::OneMib => "application/octet-stream",
+                ResponseSize::TenKib => "text/html",
+                ResponseSize::OneKib | ResponseSize::OneMib => "application/octet-stream",
             },
             bytes: size.bytes(),
         }
     }
 }
 
-/// How connections are served.
+/// How HTTP is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manner {
-    /// The only HTTP version; `None`: all that it speaks.
-    pub http: Option<Http>,
-    /// Whether a connection of HTTP/1.1 takes further requests.
+pub(crate) struct HttpOptions {
+    /// The HTTP version to restrict the server to; `None` allows all.
+    pub http: Option<HttpVersion>,
+    /// Whether HTTP/1.1 connections persist.
     pub keep_alive: bool,
 }
 
-impl Manner {
-    /// As the server does by itself.
-    const USUAL: Self = Self { http: None, keep_alive: true };
+impl HttpOptions {
+    /// The server's defaults.
+    const DEFAULT: Self = Self { http: None, keep_alive: true };
 }
 
-impl Post<'_> {
-    /// A command whose words go to [`Post::said`].
+impl ServerSetup<'_> {
+    /// A command whose output goes to [`ServerSetup::output`].
     fn start(&self, program: &Path) -> Result<Command, LabError> {
-        let path = self.said();
-        let said = File::options().append(true).create(true).open(&path);
-        let both = said.and_then(|said| Ok((said.try_clone()?, said)));
+        let path = self.output();
+        let output = File::options().append(true).create(true).open(&path);
+        let both = output.and_then(|output| Ok((output.try_clone()?, output)));
         let (stdout, stderr) =
             both.map_err(|source| LabError::File { verb: "write", path, source })?;
         let mut command = Command::new(program);
@@ -134,9 +135,9 @@ impl Post<'_> {
         Ok(command)
     }
 
-    /// What the process said, for the case that it ends.
-    fn said(&self) -> PathBuf {
-        self.directory.join("said")
+    /// The file for the output of the process, which is shown if it ends.
+    fn output(&self) -> PathBuf {
+        self.directory.join("output")
     }
 
     /// Writes a file into the directory and returns its path.
@@ -149,5 +150,6 @@ impl Post<'_> {
     }
 }
 
-/// PING and PONG are the bench's own.
-const NO_PING_PONG: MissingAbility = (Ability::PingPong, "ping-pong is no protocol that it speaks");
+/// Only this project's server supports ping-pong.
+const NO_PING_PONG: MissingCapability =
+    (Capability::PingPong, "it does not support the ping-pong protocol");

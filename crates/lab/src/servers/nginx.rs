@@ -1,16 +1,16 @@
 use std::process::Command;
 
 use super::program::library;
-use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
-use crate::{Http, LabError};
+use super::{Capability, InstalledProgram, MissingCapability, NO_PING_PONG, Server, ServerSetup};
+use crate::{HttpVersion, LabError};
 
-/// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process and
-/// no other user than root, because an unprivileged namespace has no other.
+/// The installed nginx, with 0-RTT and TCP Fast Open. It runs as one process and as root, since an
+/// unprivileged user namespace has no other user.
 pub(super) struct Nginx;
 
 impl Server for Nginx {
-    fn find(&self) -> Option<Found> {
-        Found::ask("nginx", &["-V"], |about| {
+    fn find(&self) -> Option<InstalledProgram> {
+        InstalledProgram::query("nginx", &["-V"], |about| {
             let version = about.split_whitespace().find(|word| word.starts_with("nginx/"));
             let version = version.unwrap_or("nginx");
             match library(about.split("configure arguments").next().unwrap_or(about)) {
@@ -20,33 +20,37 @@ impl Server for Nginx {
         })
     }
 
-    fn mend(&self) -> &'static str {
+    fn install_hint(&self) -> &'static str {
         "apt-get install nginx"
     }
 
-    fn lacks(&self) -> Vec<MissingAbility> {
-        vec![NO_PING_PONG, (Ability::Http3, "nginx speaks HTTP/3 since 1.25")]
+    fn missing(&self) -> Vec<MissingCapability> {
+        vec![NO_PING_PONG, (Capability::Http3, "nginx supports HTTP/3 since 1.25")]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
-        let path = post.write("nginx.conf", &config(found, post))?;
-        let mut command = post.start(&found.program)?;
-        command.arg("-p").arg(&post.directory).arg("-c").arg(path).args(["-e", "stderr"]);
+    fn command(
+        &self,
+        found: &InstalledProgram,
+        setup: &ServerSetup<'_>,
+    ) -> Result<Command, LabError> {
+        let path = setup.write("nginx.conf", &config(found, setup))?;
+        let mut command = setup.start(&found.program)?;
+        command.arg("-p").arg(&setup.directory).arg("-c").arg(path).args(["-e", "stderr"]);
         Ok(command)
     }
 }
 
-fn config(found: &Found, post: &Post<'_>) -> String {
-    let two = match post.manner.http {
-        Some(Http::One) => Http2::No,
+fn config(found: &InstalledProgram, setup: &ServerSetup<'_>) -> String {
+    let http2 = match setup.options.http {
+        Some(HttpVersion::One) => Http2::Unsupported,
         _ => Http2::of(found),
     };
-    let (listen_http2, http2) = match two {
+    let (listen_http2, http2_directive) = match http2 {
         Http2::ByListen => (" http2", ""),
         Http2::ByDirective => ("", "http2 on;\n"),
-        Http2::No => ("", ""),
+        Http2::Unsupported => ("", ""),
     };
-    let keep_alive = if post.manner.keep_alive { "" } else { "keepalive_timeout 0;\n" };
+    let keep_alive = if setup.options.keep_alive { "" } else { "keepalive_timeout 0;\n" };
     format!(
         "daemon off;\nmaster_process off;\nuser root root;\n\
          error_log stderr warn;\npid {dir}/nginx.pid;\n\
@@ -59,36 +63,36 @@ fn config(found: &Found, post: &Post<'_>) -> String {
          types {{ text/html html; text/css css; text/javascript js; image/png png; }}\n\
          {keep_alive}\
          server {{\n\
-         listen 0.0.0.0:{port} ssl{listen_http2} backlog=4096 fastopen=1024;\n{http2}\
+         listen 0.0.0.0:{port} ssl{listen_http2} backlog=4096 fastopen=1024;\n{http2_directive}\
          ssl_certificate {cert};\nssl_certificate_key {key};\n\
          ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;\n\
          ssl_ciphers ALL:@SECLEVEL=0;\nssl_ecdh_curve {groups};\n\
          ssl_session_tickets on;\nssl_early_data on;\n\
          root {root};\n\
          }}\n}}\n",
-        dir = post.directory.display(),
-        log = post.log.display(),
-        port = post.port,
-        cert = post.identity.cert.display(),
-        key = post.identity.key.display(),
+        dir = setup.directory.display(),
+        log = setup.log.display(),
+        port = setup.port,
+        cert = setup.identity.cert.display(),
+        key = setup.identity.key.display(),
         groups = found.groups(),
-        root = post.site.root.display(),
+        root = setup.site.root.display(),
     )
 }
 
-/// How this nginx is told to speak HTTP/2.
+/// How HTTP/2 is configured in this version of nginx.
 #[derive(Debug, PartialEq, Eq)]
 enum Http2 {
     ByListen,
-    /// Since 1.25.1, where the other way is deprecated.
+    /// Since 1.25.1, which deprecates the parameter of `listen`.
     ByDirective,
-    No,
+    Unsupported,
 }
 
 impl Http2 {
-    fn of(found: &Found) -> Self {
+    fn of(found: &InstalledProgram) -> Self {
         if !found.about.contains("http_v2_module") {
-            return Self::No;
+            return Self::Unsupported;
         }
         let version = found.version.trim_start_matches("nginx/");
         let mut numbers =
@@ -106,9 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn http2_is_switched_on_as_the_version_has_it() {
+    fn http2_is_configured_according_to_the_version() {
         let of = |version: &str, modules: &str| {
-            Http2::of(&Found {
+            Http2::of(&InstalledProgram {
                 program: "nginx".into(),
                 version: version.to_owned(),
                 about: modules.to_owned(),
@@ -119,6 +123,6 @@ mod tests {
         assert_eq!(of("nginx/1.25.0", with), Http2::ByListen);
         assert_eq!(of("nginx/1.25.1", with), Http2::ByDirective);
         assert_eq!(of("nginx/1.29.3 (OpenSSL 4.0.0)", with), Http2::ByDirective);
-        assert_eq!(of("nginx/1.29.3", ""), Http2::No);
+        assert_eq!(of("nginx/1.29.3", ""), Http2::Unsupported);
     }
 }

@@ -1,39 +1,49 @@
-//! Finding programs, and what they say of themselves.
+//! Installed programs: their paths, versions and TLS libraries, and the processes of a running one.
 
+use std::collections::HashSet;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// A program that was found.
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use procfs::process::{Stat, all_processes};
+
+/// An installed program.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct InstalledProgram {
     pub program: PathBuf,
-    /// What it is in the record, such as `nginx/1.22.1 (OpenSSL 3.0.22)`.
+    /// Its name and version in the record, such as `nginx/1.22.1 (OpenSSL 3.0.22)`.
     pub version: String,
-    /// All that it says about its version and how it was built.
+    /// The output that describes its version and build.
     pub about: String,
 }
 
-impl Found {
-    /// Looks for a program and asks it with `arguments` what it is.
-    pub(super) fn ask(name: &str, arguments: &[&str], version: fn(&str) -> String) -> Option<Self> {
-        Self::at(find(name)?, arguments, version)
+impl InstalledProgram {
+    /// Finds a program, and runs it with `arguments` to learn its version.
+    pub(super) fn query(
+        name: &str,
+        arguments: &[&str],
+        version: fn(&str) -> String,
+    ) -> Option<Self> {
+        Self::query_at(find(name)?, arguments, version)
     }
 
-    /// The same for a program at a known place.
-    pub(super) fn at(
+    /// Like [`Self::query`], for a program at a known path.
+    pub(super) fn query_at(
         program: PathBuf,
         arguments: &[&str],
         version: fn(&str) -> String,
     ) -> Option<Self> {
-        let said = Command::new(&program).args(arguments).stdin(Stdio::null()).output().ok()?;
-        let mut about = String::from_utf8_lossy(&said.stdout).into_owned();
-        about.push_str(&String::from_utf8_lossy(&said.stderr));
+        let output = Command::new(&program).args(arguments).stdin(Stdio::null()).output().ok()?;
+        let mut about = String::from_utf8_lossy(&output.stdout).into_owned();
+        about.push_str(&String::from_utf8_lossy(&output.stderr));
         Some(Self { program, version: version(&about), about })
     }
 
-    /// Groups for a library in the notation of OpenSSL, the post-quantum one first where the
-    /// library has it: an unknown name would keep the server from starting.
+    /// The groups of the key exchange in OpenSSL's notation. The post-quantum group is included only if
+    /// the TLS library supports it, since the server does not start with an unknown name.
     pub(super) fn groups(&self) -> &'static str {
         match has_ml_kem(&self.about) {
             true => "X25519MLKEM768:X25519:P-256",
@@ -42,20 +52,23 @@ impl Found {
     }
 }
 
-/// The first executable file of this name in `PATH`, or where Debian puts servers, where ordinary
-/// users do not look.
+/// The first executable file of this name in `PATH`, or in the `sbin` directories, which the `PATH`
+/// of ordinary users lacks.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    env::split_paths(&path).chain(usual).map(|place| place.join(name)).find(|path| is_program(path))
+    let sbin = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    env::split_paths(&path)
+        .chain(sbin)
+        .map(|directory| directory.join(name))
+        .find(|path| is_program(path))
 }
 
 pub(super) fn is_program(path: &Path) -> bool {
     nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok() && path.is_file()
 }
 
-/// The TLS library in what a program says of itself, such as `OpenSSL 3.0.22`; the last one named,
-/// since programs name the one that they were built with before the one that they run with.
+/// The TLS library in the version output of a program, such as `OpenSSL 3.0.22`. It is the last one
+/// in the output, since programs print the library of their build before that at run time.
 pub(super) fn library(about: &str) -> Option<String> {
     let words: Vec<&str> = about
         .split(|c: char| c.is_whitespace() || "(),".contains(c))
@@ -66,14 +79,14 @@ pub(super) fn library(about: &str) -> Option<String> {
     });
     match named {
         Some(pair) => Some(format!("{} {}", pair[0], pair[1])),
-        // Without a version: BoringSSL has none.
+        // BoringSSL has no version.
         None => words.iter().find(|word| LIBRARIES.contains(word)).map(|word| (*word).to_owned()),
     }
 }
 
 const LIBRARIES: [&str; 4] = ["OpenSSL", "AWS-LC", "BoringSSL", "LibreSSL"];
 
-/// OpenSSL has X25519MLKEM768 since 3.5, and so have the BoringSSL and AWS-LC of that time.
+/// Whether the TLS library supports X25519MLKEM768: OpenSSL since 3.5, AWS-LC since 1.40.
 fn has_ml_kem(about: &str) -> bool {
     let Some(library) = library(about) else { return false };
     let (name, version) = library.split_once(' ').unwrap_or((&library, ""));
@@ -87,6 +100,40 @@ fn has_ml_kem(about: &str) -> bool {
     }
 }
 
+/// `roots` and all their running descendants. A descendant whose parent has ended is found by its
+/// process group.
+pub(super) fn process_tree(roots: &[u32]) -> Vec<u32> {
+    let others: Vec<Stat> = all_processes()
+        .into_iter()
+        .flatten()
+        .filter_map(|process| process.ok()?.stat().ok())
+        .collect();
+    let mut found = roots.to_vec();
+    let mut known: HashSet<u32> = roots.iter().copied().collect();
+    loop {
+        let before = found.len();
+        for other in &others {
+            let [pid, parent, group] = [other.pid, other.ppid, other.pgrp].map(|id| id as u32);
+            if (known.contains(&parent) || roots.contains(&group)) && known.insert(pid) {
+                found.push(pid);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// The processor time of all threads of these processes so far, including ended threads. Processes
+/// that have ended are not counted.
+pub(super) fn processor_time(pids: &[u32]) -> Duration {
+    let time = |pid: &u32| {
+        let clock = clock_getcpuclockid(Pid::from_raw(*pid as i32)).ok()?;
+        clock_gettime(clock).ok().map(Duration::from)
+    };
+    pids.iter().filter_map(time).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +143,7 @@ mod tests {
                          configure arguments: --with-openssl-opt=OpenSSL";
 
     #[test]
-    fn the_library_is_the_one_that_it_runs_with() {
+    fn the_library_is_that_at_run_time() {
         assert_eq!(library(NGINX).as_deref(), Some("OpenSSL 3.0.22"));
         let haproxy = "Built with OpenSSL version : OpenSSL 3.0.20 x\n\
                        Running on OpenSSL version : AWS-LC 1.61.4\n";
@@ -106,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn post_quantum_groups_are_named_only_to_libraries_that_know_them() {
+    fn post_quantum_groups_are_used_only_with_libraries_that_support_them() {
         for (about, known) in [
             (NGINX, false),
             ("OpenSSL 3.4.1 x", false),
@@ -122,8 +169,30 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_by_name_and_others_are_not() {
+    fn programs_are_found_by_name() {
         assert!(find("sh").is_some_and(|path| path.is_absolute()));
         assert_eq!(find("no-such-program-here"), None);
+    }
+
+    #[test]
+    fn the_process_tree_includes_children_of_children_and_their_time() {
+        // Prints a line when its child runs.
+        let script = "sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo ready; \
+                      read line' & wait";
+        let mut shell = Command::new("sh")
+            .args(["-c", &format!("exec 3<&0; {}", script.replace("read line", "read line <&3"))])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = std::io::BufReader::new(shell.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut String::new()).unwrap();
+        let found = process_tree(&[shell.id()]);
+        let time = processor_time(&found);
+        let parents = processor_time(&[shell.id()]);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(time > parents, "{time:?} of all, {parents:?} of the parent");
     }
 }

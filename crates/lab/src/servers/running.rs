@@ -1,94 +1,93 @@
-//! A server under test from its start to its end.
+//! Servers under test while they run: those for samples, and those that browsers visit.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use firstflight_emulator::{Network, Process};
 
-use super::process_tree::{processor_time, tree};
-use super::program::Found;
-use super::trial::Trial;
-use super::{Abilities, Ability, Manner, Page, Post, ServerKind, Site};
-use crate::{Certificate, LabError, Size, Workload};
+use super::probe::Probe;
+use super::program::{InstalledProgram, process_tree, processor_time};
+use super::{Capabilities, Capability, HttpOptions, Page, ServerKind, ServerSetup, Site};
+use crate::{CertificateKind, HttpVersion, LabError, ResponseSize, Workload};
 
-/// What a run wants of each server.
+/// What a run requires of each server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Requirements<'a> {
     pub workloads: &'a [Workload],
-    pub certificates: &'a [Certificate],
-    pub sizes: &'a [Size],
+    pub certificates: &'a [CertificateKind],
+    pub sizes: &'a [ResponseSize],
 }
 
-/// A running server under test: a process for each workload and each kind of certificate, as far
-/// as it knows them.
-pub(crate) struct Running {
+/// A running server under test, with a process for each workload and certificate that it supports.
+pub(crate) struct RunningServer {
     pub kind: ServerKind,
-    /// What it calls itself, with its version and its TLS library.
+    /// Its version and its TLS library.
     pub version: String,
-    /// What it can do, as a trial has shown.
-    pub abilities: Abilities,
-    processes: Vec<RunningServer>,
+    /// Its capabilities, as probed.
+    pub capabilities: Capabilities,
+    processes: Vec<ServerProcess>,
 }
 
-/// A process at its post.
-struct RunningServer {
+/// A process of a server.
+struct ServerProcess {
     workload: Workload,
-    certificate: Certificate,
+    certificate: CertificateKind,
     process: Process,
     log: PathBuf,
-    said: PathBuf,
+    output: PathBuf,
 }
 
-impl Running {
-    /// Starts a server, waits until it listens, and finds by a trial what it can do.
+impl RunningServer {
+    /// Starts a server, waits until it listens, and probes its capabilities.
     ///
     /// # Errors
-    /// [`LabError::NotInstalled`], [`LabError::Start`] with its last words, or what the
-    /// machine refused.
+    /// [`LabError::NotInstalled`], [`LabError::Start`] with the last lines of its output, or an error
+    /// of the system.
     pub(crate) fn start(
         kind: ServerKind,
-        wanted: &Wanted<'_>,
+        required: &Requirements<'_>,
         network: &Network,
         site: &Site,
     ) -> Result<Self, LabError> {
         let server = kind.server();
-        let missing = LabError::NotInstalled { server: kind.name(), mend: server.mend() };
+        let missing =
+            LabError::NotInstalled { server: kind.name(), install_hint: server.install_hint() };
         let found = server.find().ok_or(missing)?;
-        let known = kind.abilities();
+        let known = kind.capabilities();
         let mut running = Self {
             kind,
             version: found.version.clone(),
-            abilities: known.clone(),
+            capabilities: known.clone(),
             processes: Vec::new(),
         };
-        for &workload in wanted.workloads {
-            if workload == Workload::PingPong && !known.can(Ability::PingPong) {
+        for &workload in required.workloads {
+            if workload == Workload::PingPong && !known.supports(Capability::PingPong) {
                 continue;
             }
-            for &certificate in wanted.certificates {
-                running.man(&found, (workload, certificate), wanted, network, site)?;
+            for &certificate in required.certificates {
+                running.start_process(&found, (workload, certificate), required, network, site)?;
             }
         }
-        running.gather(network)?;
-        running.try_out(wanted, network, site)?;
+        running.wait_until_listening(network)?;
+        running.probe(required, network, site)?;
         Ok(running)
     }
 
-    /// How often the log says that a request with this mark in its target was executed; `None` for
-    /// servers whose log does not tell. Whole only after [`Running::stop`].
+    /// How often a request with this mark in its target was executed, by the server's log. Returns
+    /// `None` for servers without such a log. The log is complete only after [`RunningServer::stop`].
     ///
     /// # Errors
     /// If the log cannot be read.
     pub(crate) fn executions(&self, mark: &str) -> Result<Option<usize>, LabError> {
-        if !self.abilities.can(Ability::Counts) {
+        if !self.capabilities.supports(Capability::RequestLog) {
             return Ok(None);
         }
         let mut count = 0;
-        // Nothing is logged where nothing was asked.
-        for RunningServer { log, .. } in
+        // A process without requests may not have created its log.
+        for ServerProcess { log, .. } in
             self.processes.iter().filter(|process| process.log.exists())
         {
             let bytes = fs::read(log).map_err(|source| LabError::File {
@@ -103,36 +102,36 @@ impl Running {
         Ok(Some(count))
     }
 
-    /// The ids of all its processes, as seen from this one: those started here and all that they
-    /// have started.
+    /// The ids of all its processes, including those that they have started.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        tree(&self.processes.iter().map(|one| one.process.id()).collect::<Vec<u32>>())
+        process_tree(&self.processes.iter().map(|one| one.process.id()).collect::<Vec<u32>>())
     }
 
-    /// The processor time that its processes have taken so far.
+    /// The processor time of its processes so far.
     pub(crate) fn processor_time(&self) -> Duration {
         processor_time(&self.pids())
     }
 
-    /// Asks it to end and waits until its log is whole; kills what does not end.
+    /// Terminates its processes and waits for them, so that the log is complete. Kills those that do
+    /// not end.
     pub(crate) fn stop(&self) {
         tracing::debug!(server = %self.kind, processor_time = ?self.processor_time(), "stopping");
-        for RunningServer { process, .. } in &self.processes {
+        for ServerProcess { process, .. } in &self.processes {
             let _ = process.signal(nix::sys::signal::Signal::SIGTERM as i32);
         }
-        for RunningServer { process, .. } in &self.processes {
+        for ServerProcess { process, .. } in &self.processes {
             if !matches!(process.wait_timeout(START_TIMEOUT), Ok(Some(_))) {
                 let _ = process.kill();
             }
         }
     }
 
-    /// Starts the process of a post.
-    fn man(
+    /// Starts the process for a workload and a certificate.
+    fn start_process(
         &mut self,
-        found: &Found,
-        (workload, certificate): (Workload, Certificate),
-        wanted: &Wanted<'_>,
+        found: &InstalledProgram,
+        (workload, certificate): (Workload, CertificateKind),
+        required: &Requirements<'_>,
         network: &Network,
         site: &Site,
     ) -> Result<(), LabError> {
@@ -142,110 +141,111 @@ impl Running {
             path: directory.clone(),
             source,
         })?;
-        let post = Post {
+        let setup = ServerSetup {
             site,
             workload,
             identity: site.identity(certificate),
             port: self.kind.port(workload, certificate),
             addresses: network.paths().iter().map(|path| path.server).collect(),
-            pages: wanted.sizes.iter().map(|size| Page::of_size(*size, site)).collect(),
+            pages: required.sizes.iter().map(|size| Page::of_size(*size, site)).collect(),
             log: directory.join("requests"),
             directory,
-            manner: Manner::USUAL,
+            options: HttpOptions::DEFAULT,
         };
-        let command = self.kind.server().command(found, &post)?;
+        let command = self.kind.server().command(found, &setup)?;
         let process = network.server().spawn_child(command)?;
-        let (said, log) = (post.said(), post.log);
-        self.processes.push(RunningServer { workload, certificate, process, log, said });
+        let (output, log) = (setup.output(), setup.log);
+        self.processes.push(ServerProcess { workload, certificate, process, log, output });
         Ok(())
     }
 
-    /// Waits until all listen. A server that ends over a certificate besides the first of the run
-    /// cannot present it, and does without.
-    fn gather(&mut self, network: &Network) -> Result<(), LabError> {
-        let first = self.processes.first().map(|manned| manned.certificate);
-        let mut gathered = Vec::new();
-        for manned in std::mem::take(&mut self.processes) {
-            match self.wait_for(&manned, network) {
-                Ok(()) => gathered.push(manned),
-                Err(LabError::Start { reason, .. }) if Some(manned.certificate) != first => {
-                    tracing::info!(server = %self.kind, certificate = %manned.certificate, reason);
-                    let lack = Ability::Presents(manned.certificate);
-                    self.abilities.settle(lack, false, &self.kind.abilities());
+    /// Waits until all processes listen. If one with a further certificate ends, the server does not
+    /// support that certificate, and the process is left out.
+    fn wait_until_listening(&mut self, network: &Network) -> Result<(), LabError> {
+        let first = self.processes.first().map(|process| process.certificate);
+        let mut listening = Vec::new();
+        for process in std::mem::take(&mut self.processes) {
+            match self.wait_for(&process, network) {
+                Ok(()) => listening.push(process),
+                Err(LabError::Start { reason, .. }) if Some(process.certificate) != first => {
+                    tracing::info!(server = %self.kind, certificate = %process.certificate, reason);
+                    let missing = Capability::Certificate(process.certificate);
+                    self.capabilities.set_probed(missing, false, &self.kind.capabilities());
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.processes = gathered;
+        self.processes = listening;
         Ok(())
     }
 
-    fn wait_for(&self, manned: &RunningServer, network: &Network) -> Result<(), LabError> {
-        let address = self.address(manned, network)?;
-        listens(self.kind, &manned.process, &manned.said, address, network)
+    fn wait_for(&self, process: &ServerProcess, network: &Network) -> Result<(), LabError> {
+        let address = self.address(process, network)?;
+        wait_until_process_listens(self.kind, &process.process, &process.output, address, network)
     }
 
-    /// Tries what can be tried by GETs; what ping-pong needs besides, our own server has.
-    fn try_out(
+    /// Probes the capabilities by GETs. Ping-pong needs no probe, since only this project's server
+    /// supports it.
+    fn probe(
         &mut self,
-        wanted: &Wanted<'_>,
+        required: &Requirements<'_>,
         network: &Network,
         site: &Site,
     ) -> Result<(), LabError> {
-        let known = self.kind.abilities();
-        let mut settled: Vec<(Ability, bool)> = Vec::new();
+        let known = self.kind.capabilities();
+        let mut results: Vec<(Capability, bool)> = Vec::new();
         let listeners = self.processes.iter().filter(|one| one.workload == Workload::Get);
-        for (index, manned) in listeners.enumerate() {
-            let trial = Trial::new(self.address(manned, network)?, &site.trust);
+        for (index, process) in listeners.enumerate() {
+            let probe = Probe::new(self.address(process, network)?, &site.trust);
             let namespace = network.attacker().namespace();
-            let presents = namespace.run(|| trial.presents())??;
-            settled.push((Ability::Presents(manned.certificate), presents.is_ok()));
-            match presents {
+            let responds = namespace.run(|| probe.responds())??;
+            results.push((Capability::Certificate(process.certificate), responds.is_ok()));
+            match responds {
                 // The rest does not depend on the certificate.
                 Ok(()) if index == 0 => {
-                    settled.extend(namespace.run(|| trial.all(wanted.sizes))??);
+                    results.extend(namespace.run(|| probe.all(required.sizes))??);
                 }
-                Err(why) if index == 0 => return Err(self.failed(manned, &why)),
+                Err(why) if index == 0 => return Err(self.failed(process, &why)),
                 _ => {}
             }
         }
-        for (ability, can) in settled {
-            self.abilities.settle(ability, can, &known);
+        for (capability, supports) in results {
+            self.capabilities.set_probed(capability, supports, &known);
         }
-        tracing::debug!(server = %self.kind, lacks = ?self.abilities.lacks(), "tried");
+        tracing::debug!(server = %self.kind, missing = ?self.capabilities.missing(), "probed");
         Ok(())
     }
 
-    fn address(&self, manned: &RunningServer, network: &Network) -> Result<SocketAddr, LabError> {
-        let port = self.kind.port(manned.workload, manned.certificate);
+    fn address(&self, process: &ServerProcess, network: &Network) -> Result<SocketAddr, LabError> {
+        let port = self.kind.port(process.workload, process.certificate);
         Ok(SocketAddr::from((network.path(0)?.server, port)))
     }
 
-    fn failed(&self, manned: &RunningServer, what: &str) -> LabError {
-        failed(self.kind, &manned.said, what)
+    fn failed(&self, process: &ServerProcess, what: &str) -> LabError {
+        start_error(self.kind, &process.output, what)
     }
 }
 
-/// What became of a server that did not start, with its last words from the file `said`.
-pub(super) fn failed(kind: ServerKind, said: &Path, what: &str) -> LabError {
-    let said = fs::read_to_string(said).unwrap_or_default();
-    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+/// The error of a server that did not start, with the last lines of its output.
+fn start_error(kind: ServerKind, output: &Path, what: &str) -> LabError {
+    let output = fs::read_to_string(output).unwrap_or_default();
+    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = match lines.len() {
-        0 => "it said nothing".to_owned(),
-        count => lines[count.saturating_sub(LAST_WORDS)..].join(" / "),
+        0 => "it printed nothing".to_owned(),
+        count => lines[count.saturating_sub(OUTPUT_LINES)..].join(" / "),
     };
     LabError::Start { server: kind.name(), reason: format!("{what}: {last}") }
 }
 
-/// Waits until a process listens, as seen from the attacker's side.
-pub(super) fn listens(
+/// Waits until a process accepts connections from the attacker's namespace.
+fn wait_until_process_listens(
     kind: ServerKind,
     process: &Process,
-    said: &Path,
+    output: &Path,
     address: SocketAddr,
     network: &Network,
 ) -> Result<(), LabError> {
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
         let connected = network
             .attacker()
@@ -255,17 +255,111 @@ pub(super) fn listens(
             return Ok(());
         }
         if let Ok(Some(status)) = process.try_wait() {
-            return Err(failed(kind, said, &format!("it ended with {status}")));
+            return Err(start_error(kind, output, &format!("it ended with {status}")));
         }
-        if began.elapsed() > START_TIMEOUT {
-            return Err(failed(kind, said, &format!("it does not listen on {address}")));
+        if started.elapsed() > START_TIMEOUT {
+            return Err(start_error(kind, output, &format!("it does not listen on {address}")));
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// How many lines of a server's last words help.
-const LAST_WORDS: usize = 3;
+/// How many lines of a server's output are shown.
+const OUTPUT_LINES: usize = 3;
 
-/// How long a server may take to start or to end.
+/// How long a server may take to start, and to stop.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A server that browsers visit over one HTTP version.
+pub(crate) struct VisitedServer {
+    pub kind: ServerKind,
+    pub http: HttpVersion,
+    /// Its version and its TLS library.
+    pub version: String,
+    /// Its port in the server's namespace.
+    pub port: u16,
+    process: Process,
+    output: PathBuf,
+}
+
+/// A file that browsers request.
+pub(crate) struct VisitedFile {
+    /// The file's name below the site's root.
+    pub name: String,
+    pub content_type: &'static str,
+    pub bytes: usize,
+}
+
+impl VisitedServer {
+    /// Starts a server and waits until it listens.
+    ///
+    /// # Errors
+    /// [`LabError::NotInstalled`], [`LabError::Start`] with the last lines of its output, or an error
+    /// of the system.
+    pub(crate) fn start(
+        kind: ServerKind,
+        options: HttpOptions,
+        http: HttpVersion,
+        site: &Site,
+        pages: &[VisitedFile],
+        network: &Network,
+    ) -> Result<Self, LabError> {
+        let server = kind.server();
+        let missing =
+            LabError::NotInstalled { server: kind.name(), install_hint: server.install_hint() };
+        let found = server.find().ok_or(missing)?;
+        let directory = site.directory.join(format!("{kind}-visited-{}", http.name()));
+        fs::create_dir_all(&directory).map_err(|source| LabError::File {
+            verb: "make",
+            path: directory.clone(),
+            source,
+        })?;
+        let port = kind.visited_port(http);
+        let setup = ServerSetup {
+            site,
+            workload: Workload::Get,
+            identity: site.identity(CertificateKind::EcdsaP256),
+            port,
+            addresses: network.paths().iter().map(|path| path.server).collect(),
+            pages: pages.iter().map(|page| page.page(site)).collect(),
+            log: directory.join("requests"),
+            directory,
+            options: HttpOptions { http: Some(http), ..options },
+        };
+        let command = server.command(&found, &setup)?;
+        let process = network.server().spawn_child(command)?;
+        let output = setup.output();
+        let address = SocketAddr::from((network.path(0)?.server, port));
+        wait_until_process_listens(kind, &process, &output, address, network)?;
+        Ok(Self { kind, http, version: found.version, port, process, output })
+    }
+
+    /// Its socket address on a path.
+    pub(crate) fn socket_address(&self, address: Ipv4Addr) -> SocketAddr {
+        SocketAddr::from((address, self.port))
+    }
+
+    /// Checks that it still runs.
+    ///
+    /// # Errors
+    /// If it has ended, with the last lines of its output.
+    pub(crate) fn ensure_running(&self) -> Result<(), LabError> {
+        match self.process.try_wait() {
+            Ok(Some(status)) => {
+                Err(start_error(self.kind, &self.output, &format!("it ended with {status}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl VisitedFile {
+    fn page(&self, site: &Site) -> Page {
+        Page {
+            path: format!("/{}", self.name),
+            file: site.root.join(&self.name),
+            content_type: self.content_type,
+            bytes: self.bytes,
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! What servers share: the pages, the certificates, and where they lie.
+//! The pages and certificates that all servers of a run share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,39 +11,39 @@ use rcgen::{
     KeyUsagePurpose, PKCS_ED25519, PKCS_RSA_SHA256,
 };
 
-use crate::{Certificate, LabError, Size};
+use crate::{CertificateKind, LabError, ResponseSize};
 
 /// The name on the servers' certificates.
 pub(crate) const HOST: &str = "lab.test";
 
-/// What servers share: where they run, what they serve, with which certificates.
+/// The pages, certificates and paths that all servers of a run share.
 pub(crate) struct Site {
-    /// A directory of this run, gone after it.
+    /// The directory of the run.
     pub directory: PathBuf,
-    /// What is served: the page of each [`Size`], and `index.html` (1 KiB).
+    /// The document root, with the page of each [`ResponseSize`], and `index.html` (1 KiB).
     pub root: PathBuf,
-    /// This program.
+    /// The `firstflight` program.
     pub program: PathBuf,
-    /// All certificates in one PEM file: whom clients trust.
+    /// The certificates that clients trust, in one PEM file.
     pub trust: PathBuf,
-    /// Where the servers that can write their TLS secrets (`SSLKEYLOGFILE`).
+    /// The file to which servers write their TLS secrets, if they can (`SSLKEYLOGFILE`).
     pub key_log: Option<PathBuf>,
     identities: Vec<Identity>,
 }
 
 /// A certificate and its key, as PEM files.
 pub(crate) struct Identity {
-    pub certificate: Certificate,
+    pub certificate: CertificateKind,
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
 impl Site {
-    /// Makes the pages, and for each kind a self-signed certificate for [`HOST`].
-    pub(crate) fn make(
+    /// Creates the pages, and a self-signed certificate of each kind for [`HOST`].
+    pub(crate) fn create(
         directory: &Path,
         program: &Path,
-        certificates: &[Certificate],
+        certificates: &[CertificateKind],
     ) -> Result<Self, LabError> {
         let mut site = Self {
             directory: directory.to_owned(),
@@ -58,8 +58,8 @@ impl Site {
             path: site.root.clone(),
             source,
         })?;
-        write(site.root.join("index.html"), &page(Size::OneKib))?;
-        for size in Size::ALL {
+        write(site.root.join("index.html"), &page(ResponseSize::OneKib))?;
+        for size in ResponseSize::ALL {
             write(site.root.join(size.name()), &page(size))?;
         }
         let mut trust = String::new();
@@ -79,8 +79,8 @@ impl Site {
         Ok(site)
     }
 
-    /// For browsers: the pages given, and a certificate for all names below [`HOST`] by an
-    /// authority of this run alone. A browser trusts no certificate that vouches for itself.
+    /// Creates a site for browsers, with these pages and a certificate for all names below [`HOST`]. An
+    /// authority of this run signs it, since browsers trust no self-signed certificate.
     pub(crate) fn for_browsers(
         directory: &Path,
         program: &Path,
@@ -97,7 +97,7 @@ impl Site {
         }
         let (authority, chain, key) = issued();
         let identity = Identity {
-            certificate: Certificate::EcdsaP256,
+            certificate: CertificateKind::EcdsaP256,
             cert: directory.join("visited.cert.pem"),
             key: directory.join("visited.key.pem"),
         };
@@ -115,8 +115,8 @@ impl Site {
         })
     }
 
-    /// The files of a certificate, which is one of those that the site was made with.
-    pub(crate) fn identity(&self, certificate: Certificate) -> &Identity {
+    /// The files of a certificate with which the site was created.
+    pub(crate) fn identity(&self, certificate: CertificateKind) -> &Identity {
         let identity = self.identities.iter().find(|one| one.certificate == certificate);
         identity.expect("the site has every certificate of the plan")
     }
@@ -129,18 +129,18 @@ fn write(path: PathBuf, content: &[u8]) -> Result<(), LabError> {
     }
 }
 
-/// The body of a size: the same in every run, and the large one as incompressible as an image.
-pub(crate) fn page(size: Size) -> Vec<u8> {
+/// The page of a size. It is the same in every run; the large one is as incompressible as an image.
+pub(crate) fn page(size: ResponseSize) -> Vec<u8> {
     let mut body = Vec::with_capacity(size.bytes());
     match size {
-        Size::OneKib => {}
-        Size::TenKib => {
+        ResponseSize::OneKib => {}
+        ResponseSize::TenKib => {
             body.extend_from_slice(b"<!doctype html>\n<title>10 KiB</title>\n");
             while body.len() + PARAGRAPH.len() <= size.bytes() {
                 body.extend_from_slice(PARAGRAPH);
             }
         }
-        Size::OneMib => {
+        ResponseSize::OneMib => {
             body.extend_from_slice(b"\x89PNG\r\n\x1a\n");
             let mut noise = vec![0; size.bytes() - body.len()];
             StdRng::seed_from_u64(1).fill_bytes(&mut noise);
@@ -154,20 +154,20 @@ pub(crate) fn page(size: Size) -> Vec<u8> {
 const PARAGRAPH: &[u8] =
     b"<p>The request stands in the first flight, and so does its answer.</p>\n";
 
-/// What stands before the 32 bytes of an Ed25519 key in PKCS #8 (RFC 8410 section 7).
+/// The encoding before the 32 bytes of an Ed25519 key in PKCS #8 (RFC 8410 section 7).
 const ED25519_PREFIX: [u8; 16] =
     [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// Certificate and key, PEM.
-fn self_signed(certificate: Certificate) -> Result<(String, String), LabError> {
+fn self_signed(certificate: CertificateKind) -> Result<(String, String), LabError> {
     let (key, pem) = match certificate {
-        Certificate::EcdsaP256 => {
+        CertificateKind::EcdsaP256 => {
             let key = KeyPair::generate().expect("a key of the library's default kind");
             let pem = key.serialize_pem();
             (key, pem)
         }
-        Certificate::Ed25519 => {
-            // The library's own way adds the public key, which older servers cannot read.
+        CertificateKind::Ed25519 => {
+            // rcgen would add the public key, which older servers cannot read.
             let mut der = ED25519_PREFIX.to_vec();
             der.extend_from_slice(&rand::random::<[u8; 32]>());
             let key = KeyPair::from_pkcs8_der_and_sign_algo(&der.into(), &PKCS_ED25519)
@@ -175,8 +175,8 @@ fn self_signed(certificate: Certificate) -> Result<(String, String), LabError> {
             let pem = key.serialize_pem();
             (key, pem)
         }
-        Certificate::Rsa2048 => {
-            // The certificate library makes no RSA keys with the cryptography that it has here.
+        CertificateKind::Rsa2048 => {
+            // rcgen cannot generate RSA keys with the cryptography library that it uses here.
             let pem = firstflight_tls::generate_rsa_key(2048)?;
             let key = KeyPair::from_pem_and_sign_algo(&pem, &PKCS_RSA_SHA256)
                 .expect("a key that was just made");
@@ -184,13 +184,14 @@ fn self_signed(certificate: Certificate) -> Result<(String, String), LabError> {
         }
     };
     let mut params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
-    // A client looks for whom it trusts by name, and takes the first of that name.
+    // Clients look up trusted certificates by name, so each needs a different name.
     params.distinguished_name.push(DnType::CommonName, format!("{HOST} {certificate}"));
     let cert = params.self_signed(&key).expect("a certificate for a constant name");
     Ok((cert.pem(), pem))
 }
 
-/// An authority's certificate, and one of its for all names below [`HOST`] with its key; PEM.
+/// An authority's certificate, a certificate signed by it for all names below [`HOST`], and its key;
+/// PEM.
 fn issued() -> (String, String, String) {
     let key = || KeyPair::generate().expect("a key of the library's default kind");
     let authority_key = key();
@@ -204,7 +205,7 @@ fn issued() -> (String, String, String) {
     let mut params = CertificateParams::new(names).expect("constant names");
     params.distinguished_name.push(DnType::CommonName, HOST);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // Browsers refuse a certificate that is good for longer than 398 days.
+    // Browsers refuse certificates with a validity of more than 398 days.
     let now = SystemTime::now();
     params.not_before = (now - DAY).into();
     params.not_after = (now + 30 * DAY).into();
@@ -219,22 +220,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_have_their_size_and_are_the_same_in_every_run() {
-        for size in Size::ALL {
+    fn pages_have_their_size_and_are_reproducible() {
+        for size in ResponseSize::ALL {
             assert_eq!(page(size).len(), size.bytes());
             assert_eq!(page(size), page(size));
         }
-        assert!(page(Size::TenKib).starts_with(b"<!doctype html>"));
-        assert!(page(Size::OneMib).starts_with(b"\x89PNG"));
+        assert!(page(ResponseSize::TenKib).starts_with(b"<!doctype html>"));
+        assert!(page(ResponseSize::OneMib).starts_with(b"\x89PNG"));
     }
 
     #[test]
-    fn every_certificate_fits_its_key_and_is_trusted() {
+    fn every_certificate_matches_its_key_and_is_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let site = Site::make(directory.path(), Path::new("firstflight"), &Certificate::ALL);
+        let site = Site::create(directory.path(), Path::new("firstflight"), &CertificateKind::ALL);
         let site = site.unwrap();
         let trust = fs::read_to_string(&site.trust).unwrap();
-        for certificate in Certificate::ALL {
+        for certificate in CertificateKind::ALL {
             let identity = site.identity(certificate);
             firstflight_tls::Identity::from_files(&identity.cert, &identity.key).unwrap();
             assert!(trust.contains(&fs::read_to_string(&identity.cert).unwrap()));

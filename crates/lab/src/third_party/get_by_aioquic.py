@@ -1,6 +1,6 @@
-"""One GET over HTTP/3 by aioquic, which keeps its session and its address token in files.
+"""Makes a GET over HTTP/3 with aioquic. Keeps the session and the address token in files.
 
-Called as: get_by_aioquic.py ADDRESS PORT NAME PATH TRUST STATE KEYS [resume] [early] [token]
+Usage: get_by_aioquic.py ADDRESS PORT NAME PATH TRUST STATE KEYS [resume] [early] [token]
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
-# How long the session and the token may come after the answer, in seconds.
-COMMAND_TIMEOUT = 3.0
+# How long after the response the session and the token may arrive, in seconds.
+TICKET_TIMEOUT = 3.0
 
 
 class Client(QuicConnectionProtocol):
@@ -37,15 +37,15 @@ class Client(QuicConnectionProtocol):
         self.http.send_headers(stream, head, end_stream=True)
 
     def quic_event_received(self, event):
-        for happened in self.http.handle_event(event):
-            if isinstance(happened, HeadersReceived):
-                self.status = dict(happened.headers).get(b":status")
-            if isinstance(happened, (HeadersReceived, DataReceived)):
-                if happened.stream_ended and not self.done.done():
+        for http_event in self.http.handle_event(event):
+            if isinstance(http_event, HeadersReceived):
+                self.status = dict(http_event.headers).get(b":status")
+            if isinstance(http_event, (HeadersReceived, DataReceived)):
+                if http_event.stream_ended and not self.done.done():
                     self.done.set_result(None)
 
 
-def keep(path, content):
+def replace(path, content):
     with open(path + ".new", "wb") as file:
         file.write(content)
     os.replace(path + ".new", path)
@@ -53,15 +53,15 @@ def keep(path, content):
 
 async def main(address, port, name, path, trust, state, keys, *flags):
     session, token = os.path.join(state, "session"), os.path.join(state, "token")
-    came = {"session": asyncio.Event(), "token": asyncio.Event()}
+    received = {"session": asyncio.Event(), "token": asyncio.Event()}
 
     def ticket(ticket):
-        keep(session, pickle.dumps(ticket))
-        came["session"].set()
+        replace(session, pickle.dumps(ticket))
+        received["session"].set()
 
     def new_token(bytes):
-        keep(token, bytes)
-        came["token"].set()
+        replace(token, bytes)
+        received["token"].set()
 
     with open(keys, "a") as log:
         configuration = QuicConfiguration(
@@ -72,7 +72,7 @@ async def main(address, port, name, path, trust, state, keys, *flags):
             server_name=name,
             verify_mode=ssl.CERT_REQUIRED,
         )
-        # Its own 0.1 s would have it send again on a long path.
+        # The default of 0.1 s causes retransmissions on long paths.
         configuration.initial_rtt = 0.5
         if "resume" in flags:
             with open(session, "rb") as file:
@@ -80,6 +80,7 @@ async def main(address, port, name, path, trust, state, keys, *flags):
         if "token" in flags:
             with open(token, "rb") as file:
                 configuration.token = file.read()
+        # Sessions and tokens are used once.
         for used, flag in ((session, "resume"), (token, "token")):
             if flag in flags:
                 os.remove(used)
@@ -98,13 +99,12 @@ async def main(address, port, name, path, trust, state, keys, *flags):
             await client.wait_connected()
         client.get(name, path)
         client.transmit()
-        # Beside a token the request does not fit into the first datagram, and what is left is sent
-        # when it is asked once more.
+        # With a token the request does not fit into the first datagram. A second call sends the rest.
         client.transmit()
         await client.done
-        waits = [event.wait() for event in came.values()]
+        waits = [event.wait() for event in received.values()]
         try:
-            await asyncio.wait_for(asyncio.gather(*waits), COMMAND_TIMEOUT)
+            await asyncio.wait_for(asyncio.gather(*waits), TICKET_TIMEOUT)
         except asyncio.TimeoutError:
             pass
         client.close()

@@ -1,14 +1,12 @@
-//! Clients of other makes, as processes of their own. They say nothing of themselves that counts:
-//! what a connection was and how long it took is for its packets to say.
+//! Third-party clients, which run as processes. What their connections were and how long they took
+//! comes from packets, never from the clients themselves.
 
 use std::cell::RefCell;
-use std::env;
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use std::{env, fs, io};
 
 use firstflight_emulator::{Namespace, Process};
 use firstflight_tls::{KeyLog, KeyLogLines};
@@ -16,131 +14,135 @@ use firstflight_tls::{KeyLog, KeyLogLines};
 use firstflight_samples::RequestedConnection;
 
 use crate::servers::{HOST, find};
-use crate::{Client, Http, Kind, Workload};
+use crate::{ClientKind, HandshakeKind, HttpVersion, Workload};
 
-/// The clients of a run, and what they keep from one connection for the next.
-pub(crate) struct ThirdParty<'a> {
-    /// Where they run.
+/// The third-party clients of a run, and the state that they keep between connections.
+pub(crate) struct ThirdPartyClients<'a> {
+    /// The namespace in which they run.
     pub namespace: &'a Namespace,
-    /// Whom they trust, as PEM.
+    /// The trusted certificates, as PEM.
     pub trust: PathBuf,
-    /// A directory for what they keep.
+    /// The directory of their state.
     pub directory: PathBuf,
-    /// Where their secrets go, for the packets to be read.
+    /// Receives their TLS secrets, which decrypt their packets.
     pub key_log: &'a KeyLogLines,
-    /// So that each connection's secrets have a file of their own.
+    /// The number of connections so far. Each logs its secrets to a separate file.
     pub connections: RefCell<usize>,
 }
 
-/// What a connection brings, and whether it stays until it has something for the next one.
-struct Call<'a> {
-    client: Client,
+/// A start of a client.
+struct Invocation<'a> {
+    client: ClientKind,
     address: SocketAddr,
-    asked: &'a RequestedConnection,
+    requested: &'a RequestedConnection,
     state: &'a Path,
     keys: &'a Path,
-    /// Only to fetch a session and a token.
-    fetches: bool,
+    /// Whether it only fetches a session and a token for later connections.
+    fetch_only: bool,
 }
 
-/// Why a client cannot connect so; `None`: it can.
-pub(crate) fn cannot(client: Client, asked: &RequestedConnection) -> Option<&'static str> {
-    if client == Client::Firstflight {
+/// Says why a client cannot make a connection. Returns `None` if it can.
+pub(crate) fn unsupported_reason(
+    client: ClientKind,
+    requested: &RequestedConnection,
+) -> Option<&'static str> {
+    if client == ClientKind::Firstflight {
         return None;
     }
-    if asked.http != Http::Three || asked.workload != Workload::Get {
-        return Some("without anything but HTTP/3: it is a client of HTTP/3 alone");
+    if requested.http != HttpVersion::Three || requested.workload != Workload::Get {
+        return Some("without anything but HTTP/3: it is a client for HTTP/3 only");
     }
-    if asked.kind == Kind::Refused {
+    if requested.kind == HandshakeKind::Refused {
         return Some("without refused: its sessions cannot be made to claim another age");
     }
-    if asked.group != crate::Group::X25519 {
-        return Some("with X25519 alone: its list of groups stays as it is");
+    if requested.group != crate::Group::X25519 {
+        return Some("with X25519 only: its list of groups is not configurable here");
     }
     match client {
-        Client::Ngtcp2 if find("gtlsclient").is_none() => {
+        ClientKind::Ngtcp2 if find("gtlsclient").is_none() => {
             Some("not at all: install it (apt-get install ngtcp2-client)")
         }
-        Client::Ngtcp2 if asked.token => {
+        ClientKind::Ngtcp2 if requested.token => {
             Some("without address tokens: version 0.12 takes its token file for empty")
         }
-        Client::Aioquic if aioquic().is_none() => {
+        ClientKind::Aioquic if aioquic().is_none() => {
             Some("not at all: install it (scripts/install-deps test)")
         }
         _ => None,
     }
 }
 
-impl ThirdParty<'_> {
-    /// Makes one connection, and before it one more if it needs what is not there. Gives the client
-    /// random, by which its packets are known, and when it was started.
+impl ThirdPartyClients<'_> {
+    /// Makes a connection, after fetching the session and token that it needs. Returns the client
+    /// random, by which its packets are found.
     ///
     /// # Errors
-    /// A sentence: the client did not run, failed or hung.
+    /// A sentence, if the client could not be started, failed or timed out.
     pub(crate) async fn connect(
         &self,
-        client: Client,
-        asked: &RequestedConnection,
+        client: ClientKind,
+        requested: &RequestedConnection,
         address: SocketAddr,
         limit: Duration,
     ) -> Result<Vec<u8>, String> {
         let state = self.directory.join(format!("{client}-{}", address.ip()));
         fs::create_dir_all(&state).map_err(|error| error.to_string())?;
-        if asked.kind != Kind::Full && !has_what_it_needs(client, &state, asked) {
-            let first = RequestedConnection { kind: Kind::Full, token: false, ..*asked };
+        if requested.kind != HandshakeKind::Full && !has_saved_state(client, &state, requested) {
+            let first =
+                RequestedConnection { kind: HandshakeKind::Full, token: false, ..*requested };
             self.run(client, &first, address, &state, (limit, true)).await?;
         }
-        self.run(client, asked, address, &state, (limit, false)).await
+        self.run(client, requested, address, &state, (limit, false)).await
     }
 
     async fn run(
         &self,
-        client: Client,
-        asked: &RequestedConnection,
+        client: ClientKind,
+        requested: &RequestedConnection,
         address: SocketAddr,
         state: &Path,
-        (limit, fetches): (Duration, bool),
+        (limit, fetch_only): (Duration, bool),
     ) -> Result<Vec<u8>, String> {
-        let words = |error: &dyn std::fmt::Display| format!("{client} failed: {error}");
+        let describe = |error: &dyn std::fmt::Display| format!("{client} failed: {error}");
         let number = self.connections.replace_with(|number| *number + 1);
         let keys = self.directory.join(format!("keys-{number}"));
-        let call = Call { client, address, asked, state, keys: &keys, fetches };
-        let command = self.command(&call).map_err(|error| words(&error))?;
-        let process = self.namespace.spawn_child(command).map_err(|error| words(&error))?;
-        let ended = wait(&process, &call, limit).await.map_err(|error| words(&error));
+        let invocation = Invocation { client, address, requested, state, keys: &keys, fetch_only };
+        let command = self.command(&invocation).map_err(|error| describe(&error))?;
+        let process = self.namespace.spawn_child(command).map_err(|error| describe(&error))?;
+        let ended = wait(&process, &invocation, limit).await.map_err(|error| describe(&error));
         let secrets = fs::read_to_string(&keys).unwrap_or_default();
         let _ = fs::remove_file(&keys);
         secrets.lines().for_each(|line| self.key_log.line(line));
         ended?;
-        client_random(&secrets).ok_or_else(|| words(&"it logged no secrets"))
+        client_random(&secrets).ok_or_else(|| describe(&"it logged no secrets"))
     }
 
-    fn command(&self, call: &Call<'_>) -> io::Result<Command> {
-        let Call { client, address, asked, state, keys, fetches } = call;
+    fn command(&self, invocation: &Invocation<'_>) -> io::Result<Command> {
+        let Invocation { client, address, requested, state, keys, fetch_only } = invocation;
         let mut command = match client {
-            Client::Aioquic => {
+            ClientKind::Aioquic => {
                 let script = self.directory.join("get_by_aioquic.py");
                 fs::write(&script, include_str!("get_by_aioquic.py"))?;
                 let mut command = Command::new("python3");
                 command.env("PYTHONPATH", aioquic().unwrap_or_default()).arg(script);
                 command.args([address.ip().to_string(), address.port().to_string()]);
-                command.args([HOST, asked.size.path()]).arg(&self.trust).arg(state).arg(keys);
-                command.args((asked.kind != Kind::Full).then_some("resume"));
-                command.args(asked.kind.is_early().then_some("early"));
-                command.args(asked.token.then_some("token"));
+                command.args([HOST, requested.size.path()]).arg(&self.trust).arg(state).arg(keys);
+                command.args((requested.kind != HandshakeKind::Full).then_some("resume"));
+                command.args(requested.kind.is_early().then_some("early"));
+                command.args(requested.token.then_some("token"));
                 command
             }
             _ => {
                 let mut command = Command::new("gtlsclient");
                 command.env("SSLKEYLOGFILE", keys).current_dir(state);
                 command.args(["--quiet", "--no-quic-dump", "--no-http-dump"]);
-                if *fetches || asked.kind != Kind::Full {
+                if *fetch_only || requested.kind != HandshakeKind::Full {
                     command.args(["--session-file=session", "--tp-file=parameters"]);
                 }
-                command.args((!asked.kind.is_early()).then_some("--disable-early-data"));
-                command.args((!fetches).then_some("--exit-on-all-streams-close"));
+                command.args((!requested.kind.is_early()).then_some("--disable-early-data"));
+                command.args((!fetch_only).then_some("--exit-on-all-streams-close"));
                 command.args([address.ip().to_string(), address.port().to_string()]);
-                command.arg(format!("https://{HOST}{}", asked.size.path()));
+                command.arg(format!("https://{HOST}{}", requested.size.path()));
                 command
             }
         };
@@ -149,8 +151,12 @@ impl ThirdParty<'_> {
     }
 }
 
-/// Waits for the end of a client; one that only fetches is ended when it has what it was for.
-async fn wait(process: &Process, call: &Call<'_>, limit: Duration) -> Result<(), String> {
+/// Waits until a client ends. One that only fetches state is killed when it has it.
+async fn wait(
+    process: &Process,
+    invocation: &Invocation<'_>,
+    limit: Duration,
+) -> Result<(), String> {
     let until = Instant::now() + limit;
     loop {
         match process.try_wait() {
@@ -159,28 +165,28 @@ async fn wait(process: &Process, call: &Call<'_>, limit: Duration) -> Result<(),
             Ok(None) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let fetched = call.client == Client::Ngtcp2
-            && call.fetches
-            && has_what_it_needs(
-                call.client,
-                call.state,
-                &RequestedConnection { kind: Kind::ZeroRtt, ..*call.asked },
+        let fetched = invocation.client == ClientKind::Ngtcp2
+            && invocation.fetch_only
+            && has_saved_state(
+                invocation.client,
+                invocation.state,
+                &RequestedConnection { kind: HandshakeKind::ZeroRtt, ..*invocation.requested },
             );
         if fetched || Instant::now() > until {
-            // It stays until its idle timeout otherwise.
+            // Otherwise it runs until its idle timeout.
             let _ = process.kill();
             return if fetched { Ok(()) } else { Err(format!("it took longer than {limit:?}")) };
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Whether its files have what a connection of this kind brings.
-fn has_what_it_needs(client: Client, state: &Path, asked: &RequestedConnection) -> bool {
-    let there = |name: &str| fs::metadata(state.join(name)).is_ok_and(|file| file.len() > 0);
-    there("session")
-        && (client != Client::Ngtcp2 || there("parameters"))
-        && (!asked.token || there("token"))
+/// Whether its files hold the state that a connection needs.
+fn has_saved_state(client: ClientKind, state: &Path, requested: &RequestedConnection) -> bool {
+    let saved = |name: &str| fs::metadata(state.join(name)).is_ok_and(|file| file.len() > 0);
+    saved("session")
+        && (client != ClientKind::Ngtcp2 || saved("parameters"))
+        && (!requested.token || saved("token"))
 }
 
 /// The client random in a key log of one connection.
@@ -191,7 +197,7 @@ fn client_random(secrets: &str) -> Option<Vec<u8>> {
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-/// Where aioquic is, as `scripts/install-deps` puts it.
+/// The directory in which `scripts/install-deps` has installed aioquic.
 fn aioquic() -> Option<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -201,15 +207,15 @@ fn aioquic() -> Option<PathBuf> {
     named.map(|entry| entry.path()).filter(|path| path.join("aioquic").is_dir()).max()
 }
 
-/// How often to look whether a client has ended.
-const LOOK: Duration = Duration::from_millis(2);
+/// How often to check whether a client has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_known_by_the_client_random_of_its_key_log() {
+    fn the_client_random_is_read_from_the_key_log() {
         let log = "# a comment\nCLIENT_HANDSHAKE_TRAFFIC_SECRET 00ff10 abcd\nEXPORTER_SECRET x y\n";
         assert_eq!(client_random(log), Some(vec![0x00, 0xff, 0x10]));
         assert_eq!(client_random(""), None);

@@ -1,4 +1,4 @@
-//! Cells with their figures, and what one kind of visit saves against another (sans-IO).
+//! The figures of cells, and the effects between cells (sans-IO).
 
 use std::collections::HashMap;
 
@@ -9,13 +9,12 @@ use firstflight_report::{
     usual,
 };
 
-use super::axes::Visiting;
 use super::judge::{browser_tls, browser_total};
 use super::pages;
-use super::plan::{Cell, Plan};
-use crate::{Http, VisitPage};
+use super::plan::{Cell, Plan, VisitKind, VisitPage};
+use crate::HttpVersion;
 
-/// The cells of the record, in the plan's order.
+/// The cells of the record with their figures, in the order of the plan.
 pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Vec<VisitCell> {
     let mut good: Vec<Vec<&Visit>> = vec![Vec::new(); plan.cells.len()];
     for visit in visits.iter().filter(|visit| visit.fault.is_none()) {
@@ -31,14 +30,14 @@ pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Ve
             rtt_ms: network.rtt_ms(),
             http: planned.http.name().to_owned(),
             page: planned.page.name().to_owned(),
-            visit: planned.visiting.name().to_owned(),
+            visit: planned.visit_kind.name().to_owned(),
             summary: summary(planned.page, good),
         }
     };
     plan.cells.iter().zip(&good).map(cell).collect()
 }
 
-/// What browsers are called in cells: their make, with a number from the second of a make on.
+/// The names of browsers in cells: their make, with a number for the second and later ones of a make.
 pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
     let name = |(index, browser): (usize, &Installed)| {
         let before = browsers[..index].iter().filter(|other| other.make == browser.make).count();
@@ -71,13 +70,13 @@ fn summary(page: VisitPage, good: &[&Visit]) -> Option<VisitSummary> {
     })
 }
 
-/// Whether the page's connection carried early data that the server took.
+/// Whether the page's connection carried early data that the server accepted.
 fn is_early(visit: &Visit) -> bool {
     visit.wire.as_ref().is_some_and(|wire| wire.label == "0-RTT")
 }
 
-/// The effects between cells that differ in one respect, as far as there are visits for an
-/// interval. `rounds` has the round of each block.
+/// The effects between cells that differ in one property, if there are enough visits for a confidence
+/// interval. `rounds` holds the round of each block.
 pub(crate) fn effects(
     plan: &Plan,
     rounds: &[usize],
@@ -87,7 +86,7 @@ pub(crate) fn effects(
     let mut effects = Vec::new();
     for (from, a) in plan.cells.iter().enumerate() {
         for (to, b) in plan.cells.iter().enumerate() {
-            let Some(what) = step(a, b) else { continue };
+            let Some(what) = comparison(a, b) else { continue };
             let seed = seed.wrapping_add((from as u64) << 32).wrapping_add(to as u64);
             let between = |value: &dyn Fn(&BrowserTimings) -> Option<f64>| {
                 difference((from, to), rounds, visits, value, seed)
@@ -95,8 +94,8 @@ pub(crate) fn effects(
             let Some(total) = between(&|times| Some(browser_total(a.page, times))) else {
                 continue;
             };
-            let load =
-                (pages::resources(a.page) > 0).then(|| between(&|times| times.load_event_ms));
+            let load = (pages::subresource_count(a.page) > 0)
+                .then(|| between(&|times| times.load_event_ms));
             effects.push(VisitEffect {
                 what: what.to_owned(),
                 from,
@@ -115,7 +114,7 @@ fn interval(of: statistics::Interval) -> Interval {
     Interval { low: of.low, estimate: of.estimate, high: of.high }
 }
 
-/// Medians over rounds, in which both cells were visited close to each other.
+/// The difference of the medians, paired by rounds, in which both cells were visited close together.
 fn difference(
     (from, to): (usize, usize),
     rounds: &[usize],
@@ -139,20 +138,24 @@ fn difference(
     paired_difference_of_medians(&blocks, seed)
 }
 
-/// The step from one cell to another, if it is one that is worth a line.
-fn step(a: &Cell, b: &Cell) -> Option<&'static str> {
-    let (from, to) = (a.visiting, b.visiting);
-    if *b == (Cell { visiting: to, ..a.clone() }) {
+/// Describes the difference between two cells, if it is one to report.
+fn comparison(a: &Cell, b: &Cell) -> Option<&'static str> {
+    let (from, to) = (a.visit_kind, b.visit_kind);
+    if *b == (Cell { visit_kind: to, ..a.clone() }) {
         return match (from, to) {
-            (Visiting::Off, Visiting::On) => Some("0-RTT on instead of off"),
-            (Visiting::First, Visiting::On) => Some("a return with 0-RTT instead of a first visit"),
+            (VisitKind::ReturnEarlyDataOff, VisitKind::ReturnEarlyDataOn) => {
+                Some("0-RTT on instead of off")
+            }
+            (VisitKind::First, VisitKind::ReturnEarlyDataOn) => {
+                Some("a return with 0-RTT instead of a first visit")
+            }
             _ => None,
         };
     }
     if *b == (Cell { http: b.http, ..a.clone() }) {
         return match (a.http, b.http) {
-            (Http::Two, Http::Three) => Some("HTTP/3 instead of HTTP/2"),
-            (Http::One, Http::Two) => Some("HTTP/2 instead of HTTP/1.1"),
+            (HttpVersion::Two, HttpVersion::Three) => Some("HTTP/3 instead of HTTP/2"),
+            (HttpVersion::One, HttpVersion::Two) => Some("HTTP/2 instead of HTTP/1.1"),
             _ => None,
         };
     }
@@ -179,7 +182,7 @@ mod tests {
         let set = VisitSet {
             profiles: vec![Profile::parse("walkthrough").unwrap()],
             servers: vec![ServerKind::Firstflight],
-            http: vec![Http::One],
+            http: vec![HttpVersion::One],
             pages: vec![VisitPage::Small],
             rounds: 6,
             returns: 5,
@@ -207,17 +210,18 @@ mod tests {
     }
 
     #[test]
-    fn two_browsers_of_a_make_have_two_names() {
+    fn two_browsers_of_a_make_get_different_names() {
         let of = |make| Installed { make, program: PathBuf::new(), version: String::new() };
         let all = [Make::Firefox, Make::Chromium, Make::Firefox].map(of);
         assert_eq!(names(&all), ["firefox", "chromium", "firefox-2"]);
     }
 
     #[test]
-    fn effects_are_the_medians_over_rounds_of_good_visits() {
+    fn effects_are_differences_of_medians_over_rounds_of_valid_visits() {
         let plan = plan();
-        let at = |visiting| plan.cells.iter().position(|cell| cell.visiting == visiting).unwrap();
-        let (off, on) = (at(Visiting::Off), at(Visiting::On));
+        let at =
+            |visit_kind| plan.cells.iter().position(|cell| cell.visit_kind == visit_kind).unwrap();
+        let (off, on) = (at(VisitKind::ReturnEarlyDataOff), at(VisitKind::ReturnEarlyDataOn));
         let rounds: Vec<usize> = plan.blocks.iter().map(|block| block.round).collect();
         let mut visits = Vec::new();
         for (index, block) in plan.blocks.iter().enumerate() {
@@ -244,6 +248,6 @@ mod tests {
         assert_eq!((summary.visits, summary.early), (30, 30));
         assert_eq!(summary.tls.as_ref().unwrap().p50_ms, 1.0);
         assert_eq!(summary.round_trips, Some(2));
-        assert!(cells[at(Visiting::First)].summary.is_none());
+        assert!(cells[at(VisitKind::First)].summary.is_none());
     }
 }

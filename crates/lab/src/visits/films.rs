@@ -1,4 +1,4 @@
-//! Filmstrips: what a page looks like while it is loaded, with 0-RTT off and on.
+//! Filmstrips: pictures of a page while it loads, with 0-RTT off and on.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use firstflight_browser::{Browser, Picture};
 use firstflight_packets::LabelKind;
 use firstflight_report::{Filmstrip, Frame};
 
-use super::lane::{BlockRun, Lane};
-use super::plan::{Block, Plan};
-use crate::{Http, LabError, VisitPage};
+use super::plan::{Block, Plan, VisitPage};
+use super::worker::{BlockRun, Worker};
+use crate::{HttpVersion, LabError};
 
-/// The blocks of one stop each that are filmed: each browser, off and on, the page with the most
-/// to see on the first network that has it.
+/// The blocks to film, with one target each: for each browser, with 0-RTT off and on, the page with
+/// the most visible content on the first network that has it.
 pub(crate) fn scenes(plan: &Plan) -> Vec<Block> {
     let mut scenes: Vec<Block> = Vec::new();
     let rank = |page| match page {
@@ -23,12 +23,17 @@ pub(crate) fn scenes(plan: &Plan) -> Vec<Block> {
     for block in &plan.blocks {
         let known =
             |scene: &&mut Block| (scene.browser, scene.early) == (block.browser, block.early);
-        let best = block.stops.iter().min_by_key(|stop| {
-            (rank(stop.page), stop.network, stop.http == Http::Three, server(plan, stop.again))
+        let best = block.targets.iter().min_by_key(|target| {
+            (
+                rank(target.page),
+                target.network,
+                target.http == HttpVersion::Three,
+                server_rank(plan, target.return_cell),
+            )
         });
         let Some(best) = best else { continue };
-        let scene = Block { stops: vec![*best], ..block.clone() };
-        let order = |block: &Block| (rank(block.stops[0].page), block.stops[0].network);
+        let scene = Block { targets: vec![*best], ..block.clone() };
+        let order = |block: &Block| (rank(block.targets[0].page), block.targets[0].network);
         match scenes.iter_mut().find(known) {
             Some(known) if order(&scene) < order(known) => *known = scene,
             Some(_) => {}
@@ -38,67 +43,67 @@ pub(crate) fn scenes(plan: &Plan) -> Vec<Block> {
     scenes
 }
 
-/// A server's place among those of the plan.
-fn server(plan: &Plan, cell: usize) -> usize {
+/// The order of a cell's server in the plan.
+fn server_rank(plan: &Plan, cell: usize) -> usize {
     let server = plan.cells[cell].server;
     plan.cells.iter().position(|cell| cell.server == server).unwrap_or_default()
 }
 
-/// Films a return; the pictures are written below `output`. `None` if it does not succeed.
+/// Films a return visit, and writes the pictures below `output`. Returns `None` if no attempt succeeds.
 ///
 /// # Errors
 /// If the browser cannot be started, or a picture cannot be written.
 pub(crate) fn film(
-    lane: &Lane<'_>,
+    worker: &Worker<'_>,
     scene: &Block,
     (index, name): (usize, &str),
     output: &Path,
 ) -> Result<Option<Filmstrip>, LabError> {
-    let mut tour = BlockRun::new(lane, &format!("f{index}"), scene);
-    for _ in 0..TRIES {
-        let first = tour.arrive(0, Browser::navigate)?;
+    let mut run = BlockRun::new(worker, &format!("f{index}"), scene);
+    for _ in 0..MAX_ATTEMPTS {
+        let first = run.load(0, Browser::navigate)?;
         if first.outcome.is_err() {
             continue;
         }
-        let again = tour.arrive(0, Browser::film)?;
-        let kind = again.seen.and_then(|seen| seen.kind);
-        // A return that shows something else would be a wrong picture.
+        let film = run.load(0, Browser::film)?;
+        let kind = film.observed.and_then(|observed| observed.kind);
+        // Only a return visit with the expected handshake is kept.
         if scene.early != (kind == Some(LabelKind::EarlyAccepted)) {
             continue;
         }
-        if let Ok((_, pictures)) = again.outcome {
+        if let Ok((_, pictures)) = film.outcome {
             let frames = write(&pictures, name, output)?;
-            return Ok(Some(Filmstrip { cell: scene.stops[0].again, frames }));
+            return Ok(Some(Filmstrip { cell: scene.targets[0].return_cell, frames }));
         }
     }
     Ok(None)
 }
 
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// Removes the pictures of an earlier run.
 pub(crate) fn clear(output: &Path) {
     let _ = fs::remove_dir_all(output.join(DIRECTORY));
 }
 
-/// Writes pictures that differ from the one before.
+/// Writes the pictures that differ from the previous one.
 fn write(pictures: &[Picture], name: &str, output: &Path) -> Result<Vec<Frame>, LabError> {
-    let refused = |path: &Path| {
+    let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| LabError::File { verb: "write", path, source }
     };
     let directory = output.join(DIRECTORY);
-    fs::create_dir_all(&directory).map_err(refused(&directory))?;
+    fs::create_dir_all(&directory).map_err(failed(&directory))?;
     let mut frames = Vec::new();
-    let mut before: Option<&Picture> = None;
+    let mut previous: Option<&Picture> = None;
     for picture in pictures {
-        if before.is_some_and(|before| before.jpeg == picture.jpeg) {
+        if previous.is_some_and(|previous| previous.jpeg == picture.jpeg) {
             continue;
         }
-        before = Some(picture);
+        previous = Some(picture);
         let file = format!("{DIRECTORY}/{name}-{:02}.jpg", frames.len());
         let path = output.join(&file);
-        fs::write(&path, &picture.jpeg).map_err(refused(&path))?;
+        fs::write(&path, &picture.jpeg).map_err(failed(&path))?;
         frames.push(Frame { at_ms: picture.at, file });
     }
     Ok(frames)
@@ -118,7 +123,7 @@ mod tests {
     use crate::visits::VisitSet;
 
     #[test]
-    fn each_browser_is_filmed_off_and_on_where_there_is_most_to_see() {
+    fn each_browser_is_filmed_off_and_on_with_the_most_visible_page() {
         let installed = |make| Installed { make, program: PathBuf::new(), version: String::new() };
         let browsers = [Make::Firefox, Make::Chromium].map(installed);
         let set = |profile: &str, http, page| VisitSet {
@@ -130,17 +135,17 @@ mod tests {
             returns: 2,
         };
         let sets = [
-            set("walkthrough", Http::One, VisitPage::Small),
-            set("walkthrough", Http::Two, VisitPage::Resources),
-            set("2g", Http::Two, VisitPage::Resources),
+            set("walkthrough", HttpVersion::One, VisitPage::Small),
+            set("walkthrough", HttpVersion::Two, VisitPage::Resources),
+            set("2g", HttpVersion::Two, VisitPage::Resources),
         ];
         let plan = Plan::new(&browsers, &sets, 1);
         let scenes = scenes(&plan);
         assert_eq!(scenes.len(), 4);
         for scene in scenes {
-            let stop = scene.stops[0];
-            assert_eq!((stop.page, stop.network), (VisitPage::Resources, 0));
-            assert_eq!(stop.server, ServerKind::Firstflight);
+            let target = scene.targets[0];
+            assert_eq!((target.page, target.network), (VisitPage::Resources, 0));
+            assert_eq!(target.server, ServerKind::Firstflight);
         }
     }
 }

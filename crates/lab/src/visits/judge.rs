@@ -1,26 +1,25 @@
-//! Holds what the browser says against what its packets show, and both against what its cell asked
-//! for (sans-IO).
+//! Compares what the browser reports with its packets, and both with what the cell requests (sans-IO).
 
 use firstflight_browser::{Entry, Navigation};
 use firstflight_packets::LabelKind;
 use firstflight_report::{BrowserTimings, Fault, VisitPackets};
 
-use super::axes::Visiting;
-use super::packets::Seen;
+use super::packets::ObservedVisit;
 use super::pages;
-use crate::{Http, VisitPage};
+use super::plan::{VisitKind, VisitPage};
+use crate::HttpVersion;
 
-/// What a cell asked of a visit.
+/// The visit that a cell requests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AskedVisit {
-    pub visiting: Visiting,
-    pub http: Http,
+pub(crate) struct RequestedVisit {
+    pub visit_kind: VisitKind,
+    pub http: HttpVersion,
     pub page: VisitPage,
-    /// Round-trip time of the network.
+    /// The round-trip time of the network.
     pub rtt_ms: f64,
 }
 
-/// The browser's own times as the record has them.
+/// The times that the browser reports, for the record.
 pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
     let Entry {
         connect_start,
@@ -50,10 +49,10 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
     }
 }
 
-/// TLS set-up as the browser reports it; `None` for a connection that it had already.
+/// The time of TLS set-up as the browser reports it. Returns `None` for a reused connection.
 ///
-/// Over HTTP/3 `connectEnd` is the handshake's end in Chromium, which early data does not wait for,
-/// and the same as its start in Firefox: there, it is when the request left.
+/// Over HTTP/3, `connectEnd` is the end of the handshake in Chromium, which early data does not wait
+/// for, and its start in Firefox. So the start of the request is used instead.
 pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     let secure = timings.secure_connection_start_ms?;
     Some(match timings.protocol.as_str() {
@@ -62,9 +61,9 @@ pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     })
 }
 
-/// When the page or picture was there, as the browser reports it. Firefox's `responseEnd` of a
-/// picture that is a page of its own is that of its start; it has no subresources, so the load
-/// event is its end.
+/// When the page or picture was complete, as the browser reports it. For a picture opened as a page,
+/// Firefox reports a `responseEnd` at its start. Such a page has no subresources, so the load event is
+/// its end.
 pub(crate) fn browser_total(page: VisitPage, timings: &BrowserTimings) -> f64 {
     match (page, timings.load_event_ms) {
         (VisitPage::Image, Some(load)) => load.max(timings.response_end_ms),
@@ -72,57 +71,55 @@ pub(crate) fn browser_total(page: VisitPage, timings: &BrowserTimings) -> f64 {
     }
 }
 
-/// Why a visit does not enter the figures.
-pub(crate) fn fault(asked: AskedVisit, status: u16, seen: Option<&Seen>) -> Option<Fault> {
-    // Firefox says 0 for a picture that is a page of its own.
+/// Says why a visit does not enter the figures.
+pub(crate) fn fault(
+    requested: RequestedVisit,
+    status: u16,
+    observed: Option<&ObservedVisit>,
+) -> Option<Fault> {
+    // Firefox reports 0 for a picture opened as a page.
     if !matches!(status, 0 | 200..=299) {
-        return Some(Fault::Failed(format!("the server answered with status {status}")));
+        return Some(Fault::Failed(format!("the server responded with status {status}")));
     }
-    let wrong = |why: String| Some(Fault::Mislabelled(why));
-    let Some(seen) = seen else { return wrong("no packets".to_owned()) };
-    if let Some(why) = &seen.unlabelled {
-        return wrong(why.clone());
+    let mismatch = |why: String| Some(Fault::Mislabelled(why));
+    let Some(observed) = observed else { return mismatch("no packets".to_owned()) };
+    if let Some(why) = &observed.unlabelled {
+        return mismatch(why.clone());
     }
-    let Some(kind) = seen.kind else {
-        return wrong("the page came over a connection that was there before".to_owned());
+    let Some(kind) = observed.kind else {
+        return mismatch("the page came over a reused connection".to_owned());
     };
-    let detail = &seen.packets.detail;
-    match (asked.visiting, kind) {
-        (Visiting::First, kind) if kind != LabelKind::Full => {
-            return wrong(format!("not a first visit: {detail}"));
+    let detail = &observed.packets.detail;
+    match (requested.visit_kind, kind) {
+        (VisitKind::First, kind) if kind != LabelKind::Full => {
+            return mismatch(format!("not a first visit: {detail}"));
         }
-        (Visiting::Off, LabelKind::EarlyAccepted | LabelKind::EarlyRefused) => {
-            return wrong(format!("early data though 0-RTT is off: {detail}"));
+        (VisitKind::ReturnEarlyDataOff, LabelKind::EarlyAccepted | LabelKind::EarlyRefused) => {
+            return mismatch(format!("early data though 0-RTT is off: {detail}"));
         }
         _ => {}
     }
-    if let Some(alpn) = seen.alpn.as_deref().filter(|alpn| *alpn != alpn_of(asked.http)) {
-        return wrong(format!("{alpn} instead of HTTP/{}", asked.http.name()));
+    if let Some(alpn) =
+        observed.alpn.as_deref().filter(|alpn| alpn.as_bytes() != requested.http.alpn())
+    {
+        return mismatch(format!("{alpn} instead of HTTP/{}", requested.http.name()));
     }
-    let spoiled = seen.late_ms > SPOILED_MS + SPOILED_SHARE * asked.rtt_ms;
-    if seen.missed > 0 {
-        return Some(Fault::Spoiled(format!("the tap missed {} packets", seen.missed)));
+    let spoiled = observed.late_ms > MAX_LATENESS_MS + MAX_LATENESS_SHARE * requested.rtt_ms;
+    if observed.missed > 0 {
+        return Some(Fault::Spoiled(format!("the tap missed {} packets", observed.missed)));
     }
-    spoiled.then(|| Fault::Spoiled(format!("a packet {:.1} ms late on the link", seen.late_ms)))
+    spoiled.then(|| Fault::Spoiled(format!("a packet {:.1} ms late on the link", observed.late_ms)))
 }
 
-/// Later than this, a delivery is the machine's doing. A browser's own times vary by more than a
-/// millisecond, which is the limit for samples.
-const SPOILED_MS: f64 = 5.0;
-/// And by more on long paths, where less of it shows.
-const SPOILED_SHARE: f64 = 0.05;
+/// A later delivery means that the machine stalled. The limit for samples is a millisecond, but the
+/// times of browsers vary by more.
+const MAX_LATENESS_MS: f64 = 5.0;
+/// The additional lateness allowed on long paths, as a share of the round-trip time.
+const MAX_LATENESS_SHARE: f64 = 0.05;
 
-fn alpn_of(http: Http) -> &'static str {
-    match http {
-        Http::One => "http/1.1",
-        Http::Two => "h2",
-        Http::Three => "h3",
-    }
-}
-
-/// Where browser and packets disagree, a sentence each.
+/// The differences between browser and packets, a sentence each.
 pub(crate) fn warnings(
-    asked: AskedVisit,
+    requested: RequestedVisit,
     browser: &BrowserTimings,
     wire: &VisitPackets,
 ) -> Vec<String> {
@@ -137,42 +134,43 @@ pub(crate) fn warnings(
     };
     differ("TLS set-up", browser_tls(browser), wire.tls_ms);
     let since_connect = |at: f64| Some(at - browser.connect_start_ms);
-    let fresh = browser.secure_connection_start_ms.is_some();
-    if fresh {
+    let new_connection = browser.secure_connection_start_ms.is_some();
+    if new_connection {
         differ("first byte", since_connect(browser.response_start_ms), wire.first_byte_ms);
-        if pages::resources(asked.page) == 0 {
+        if pages::subresource_count(requested.page) == 0 {
             differ(
                 "last byte",
-                since_connect(browser_total(asked.page, browser)),
+                since_connect(browser_total(requested.page, browser)),
                 wire.last_byte_ms,
             );
         }
     } else if wire.label != "none" {
         warnings.push(format!(
-            "the browser says that the connection was there before, its packets show a handshake: {}",
+            "the browser reports a reused connection, its packets show a handshake: {}",
             wire.detail
         ));
     }
-    if browser.protocol != alpn_of(asked.http) && !browser.protocol.is_empty() {
+    if browser.protocol.as_bytes() != requested.http.alpn() && !browser.protocol.is_empty() {
         warnings.push(format!(
-            "the browser says that it spoke {}, the connection is {}",
+            "the browser reports the protocol {}, the connection uses {}",
             browser.protocol,
-            alpn_of(asked.http)
+            String::from_utf8_lossy(requested.http.alpn())
         ));
     }
-    // HTTP/1.1 takes a connection for each of several things at a time.
-    let one_does = asked.http != Http::One || pages::resources(asked.page) == 0;
-    if one_does && wire.connections > 1 {
-        warnings.push(format!("{} connections were begun where one does", wire.connections));
+    // With HTTP/1.1 each concurrent request needs a connection.
+    let one_suffices =
+        requested.http != HttpVersion::One || pages::subresource_count(requested.page) == 0;
+    if one_suffices && wire.connections > 1 {
+        warnings.push(format!("{} connections were opened where one suffices", wire.connections));
     }
-    let loaded = pages::resources(asked.page);
-    if browser.resources < loaded {
-        warnings.push(format!("{} of {loaded} subresources were loaded", browser.resources));
+    let expected = pages::subresource_count(requested.page);
+    if browser.resources < expected {
+        warnings.push(format!("{} of {expected} subresources were loaded", browser.resources));
     }
     warnings
 }
 
-/// Browsers stamp their times on threads that have other work too.
+/// Browsers take their timestamps on busy threads.
 const TOLERANCE_MS: f64 = 15.0;
 const TOLERANCE_SHARE: f64 = 0.05;
 
@@ -180,12 +178,12 @@ const TOLERANCE_SHARE: f64 = 0.05;
 mod tests {
     use super::*;
 
-    fn asked(visiting: Visiting) -> AskedVisit {
-        AskedVisit { visiting, http: Http::One, page: VisitPage::Small, rtt_ms: 20.0 }
+    fn requested(visit_kind: VisitKind) -> RequestedVisit {
+        RequestedVisit { visit_kind, http: HttpVersion::One, page: VisitPage::Small, rtt_ms: 20.0 }
     }
 
-    fn seen(kind: LabelKind) -> Seen {
-        Seen {
+    fn observed(kind: LabelKind) -> ObservedVisit {
+        ObservedVisit {
             packets: VisitPackets { label: "x".to_owned(), ..VisitPackets::default() },
             kind: Some(kind),
             unlabelled: None,
@@ -196,38 +194,38 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_has_to_be_what_its_cell_asks_for() {
+    fn a_visit_must_be_what_its_cell_requests() {
         use LabelKind::{EarlyAccepted, EarlyRefused, Full, Resumed};
-        for (visiting, kind, good) in [
-            (Visiting::First, Full, true),
-            (Visiting::First, Resumed, false),
-            (Visiting::First, EarlyAccepted, false),
-            (Visiting::Off, Resumed, true),
-            (Visiting::Off, Full, true),
-            (Visiting::Off, EarlyAccepted, false),
-            // What a server makes of a return is a finding, no fault.
-            (Visiting::On, EarlyAccepted, true),
-            (Visiting::On, EarlyRefused, true),
-            (Visiting::On, Full, true),
+        for (visit_kind, kind, good) in [
+            (VisitKind::First, Full, true),
+            (VisitKind::First, Resumed, false),
+            (VisitKind::First, EarlyAccepted, false),
+            (VisitKind::ReturnEarlyDataOff, Resumed, true),
+            (VisitKind::ReturnEarlyDataOff, Full, true),
+            (VisitKind::ReturnEarlyDataOff, EarlyAccepted, false),
+            // What the server does with a return visit is a finding, not a fault.
+            (VisitKind::ReturnEarlyDataOn, EarlyAccepted, true),
+            (VisitKind::ReturnEarlyDataOn, EarlyRefused, true),
+            (VisitKind::ReturnEarlyDataOn, Full, true),
         ] {
-            let fault = fault(asked(visiting), 200, Some(&seen(kind)));
-            assert_eq!(fault.is_none(), good, "{visiting:?} {kind:?}: {fault:?}");
+            let fault = fault(requested(visit_kind), 200, Some(&observed(kind)));
+            assert_eq!(fault.is_none(), good, "{visit_kind:?} {kind:?}: {fault:?}");
         }
     }
 
     #[test]
-    fn what_spoils_a_visit_is_named() {
-        let on = asked(Visiting::On);
-        let good = || seen(LabelKind::EarlyAccepted);
+    fn the_fault_of_a_visit_is_named() {
+        let on = requested(VisitKind::ReturnEarlyDataOn);
+        let good = || observed(LabelKind::EarlyAccepted);
         assert!(matches!(fault(on, 404, Some(&good())), Some(Fault::Failed(_))));
         assert!(matches!(fault(on, 200, None), Some(Fault::Mislabelled(_))));
-        let late = Seen { late_ms: 9.0, ..good() };
+        let late = ObservedVisit { late_ms: 9.0, ..good() };
         assert!(matches!(fault(on, 200, Some(&late)), Some(Fault::Spoiled(_))));
-        let missed = Seen { missed: 1, ..good() };
+        let missed = ObservedVisit { missed: 1, ..good() };
         assert!(matches!(fault(on, 200, Some(&missed)), Some(Fault::Spoiled(_))));
-        let reused = Seen { kind: None, ..good() };
+        let reused = ObservedVisit { kind: None, ..good() };
         assert!(matches!(fault(on, 200, Some(&reused)), Some(Fault::Mislabelled(_))));
-        let other = Seen { alpn: Some("h2".to_owned()), ..good() };
+        let other = ObservedVisit { alpn: Some("h2".to_owned()), ..good() };
         assert!(matches!(fault(on, 200, Some(&other)), Some(Fault::Mislabelled(_))));
     }
 
@@ -255,13 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_that_agrees_with_its_packets_is_not_warned_of() {
-        assert_eq!(warnings(asked(Visiting::On), &browser(0.3), &wire(1.0)), [""; 0]);
-        assert_eq!(warnings(asked(Visiting::Off), &browser(114.0), &wire(112.0)), [""; 0]);
+    fn there_is_no_warning_if_browser_and_packets_agree() {
+        assert_eq!(
+            warnings(requested(VisitKind::ReturnEarlyDataOn), &browser(0.3), &wire(1.0)),
+            [""; 0]
+        );
+        assert_eq!(
+            warnings(requested(VisitKind::ReturnEarlyDataOff), &browser(114.0), &wire(112.0)),
+            [""; 0]
+        );
     }
 
     #[test]
-    fn a_picture_is_there_when_it_is_loaded() {
+    fn a_picture_is_complete_at_its_load_event() {
         let times = BrowserTimings {
             response_end_ms: 351.0,
             load_event_ms: Some(1_042.0),
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn over_http_3_a_request_need_not_wait_for_the_end_of_the_handshake() {
+    fn tls_set_up_over_http_3_ends_when_the_request_starts() {
         let early = BrowserTimings {
             connect_start_ms: 5.0,
             secure_connection_start_ms: Some(5.0),
@@ -289,17 +293,19 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_that_hides_a_handshake_is_told_so() {
-        let found = warnings(asked(Visiting::On), &browser(0.3), &wire(113.0));
+    fn there_is_a_warning_if_the_packets_contradict_the_browser() {
+        let found = warnings(requested(VisitKind::ReturnEarlyDataOn), &browser(0.3), &wire(113.0));
         assert_eq!(found[0], "TLS set-up: 0 ms by the browser, 113 ms by its packets");
         assert_eq!(found.len(), 3, "and both bytes: {found:?}");
         let before = BrowserTimings { secure_connection_start_ms: None, ..browser(0.0) };
-        let found = warnings(asked(Visiting::On), &before, &wire(113.0));
-        assert!(found[0].contains("there before"), "{found:?}");
+        let found = warnings(requested(VisitKind::ReturnEarlyDataOn), &before, &wire(113.0));
+        assert!(found[0].contains("reused"), "{found:?}");
         let more = VisitPackets { connections: 3, ..wire(0.0) };
-        let found = warnings(asked(Visiting::On), &browser(0.0), &more);
-        assert_eq!(found, ["3 connections were begun where one does"]);
+        let found = warnings(requested(VisitKind::ReturnEarlyDataOn), &browser(0.0), &more);
+        assert_eq!(found, ["3 connections were opened where one suffices"]);
         let other = BrowserTimings { protocol: "h2".to_owned(), ..browser(0.0) };
-        assert!(warnings(asked(Visiting::On), &other, &wire(0.0))[0].contains("h2"));
+        assert!(
+            warnings(requested(VisitKind::ReturnEarlyDataOn), &other, &wire(0.0))[0].contains("h2")
+        );
     }
 }

@@ -1,17 +1,15 @@
-//! Visits: real browsers inside the client's namespace open pages of the servers under test.
+//! Visits: real browsers in the client's namespace open pages of the servers under test.
 //!
-//! What a visit was is read from its packets, as everywhere; the browser's own times stand beside
-//! them, and where the two disagree the record says so.
+//! Visits are classified by their packets. The record also has the times that the browser reports, and
+//! a warning where the two disagree.
 
-mod axes;
 mod figures;
 mod films;
 mod judge;
-mod lane;
 mod packets;
 mod pages;
-mod place;
 mod plan;
+mod worker;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,78 +21,76 @@ use firstflight_browser::{Installed, Make};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig, monotonic_ns};
 use firstflight_report::{BrowserFacts, Filmstrip, Record, SCHEMA, ServerFacts, Visit};
 
-pub use axes::VisitPage;
-pub use place::InNamespace;
-pub use plan::VisitSet;
-
-use firstflight_samples::{machine_facts, now};
+use firstflight_samples::{machine_facts, utc_now};
 
 use crate::paths::PlannedPath;
-use crate::servers::{Manner, Site, Visited};
-use crate::{Http, LabError, Progress, ServerKind, machine};
-use lane::{Lane, SharedState};
-use packets::Sorter;
+use crate::servers::{HttpOptions, Site, VisitedFile, VisitedServer};
+use crate::{HttpVersion, LabError, Progress, ServerKind, link};
+use packets::PacketSorter;
 use plan::Plan;
+pub use plan::{VisitPage, VisitSet};
+pub use worker::InNamespace;
+use worker::{SharedState, Worker};
 
-/// What to visit, and by whom.
+/// The configuration of visits by browsers.
 #[derive(Clone, Debug)]
 pub struct VisitsConfig {
     /// The browsers.
     pub browsers: Vec<Installed>,
     /// What they visit.
     pub sets: Vec<VisitSet>,
-    /// How many browsers run at a time, each on networks of its own.
-    pub lanes: usize,
-    /// Orders the blocks, decides what the link drops, and draws the bootstrap's resamples.
+    /// How many browsers run at the same time, each on its own networks.
+    pub workers: usize,
+    /// The seed for the order of the blocks, the packets that the link drops, and the bootstrap.
     pub seed: u64,
-    /// Whether to keep the processors from falling asleep while they wait.
+    /// Whether to keep idle processors from sleeping.
     pub keep_awake: bool,
-    /// An empty directory for servers and browsers; the caller removes it.
+    /// An empty directory for the files of servers and browsers. The caller removes it.
     pub directory: PathBuf,
-    /// This program, which is started again as server.
+    /// The `firstflight` program, which is started as one of the servers.
     pub program: PathBuf,
-    /// Where the record will lie; filmstrips are written below it. `None`: no filmstrips.
+    /// The directory of the record; filmstrips are written below it. Without it there are none.
     pub output: Option<PathBuf>,
-    /// The command that makes this run again, for the record.
+    /// The command that repeats this run, for the record.
     pub command: Vec<String>,
 }
 
-/// Builds the network, starts servers and browsers, visits, and returns what was found. The calling
-/// process needs the privilege that `firstflight_emulator::enter_user_namespace` gives.
+/// Builds the network, starts servers and browsers, makes the visits, and returns the record. The
+/// calling process needs the privileges that `firstflight_emulator::enter_user_namespace` provides.
 ///
 /// # Errors
-/// [`LabError`] when the run cannot be made; a visit that fails is in the record instead.
-pub fn visit(
+/// [`LabError`] if the run fails. A visit that fails is part of the record instead.
+pub fn run_visits(
     config: &VisitsConfig,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Record, LabError> {
-    let began = Instant::now();
-    let date = now();
+    let started = Instant::now();
+    let date = utc_now();
     progress(Progress::Starting);
     let plan = Plan::new(&config.browsers, &config.sets, config.seed);
     if plan.blocks.is_empty() {
         let reasons = plan.left_out.join("; ");
-        return Err(LabError::EmptyPlan(format!("nothing is left to visit: {reasons}")));
+        return Err(LabError::EmptyPlan(format!("no page can be visited: {reasons}")));
     }
     let files = pages::files();
     let site = Site::for_browsers(&config.directory, &config.program, &files)?;
     let network = network(config, &plan)?;
-    let servers = servers(&plan, &site, &pages::served(&files), &network)?;
-    let ground = SharedState {
+    let servers = servers(&plan, &site, &pages::describe_files(&files), &network)?;
+    let shared = SharedState {
         plan: &plan,
         browsers: &config.browsers,
         network: &network,
         servers: &servers,
         site: &site,
-        sorter: Sorter::new(network.tap(), network.paths().len()),
+        packets: PacketSorter::new(network.tap(), network.paths().len()),
         origin: monotonic_ns(),
-        seen_alive: config.browsers.iter().map(|_| AtomicBool::new(false)).collect(),
+        started_once: config.browsers.iter().map(|_| AtomicBool::new(false)).collect(),
     };
-    let mut visits = all_visits(config, &ground, progress)?;
+    let mut visits = all_visits(config, &shared, progress)?;
     visits.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
-    let link = machine::link_facts(&network, config.keep_awake);
+    let link = link::link_facts(&network, config.keep_awake);
     progress(Progress::Filming);
-    let filmstrips = filmstrips(config, &ground)?;
+    let filmstrips = filmstrips(config, &shared)?;
     let rounds: Vec<usize> = plan.blocks.iter().map(|block| block.round).collect();
     Ok(Record {
         schema: SCHEMA,
@@ -112,15 +108,15 @@ pub fn visit(
         visits,
         filmstrips,
         left_out: plan.left_out.clone(),
-        seconds: began.elapsed().as_secs_f64(),
+        seconds: started.elapsed().as_secs_f64(),
         ..Record::default()
     })
 }
 
-/// All networks of the plan, once for each lane.
+/// Builds all networks of the plan, once for each worker.
 fn network(config: &VisitsConfig, plan: &Plan) -> Result<Network, LabError> {
-    let lanes = (0..config.lanes).flat_map(|_| &plan.networks);
-    let paths = lanes.map(|path| PathConfig::from(&path.profile)).collect();
+    let workers = (0..config.workers).flat_map(|_| &plan.networks);
+    let paths = workers.map(|path| PathConfig::from(&path.profile)).collect();
     Ok(Network::build(NetworkConfig {
         keep_awake: config.keep_awake,
         seed: config.seed,
@@ -131,74 +127,74 @@ fn network(config: &VisitsConfig, plan: &Plan) -> Result<Network, LabError> {
 fn servers(
     plan: &Plan,
     site: &Site,
-    pages: &[crate::servers::VisitedPage],
+    pages: &[VisitedFile],
     network: &Network,
-) -> Result<Vec<Visited>, LabError> {
-    let mut wanted: Vec<(ServerKind, Http)> = Vec::new();
+) -> Result<Vec<VisitedServer>, LabError> {
+    let mut required: Vec<(ServerKind, HttpVersion)> = Vec::new();
     for cell in &plan.cells {
-        if !wanted.contains(&(cell.server, cell.http)) {
-            wanted.push((cell.server, cell.http));
+        if !required.contains(&(cell.server, cell.http)) {
+            required.push((cell.server, cell.http));
         }
     }
-    let start = |(kind, http): (ServerKind, Http)| {
-        let manner = Manner { http: Some(http), keep_alive: http != Http::One };
-        Visited::start(kind, manner, http, site, pages, network)
+    let start = |(kind, http): (ServerKind, HttpVersion)| {
+        let options = HttpOptions { http: Some(http), keep_alive: http != HttpVersion::One };
+        VisitedServer::start(kind, options, http, site, pages, network)
     };
-    wanted.into_iter().map(start).collect()
+    required.into_iter().map(start).collect()
 }
 
-/// Has the lanes work off the blocks.
+/// Makes the visits of all blocks.
 fn all_visits(
     config: &VisitsConfig,
-    ground: &SharedState<'_>,
+    shared: &SharedState<'_>,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Visit>, LabError> {
-    let (done, total) = (AtomicUsize::new(0), ground.plan.visits());
+    let (done, total) = (AtomicUsize::new(0), shared.plan.visits());
     progress(Progress::Visiting { done: 0, total });
     let step = || {
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         progress(Progress::Visiting { done, total });
     };
-    let blocks: Vec<usize> = (0..ground.plan.blocks.len()).collect();
+    let blocks: Vec<usize> = (0..shared.plan.blocks.len()).collect();
     let visit =
-        |lane: &Lane<'_>, index: usize| lane.visit(index, &ground.plan.blocks[index], &step);
-    Ok(shared_out(config.lanes, ground, &blocks, &visit)?.into_iter().flatten().collect())
+        |worker: &Worker<'_>, index: usize| worker.visit(index, &shared.plan.blocks[index], &step);
+    Ok(run_jobs(config.workers, shared, &blocks, &visit)?.into_iter().flatten().collect())
 }
 
-/// One filmstrip of each scene that succeeds.
-fn filmstrips(config: &VisitsConfig, ground: &SharedState<'_>) -> Result<Vec<Filmstrip>, LabError> {
+/// Films each scene. Scenes without a successful attempt are left out.
+fn filmstrips(config: &VisitsConfig, shared: &SharedState<'_>) -> Result<Vec<Filmstrip>, LabError> {
     let Some(output) = &config.output else { return Ok(Vec::new()) };
     films::clear(output);
     let names = figures::names(&config.browsers);
-    let scenes = films::scenes(ground.plan);
-    let film = |lane: &Lane<'_>, index: usize| {
+    let scenes = films::scenes(shared.plan);
+    let film = |worker: &Worker<'_>, index: usize| {
         let scene = &scenes[index];
         let early = if scene.early { "on" } else { "off" };
         let name = format!("{}-{early}", names[scene.browser]);
-        films::film(lane, scene, (index, &name), output)
+        films::film(worker, scene, (index, &name), output)
     };
     let indices: Vec<usize> = (0..scenes.len()).collect();
-    Ok(shared_out(config.lanes, ground, &indices, &film)?.into_iter().flatten().collect())
+    Ok(run_jobs(config.workers, shared, &indices, &film)?.into_iter().flatten().collect())
 }
 
-/// Has lanes take jobs in their order until there are none, or one fails.
-fn shared_out<T: Send>(
-    lanes: usize,
-    ground: &SharedState<'_>,
+/// Runs jobs on the workers, in their order, until all are done or one fails.
+fn run_jobs<T: Send>(
+    workers: usize,
+    shared: &SharedState<'_>,
     jobs: &[usize],
-    work: &(dyn Fn(&Lane<'_>, usize) -> Result<T, LabError> + Sync),
+    work: &(dyn Fn(&Worker<'_>, usize) -> Result<T, LabError> + Sync),
 ) -> Result<Vec<T>, LabError> {
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Result<T, LabError>>> = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for number in 0..lanes {
+        for number in 0..workers {
             let (next, results) = (&next, &results);
             scope.spawn(move || {
-                let lane = Lane { ground, number };
+                let worker = Worker { shared, number };
                 while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = work(&lane, *job);
+                    let result = work(&worker, *job);
                     if result.is_err() {
-                        // The others need not start what comes to nothing.
+                        // The run fails, so no further job is started.
                         next.store(jobs.len(), Ordering::Relaxed);
                     }
                     results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
@@ -209,7 +205,7 @@ fn shared_out<T: Send>(
     results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
 }
 
-fn server_facts(servers: &[Visited]) -> Vec<ServerFacts> {
+fn server_facts(servers: &[VisitedServer]) -> Vec<ServerFacts> {
     let mut facts: Vec<ServerFacts> = Vec::new();
     for server in servers {
         if !facts.iter().any(|known| known.name == server.kind.name()) {
@@ -222,24 +218,24 @@ fn server_facts(servers: &[Visited]) -> Vec<ServerFacts> {
 
 fn browser_facts(browsers: &[Installed]) -> Vec<BrowserFacts> {
     let names = figures::names(browsers);
-    names.into_iter().zip(browsers).map(|(name, browser)| facts_of(name, browser)).collect()
+    names.into_iter().zip(browsers).map(|(name, browser)| browser_facts_of(name, browser)).collect()
 }
 
-fn facts_of(name: String, browser: &Installed) -> BrowserFacts {
+fn browser_facts_of(name: String, browser: &Installed) -> BrowserFacts {
     let mut notes = vec![
         match browser.make {
             Make::Chromium => {
-                "0-RTT over TCP is its feature EnableTLS13EarlyData, which is off unless asked for"
+                "0-RTT over TCP is its feature EnableTLS13EarlyData, which is off by default"
             }
             Make::Firefox => {
-                "0-RTT is its preference security.tls.enable_0rtt_data, which is on unless set"
+                "0-RTT is its preference security.tls.enable_0rtt_data, which is on by default"
             }
         }
         .to_owned(),
     ];
     if browser.make == Make::Firefox {
         notes.push(
-            "over HTTP/3 it does not resume with 0-RTT off: those returns are full".to_owned(),
+            "over HTTP/3 it does not resume with 0-RTT off: those return visits are full handshakes".to_owned(),
         );
     }
     notes.extend(NOTES.map(str::to_owned));
@@ -247,9 +243,9 @@ fn facts_of(name: String, browser: &Installed) -> BrowserFacts {
 }
 
 const NOTES: [&str; 4] = [
-    "no window, a fresh profile for each block, no HTTP cache",
-    "connections before they are needed are off, since they hide how long a handshake takes",
-    "over HTTP/1.1 the server ends each connection with its answer, where it can be told to",
-    "a round trip after the page was there the browser is told to end all connections, and keeps \
-     its sessions",
+    "headless, a fresh profile for each block, no HTTP cache",
+    "speculative connections are off, since they hide how long a handshake takes",
+    "over HTTP/1.1 the server closes each connection after its response, if it can be configured so",
+    "a round trip after the page is complete, the browser closes all connections and keeps its \
+     sessions",
 ];

@@ -1,4 +1,4 @@
-//! What the packets of a visit show.
+//! Classifies visits by their packets.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -12,58 +12,64 @@ use firstflight_report::VisitPackets;
 
 use firstflight_samples::wire_packet;
 
-/// The packets of the tap, for those who watch a path each.
-pub(crate) struct Sorter<'a> {
+/// Sorts the packets of the tap by path, for the workers.
+pub(crate) struct PacketSorter<'a> {
     tap: &'a Tap,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingPackets>,
 }
 
-struct Waiting {
+struct PendingPackets {
     paths: Vec<Vec<CapturedPacket>>,
-    /// Packets that the tap did not keep; whose they were nobody knows.
+    /// The number of packets of all paths that the tap could not store.
     missed: u64,
 }
 
-impl<'a> Sorter<'a> {
+impl<'a> PacketSorter<'a> {
     pub(crate) fn new(tap: &'a Tap, paths: usize) -> Self {
-        Self { tap, waiting: Mutex::new(Waiting { paths: vec![Vec::new(); paths], missed: 0 }) }
+        let pending = PendingPackets { paths: vec![Vec::new(); paths], missed: 0 };
+        Self { tap, pending: Mutex::new(pending) }
     }
 
-    /// All packets of a path that nobody has taken yet, and how many of all paths the tap has
-    /// missed since the start.
+    /// Takes the pending packets of a path. Also returns how many packets of all paths the tap has missed
+    /// since the start.
     pub(crate) fn take(&self, path: usize) -> (Vec<CapturedPacket>, u64) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.tap.take();
-        waiting.missed += batch.missed;
+        pending.missed += batch.missed;
         for packet in batch.packets {
-            if let Some(queue) = waiting.paths.get_mut(packet.path) {
+            if let Some(queue) = pending.paths.get_mut(packet.path) {
                 queue.push(packet);
             }
         }
-        let missed = waiting.missed;
-        (waiting.paths.get_mut(path).map(std::mem::take).unwrap_or_default(), missed)
+        let missed = pending.missed;
+        (pending.paths.get_mut(path).map(std::mem::take).unwrap_or_default(), missed)
     }
 }
 
-/// What was seen of a visit.
-pub(crate) struct Seen {
-    /// What goes into the record.
+/// A visit as its packets show it.
+pub(crate) struct ObservedVisit {
+    /// The description for the record.
     pub packets: VisitPackets,
-    /// What the page's connection was; `None`: no connection brought it, or it cannot be told.
+    /// The handshake of the page's connection. `None` if no new connection carried the page, or its
+    /// packets do not show the handshake.
     pub kind: Option<LabelKind>,
-    /// Why it has no label.
+    /// Why the connection has no label.
     pub unlabelled: Option<String>,
-    /// The latest delivery of a packet, in milliseconds.
+    /// By how much the link delivered the latest packet too late, in milliseconds.
     pub late_ms: f64,
-    /// Packets that the tap missed meanwhile.
+    /// Packets that the tap missed during the visit.
     pub missed: u64,
-    /// The protocol that the page's connection agreed on.
+    /// The protocol of the page's connection.
     pub alpn: Option<String>,
 }
 
-/// Reads the packets of a visit to `server`; `key_log` has the secrets of its connections. `None`
-/// if there are none.
-pub(crate) fn read(packets: &[CapturedPacket], key_log: &str, server: SocketAddr) -> Option<Seen> {
+/// Classifies the packets of a visit to `server`. `key_log` holds the secrets of its connections.
+/// Returns `None` if there are no packets.
+pub(crate) fn observe(
+    packets: &[CapturedPacket],
+    key_log: &str,
+    server: SocketAddr,
+) -> Option<ObservedVisit> {
     let mut observer = Observer::new();
     observer.add_secrets(key_log);
     for packet in packets {
@@ -77,12 +83,12 @@ pub(crate) fn read(packets: &[CapturedPacket], key_log: &str, server: SocketAddr
         return None;
     }
     let late_ns = packets.iter().map(CapturedPacket::lateness_ns).max().unwrap_or_default();
-    let mut seen = Seen {
+    let mut observed = ObservedVisit {
         packets: VisitPackets {
             label: "none".to_owned(),
-            detail: "no connection was begun that brought the page".to_owned(),
+            detail: "no new connection carried the page".to_owned(),
             connections: flows.len(),
-            early_connections: flows.iter().filter(|(facts, _)| took_early(facts)).count(),
+            early_connections: flows.iter().filter(|(facts, _)| accepted_early_data(facts)).count(),
             ..VisitPackets::default()
         },
         kind: None,
@@ -91,44 +97,44 @@ pub(crate) fn read(packets: &[CapturedPacket], key_log: &str, server: SocketAddr
         missed: 0,
         alpn: None,
     };
-    let answered = |(facts, _): &&(FlowFacts, Trace)| match facts.first_response {
+    let first_response = |(facts, _): &&(FlowFacts, Trace)| match facts.first_response {
         FirstResponse::Seen { arrived, .. } => arrived,
         FirstResponse::None | FirstResponse::Unknown(_) => u64::MAX,
     };
-    if let Some((facts, trace)) = flows.iter().min_by_key(answered) {
-        describe(&mut seen, facts, trace);
+    if let Some((facts, trace)) = flows.iter().min_by_key(first_response) {
+        describe(&mut observed, facts, trace);
     }
-    Some(seen)
+    Some(observed)
 }
 
-fn took_early(facts: &FlowFacts) -> bool {
+fn accepted_early_data(facts: &FlowFacts) -> bool {
     facts.tls.as_ref().is_some_and(|tls| tls.early.verdict == EarlyData::Accepted)
 }
 
-/// Fills in what the page's connection shows.
-fn describe(seen: &mut Seen, facts: &FlowFacts, trace: &Trace) {
+/// Describes the page's connection.
+fn describe(observed: &mut ObservedVisit, facts: &FlowFacts, trace: &Trace) {
     let since = |at: u64| at.saturating_sub(facts.started) as f64 / 1e6;
-    let packets = &mut seen.packets;
+    let packets = &mut observed.packets;
     match facts.label() {
         Ok(label) => {
-            packets.label = word(label.kind).to_owned();
+            packets.label = label_name(label.kind).to_owned();
             packets.detail = label.to_string();
-            seen.kind = Some(label.kind);
+            observed.kind = Some(label.kind);
         }
         Err(why) => {
             packets.label = "unknown".to_owned();
             packets.detail = why.to_string();
-            seen.unlabelled = Some(why.to_string());
+            observed.unlabelled = Some(why.to_string());
         }
     }
     if let Some(tls) = &facts.tls {
         packets.early_bytes = tls.early.plain_bytes.unwrap_or_default() as usize;
         packets.group = tls.group.map(|group| group.to_string());
-        seen.alpn = tls.alpn.clone();
+        observed.alpn = tls.alpn.clone();
     }
-    packets.tls_ms = asked_at(facts, trace)
-        .zip(without_tls(facts))
-        .map(|(asked, least)| asked.saturating_sub(least) as f64 / 1e6);
+    packets.tls_ms = request_sent_at(facts, trace)
+        .zip(earliest_without_tls(facts))
+        .map(|(sent, earliest)| sent.saturating_sub(earliest) as f64 / 1e6);
     if let FirstResponse::Seen { round_trips, delivered, .. } = facts.first_response {
         packets.round_trips = Some(round_trips);
         packets.first_byte_ms = delivered.map(since);
@@ -136,11 +142,11 @@ fn describe(seen: &mut Seen, facts: &FlowFacts, trace: &Trace) {
     if let LastResponse::Seen { delivered, .. } = facts.last_response {
         packets.last_byte_ms = delivered.map(since);
     }
-    packets.tickets = Some(tickets(trace));
+    packets.tickets = Some(ticket_count(trace));
 }
 
-/// A label's kind as the record has it.
-fn word(kind: LabelKind) -> &'static str {
+/// The name of a label's kind in the record.
+fn label_name(kind: LabelKind) -> &'static str {
     match kind {
         LabelKind::Full => "full",
         LabelKind::Resumed => "resumed",
@@ -149,23 +155,23 @@ fn word(kind: LabelKind) -> &'static str {
     }
 }
 
-/// When a request could have left if there were no TLS: over TCP when the SYN-ACK had come, over
-/// QUIC, which has no handshake but TLS's, at the start.
-fn without_tls(facts: &FlowFacts) -> Option<u64> {
+/// When a request could have been sent without TLS: over TCP when the SYN-ACK arrived, over QUIC at the
+/// start, since QUIC has no other handshake.
+fn earliest_without_tls(facts: &FlowFacts) -> Option<u64> {
     match facts.tcp() {
         Some(_) => facts.connected,
         None => Some(facts.started),
     }
 }
 
-/// When the client first sent application data that the server took. Where nothing of it can be
-/// read, when it could have.
-fn asked_at(facts: &FlowFacts, trace: &Trace) -> Option<u64> {
-    let early = took_early(facts);
-    let asks = |event: &Event| match *event {
+/// When the client first sent application data that the server accepted. If it cannot be decrypted,
+/// when it could have been sent.
+fn request_sent_at(facts: &FlowFacts, trace: &Trace) -> Option<u64> {
+    let early = accepted_early_data(facts);
+    let is_request = |event: &Event| match *event {
         Event::EarlyData { .. } => early,
         Event::ApplicationData { .. } => true,
-        // A stream of a request (RFC 9000 section 2.1).
+        // A client-initiated bidirectional stream (RFC 9000 section 2.1).
         Event::Stream { id, early: in_zero_rtt, .. } => {
             id.is_multiple_of(4) && (early || !in_zero_rtt)
         }
@@ -173,21 +179,21 @@ fn asked_at(facts: &FlowFacts, trace: &Trace) -> Option<u64> {
     };
     let sent = trace.packets.iter().find(|packet| {
         packet.direction == Direction::ToServer
-            && packet.carries.iter().any(|carried| asks(&carried.event))
+            && packet.carries.iter().any(|carried| is_request(&carried.event))
     });
     sent.map(|packet| packet.arrived).or(facts.setup_done)
 }
 
-/// Session tickets that the server sent.
-fn tickets(trace: &Trace) -> usize {
+/// The number of session tickets that the server sent.
+fn ticket_count(trace: &Trace) -> usize {
     let sent = trace
         .packets
         .iter()
         .filter(|packet| packet.direction == Direction::ToClient && !packet.retransmission);
     let carried = sent.flat_map(|packet| &packet.carries);
-    let is_one = |part| matches!(part, Part::Whole | Part::First);
+    let is_start = |part| matches!(part, Part::Whole | Part::First);
     carried
-        .filter(|carried| carried.event == Event::NewSessionTicket && is_one(carried.part))
+        .filter(|carried| carried.event == Event::NewSessionTicket && is_start(carried.part))
         .count()
 }
 
@@ -196,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_read_from_nothing() {
-        assert!(read(&[], "", SocketAddr::from(([10, 77, 1, 2], 443))).is_none());
+    fn no_packets_show_nothing() {
+        assert!(observe(&[], "", SocketAddr::from(([10, 77, 1, 2], 443))).is_none());
     }
 }

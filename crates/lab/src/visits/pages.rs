@@ -1,4 +1,4 @@
-//! The pages that are visited: the same bytes in every run.
+//! The pages that browsers visit. Their bytes are the same in every run.
 
 use std::io::Write;
 
@@ -7,10 +7,10 @@ use flate2::write::ZlibEncoder;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::VisitPage;
-use crate::servers::VisitedPage;
+use super::plan::VisitPage;
+use crate::servers::VisitedFile;
 
-/// All files: their names, and what is in them.
+/// The names and contents of all files.
 pub(crate) fn files() -> Vec<(String, Vec<u8>)> {
     let mut files = vec![
         (name(VisitPage::Small).to_owned(), small()),
@@ -27,9 +27,9 @@ pub(crate) fn files() -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The same in a server's words.
-pub(crate) fn served(files: &[(String, Vec<u8>)]) -> Vec<VisitedPage> {
-    let page = |(name, content): &(String, Vec<u8>)| VisitedPage {
+/// Describes the files for the configuration of servers.
+pub(crate) fn describe_files(files: &[(String, Vec<u8>)]) -> Vec<VisitedFile> {
+    let page = |(name, content): &(String, Vec<u8>)| VisitedFile {
         name: name.clone(),
         content_type: match name.rsplit('.').next() {
             Some("html") => "text/html",
@@ -42,7 +42,7 @@ pub(crate) fn served(files: &[(String, Vec<u8>)]) -> Vec<VisitedPage> {
     files.iter().map(page).collect()
 }
 
-/// The file of a page.
+/// The file name of a page.
 pub(crate) fn name(page: VisitPage) -> &'static str {
     match page {
         VisitPage::Small => "small.html",
@@ -51,8 +51,8 @@ pub(crate) fn name(page: VisitPage) -> &'static str {
     }
 }
 
-/// Bytes of a page with all that belongs to it, about.
-pub(crate) fn weight(page: VisitPage) -> usize {
+/// The approximate size of a page with its subresources, in bytes.
+pub(crate) fn total_bytes(page: VisitPage) -> usize {
     match page {
         VisitPage::Small => 1 << 10,
         VisitPage::Resources => 118 << 10,
@@ -60,8 +60,8 @@ pub(crate) fn weight(page: VisitPage) -> usize {
     }
 }
 
-/// Subresources of a page.
-pub(crate) fn resources(page: VisitPage) -> usize {
+/// The number of subresources of a page.
+pub(crate) fn subresource_count(page: VisitPage) -> usize {
     match page {
         VisitPage::Resources => 1 + usize::from(SCRIPTS) + usize::from(PICTURES),
         VisitPage::Small | VisitPage::Image => 0,
@@ -71,7 +71,7 @@ pub(crate) fn resources(page: VisitPage) -> usize {
 const SCRIPTS: u8 = 3;
 const PICTURES: u8 = 16;
 
-/// No browser shall ask for a picture that is none of the page.
+/// Keeps browsers from requesting an icon.
 const ICON: &str = "<link rel=icon href=\"data:,\">";
 
 fn small() -> Vec<u8> {
@@ -108,7 +108,7 @@ fn with_resources() -> Vec<u8> {
 const STYLE: &str = "body{font-family:sans-serif;margin:2em;background:#eef3f8}\
                      main{display:grid;grid-template-columns:repeat(8,96px);gap:8px}\n";
 
-/// A script that does nothing but be 2 KiB long.
+/// A script of 2 KiB without effect.
 fn script(number: u8) -> Vec<u8> {
     let mut script = format!("document.documentElement.dataset.script{number}='run';\n//");
     while script.len() < 2 << 10 {
@@ -117,7 +117,7 @@ fn script(number: u8) -> Vec<u8> {
     script.into_bytes()
 }
 
-/// A picture (PNG) that cannot be compressed.
+/// A PNG picture of random pixels, which cannot be compressed.
 fn noise(width: u32, height: u32, seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut rows = Vec::new();
@@ -137,16 +137,16 @@ fn noise(width: u32, height: u32, seed: u64) -> Vec<u8> {
     header.extend_from_slice(&[8, 2, 0, 0, 0]);
     let mut png = SIGNATURE.to_vec();
     chunk(&mut png, b"IHDR", &header);
-    chunk(&mut png, b"IDAT", &packed.expect("memory can be written to"));
+    chunk(&mut png, b"IDAT", &packed.expect("writing to memory never fails"));
     chunk(&mut png, b"IEND", b"");
     png
 }
 
-/// A PNG with a comment before its end that makes it this long.
+/// Pads a PNG to a length by a comment before its end.
 fn padded(mut png: Vec<u8>, length: usize) -> Vec<u8> {
     let rest = length.checked_sub(png.len() + EMPTY_CHUNK + COMMENT.len());
     let mut comment = COMMENT.to_vec();
-    comment.resize(COMMENT.len() + rest.expect("a picture that is too small"), b'x');
+    comment.resize(COMMENT.len() + rest.expect("the picture is smaller than the length"), b'x');
     png.truncate(png.len() - EMPTY_CHUNK);
     chunk(&mut png, b"tEXt", &comment);
     chunk(&mut png, b"IEND", b"");
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_have_their_size_and_name_what_is_there() {
+    fn pages_have_their_size_and_reference_existing_files() {
         let files = files();
         let of = |page| &files.iter().find(|(file, _)| file == name(page)).unwrap().1;
         assert_eq!(of(VisitPage::Small).len(), 1 << 10);
@@ -181,23 +181,27 @@ mod tests {
         let page = String::from_utf8(of(VisitPage::Resources).clone()).unwrap();
         let named = files.iter().filter(|(file, _)| page.contains(file.as_str())).count();
         assert_eq!(named, 20);
-        assert_eq!(resources(VisitPage::Resources), 20);
+        assert_eq!(subresource_count(VisitPage::Resources), 20);
         let bytes: usize = files
             .iter()
             .filter(|(file, _)| file != "image.png" && file != "small.html")
             .map(|f| f.1.len())
             .sum();
-        assert!(bytes.abs_diff(weight(VisitPage::Resources)) < 8 << 10, "{bytes}");
+        assert!(bytes.abs_diff(total_bytes(VisitPage::Resources)) < 8 << 10, "{bytes}");
     }
 
     #[test]
-    fn pictures_end_as_pictures_do() {
+    fn padded_pictures_are_valid_png_files() {
         let picture = padded(noise(20, 20, 1), 4_000);
         assert_eq!(picture.len(), 4_000);
         assert!(picture.starts_with(SIGNATURE));
-        let mut end = Vec::new();
-        chunk(&mut end, b"IEND", b"");
-        assert_eq!(end[8..], [0xae, 0x42, 0x60, 0x82], "the checksum that all PNGs end with");
-        assert!(picture.ends_with(&end));
+        let mut close_browser = Vec::new();
+        chunk(&mut close_browser, b"IEND", b"");
+        assert_eq!(
+            close_browser[8..],
+            [0xae, 0x42, 0x60, 0x82],
+            "the checksum that all PNGs end with"
+        );
+        assert!(picture.ends_with(&close_browser));
     }
 }

@@ -1,9 +1,12 @@
-//! The plan of visits: cells, and runs of browsers that visit them.
+//! The plan of visits: cells, and blocks of visits by a browser.
 //!
-//! A block is one run of a browser with a fresh profile, with 0-RTT on or off. In it each server,
-//! network, version of HTTP and page has a host name of its own, which is visited once without a
-//! session and then several times with one. So each block brings first visits and returns of all
-//! cells, turn about.
+//! A block is one run of a browser with a fresh profile, with 0-RTT on or off. In it each combination
+//! of server, network, HTTP version and page has its own host name. It is visited once without a
+//! session and then several times with one, in turn with all others. So each block contains first
+//! visits and return visits of all cells.
+
+use std::fmt;
+use std::str::FromStr;
 
 use firstflight_browser::Installed;
 use firstflight_emulator::Profile;
@@ -11,73 +14,73 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
-use super::axes::Visiting;
 use crate::paths::PlannedPath;
-use crate::{Http, ServerKind, VisitPage};
+use crate::{HttpVersion, LabError, ServerKind};
 
-/// What is visited: every combination of its axes, by every browser.
+/// A set of visits: every browser visits every combination of its axes.
 #[derive(Clone, Debug)]
 pub struct VisitSet {
     /// The networks.
     pub profiles: Vec<Profile>,
     /// The servers.
     pub servers: Vec<ServerKind>,
-    /// Versions of HTTP.
-    pub http: Vec<Http>,
+    /// HTTP versions.
+    pub http: Vec<HttpVersion>,
     /// The pages.
     pub pages: Vec<VisitPage>,
-    /// How often each browser is started with 0-RTT off, and on.
+    /// How often each browser is started with 0-RTT off, and how often with 0-RTT on.
     pub rounds: usize,
-    /// Returns a round.
+    /// Return visits of each cell in a round.
     pub returns: usize,
 }
 
 /// A cell of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cell {
-    /// By its place among the browsers of the run.
+    /// The index of the browser.
     pub browser: usize,
     pub server: ServerKind,
-    /// By its place among the networks.
+    /// The index of the network.
     pub network: usize,
-    pub http: Http,
+    pub http: HttpVersion,
     pub page: VisitPage,
-    pub visiting: Visiting,
+    pub visit_kind: VisitKind,
 }
 
-/// One run of a browser.
+/// One run of a browser with a fresh profile.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub browser: usize,
-    /// 0-RTT.
+    /// Whether 0-RTT is on.
     pub early: bool,
-    /// Blocks with the same number follow each other closely: what disturbs one disturbs both.
+    /// The round. Blocks of the same round run close to each other, so that disturbances affect both.
     pub round: usize,
-    /// What is visited, in this order.
-    pub stops: Vec<Stop>,
+    /// The targets to visit, in this order.
+    pub targets: Vec<VisitTarget>,
 }
 
-/// A server on a network with a page, which has a host name of its own in each block.
+/// A page at a server on a network. It has its own host name in each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stop {
+pub(crate) struct VisitTarget {
     pub server: ServerKind,
     pub network: usize,
-    pub http: Http,
+    pub http: HttpVersion,
     pub page: VisitPage,
-    /// How often it is visited after the first time.
+    /// The number of visits after the first.
     pub returns: usize,
-    /// Cells of the first visit and of the returns.
-    pub first: usize,
-    pub again: usize,
+    /// The cell of the first visit.
+    pub first_cell: usize,
+    /// The cell of the return visits.
+    pub return_cell: usize,
 }
 
-/// All of it.
+/// The plan of all visits.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub networks: Vec<PlannedPath>,
     pub cells: Vec<Cell>,
     pub blocks: Vec<Block>,
-    /// What cannot be visited, and why, a sentence each.
+    /// Why combinations of the axes are left out, a sentence each.
     pub left_out: Vec<String>,
 }
 
@@ -95,21 +98,21 @@ impl Plan {
             for browser in 0..browsers.len() {
                 let mut pair = [false, true].map(|early| {
                     let sets = sets.iter().filter(|set| set.rounds > round);
-                    let stops = sets.flat_map(|set| plan.stops(set, browser, early));
-                    let mut stops: Vec<Stop> = stops.collect();
-                    stops.shuffle(&mut random);
-                    Block { browser, early, round, stops }
+                    let targets = sets.flat_map(|set| plan.targets(set, browser, early));
+                    let mut targets: Vec<VisitTarget> = targets.collect();
+                    targets.shuffle(&mut random);
+                    Block { browser, early, round, targets }
                 });
                 pair.shuffle(&mut random);
-                plan.blocks.extend(pair.into_iter().filter(|block| !block.stops.is_empty()));
+                plan.blocks.extend(pair.into_iter().filter(|block| !block.targets.is_empty()));
             }
         }
         plan
     }
 
-    /// Visits in all.
+    /// The number of visits.
     pub(crate) fn visits(&self) -> usize {
-        self.blocks.iter().flat_map(|block| &block.stops).map(|stop| 1 + stop.returns).sum()
+        self.blocks.iter().flat_map(|block| &block.targets).map(|target| 1 + target.returns).sum()
     }
 
     fn network(&mut self, profile: &Profile) -> usize {
@@ -120,10 +123,10 @@ impl Plan {
         })
     }
 
-    /// The stops of a set for a block of this browser, with 0-RTT on or off.
-    fn stops(&mut self, set: &VisitSet, browser: usize, early: bool) -> Vec<Stop> {
+    /// The targets of a set for a block of this browser, with 0-RTT on or off.
+    fn targets(&mut self, set: &VisitSet, browser: usize, early: bool) -> Vec<VisitTarget> {
         let networks: Vec<usize> = set.profiles.iter().map(|p| self.network(p)).collect();
-        let mut stops = Vec::new();
+        let mut targets = Vec::new();
         for &http in &set.http {
             for &server in &set.servers {
                 if let Err(why) = server.visited_over(http) {
@@ -135,17 +138,25 @@ impl Plan {
                 }
                 for &network in &networks {
                     for &page in &set.pages {
-                        let mut cell = |visiting| {
-                            self.cell(Cell { browser, server, network, http, page, visiting })
+                        let mut cell = |visit_kind| {
+                            self.cell(Cell { browser, server, network, http, page, visit_kind })
                         };
-                        let [first, off, on] = Visiting::ALL.map(&mut cell);
-                        let (again, returns) = (if early { on } else { off }, set.returns);
-                        stops.push(Stop { server, network, http, page, returns, first, again });
+                        let [first_cell, off, on] = VisitKind::ALL.map(&mut cell);
+                        let (return_cell, returns) = (if early { on } else { off }, set.returns);
+                        targets.push(VisitTarget {
+                            server,
+                            network,
+                            http,
+                            page,
+                            returns,
+                            first_cell,
+                            return_cell,
+                        });
                     }
                 }
             }
         }
-        stops
+        targets
     }
 
     fn cell(&mut self, cell: Cell) -> usize {
@@ -157,19 +168,87 @@ impl Plan {
 }
 
 impl VisitSet {
-    /// How many rounds make so many returns a cell, and how many returns each has. An interval of
-    /// a difference needs six rounds; a handful of visits is not worth so many starts.
+    /// The number of rounds for so many return visits of each cell, and the return visits in each
+    /// round. A confidence interval needs six rounds; fewer than 12 visits make one round.
     pub fn rounds(visits: usize) -> (usize, usize) {
         let rounds = match visits {
             0..=11 => 1,
-            _ => visits.div_ceil(MAX_ROUND).max(MIN_ROUNDS),
+            _ => visits.div_ceil(MAX_RETURNS_PER_ROUND).max(MIN_ROUNDS),
         };
         (rounds, visits.div_ceil(rounds))
     }
 }
 
 const MIN_ROUNDS: usize = 6;
-const MAX_ROUND: usize = 10;
+const MAX_RETURNS_PER_ROUND: usize = 10;
+
+/// A page that browsers visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum VisitPage {
+    /// A page of 1 KiB without subresources.
+    Small,
+    /// A page with 20 subresources: a style sheet, three scripts and sixteen pictures.
+    Resources,
+    /// A picture of 1 MiB.
+    Image,
+}
+
+impl VisitPage {
+    /// All pages.
+    pub const ALL: [Self; 3] = [Self::Small, Self::Resources, Self::Image];
+
+    /// The name in tables and flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Resources => "resources",
+            Self::Image => "image",
+        }
+    }
+}
+
+impl fmt::Display for VisitPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for VisitPage {
+    type Err = LabError;
+
+    fn from_str(text: &str) -> Result<Self, LabError> {
+        let found = Self::ALL.into_iter().find(|page| page.name() == text);
+        found.ok_or_else(|| LabError::UnknownPage {
+            name: text.to_owned(),
+            known: VisitPage::ALL.map(VisitPage::name).join(", "),
+        })
+    }
+}
+
+/// The kind of a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum VisitKind {
+    /// The browser has not visited the server before.
+    First,
+    /// A return visit with 0-RTT off.
+    ReturnEarlyDataOff,
+    /// A return visit with 0-RTT on.
+    ReturnEarlyDataOn,
+}
+
+impl VisitKind {
+    pub(crate) const ALL: [Self; 3] =
+        [Self::First, Self::ReturnEarlyDataOff, Self::ReturnEarlyDataOn];
+
+    /// The name in the record.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::ReturnEarlyDataOff => "off",
+            Self::ReturnEarlyDataOn => "on",
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -189,7 +268,7 @@ mod tests {
         VisitSet {
             profiles: vec![Profile::parse("walkthrough").unwrap()],
             servers: vec![ServerKind::Firstflight, ServerKind::Nginx],
-            http: vec![Http::One],
+            http: vec![HttpVersion::One],
             pages: vec![VisitPage::Small, VisitPage::Image],
             rounds,
             returns,
@@ -197,28 +276,30 @@ mod tests {
     }
 
     fn returns(plan: &Plan, cell: usize) -> usize {
-        let stops = plan.blocks.iter().flat_map(|block| &block.stops);
-        stops.filter(|stop| stop.again == cell).map(|stop| stop.returns).sum()
+        let targets = plan.blocks.iter().flat_map(|block| &block.targets);
+        targets.filter(|target| target.return_cell == cell).map(|target| target.returns).sum()
     }
 
     #[test]
-    fn every_return_is_made_as_often_as_asked_for() {
+    fn every_cell_gets_the_requested_number_of_return_visits() {
         let plan = Plan::new(&browsers(), &[set(30)], 1);
         assert_eq!(plan.cells.len(), 2 * 2 * 2 * 3);
         assert_eq!(plan.blocks.len(), 2 * 6 * 2);
         for (index, cell) in plan.cells.iter().enumerate() {
-            let expected = if cell.visiting == Visiting::First { 0 } else { 30 };
+            let expected = if cell.visit_kind == VisitKind::First { 0 } else { 30 };
             assert_eq!(returns(&plan, index), expected);
         }
         assert_eq!(plan.visits(), 24 * 4 * 6);
     }
 
     #[test]
-    fn a_handful_of_visits_is_one_run_in_a_row() {
+    fn few_visits_make_one_round() {
         let plan = Plan::new(&browsers()[..1], &[set(6)], 1);
         assert_eq!(plan.blocks.len(), 2);
-        assert!(plan.blocks.iter().all(|block| block.stops.len() == 4));
-        assert!(plan.blocks.iter().flat_map(|block| &block.stops).all(|stop| stop.returns == 6));
+        assert!(plan.blocks.iter().all(|block| block.targets.len() == 4));
+        assert!(
+            plan.blocks.iter().flat_map(|block| &block.targets).all(|target| target.returns == 6)
+        );
     }
 
     #[test]
@@ -236,17 +317,28 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_visited_is_left_out_with_the_reason() {
-        let plan = Plan::new(&browsers(), &[VisitSet { http: vec![Http::Three], ..set(6) }], 1);
-        assert_eq!(plan.left_out, ["nginx over HTTP/3: nginx speaks HTTP/3 since 1.25"]);
+    fn impossible_visits_are_left_out_with_the_reason() {
+        let plan =
+            Plan::new(&browsers(), &[VisitSet { http: vec![HttpVersion::Three], ..set(6) }], 1);
+        assert_eq!(plan.left_out, ["nginx over HTTP/3: nginx supports HTTP/3 since 1.25"]);
         assert!(plan.cells.iter().all(|cell| cell.server == ServerKind::Firstflight));
     }
 
     #[test]
-    fn several_sets_share_the_runs_of_their_browsers() {
-        let more = VisitSet { http: vec![Http::Two], pages: vec![VisitPage::Small], ..set(12) };
+    fn sets_share_the_blocks_of_their_browsers() {
+        let more =
+            VisitSet { http: vec![HttpVersion::Two], pages: vec![VisitPage::Small], ..set(12) };
         let plan = Plan::new(&browsers(), &[set(30), more], 1);
         assert_eq!((plan.networks.len(), plan.blocks.len()), (1, 24));
-        assert!(plan.blocks.iter().all(|block| block.stops.len() == 6));
+        assert!(plan.blocks.iter().all(|block| block.targets.len() == 6));
+    }
+
+    #[test]
+    fn page_names_are_parsed_and_unknown_names_list_the_allowed_ones() {
+        for page in VisitPage::ALL {
+            assert_eq!(page.to_string().parse::<VisitPage>().unwrap(), page);
+        }
+        let refused = "large".parse::<VisitPage>().unwrap_err().to_string();
+        assert!(VisitPage::ALL.iter().all(|page| refused.contains(page.name())), "{refused}");
     }
 }

@@ -180,9 +180,7 @@ impl World {
                 HandoffReply::Flight(gate.claim(&here, now).map(|flight| flight.won())),
                 HandoffQuery::Flight(common),
             ),
-            false => {
-                (HandoffReply::Spent(gate.spend(&here, now)), HandoffQuery::Spend(common))
-            }
+            false => (HandoffReply::Spent(gate.spend(&here, now)), HandoffQuery::Spend(common)),
         };
         let outcome = match (outcome, &self.stage) {
             (
@@ -203,8 +201,7 @@ impl World {
         };
         match outcome {
             HandoffReply::Flight(Ok(true)) => *self.won.entry(flight).or_default() += 1,
-            HandoffReply::Flight(Ok(false))
-            | HandoffReply::Spent(SpendOutcome::Executed) => {}
+            HandoffReply::Flight(Ok(false)) | HandoffReply::Spent(SpendOutcome::Executed) => {}
             HandoffReply::Flight(Err(_)) | HandoffReply::Spent(SpendOutcome::Recorded)
                 if honest =>
             {
@@ -264,7 +261,7 @@ impl World {
     /// The old process asks the new one.
     fn ask(&self, query: &HandoffQuery) -> HandoffReply {
         let query = HandoffQuery::parse(&query.to_bytes()).unwrap();
-        let reply = query.reply(&self.new, self.common(), self.new_now());
+        let reply = query.execute(&self.new, self.common(), self.new_now());
         HandoffReply::parse(reply.to_byte()).unwrap()
     }
 }

@@ -1,0 +1,233 @@
+//! Results of a run: packets to samples, samples to the figures of cells (sans-IO).
+
+use firstflight_report::statistics::{ascending, percentile};
+use firstflight_report::{Cell, Cost, Fault, Residual, Sample, Summary, figures, usual};
+use firstflight_samples::{
+    ByteCounts, ClientRecord, Flow, Flows, mismatch, mismatch_except_group, round_trips,
+    sample_from_flow, version_number,
+};
+
+use crate::paths::PlannedPath;
+use crate::plan::{Plan, PlannedCell};
+use crate::{ClientKind, Experiment, Workload};
+
+/// A sample with the size of its packets.
+pub(crate) struct MeasuredSample {
+    pub sample: Sample,
+    pub bytes: ByteCounts,
+}
+
+/// The cells of the record with their figures, in the order of the plan.
+pub(crate) fn cells(
+    plan: &Plan,
+    experiments: &[Experiment],
+    samples: &[MeasuredSample],
+    costs: &[Cost],
+) -> Vec<Cell> {
+    let mut good: Vec<Vec<&MeasuredSample>> = vec![Vec::new(); plan.cells.len()];
+    for measured in samples.iter().filter(|measured| measured.sample.fault.is_none()) {
+        good[measured.sample.cell].push(measured);
+    }
+    let cell = |(planned, good): (&PlannedCell, &Vec<&MeasuredSample>)| {
+        let path = &plan.paths[planned.path];
+        let mut cell = without_summary(planned, path, &experiments[planned.experiment].name);
+        cell.summary = summary(good);
+        if let Some(summary) = &mut cell.summary {
+            summary.residual = residual(summary, good, path, cost_ms(planned, costs));
+        }
+        cell
+    };
+    plan.cells.iter().zip(&good).map(cell).collect()
+}
+
+fn without_summary(planned: &PlannedCell, path: &PlannedPath, experiment: &str) -> Cell {
+    let requested = &planned.requested;
+    let get = requested.workload == Workload::Get;
+    Cell {
+        experiment: experiment.to_owned(),
+        client: planned.client.name().to_owned(),
+        server: planned.server.name().to_owned(),
+        workload: requested.workload.name().to_owned(),
+        profile: path.name().to_owned(),
+        rtt_ms: path.rtt_ms(),
+        transport: requested.transport.name().to_owned(),
+        tls: version_number(requested.version).to_owned(),
+        kind: requested.kind.name().to_owned(),
+        tfo: requested.tfo,
+        token: requested.token,
+        http: if get { requested.http.name().to_owned() } else { String::new() },
+        // Third-party clients choose their groups themselves.
+        group: match planned.client {
+            ClientKind::Firstflight => requested.group.name().to_owned(),
+            _ => String::new(),
+        },
+        certificate: requested.certificate.name().to_owned(),
+        response_bytes: if get { requested.size.bytes() as u64 } else { PONG_BYTES },
+        control: planned.twin_of.is_some(),
+        expected_round_trips: Some(round_trips(requested)),
+        summary: None,
+    }
+}
+
+/// The length of PONG.
+const PONG_BYTES: u64 = 4;
+
+fn summary(good: &[&MeasuredSample]) -> Option<Summary> {
+    let of = |value: fn(&Sample) -> Option<f64>| {
+        good.iter().filter_map(move |measured| value(&measured.sample))
+    };
+    Some(Summary {
+        samples: good.len(),
+        setup: figures(of(|sample| sample.setup_ms)),
+        first_byte: figures(of(|sample| sample.time_ms))?,
+        total: figures(of(|sample| sample.total_ms)),
+        wire_p50_ms: percentile(&ascending(of(|sample| sample.wire_ms)), 0.5),
+        wire_total_p50_ms: percentile(&ascending(of(|sample| sample.wire_total_ms)), 0.5),
+        round_trips: usual(good.iter().map(|measured| measured.sample.round_trips)),
+        total_round_trips: usual(good.iter().map(|measured| measured.sample.total_round_trips)),
+        residual: None,
+    })
+}
+
+/// What the model does not cover on any path: clocks, schedulers, and work of the kernel that is
+/// charged to no process.
+const TOLERANCE_MS: f64 = 0.5;
+/// What it does not cover in each round trip: waking both ends and the link.
+const TOLERANCE_PER_ROUND_TRIP_MS: f64 = 0.15;
+/// The additional share of the model on paths with varying delay.
+const TOLERANCE_SHARE_IF_VARYING: f64 = 0.15;
+
+/// Compares the median time to the first byte with a model: round trips x RTT, the serialisation
+/// of the bytes at the path's rates, and the processor time of both sides.
+fn residual(
+    summary: &Summary,
+    good: &[&MeasuredSample],
+    path: &PlannedPath,
+    cost_ms: Option<f64>,
+) -> Option<Residual> {
+    let trips = f64::from(summary.round_trips?);
+    let network_ms = trips * path.rtt_ms() + serialisation_ms(good, path);
+    let model_ms = network_ms + cost_ms?;
+    let residual_ms = summary.first_byte.p50_ms - model_ms;
+    let mut tolerance = TOLERANCE_MS + TOLERANCE_PER_ROUND_TRIP_MS * trips;
+    if path.varies() {
+        tolerance += TOLERANCE_SHARE_IF_VARYING * model_ms;
+    }
+    // Some processor time is spent after the first byte, so a median below the model is expected. A
+    // median below the network's share is not.
+    let too_fast = summary.first_byte.p50_ms < network_ms - tolerance;
+    Some(Residual { model_ms, residual_ms, flagged: residual_ms > tolerance || too_fast })
+}
+
+fn serialisation_ms(good: &[&MeasuredSample], path: &PlannedPath) -> f64 {
+    let at = |mbps: Option<f64>, bytes: fn(&ByteCounts) -> u64| {
+        let median = percentile(&ascending(good.iter().map(|w| bytes(&w.bytes) as f64)), 0.5);
+        mbps.zip(median).map_or(0.0, |(mbps, bytes)| bytes * 8.0 / mbps / 1e3)
+    };
+    at(path.up_mbps(), |bytes| bytes.up) + at(path.down_mbps(), |bytes| bytes.down)
+}
+
+/// The processor time of both sides for a connection of this cell, in milliseconds.
+fn cost_ms(planned: &PlannedCell, costs: &[Cost]) -> Option<f64> {
+    let requested = &planned.requested;
+    if planned.client != ClientKind::Firstflight {
+        return None;
+    }
+    // Refused early data costs little more than a resumed handshake.
+    let kind = match requested.kind {
+        crate::HandshakeKind::Refused => crate::HandshakeKind::Resumed,
+        kind => kind,
+    };
+    let row = costs.iter().find(|row| {
+        row.server == planned.server.name()
+            && row.workload == requested.workload.name()
+            && row.transport == requested.transport.name()
+            && row.tls == version_number(requested.version)
+            && row.kind == kind.name()
+            && row.group == requested.group.name()
+            && row.certificate == requested.certificate.name()
+    })?;
+    Some((row.client_us + row.server_us) / 1e3)
+}
+
+/// The sample of a connection, with the fault that keeps it out of the figures, if any.
+pub(crate) fn sample(flows: &Flows, record: &ClientRecord, plan: &Plan, origin_ns: u64) -> Sample {
+    let cell = &plan.cells[record.slot.cell];
+    let flow = flows.flow(record);
+    let mut sample = sample_from_flow(record, flow, origin_ns);
+    sample.fault = match (&record.outcome, flow) {
+        (Err(why), Some(flow)) if flow.facts.transport.dropped() > 0 => {
+            Some(Fault::Disturbed(format!("{}: {why}", flow.dropped_description())))
+        }
+        (Err(why), _) => Some(Fault::Failed(why.clone())),
+        (Ok(_), None) => Some(Fault::Mislabelled("no packets".to_owned())),
+        (Ok(_), Some(flow)) => fault(flow, cell, plan.paths[cell.path].may_lose()),
+    };
+    sample
+}
+
+/// A later delivery means that the machine stalled; the sample is spoiled and left out.
+const MAX_LATENESS_NS: u64 = 1_000_000;
+
+/// Says why a connection does not enter the figures of its cell. `may_lose`: whether its network is
+/// meant to drop or reorder packets.
+fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool) -> Option<Fault> {
+    let transport = &flow.facts.transport;
+    let (resent, dropped) = (transport.sent_again(), transport.dropped());
+    if !may_lose && (resent > 0 || dropped > 0) {
+        return Some(Fault::Spoiled(format!("{resent} packets sent twice")));
+    }
+    if flow.lateness_ns > MAX_LATENESS_NS {
+        let late = flow.lateness_ns as f64 / 1e6;
+        return Some(Fault::Spoiled(format!("a packet {late:.1} ms late on the link")));
+    }
+    let mismatch = match cell.client {
+        ClientKind::Firstflight => mismatch(&flow.facts, &cell.requested)?,
+        // Third-party clients choose the groups of their key shares themselves.
+        _ => mismatch_except_group(&flow.facts, &cell.requested)?,
+    };
+    Some(match dropped {
+        0 => Fault::Mislabelled(mismatch),
+        _ => Fault::Disturbed(format!("{}: {mismatch}", flow.dropped_description())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_emulator::Profile;
+
+    use super::*;
+
+    fn measured(time_ms: f64, round_trips: u32) -> MeasuredSample {
+        let sample = Sample {
+            time_ms: Some(time_ms),
+            setup_ms: Some(time_ms / 2.0),
+            total_ms: Some(time_ms + 1.0),
+            round_trips: Some(round_trips),
+            total_round_trips: Some(round_trips + 1),
+            ..Sample::default()
+        };
+        MeasuredSample { sample, bytes: ByteCounts { up: 700, down: 1_500 } }
+    }
+
+    fn path(name: &str) -> PlannedPath {
+        PlannedPath::new(Profile::parse(name).unwrap())
+    }
+
+    #[test]
+    fn a_residual_beyond_the_tolerance_is_flagged() {
+        let judged = |ms: f64, path: &PlannedPath| {
+            let samples = [measured(ms, 3)];
+            let good: Vec<&MeasuredSample> = samples.iter().collect();
+            residual(&summary(&good).unwrap(), &good, path, Some(0.4)).unwrap()
+        };
+        let plain = judged(60.9, &path("20"));
+        assert!((plain.model_ms - 60.4).abs() < 1e-9 && (plain.residual_ms - 0.5).abs() < 1e-9);
+        assert!(!plain.flagged);
+        assert!(judged(62.0, &path("20")).flagged, "slow");
+        assert!(judged(58.0, &path("20")).flagged, "faster than the network");
+        // 700 bytes up at 1 Mbit/s take 5.6 ms, 1,500 down at 5 take 2.4.
+        let cable = judged(100.0, &path("cable"));
+        assert!((cable.model_ms - (3.0 * 28.0 + 5.6 + 2.4 + 0.4)).abs() < 1e-9, "{cable:?}");
+    }
+}
