@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| firstflight_store::foreign::read(bytes));
+fuzz_target!(|bytes: &[u8]| firstflight_store::fuzzing::check_reply(bytes));

@@ -5,8 +5,9 @@ use firstflight_telemetry::otlp::TraceContext;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|field: &str| {
-    if let Some(context) = TraceContext::of_parent(field) {
-        let again = TraceContext::of_parent(&context.traceparent(context.span)).expect("written");
+    if let Some(context) = TraceContext::from_traceparent(field) {
+        let again =
+            TraceContext::from_traceparent(&context.traceparent(context.span)).expect("written");
         assert_eq!((again.trace, again.parent), (context.trace, Some(context.span)));
         assert_eq!(again.sampled, context.sampled);
     }

@@ -58,7 +58,7 @@ fn furnish(scene: &Scene, store: bool) {
                 connections: 2,
                 claim_times: ClaimTimes {
                     bounds: vec![0.0001, 0.0002, 0.0005, 0.001, 0.003],
-                    classes: vec![0; 6],
+                    buckets: vec![0; 6],
                     sum: 0.0,
                 },
                 ..StoreReading::default()
@@ -156,7 +156,7 @@ fn offer(scene: &Scene, chance: &mut Chance, on: Transport, away: bool) -> Hands
                 match &mut readings.store {
                     Some(store) => {
                         store.won += 1;
-                        store.claim_times.classes[[0, 1, 1, 2, 2, 3][chance.below(6) as usize]] +=
+                        store.claim_times.buckets[[0, 1, 1, 2, 2, 3][chance.below(6) as usize]] +=
                             1;
                         readings.filter.records = (readings.filter.records + 1).min(6_200);
                     }
@@ -200,8 +200,8 @@ fn requests(scene: &Scene, chance: &mut Chance, kind: HandshakeKind, on: Transpo
     }
     let change = chance.below(100);
     match change {
-        ..50 => metrics.connections.active.begin(on),
-        _ if metrics_active(scene, on) > 40.0 => metrics.connections.active.end(on),
+        ..50 => metrics.connections.active.increment(on),
+        _ if metrics_active(scene, on) > 40.0 => metrics.connections.active.decrement(on),
         _ => {}
     }
 }
@@ -239,7 +239,7 @@ fn store(scene: &Scene, away: bool, wave: f64) {
     scene.readings(|readings| {
         readings.early_data_open = !away;
         if let Some(store) = &mut readings.store {
-            store.resting = reason;
+            store.unavailable = reason;
         }
         if let Some(pool) = readings.upstreams.first_mut() {
             pool.servers[1].healthy = !away;

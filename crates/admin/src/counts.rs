@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use firstflight_telemetry::metrics::{
-    HandshakeKind, HistogramValue, RefusedReason, Snapshot, Transport, Value,
+    HandshakeKind, HistogramValue, RefusedReason, SeriesValue, Snapshot, Transport,
 };
 
 use crate::reasons::REPLAYS;
@@ -165,16 +165,16 @@ fn by_reason(snapshot: &Snapshot, name: &str) -> BTreeMap<Cow<'static, str>, u64
     series.collect()
 }
 
-fn histogram(value: &Value) -> Option<&HistogramValue> {
+fn histogram(value: &SeriesValue) -> Option<&HistogramValue> {
     match value {
-        Value::Histogram(histogram) => Some(histogram),
+        SeriesValue::Histogram(histogram) => Some(histogram),
         _ => None,
     }
 }
 
 fn sum(one: HistogramValue, other: HistogramValue) -> HistogramValue {
-    let classes = one.classes.iter().zip(&other.classes).map(|(one, other)| one + other).collect();
-    HistogramValue { classes, sum: one.sum + other.sum, ..one }
+    let buckets = one.buckets.iter().zip(&other.buckets).map(|(one, other)| one + other).collect();
+    HistogramValue { buckets, sum: one.sum + other.sum, ..one }
 }
 
 fn times_since(now: &Times, earlier: &Times) -> Times {
@@ -183,8 +183,8 @@ fn times_since(now: &Times, earlier: &Times) -> Times {
 
 fn difference(now: &HistogramValue, earlier: Option<&HistogramValue>) -> HistogramValue {
     let Some(earlier) = earlier else { return now.clone() };
-    let classes = now.classes.iter().zip(&earlier.classes).map(rise).collect();
-    HistogramValue { bounds: now.bounds.clone(), classes, sum: now.sum - earlier.sum }
+    let buckets = now.buckets.iter().zip(&earlier.buckets).map(rise).collect();
+    HistogramValue { bounds: now.bounds.clone(), buckets, sum: now.sum - earlier.sum }
 }
 
 fn rise((now, then): (&u64, &u64)) -> u64 {

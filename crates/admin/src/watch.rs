@@ -67,7 +67,7 @@ impl SourceWatcher {
 
     /// The metrics now, as text, and what kind of text it is.
     pub(crate) fn metrics(&self, accept: Option<&str>) -> (&'static str, String) {
-        let format = Format::accepted(accept);
+        let format = Format::negotiate(accept);
         (format.content_type(), self.source.metrics().encode(format))
     }
 

@@ -1,7 +1,7 @@
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-use firstflight_client::TcpFacts;
+use firstflight_client::TcpInfo;
 use firstflight_tls::{EarlyData, Progress, Session, TlsConnection, TlsError};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
@@ -287,7 +287,7 @@ impl Connection {
 
     /// Asks the kernel whether the server took data in the SYN.
     pub(crate) fn look_at_fast_open(&mut self) {
-        self.fast_open = TcpFacts::of(&self.socket).is_some_and(|facts| facts.syn_data);
+        self.fast_open = TcpInfo::of(&self.socket).is_some_and(|facts| facts.syn_data);
     }
 }
 

@@ -228,7 +228,7 @@ impl FetchArgs {
     fn config(&self) -> Result<ClientConfig, ClientError> {
         let mut resolver = Resolver::default();
         for entry in &self.resolve {
-            resolver.fix(entry)?;
+            resolver.add_override(entry)?;
         }
         resolver.family = match (self.ipv4, self.ipv6) {
             (true, _) => Family::V4,

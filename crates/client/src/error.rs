@@ -6,23 +6,23 @@ use firstflight_tls::TlsError;
 
 use crate::JarError;
 
-/// What can go wrong in a transfer, each in one sentence, each with curl's exit code.
+/// An error of a transfer. Each has curl's exit code.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// A flag or a value that means nothing.
+    /// An invalid flag or value.
     #[error("{0}")]
     Usage(String),
-    /// No URL.
-    #[error("{url:?} is no URL: {reason}")]
+    /// An invalid URL.
+    #[error("invalid URL {url:?}: {reason}")]
     BadUrl {
-        /// The text as given.
+        /// The text.
         url: String,
-        /// What the parser said.
+        /// The error of the parser.
         reason: String,
     },
-    /// A URL of another kind.
-    #[error("the scheme {0:?} is not spoken here; use https or http")]
+    /// A URL with an unsupported scheme.
+    #[error("unsupported URL scheme {0:?}; use https or http")]
     UnsupportedScheme(String),
     /// The name has no address.
     #[error("cannot resolve {host}: {reason}")]
@@ -32,7 +32,7 @@ pub enum ClientError {
         /// Why not.
         reason: String,
     },
-    /// No address of the server took the connection.
+    /// No address of the server accepted the connection.
     #[error("cannot connect to {address}: {source}")]
     Connect {
         /// The last address that was tried.
@@ -40,21 +40,21 @@ pub enum ClientError {
         /// Why not.
         source: io::Error,
     },
-    /// A time limit has passed.
+    /// A timeout.
     #[error("{phase} took longer than {} s", after.as_secs_f64())]
     Timeout {
-        /// What was going on.
+        /// The phase.
         phase: &'static str,
         /// The limit.
         after: Duration,
     },
-    /// TLS failed, or a TLS setting is not taken.
+    /// TLS failed, or a TLS setting is invalid.
     #[error("{0}")]
     Tls(#[from] TlsError),
-    /// The peer closed without a byte of a response.
-    #[error("the server closed the connection without an answer")]
+    /// The server closed the connection without a byte of a response.
+    #[error("the server closed the connection without a response")]
     EmptyReply,
-    /// The body is shorter than its head promised.
+    /// The body is shorter than its head announced.
     #[error("the server closed the connection {missing} of the body")]
     PartialBody {
         /// Where the body ends, as a phrase.
@@ -64,45 +64,44 @@ pub enum ClientError {
     #[error("sending the request failed: {0}")]
     Send(io::Error),
     /// Receiving failed.
-    #[error("receiving the answer failed: {0}")]
+    #[error("receiving the response failed: {0}")]
     Receive(String),
-    /// What came is no HTTP.
-    #[error("the server's answer is no valid HTTP: {0}")]
+    /// The response is not valid HTTP (curl: weird server reply).
+    #[error("the response is not valid HTTP: {0}")]
     WeirdReply(String),
-    /// The peers disagree about HTTP/2.
+    /// A protocol error of HTTP/2.
     #[error("HTTP/2 failed: {0}")]
     Http2(String),
-    /// No connection over QUIC came about.
+    /// The QUIC connection failed.
     #[error("no QUIC connection to {address}: {reason}")]
     Quic {
         /// The last address that was tried.
         address: SocketAddr,
-        /// Why not, as a phrase.
+        /// The reason, as a phrase.
         reason: String,
     },
     /// TLS failed over QUIC.
     #[error("{sentence}")]
     QuicTls {
-        /// What TLS says of it.
+        /// The error of TLS.
         sentence: String,
         /// Whether the server's certificate was not accepted.
         certificate: bool,
     },
-    /// The peers disagree about HTTP/3.
+    /// A protocol error of HTTP/3.
     #[error("HTTP/3 failed: {0}")]
     Http3(String),
-    /// The server says that it has not started with the request, so that it may be sent again on
-    /// another connection.
-    #[error("the server takes no more requests on this connection; try again")]
-    NotBegun,
-    /// An error status, where the caller wanted that to be an error.
-    #[error("the server answered {0}")]
+    /// The server has not processed the request, so it can be sent again on another connection.
+    #[error("the server accepts no more requests on this connection; try again")]
+    NotProcessed,
+    /// An error status, if the configuration treats it as an error.
+    #[error("the server responded {0}")]
     Status(u16),
-    /// What was received could not be written.
-    #[error("cannot write what was received: {0}")]
+    /// The response could not be written.
+    #[error("cannot write the response: {0}")]
     Write(io::Error),
-    /// The server sends from place to place.
-    #[error("more than {0} redirections were followed; raise --max-redirs if that is right")]
+    /// Too many redirections.
+    #[error("more than {0} redirections; raise --max-redirs if that is expected")]
     TooManyRedirects(u32),
     /// The session jar cannot be used.
     #[error("{0}")]
@@ -110,7 +109,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The exit code that curl uses for the same failure.
+    /// Returns the exit code that curl uses for the same failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnsupportedScheme(_) => 1,
@@ -128,7 +127,7 @@ impl ClientError {
             Self::EmptyReply => 52,
             Self::Send(_) => 55,
             Self::Receive(_) => 56,
-            Self::Http3(_) | Self::NotBegun => 95,
+            Self::Http3(_) | Self::NotProcessed => 95,
             Self::Quic { .. } => 96,
             Self::QuicTls { certificate: true, .. } => 60,
             Self::QuicTls { .. } => 35,

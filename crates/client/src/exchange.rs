@@ -15,32 +15,32 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::transport::tls_error;
-use crate::{ClientError, Connected, Head, Marks, Request, Stream, Wire};
+use crate::stream::tls_error;
+use crate::{ClientError, Connected, Head, PhaseInstants, Request, SharedStream, Stream};
 
-/// HTTP on one connection, driven by whoever waits for it: no task is spawned, so that the request
-/// is written before the connection is polled for the first time and leaves in the first write.
+/// HTTP on one connection. The caller drives it and no task is spawned, so that the request is written
+/// before the connection is first polled, and leaves in the first write.
 pub struct Exchange<S> {
-    wire: Wire<S>,
+    stream: SharedStream<S>,
     sender: Sender,
     driver: Driver,
 }
 
-/// What [`http_get`] got.
-pub struct Answer {
+/// The result of [`http_get`].
+pub struct HttpResponse {
     /// The head.
     pub head: Head,
     /// The body.
     pub body: Vec<u8>,
-    /// The instants of all phases.
-    pub marks: Marks,
+    /// The times of all phases.
+    pub marks: PhaseInstants,
     /// What TLS negotiated.
     pub facts: Option<firstflight_tls::Handshake>,
-    /// The sessions that came in until the body was whole.
+    /// The sessions received until the end of the body.
     pub sessions: Vec<Session>,
-    /// What the kernel says about the connection.
-    pub tcp: Option<crate::TcpFacts>,
-    /// The connection, for a next request or to be closed.
+    /// The kernel's TCP statistics of the connection.
+    pub tcp: Option<crate::TcpInfo>,
+    /// The connection, for another request or to close.
     pub exchange: Exchange<TcpStream>,
 }
 
@@ -53,11 +53,11 @@ pub async fn http_get(
     connected: Connected,
     request: &Request,
     limit: usize,
-) -> Result<Answer, ClientError> {
+) -> Result<HttpResponse, ClientError> {
     let http2 = connected.stream.facts().alpn.as_deref() == Some(b"h2");
     let mut marks = connected.marks;
-    let wire = Wire::new(Stream::Tls(Box::new(connected.stream)));
-    let mut exchange = Exchange::open(wire, http2).await?;
+    let stream = SharedStream::new(Stream::Tls(Box::new(connected.stream)));
+    let mut exchange = Exchange::open(stream, http2).await?;
     let (head, mut incoming) = exchange.send(request).await?;
     let mut body = Vec::new();
     while let Some(bytes) = exchange.read_body(&mut incoming).await? {
@@ -66,37 +66,37 @@ pub async fn http_get(
         }
         body.extend_from_slice(&bytes);
     }
-    let wire = exchange.wire();
+    let stream = exchange.stream();
     marks.end = Some(Instant::now());
-    let passed = wire.passed();
-    marks.sent = passed.sent;
-    marks.first_byte = passed.first_byte;
-    marks.secured = marks.secured.or(passed.secured);
-    Ok(Answer {
+    let counters = stream.counters();
+    marks.sent = counters.sent;
+    marks.first_byte = counters.first_byte;
+    marks.secured = marks.secured.or(counters.secured);
+    Ok(HttpResponse {
         head,
         body,
         marks,
-        facts: wire.facts(),
-        sessions: wire.take_sessions(),
-        tcp: wire.with_socket(crate::TcpFacts::of),
+        facts: stream.facts(),
+        sessions: stream.take_sessions(),
+        tcp: stream.with_socket(crate::TcpInfo::of),
         exchange,
     })
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
-    /// Gets ready to speak HTTP/2 or HTTP/1.1; nothing is sent yet.
+    /// Prepares HTTP/2 or HTTP/1.1; sends nothing yet.
     ///
     /// # Errors
-    /// [`ClientError`] when the stream fails already.
-    pub async fn open(wire: Wire<S>, http2: bool) -> Result<Self, ClientError> {
-        let io = TokioIo::new(wire.clone());
+    /// [`ClientError`] if the stream has failed.
+    pub async fn open(stream: SharedStream<S>, http2: bool) -> Result<Self, ClientError> {
+        let io = TokioIo::new(stream.clone());
         let tasks = Tasks::default();
         let (sender, connection): (_, Task) = match http2 {
             true => {
                 let (sender, connection) = http2::Builder::new(tasks.clone())
                     .handshake(io)
                     .await
-                    .map_err(|error| failure(&wire, &error))?;
+                    .map_err(|error| failure(&stream, &error))?;
                 (Sender::Two(sender), Box::pin(async move { drop(connection.await) }))
             }
             false => {
@@ -104,16 +104,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
                     .title_case_headers(true)
                     .handshake(io)
                     .await
-                    .map_err(|error| failure(&wire, &error))?;
-                // Without shutdown: the client closes, after it has waited for tickets.
+                    .map_err(|error| failure(&stream, &error))?;
+                // Without shutdown: the client waits for tickets before it closes.
                 let connection = connection.without_shutdown();
                 (Sender::One(sender), Box::pin(async move { drop(connection.await) }))
             }
         };
-        Ok(Self { wire, sender, driver: Driver { connection: Some(connection), tasks } })
+        Ok(Self { stream, sender, driver: Driver { connection: Some(connection), tasks } })
     }
 
-    /// The version of HTTP that is spoken.
+    /// Returns the version of HTTP.
     pub fn version(&self) -> Version {
         match self.sender {
             Sender::One(_) => Version::HTTP_11,
@@ -121,47 +121,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         }
     }
 
-    /// The stream below.
-    pub fn wire(&self) -> Wire<S> {
-        self.wire.clone()
+    /// Returns the underlying stream.
+    pub fn stream(&self) -> SharedStream<S> {
+        self.stream.clone()
     }
 
-    /// Sends a request and waits for the head of its response. Over HTTP/1.1, 16 informational
-    /// heads may come before it.
+    /// Sends a request and waits for its response head. Up to 16 informational responses may precede
+    /// it over HTTP/1.1.
     ///
     /// # Errors
-    /// [`ClientError`]: TLS errors as they are, a close without a byte as
-    /// [`ClientError::EmptyReply`].
+    /// [`ClientError`]; [`ClientError::EmptyReply`] if the server closes without a byte.
     pub async fn send(&mut self, request: &Request) -> Result<(Head, Incoming), ClientError> {
         let mut request = request.to_http(self.version())?;
-        self.wire.rearm();
-        let wire = self.wire.clone();
-        // Called as heads are parsed, when nothing holds the stream.
-        hyper::ext::on_informational(&mut request, move |_| wire.note_informational());
+        self.stream.reset_for_request();
+        let stream = self.stream.clone();
+        // Called while heads are parsed, when the stream is not locked.
+        hyper::ext::on_informational(&mut request, move |_| stream.note_informational());
         let reply: Reply = match &mut self.sender {
             Sender::One(sender) => Box::pin(sender.send_request(request)),
             Sender::Two(sender) => Box::pin(sender.send_request(request)),
         };
         let result = self.driver.drive(reply).await;
-        if self.wire.too_many_informational() {
+        if self.stream.too_many_informational() {
             return Err(ClientError::WeirdReply(too_many_informational()));
         }
-        let response = result.map_err(|error| failure(&self.wire, &error))?;
+        let response = result.map_err(|error| failure(&self.stream, &error))?;
         let (parts, body) = response.into_parts();
         let raw = match parts.version {
             Version::HTTP_2 => {
-                // The first bytes were the server's settings.
-                self.wire.note_answer(Instant::now());
+                // The first bytes were the SETTINGS of the server.
+                self.stream.note_response(Instant::now());
                 write_head("HTTP/2", parts.status, &parts.headers)
             }
-            _ => self.wire.take_head(),
+            _ => self.stream.take_head(),
         };
         let head =
             Head { version: parts.version, status: parts.status, headers: parts.headers, raw };
         Ok((head, body))
     }
 
-    /// The next bytes of the body; `None` at its end.
+    /// Returns the next bytes of the body; `None` at its end.
     ///
     /// # Errors
     /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should.
@@ -174,51 +173,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
                         return Ok(Some(bytes));
                     }
                 }
-                Some(Err(error)) => return Err(body_failure(&self.wire, &error)),
+                Some(Err(error)) => return Err(body_failure(&self.stream, &error)),
             }
         }
     }
 
-    /// Whether another request can follow on this connection.
+    /// Returns whether the connection can be used for another request.
     pub async fn is_reusable(&mut self) -> bool {
         let ready = match &mut self.sender {
             Sender::One(sender) => {
                 let wait = self.driver.drive(sender.ready());
-                tokio::time::timeout(SETTLE, wait).await.is_ok_and(|ready| ready.is_ok())
+                tokio::time::timeout(CLOSE_TIMEOUT, wait).await.is_ok_and(|ready| ready.is_ok())
             }
             Sender::Two(sender) => self.driver.drive(sender.ready()).await.is_ok(),
         };
-        ready && !self.wire.passed().ended
+        ready && !self.stream.counters().ended
     }
 
-    /// Waits for tickets, at most `patience`, if none has come in yet and any are wanted
-    /// (`patience` not zero), and closes the connection. What it got so far is in the wire, too.
-    pub async fn close(self, patience: Duration) -> Vec<Session> {
-        let Self { mut wire, sender, driver } = self;
-        // The HTTP library's part ends first; from here on the stream is read directly.
+    /// Waits for tickets, at most `timeout`, if none has come in yet and any are wanted
+    /// (`timeout` not zero), and closes the connection. What it got so far is in the wire, too.
+    pub async fn close(self, timeout: Duration) -> Vec<Session> {
+        let Self { mut stream, sender, driver } = self;
+        // Drop the HTTP library's part first; from here on the stream is read directly.
         drop((sender, driver));
-        let mut sessions = wire.take_sessions();
-        if sessions.is_empty() && !patience.is_zero() {
-            let wait = poll_fn(|cx| wire.poll_session(cx));
-            sessions = tokio::time::timeout(patience, wait).await.unwrap_or_default();
+        let mut sessions = stream.take_sessions();
+        if sessions.is_empty() && !timeout.is_zero() {
+            let wait = poll_fn(|cx| stream.poll_session(cx));
+            sessions = tokio::time::timeout(timeout, wait).await.unwrap_or_default();
         }
-        let _ = tokio::time::timeout(SETTLE, wire.shutdown()).await;
-        sessions.extend(wire.take_sessions());
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
+        sessions.extend(stream.take_sessions());
         sessions
     }
 }
 
-/// More informational heads are not waited through before the response (RFC 9110 section 15.2 has
-/// no bound).
+/// Maximum number of informational responses before the final one (RFC 9110 section 15.2 has no
+/// bound).
 pub(crate) const MAX_INFORMATIONAL: usize = 16;
 
-/// What is wrong with a server that sends more.
+/// The error for more than that.
 pub(crate) fn too_many_informational() -> String {
-    format!("more than {MAX_INFORMATIONAL} informational heads came and no answer")
+    format!("more than {MAX_INFORMATIONAL} informational responses without a final one")
 }
 
-/// How long the end of a connection may take.
-const SETTLE: Duration = Duration::from_millis(250);
+/// Timeout of closing a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 enum Sender {
     One(http1::SendRequest<Full<Bytes>>),
@@ -229,7 +228,7 @@ type Reply = Pin<Box<dyn Future<Output = hyper::Result<http::Response<Incoming>>
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Polls the connection beside what waits for it.
+/// Polls the connection together with the future that waits for it.
 struct Driver {
     connection: Option<Task>,
     tasks: Tasks,
@@ -243,7 +242,7 @@ impl Driver {
                 return Poll::Ready(output);
             }
             self.poll(cx);
-            // It may be ready now; if not, it has left its waker.
+            // It may be ready now; if not, its waker is registered.
             future.as_mut().poll(cx)
         })
         .await
@@ -259,14 +258,14 @@ impl Driver {
     }
 }
 
-/// What the HTTP/2 library wants to run beside; the first of it writes to the socket.
+/// Tasks that the HTTP/2 library spawns; the first one writes to the socket.
 #[derive(Clone, Default)]
 struct Tasks(Arc<Mutex<Vec<Task>>>);
 
 impl Tasks {
     fn poll(&self, cx: &mut Context<'_>) {
         let mut running = std::mem::take(&mut *self.queue());
-        // The newest first, the writer last: it then finds all there is to write.
+        // Newest first and the writer last, so that it finds everything there is to write.
         for index in (0..running.len()).rev() {
             if running[index].as_mut().poll(cx).is_ready() {
                 drop(running.remove(index));
@@ -274,7 +273,7 @@ impl Tasks {
         }
         let mut queue = self.queue();
         if !queue.is_empty() {
-            // Tasks that came up meanwhile have not been polled once.
+            // Tasks that were spawned meanwhile have not been polled yet.
             cx.waker().wake_by_ref();
         }
         running.append(&mut queue);
@@ -292,7 +291,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     }
 }
 
-/// A head of HTTP/2 or HTTP/3 in the form of HTTP/1.1, as curl prints it.
+/// Formats a head of HTTP/2 or HTTP/3 as HTTP/1.1, as curl prints it.
 pub(crate) fn write_head(version: &str, status: http::StatusCode, headers: &HeaderMap) -> Vec<u8> {
     let mut head = format!("{version} {} \r\n", status.as_u16()).into_bytes();
     for (name, value) in headers {
@@ -305,17 +304,19 @@ pub(crate) fn write_head(version: &str, status: http::StatusCode, headers: &Head
     head
 }
 
-fn failure<S>(wire: &Wire<S>, error: &hyper::Error) -> ClientError
+fn failure<S>(stream: &SharedStream<S>, error: &hyper::Error) -> ClientError
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let began = wire.passed().first_byte.is_some();
-    if let Some(error) = wire.take_failure() {
-        return stream_failure(error, began, wire.is_complete());
+    let has_started = stream.counters().first_byte.is_some();
+    if let Some(error) = stream.take_failure() {
+        return stream_failure(error, has_started, stream.is_complete());
     }
-    match began {
+    match has_started {
         _ if error.is_parse() => ClientError::WeirdReply(causes(error)),
-        false if error.is_incomplete_message() || wire.passed().ended => ClientError::EmptyReply,
+        false if error.is_incomplete_message() || stream.counters().ended => {
+            ClientError::EmptyReply
+        }
         true if error.is_incomplete_message() => {
             ClientError::Receive("the server closed the connection within the head".to_owned())
         }
@@ -323,29 +324,29 @@ where
     }
 }
 
-fn body_failure<S>(wire: &Wire<S>, error: &hyper::Error) -> ClientError
+fn body_failure<S>(stream: &SharedStream<S>, error: &hyper::Error) -> ClientError
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    if let Some(error) = wire.take_failure() {
+    if let Some(error) = stream.take_failure() {
         return stream_failure(error, true, true);
     }
-    if wire.passed().ended {
+    if stream.counters().ended {
         return ClientError::PartialBody { missing: "before the end" };
     }
     http2_or(error, ClientError::Receive(causes(error)))
 }
 
-/// What a failure of the stream itself means to curl.
-fn stream_failure(error: io::Error, began: bool, complete: bool) -> ClientError {
+/// Maps an error of the stream to the error that curl reports.
+fn stream_failure(error: io::Error, has_started: bool, complete: bool) -> ClientError {
     match tls_error(error) {
         Ok(error) => ClientError::Tls(error),
         Err(error) => match error.kind() {
-            io::ErrorKind::UnexpectedEof if began => ClientError::Receive(
+            io::ErrorKind::UnexpectedEof if has_started => ClientError::Receive(
                 "the server closed the connection without close_notify".to_owned(),
             ),
             io::ErrorKind::UnexpectedEof if complete => ClientError::EmptyReply,
-            io::ErrorKind::BrokenPipe if !began => ClientError::Send(error),
+            io::ErrorKind::BrokenPipe if !has_started => ClientError::Send(error),
             _ if !complete => ClientError::Tls(firstflight_tls::TlsError::Io(error)),
             _ => ClientError::Receive(error.to_string()),
         },
@@ -359,7 +360,7 @@ fn http2_or(error: &hyper::Error, other: ClientError) -> ClientError {
     }
 }
 
-/// An error and what lies behind it, as one phrase.
+/// Formats an error and its sources as one phrase.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

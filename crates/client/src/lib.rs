@@ -1,30 +1,51 @@
-//! An HTTP client that puts its request into the first flight, and says what became of it.
+//! An HTTP client that sends its request in the first flight and reports what happened to it.
+//!
+//! ```text
+//! client, transfer         one transfer: connections, redirections, retries, session jar
+//! exchange, stream         HTTP/1.1 and HTTP/2 on one connection, the request in its first write
+//! quic                     one QUIC connection, and HTTP/3 on it
+//! connect, resolve         names, TCP and TLS connections, with the time of each phase
+//! jar                      sessions and address tokens on disk
+//! report, listener, write_out, error      results: times, events, curl's -w, -v and exit codes
+//! ```
+//!
+//! The lower layers can be used alone: [`connect_tcp`] and [`connect_tls`] give one connection with
+//! its [`PhaseInstants`]; [`Exchange`] speaks HTTP on it; [`connect_quic`] and [`http3_get`] do the
+//! same over QUIC. [`Client`] joins them, with curl's names for times and exit codes. Everything runs
+//! on the calling thread's runtime, in that thread's network namespace.
+//!
+//! # Examples
 //!
 //! ```
-//! use firstflight_client::{Target, Template};
+//! use firstflight_client::{Client, ClientConfig, Request, Target, Template};
 //!
-//! let target = Target::parse("https://example.test/page?id=1").unwrap();
-//! assert_eq!((target.host(), target.port()), ("example.test", 443));
-//! assert_eq!(target.path_and_query(), "/page?id=1");
-//! // Variables of `-w` that are not known, such as a misspelt one.
-//! assert_eq!(Template::parse("%{http_code} %{time_totl}").unknown(), ["time_totl"]);
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+//! # runtime.block_on(async {
+//! let client = Client::new(ClientConfig::new()).unwrap();
+//! // Nobody listens on port 1.
+//! let target = Target::parse("http://127.0.0.1:1/page?id=1").unwrap();
+//! let mut body = Vec::new();
+//! let report = client.fetch(Request::get(target), &mut body).await;
+//!
+//! assert_eq!(report.exit_code(), 7); // as curl: could not connect
+//! let output = Template::parse("%{http_code} %{num_connects}").render(&report);
+//! assert_eq!(output[0].text, "000 0");
+//! # });
 //! ```
 //!
-//! From the bottom up, each usable without the one above it:
-//! - [`connect_tcp`] and [`connect_tls`]: one connection with the instants of its phases, for who
-//!   measures;
-//! - [`Exchange`]: HTTP/1.1 or HTTP/2 on such a connection, the request in its first write;
-//! - [`connect_quic`], [`Http3`] and [`http3_get`]: the same over QUIC;
-//! - [`Jar`]: sessions and address tokens on disk, encrypted, each handed out once;
-//! - [`Client`]: all of it together with curl's meaning of names, times and exit codes.
+//! # Sessions are encrypted, and used once
 //!
-//! Everything runs on the calling thread's current-thread runtime, in whatever network namespace
-//! that thread is.
+//! The jar is sealed as ticket keys in the store are (XChaCha20-Poly1305, under a file of
+//! key-encryption keys), or under a key that Argon2id derives from a passphrase. The costs of Argon2
+//! are constants of the program and not part of the jar, so an untrusted jar cannot make the client
+//! work for long. A format that other programs open (age) would bring an older generation of the same
+//! ciphers and 80 crates, for a file whose loss costs one full handshake with each server.
+//!
+//! A TLS 1.3 ticket is handed out once, also to two processes at a time (RFC 8446 appendix C.4): a
+//! ticket that is used twice links its connections.
 
 mod client;
-mod config;
 mod connect;
-mod early;
 mod error;
 mod exchange;
 mod jar;
@@ -33,31 +54,24 @@ mod quic;
 mod report;
 mod request;
 mod resolve;
+mod stream;
 mod target;
-mod tcp_info;
-mod timings;
 mod transfer;
-mod transport;
-mod verbose;
 mod write_out;
 
-pub use client::Client;
-pub use config::{ClientConfig, HttpVersions};
-pub use connect::{Connected, TcpConnected, connect_tcp, connect_tls};
-pub use early::{EarlyPolicy, is_safe};
+pub use client::{Client, ClientConfig, EarlyPolicy, HttpVersions, is_safe};
+pub use connect::{Connected, TcpConnected, TcpInfo, connect_tcp, connect_tls};
 pub use error::ClientError;
-pub use exchange::{Answer, Exchange, http_get};
-pub use jar::{Found, Jar, JarError, JarKey, JarQuery, Origin, Ticket, Token, TrustId};
-pub use listener::{Event, Head, Listener};
+pub use exchange::{Exchange, HttpResponse, http_get};
+pub use jar::{Jar, JarError, JarKey, JarMatch, JarQuery, Origin, Ticket, Token, TrustId};
+pub use listener::{Event, Head, Listener, Verbose};
 pub use quic::{
-    Http3, Http3Answer, QuicConnected, QuicFacts, QuicLink, Receiving, connect_quic, http3_get,
+    Http3, Http3Response, PendingResponse, QuicConnected, QuicLink, QuicStats, connect_quic,
+    http3_get,
 };
-pub use report::Report;
+pub use report::{PhaseInstants, Report, Timings};
 pub use request::Request;
 pub use resolve::{Family, Resolver};
+pub use stream::{SharedStream, Stream};
 pub use target::{Scheme, Target};
-pub use tcp_info::TcpFacts;
-pub use timings::{Marks, Timings};
-pub use transport::{Stream, Wire};
-pub use verbose::Verbose;
 pub use write_out::{Output, Piece, Template};

@@ -1,43 +1,43 @@
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firstflight_tls::{EarlyData, Handshake};
 
-use crate::{ClientError, Head, Marks, QuicFacts, Request, TcpFacts, Timings};
+use crate::{ClientError, Head, QuicStats, Request, TcpInfo};
 
-/// What a transfer came to, also one that failed: whatever was reached is filled in. Where a
-/// transfer took several requests, this is about the last one, and the counters are about all.
+/// The result of a transfer, also of a failed one: everything that was reached is filled in. After
+/// several requests (redirections, retries), it describes the last one; counters are for all.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// The URL as it was given.
+    /// The requested URL.
     pub url: String,
-    /// The URL that answered in the end.
+    /// The URL of the last response.
     pub url_effective: String,
-    /// The scheme of that one.
+    /// The scheme of `url_effective`.
     pub scheme: &'static str,
     /// The method of the last request.
     pub method: String,
     /// The head of the response.
     pub head: Option<Head>,
-    /// Where a redirection would have led.
+    /// The target of a redirection that was not followed.
     pub redirect_url: Option<String>,
-    /// The instants of the phases.
-    pub marks: Marks,
+    /// The times of the phases.
+    pub marks: PhaseInstants,
     /// Seconds spent before the last request started, if redirections were followed.
     pub redirect_time: f64,
-    /// The far end.
+    /// Address of the server.
     pub peer: Option<SocketAddr>,
-    /// Our end.
+    /// Local address.
     pub local: Option<SocketAddr>,
     /// What TLS negotiated.
     pub facts: Option<Handshake>,
-    /// Bytes written as early data, over QUIC with the settings of HTTP/3.
+    /// Bytes written as early data; over QUIC including the SETTINGS of HTTP/3.
     pub early_bytes: usize,
-    /// What the kernel says about the connection, over TCP.
-    pub tcp: Option<TcpFacts>,
-    /// What QUIC says about it, over QUIC.
-    pub quic: Option<QuicFacts>,
+    /// The kernel's statistics of a TCP connection.
+    pub tcp: Option<TcpInfo>,
+    /// The statistics of a QUIC connection.
+    pub quic: Option<QuicStats>,
     /// Bytes of body received.
     pub size_download: u64,
     /// Bytes of body sent.
@@ -46,19 +46,19 @@ pub struct Report {
     pub size_header: u64,
     /// Bytes of heads sent.
     pub size_request: u64,
-    /// Connections made.
+    /// Connections opened.
     pub num_connects: u32,
     /// Redirections followed.
     pub num_redirects: u32,
-    /// Requests sent once more: after a 425, or on a fresh connection without early data.
+    /// Requests sent again: after a 425, or on a new connection without early data.
     pub retries: u32,
-    /// New sessions that came in.
+    /// New sessions received.
     pub sessions: usize,
-    /// New address tokens that came in.
+    /// New address tokens received.
     pub tokens: usize,
-    /// Where the body was written, if a file.
+    /// The file to which the body was written.
     pub file_name: Option<String>,
-    /// What went wrong.
+    /// The error, if the transfer failed.
     pub error: Option<ClientError>,
 }
 
@@ -71,7 +71,7 @@ impl Report {
             method: request.method.to_string(),
             head: None,
             redirect_url: None,
-            marks: Marks::new(std::time::Instant::now()),
+            marks: PhaseInstants::new(std::time::Instant::now()),
             redirect_time: 0.0,
             peer: None,
             local: None,
@@ -93,22 +93,22 @@ impl Report {
         }
     }
 
-    /// The times as curl names them.
+    /// Returns the times as curl defines them.
     pub fn timings(&self) -> Timings {
         Timings::from(&self.marks)
     }
 
-    /// The status of the response; 0 without one.
+    /// Returns the status of the response; 0 without one.
     pub fn status(&self) -> u16 {
         self.head.as_ref().map_or(0, |head| head.status.as_u16())
     }
 
-    /// curl's exit code; 0 for success.
+    /// Returns curl's exit code; 0 for success.
     pub fn exit_code(&self) -> u8 {
         self.error.as_ref().map_or(0, ClientError::exit_code)
     }
 
-    /// What became of early data: `none`, `accepted` or `refused`.
+    /// Returns the outcome of early data: `none`, `accepted` or `refused`.
     pub fn early_data(&self) -> &'static str {
         match self.facts.as_ref().map(|facts| facts.early_data) {
             Some(EarlyData::Accepted) => "accepted",
@@ -117,11 +117,11 @@ impl Report {
         }
     }
 
-    /// Round trips as the client itself sees them: the time from the moment of dialling (the SYN,
-    /// with TCP Fast Open the first write right after it, or QUIC's first datagram) to the first
-    /// byte of the response, divided by the least round-trip time that the kernel, or QUIC,
-    /// measured on the connection. The server's own time is in it, so it is an upper bound; the
-    /// packets are the judge. `None` without a response or a measured round trip.
+    /// Returns the round trips as the client sees them: the time from dialling (the SYN, the first
+    /// write with TCP Fast Open, or QUIC's first datagram) to the first byte of the response, divided
+    /// by the minimum round-trip time that the kernel, or QUIC, measured. This includes the server's
+    /// processing time, so it is an upper bound; packets give the exact count. `None` without a
+    /// response or a measured round trip.
     pub fn round_trips(&self) -> Option<f64> {
         let min_rtt = match (self.quic, self.tcp) {
             (Some(quic), _) => quic.min_rtt,
@@ -129,5 +129,76 @@ impl Report {
         };
         let elapsed = self.marks.first_byte?.checked_duration_since(self.marks.dialled?)?;
         (min_rtt > Duration::ZERO).then(|| elapsed.as_secs_f64() / min_rtt.as_secs_f64())
+    }
+}
+
+/// The times at which the phases of a transfer ended; `None` if not reached.
+#[derive(Clone, Copy, Debug)]
+pub struct PhaseInstants {
+    /// The transfer started.
+    pub start: Instant,
+    /// The name was resolved.
+    pub resolved: Option<Instant>,
+    /// Connecting started: the SYN was sent, or deferred to the first write (TCP Fast Open, QUIC).
+    pub dialled: Option<Instant>,
+    /// TCP was connected; with TCP Fast Open and a cookie, the time of dialling. Over QUIC the
+    /// handshake was complete.
+    pub connected: Option<Instant>,
+    /// The TLS handshake was complete. With early data this comes after the request was sent.
+    pub secured: Option<Instant>,
+    /// The request was handed to the kernel.
+    pub sent: Option<Instant>,
+    /// The first byte of the response was received.
+    pub first_byte: Option<Instant>,
+    /// The transfer ended.
+    pub end: Option<Instant>,
+}
+
+impl PhaseInstants {
+    /// Only the start.
+    pub fn new(start: Instant) -> Self {
+        Self {
+            start,
+            resolved: None,
+            dialled: None,
+            connected: None,
+            secured: None,
+            sent: None,
+            first_byte: None,
+            end: None,
+        }
+    }
+}
+
+/// Seconds since the start of a transfer, with curl's names; 0 if a phase was not reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Until the name was resolved.
+    pub namelookup: f64,
+    /// Until TCP was connected, or QUIC's handshake complete.
+    pub connect: f64,
+    /// Until the TLS handshake was complete, also with early data.
+    pub appconnect: f64,
+    /// Until the request was about to leave; before `appconnect` if it was early.
+    pub pretransfer: f64,
+    /// Until the first byte of the response.
+    pub starttransfer: f64,
+    /// Until the end.
+    pub total: f64,
+}
+
+impl From<&PhaseInstants> for Timings {
+    fn from(marks: &PhaseInstants) -> Self {
+        let since = |mark: Option<Instant>| {
+            mark.map_or(0.0, |mark| mark.saturating_duration_since(marks.start).as_secs_f64())
+        };
+        Self {
+            namelookup: since(marks.resolved),
+            connect: since(marks.connected),
+            appconnect: since(marks.secured),
+            pretransfer: since(marks.sent),
+            starttransfer: since(marks.first_byte),
+            total: since(marks.end),
+        }
     }
 }

@@ -19,11 +19,11 @@ pub enum Family {
 pub struct Resolver {
     /// Which addresses may be used.
     pub family: Family,
-    fixed: Vec<Fixed>,
+    overrides: Vec<AddressOverride>,
 }
 
 #[derive(Clone, Debug)]
-struct Fixed {
+struct AddressOverride {
     /// `None`: any host (`*`).
     host: Option<String>,
     port: u16,
@@ -36,13 +36,13 @@ impl Resolver {
     ///
     /// # Errors
     /// [`ClientError::Usage`] with the form that is expected.
-    pub fn fix(&mut self, entry: &str) -> Result<(), ClientError> {
-        let fixed = parse_fixed(entry).ok_or_else(|| {
+    pub fn add_override(&mut self, entry: &str) -> Result<(), ClientError> {
+        let overrides = parse_override(entry).ok_or_else(|| {
             ClientError::Usage(format!(
                 "--resolve {entry:?} is not of the form HOST:PORT:ADDRESS[,ADDRESS...]"
             ))
         })?;
-        self.fixed.push(fixed);
+        self.overrides.push(overrides);
         Ok(())
     }
 
@@ -51,8 +51,8 @@ impl Resolver {
     /// # Errors
     /// [`ClientError::Resolve`].
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ClientError> {
-        let addresses: Vec<SocketAddr> = if let Some(fixed) = self.fixed_for(host, port) {
-            fixed.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect()
+        let addresses: Vec<SocketAddr> = if let Some(overrides) = self.override_for(host, port) {
+            overrides.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect()
         } else if let Ok(ip) = host.parse::<IpAddr>() {
             vec![SocketAddr::new(ip, port)]
         } else {
@@ -75,14 +75,14 @@ impl Resolver {
         Ok(usable)
     }
 
-    fn fixed_for(&self, host: &str, port: u16) -> Option<&Fixed> {
-        let fits = |fixed: &&Fixed| {
-            fixed.port == port
-                && fixed.host.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(host))
+    fn override_for(&self, host: &str, port: u16) -> Option<&AddressOverride> {
+        let fits = |overrides: &&AddressOverride| {
+            overrides.port == port
+                && overrides.host.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(host))
         };
         // The last one given wins, and a name before the star.
-        let mut fitting = self.fixed.iter().rev().filter(fits);
-        fitting.clone().find(|fixed| fixed.host.is_some()).or_else(|| fitting.next())
+        let mut fitting = self.overrides.iter().rev().filter(fits);
+        fitting.clone().find(|overrides| overrides.host.is_some()).or_else(|| fitting.next())
     }
 
     fn allows(&self, address: &SocketAddr) -> bool {
@@ -94,7 +94,7 @@ impl Resolver {
     }
 }
 
-fn parse_fixed(entry: &str) -> Option<Fixed> {
+fn parse_override(entry: &str) -> Option<AddressOverride> {
     let entry = entry.strip_prefix('+').unwrap_or(entry);
     let (host, rest) = match entry.strip_prefix('[') {
         Some(bracketed) => bracketed.split_once("]:")?,
@@ -107,7 +107,7 @@ fn parse_fixed(entry: &str) -> Option<Fixed> {
         .collect::<Option<Vec<IpAddr>>>()?;
     let host = (host != "*").then(|| host.to_owned());
     (host.as_deref() != Some("")).then_some(())?;
-    Some(Fixed { host, port: port.parse().ok()?, addresses })
+    Some(AddressOverride { host, port: port.parse().ok()?, addresses })
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
     async fn resolve(entries: &[&str], host: &str) -> Vec<String> {
         let mut resolver = Resolver::default();
         for entry in entries {
-            resolver.fix(entry).unwrap();
+            resolver.add_override(entry).unwrap();
         }
         let found = resolver.resolve(host, 443).await.unwrap();
         found.iter().map(ToString::to_string).collect()
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn malformed_entries_are_named() {
         for entry in ["", "a", "a:1", "a:b:127.0.0.1", "a:1:x", ":1:127.0.0.1"] {
-            let error = Resolver::default().fix(entry).unwrap_err();
+            let error = Resolver::default().add_override(entry).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains("HOST:PORT:ADDRESS"), "{error}");
         }

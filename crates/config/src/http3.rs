@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_units::{LengthOrOff, OptionalLength};
+use firstflight_units::{DurationOrOff, OptionalDurationText};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct Http3Settings {
     /// 7838); with `false` they are not told.
     ///
     /// By default one day, as RFC 7838 section 3.1 has it.
-    #[serde(with = "LengthOrOff")]
+    #[serde(with = "DurationOrOff")]
     pub alt_svc: Option<Duration>,
     /// Bytes of a UDP payload before the path has shown that it takes more, 1200 to 1452.
     ///
@@ -29,7 +29,7 @@ pub struct Http3Settings {
     /// How long an address token is good; more than 0s, up to 168h.
     ///
     /// By default as long as a ticket: a client that has one has the other.
-    #[serde(with = "OptionalLength")]
+    #[serde(with = "OptionalDurationText")]
     pub token_lifetime: Option<Duration>,
     /// Handshakes in progress with clients that have not shown their addresses; above it, new ones
     /// have to show them first (Retry), which costs them a round trip.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_units::Length;
+use firstflight_units::DurationText;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Limits {
     ///
     /// By default thirty round trips to a satellite, and the most that a client which sends a byte
     /// a second, or a replay which never finishes, can keep a connection.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub header_timeout: Duration,
     /// Bytes of a request's head (of its uncompressed header list in HTTP/2), 1024 to 1048576.
     ///
@@ -29,7 +29,7 @@ pub struct Limits {
     /// byte.
     ///
     /// By default longer than the pause between two clicks, and shorter than what NATs keep.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub idle_timeout: Duration,
     /// Connections at a time. At the limit accepting stops, and new clients wait in the kernel's
     /// backlog: a place is free in `header_timeout` or `idle_timeout` at the latest, while closing
@@ -70,18 +70,18 @@ pub struct Limits {
     /// For the head of the upstream's response, from the last bit of the request's body on.
     ///
     /// By default what nginx waits.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub upstream_timeout: Duration,
     /// For running requests after the signal to stop.
     ///
     /// By default what Kubernetes waits too.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub drain_timeout: Duration,
     /// From the signal to stop until no connection is accepted any more. Meanwhile the server says
     /// that it is not ready, for load balancers that look once in a while.
     ///
     /// By default nothing: who stops a server by hand does not want to wait.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub drain_delay: Duration,
 }
 

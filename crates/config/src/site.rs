@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_units::{Length, Text};
-use firstflight_upstream::{BadAddress, PoolConfig};
+use firstflight_units::{DurationText, Text};
+use firstflight_upstream::{InvalidAddress, PoolConfig};
 use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -123,7 +123,7 @@ pub struct Timestamp {
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
     /// How far it may be off, both ways, 1s to 168h.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub window: Duration,
 }
 
@@ -135,7 +135,7 @@ pub struct Nonce {
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
     /// How long it is remembered, 1s to 168h.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub lifetime: Duration,
 }
 
@@ -149,8 +149,8 @@ impl Content {
     /// name.
     ///
     /// # Errors
-    /// [`BadAddress`].
-    pub fn upstream(address: &str) -> Result<Self, BadAddress> {
+    /// [`InvalidAddress`].
+    pub fn upstream(address: &str) -> Result<Self, InvalidAddress> {
         let pool = PoolConfig::new(vec![address.parse()?]);
         let name = "upstream".to_owned();
         Ok(Self::one(Action::Upstream(name.clone()), BTreeMap::from([(name, pool)])))

@@ -190,7 +190,7 @@ async fn quic_ping(connected: QuicConnected) -> Result<Exchange, ClientError> {
         first_byte: first_byte - marks.start,
         total: end - marks.start,
     };
-    link.wait_for_gifts(TICKET_TIMEOUT).await;
+    link.wait_for_tickets(TICKET_TIMEOUT).await;
     let (tickets, handshake) = ((link.take_resumptions(), link.take_tokens()), link.facts());
     link.close().await;
     Ok(quic_exchange(times, handshake, tickets))

@@ -125,7 +125,7 @@ impl Server {
         let gate = EarlyDataGate::new(&config.early_data, epochs, ring.lifetime(), store);
         let state = Arc::new(OnceLock::new());
         let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, state.clone()));
-        metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
+        metrics.reloads.started(jiff::Timestamp::now().as_millisecond());
         let (access_log, replays) = (OnceLock::new(), Replays::default());
         let shared = Arc::new(Shared {
             snapshot: ArcSwap::from_pointee(snapshot),

@@ -1,10 +1,11 @@
-//! Which store, and how to talk to it.
+//! The configuration of a store.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use firstflight_replay::SharedConfig;
+use url::{Host, Url};
 
 use crate::StoreError;
 
@@ -27,7 +28,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// How the store's processes belong together.
+/// How the processes of the store are organised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Topology {
     /// One process.
@@ -36,12 +37,12 @@ pub enum Topology {
     Sentinel {
         /// The sentinels.
         sentinels: Vec<Address>,
-        /// The master's name there.
+        /// The name that the sentinels have for the master.
         master: String,
     },
     /// A cluster of masters with 16,384 slots.
     Cluster {
-        /// Some of its nodes, to ask for the others.
+        /// Addresses of some nodes, from which the others are discovered.
         seeds: Vec<Address>,
     },
 }
@@ -49,40 +50,40 @@ pub enum Topology {
 /// TLS to the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreTls {
-    /// Certificates to trust, PEM; `None`: the system's.
+    /// Trusted certificates, PEM. `None`: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The name in the store's certificate; `None`: the host of its address.
+    /// The name in the store's certificate. `None`: the host of its address.
     pub server_name: Option<String>,
 }
 
 /// A store's configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// Its processes.
+    /// The processes of the store.
     pub topology: Topology,
-    /// TLS; `None`: none.
+    /// TLS settings. `None`: no TLS.
     pub tls: Option<StoreTls>,
-    /// ACL user; `None`: the default user.
+    /// ACL user. `None`: the default user.
     pub username: Option<String>,
-    /// Its password.
+    /// Password of the user.
     pub password: Option<String>,
-    /// The file that it was read from; `None`: none. Nothing here reads it.
+    /// The file from which the password was read. This crate does not read it.
     pub password_file: Option<PathBuf>,
-    /// The sentinels' password.
+    /// Password of the sentinels.
     pub sentinel_password: Option<String>,
-    /// The file that it was read from; `None`: none. Nothing here reads it.
+    /// The file from which the password was read. This crate does not read it.
     pub sentinel_password_file: Option<PathBuf>,
-    /// The database by number (not in a cluster).
+    /// The number of the database (not in a cluster).
     pub database: u32,
-    /// How long a claim may take. Default 3 ms.
+    /// Timeout of a claim. Default 3 ms.
     pub budget: Duration,
     /// Connections to each master. Default 2.
     pub connections: usize,
     /// How many replicas must have a claim before it counts (`WAIT`). Default 0.
     pub replicas: u32,
-    /// What all keys start with. Default `firstflight`.
+    /// Prefix of all keys. Default `firstflight`.
     pub prefix: String,
-    /// The shared register's times.
+    /// Times of the shared strike register.
     pub shared: SharedConfig,
 }
 
@@ -91,7 +92,7 @@ const MAX_BUDGET: Duration = Duration::from_secs(1);
 const MAX_CONNECTIONS: usize = 64;
 
 impl StoreConfig {
-    /// One process at `address`, with all defaults.
+    /// A store of this topology, with default settings.
     pub fn new(topology: Topology) -> Self {
         let confirmation = match topology {
             Topology::Single(_) => Duration::ZERO,
@@ -114,10 +115,10 @@ impl StoreConfig {
         }
     }
 
-    /// Whether it can be.
+    /// Checks that the settings are valid together.
     ///
     /// # Errors
-    /// [`StoreError::Setting`] with the setting and its fix.
+    /// [`StoreError::Setting`], which names the setting and its fix.
     pub fn validate(&self) -> Result<(), StoreError> {
         let wrong = |why: &str| Err(StoreError::Setting(why.to_owned()));
         let clustered = matches!(self.topology, Topology::Cluster { .. });
@@ -127,25 +128,25 @@ impl StoreConfig {
             Topology::Cluster { seeds } => seeds.len(),
         };
         if voters == 0 {
-            return wrong("store: give the address of at least one sentinel or cluster node");
+            return wrong("store: set the address of at least one sentinel or cluster node");
         }
         if self.budget.is_zero() || self.budget > MAX_BUDGET {
-            return wrong("store: the budget has to be more than 0 and at most 1s");
+            return wrong("store: budget must be more than 0 and at most 1s");
         }
         if self.connections == 0 || self.connections > MAX_CONNECTIONS {
-            return wrong("store: connections have to be 1 to 64");
+            return wrong("store: connections must be 1 to 64");
         }
         if self.prefix.is_empty() || self.prefix.contains(['{', '}', ' ', '\n']) {
-            return wrong("store: the prefix must not be empty nor contain spaces or braces");
+            return wrong("store: prefix must not be empty or contain spaces or braces");
         }
         if clustered && self.database != 0 {
-            return wrong("store: a cluster has database 0 alone; remove the database");
+            return wrong("store: a cluster has only database 0; remove the database setting");
         }
         if self.username.is_some() && self.password.is_none() {
             return wrong("store: a user needs a password; set password_file");
         }
         if !matches!(self.topology, Topology::Single(_)) && self.shared.confirmation.is_zero() {
-            return wrong("store: behind sentinels or in a cluster, confirmation cannot be zero");
+            return wrong("store: with sentinels or a cluster, confirmation must not be zero");
         }
         Ok(())
     }
@@ -157,5 +158,131 @@ impl fmt::Debug for StoreConfig {
             .field("topology", &self.topology)
             .field("budget", &self.budget)
             .finish_non_exhaustive()
+    }
+}
+
+/// A store's address, parsed from a URL: `redis://HOST:PORT`, `rediss://HOST:PORT` for TLS, or
+/// `unix:///PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreUrl {
+    /// The address.
+    pub address: Address,
+    /// Whether to use TLS.
+    pub tls: bool,
+}
+
+impl StoreUrl {
+    /// Parses a URL; the port defaults to `default_port`.
+    ///
+    /// # Errors
+    /// [`StoreError::Setting`] with the allowed forms. It does not repeat a URL that may contain a
+    /// password.
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, StoreError> {
+        let url = Url::parse(text).map_err(|_| no_url(text))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(StoreError::Setting(
+                "the store's URL must not contain a user or password; set username and \
+                 password_file"
+                    .to_owned(),
+            ));
+        }
+        let tls = match url.scheme() {
+            "redis" => false,
+            "rediss" => true,
+            "unix" => return unix(&url).ok_or_else(|| no_url(text)),
+            _ => return Err(no_url(text)),
+        };
+        let host = match url.host() {
+            Some(Host::Domain(name)) if !name.is_empty() => name.to_owned(),
+            Some(Host::Ipv4(address)) => address.to_string(),
+            Some(Host::Ipv6(address)) => address.to_string(),
+            _ => return Err(no_url(text)),
+        };
+        if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
+            return Err(StoreError::Setting(format!(
+                "{text:?} has a path or query; set the database by its own setting"
+            )));
+        }
+        let address = Address::Tcp(host, url.port().unwrap_or(default_port));
+        Ok(Self { address, tls })
+    }
+}
+
+fn unix(url: &Url) -> Option<StoreUrl> {
+    let plain = url.host().is_none() && url.query().is_none() && url.fragment().is_none();
+    let path = PathBuf::from(url.path());
+    (plain && path.is_absolute() && !url.path().contains('%') && path.file_name().is_some())
+        .then_some(StoreUrl { address: Address::Unix(path), tls: false })
+}
+
+fn no_url(text: &str) -> StoreError {
+    // The part before an @ may be a password.
+    let shown = text.rsplit('@').next().unwrap_or_default();
+    StoreError::Setting(format!(
+        "{shown:?} is not the address of a store; use redis://HOST:PORT, rediss://HOST:PORT \
+         (TLS) or unix:///PATH"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tcp(text: &str) -> (String, u16, bool) {
+        match StoreUrl::parse(text, 6379).unwrap() {
+            StoreUrl { address: Address::Tcp(host, port), tls } => (host, port, tls),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn addresses_are_read() {
+        assert_eq!(tcp("redis://127.0.0.1:7000"), ("127.0.0.1".into(), 7000, false));
+        assert_eq!(tcp("redis://store.example/"), ("store.example".into(), 6379, false));
+        assert_eq!(tcp("rediss://[2001:db8::1]:7"), ("2001:db8::1".into(), 7, true));
+        let unix = StoreUrl::parse("unix:///run/redis/redis.sock", 6379).unwrap();
+        assert_eq!(unix.address, Address::Unix("/run/redis/redis.sock".into()));
+    }
+
+    #[test]
+    fn what_is_none_is_refused_with_what_is_allowed() {
+        for text in [
+            "",
+            "localhost",
+            "localhost:6379",
+            "http://localhost",
+            "redis://",
+            "redis://:6379",
+            "redis://h:99999",
+            "unix://",
+            "unix://host/path",
+            "unix:///",
+            "unix:relative",
+            "redis:h",
+        ] {
+            let error = StoreUrl::parse(text, 6379).unwrap_err().to_string();
+            assert!(error.contains("redis://HOST:PORT"), "{text}: {error}");
+        }
+        for text in ["redis://h:1/0", "redis://h/?db=1", "rediss://h#insecure"] {
+            let error = StoreUrl::parse(text, 6379).unwrap_err().to_string();
+            assert!(error.contains("database"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn no_error_repeats_a_password() {
+        for text in ["redis://:hush@h", "redis://u:hush@h:1", "redi://u:hush@h", "u:hush@h"] {
+            let error = StoreUrl::parse(text, 6379).unwrap_err().to_string();
+            assert!(!error.contains("hush"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(redis|rediss|unix)?(:/{0,3})?\\PC{0,40}") {
+            let _ = StoreUrl::parse(&text, 6379);
+        }
     }
 }

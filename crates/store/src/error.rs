@@ -1,27 +1,27 @@
-//! Why the store could not do what it was asked.
+//! The errors of a store.
 
 use firstflight_replay::Unknown;
 
-/// Why the store could not do what it was asked.
+/// Why a command to the store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It cannot be reached, or did not answer in time.
-    #[error("the store does not answer: {0}")]
+    /// The store cannot be reached, or did not reply in time.
+    #[error("the store cannot be reached: {0}")]
     Absent(String),
-    /// It answered by an error.
-    #[error("the store refused: {0}")]
+    /// The store replied with an error, or with something unexpected.
+    #[error("the store refused the command: {0}")]
     Refused(String),
-    /// A setting that cannot be.
+    /// An invalid setting.
     #[error("{0}")]
     Setting(String),
-    /// Its word does not count now.
-    #[error("the store's word does not count now: {0:?}")]
+    /// The store's replies do not count now.
+    #[error("the replies of the store do not count now ({0:?})")]
     Unknown(Unknown),
 }
 
 impl StoreError {
-    /// What it means for a claim.
+    /// Returns what the error means for a claim.
     pub fn unknown(&self) -> Unknown {
         match self {
             Self::Absent(_) => Unknown::Absent,

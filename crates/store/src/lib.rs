@@ -1,5 +1,15 @@
-//! The store that the nodes of a cluster share, on Redis or Valkey: the strike register's claims,
-//! and the small records beside them (ticket keys, nodes, single-use tickets).
+//! The store that the nodes of a cluster share, on Redis or Valkey: claims of the strike register,
+//! and small records beside them (ticket keys, node status, single-use tickets).
+//!
+//! ```text
+//! store, ring      what the server uses: claims and records; the shared ticket keys
+//! topology         which process is the master: one address, sentinels, or a cluster's slots
+//! master           one master: heartbeat, queue of commands, batches, log
+//! connection       one connection: sockets, TLS, login, replies
+//! config, settings, statistics, error
+//! ```
+//!
+//! # Examples
 //!
 //! ```
 //! use firstflight_store::{StoreConfig, StoreUrl, Topology};
@@ -11,18 +21,34 @@
 //! assert!(StoreUrl::parse("redis://user:secret@redis.internal", 6379).is_err());
 //! ```
 //!
-//! Connections are kept by tasks. A *lane* takes all claims that wait and sends them as one
-//! pipeline, with questions behind them by which `firstflight_replay` judges whether the responses
-//! count; a *keeper* sends heartbeats, by which it knows the process at the other end and writes
-//! its epoch. What is not answered in time, or not by a store that can be trusted, is
-//! [`firstflight_replay::Unknown`], never an error and never a win.
+//! # How connections work
+//!
+//! Each master has one *heartbeat* task and several *worker* tasks. A worker takes all commands that
+//! wait, sends them as one pipeline, and appends the queries by which `firstflight_replay` decides
+//! whether the replies count. The heartbeat identifies the process at the other end and writes its
+//! epoch record. A claim without a reply in time, or with a reply that does not count, is
+//! [`firstflight_replay::Unknown`]: never an error, and never a win.
+//!
+//! Under load the queries cost nothing, and a single claim costs one round trip. A claim is never
+//! retried: sent twice, it would lose against itself.
+//!
+//! # Why the connections are not a library's
+//!
+//! The crate `redis` provides commands and the parser; sockets, batches and reconnects are here. A
+//! claim's reply counts only together with what the same connection returned behind it. So a
+//! connection belongs to one process and one task, and ends by rules of this crate. A client library
+//! that reconnects, retries or follows redirections hides which process a reply came from. Sockets
+//! are also ours because BoringSSL is the only TLS library that may be linked.
+//!
+//! Which process is the master is decided by a majority: of the sentinels, or of a cluster's masters.
+//! Both are polled, and each reply is dated by the time of its request, because a subscription cannot
+//! show that messages have stopped coming.
 
-mod address;
 mod config;
+mod connection;
 mod error;
 #[doc(hidden)]
-pub mod foreign;
-mod link;
+pub mod fuzzing;
 mod master;
 pub mod ring;
 mod settings;
@@ -30,8 +56,7 @@ mod statistics;
 mod store;
 mod topology;
 
-pub use address::StoreUrl;
-pub use config::{Address, StoreConfig, StoreTls, Topology};
+pub use config::{Address, StoreConfig, StoreTls, StoreUrl, Topology};
 pub use error::StoreError;
 pub use statistics::{CLAIM_TIME_BOUNDS, StoreStatistics};
 pub use store::{Claimant, Spent, Store, Taken};

@@ -1,4 +1,4 @@
-//! What all tasks of a store share.
+//! State that all tasks of a store share, and the names of its keys.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
@@ -7,30 +7,30 @@ use firstflight_replay::{ClaimKey, SharedConfig};
 use redis::Cmd;
 use tokio::sync::Notify;
 
-use crate::link::{Access, Secure};
+use crate::connection::{ConnectOptions, TlsClient};
 use crate::statistics::Counters;
 use crate::{Claimant, StoreConfig, StoreError};
 
-/// How long a record may take, and connecting, and an exchange until its connection is given up.
+/// Timeout of a command on a record, of connecting, and of an exchange.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long after a failed connection the next is tried.
-pub(crate) const RETRY: Duration = Duration::from_millis(250);
+/// Delay before reconnecting after a failed connection.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Settings {
-    pub access: Access,
-    /// The way into the sentinels.
-    pub sentinel_access: Access,
+    pub connect_options: ConnectOptions,
+    /// How to connect to the sentinels.
+    pub sentinel_connect_options: ConnectOptions,
     pub budget: Duration,
-    /// After this an exchange's connection is given up.
-    pub overdue: Duration,
+    /// Timeout of an exchange, after which its connection is closed.
+    pub exchange_timeout: Duration,
     pub replicas: u32,
     pub connections: usize,
     pub shared: SharedConfig,
     pub counters: Counters,
-    /// Tells this node's marks from others', chosen at random.
+    /// Identifies the marks of this node; chosen at random.
     pub node: u64,
-    /// Somebody has found the topology to be another than he thought.
+    /// Notified when a reply shows that the known topology is outdated.
     pub refresh: Notify,
     started: Instant,
     prefix: String,
@@ -42,24 +42,24 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new(config: StoreConfig, unix_micros: fn() -> i64) -> Result<Self, StoreError> {
         config.validate()?;
-        let access = Access {
-            secure: config.tls.as_ref().map(Secure::new).transpose()?,
+        let connect_options = ConnectOptions {
+            tls: config.tls.as_ref().map(TlsClient::new).transpose()?,
             username: config.username,
             password: config.password,
             database: config.database,
-            patience: REQUEST_TIMEOUT,
+            timeout: REQUEST_TIMEOUT,
         };
-        let sentinel_access = Access {
+        let sentinel_connect_options = ConnectOptions {
             username: None,
             password: config.sentinel_password,
             database: 0,
-            ..access.clone()
+            ..connect_options.clone()
         };
         Ok(Self {
-            access,
-            sentinel_access,
+            connect_options,
+            sentinel_connect_options,
             budget: config.budget,
-            overdue: (10 * config.budget).max(REQUEST_TIMEOUT),
+            exchange_timeout: (10 * config.budget).max(REQUEST_TIMEOUT),
             replicas: config.replicas,
             connections: config.connections,
             shared: config.shared,
@@ -74,53 +74,53 @@ impl Settings {
         })
     }
 
-    /// The monotonic clock.
+    /// Returns the monotonic clock.
     pub(crate) fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// This node's clock, since 1970.
+    /// Returns this node's clock, since 1970.
     pub(crate) fn node_time(&self) -> Duration {
         Duration::from_micros(u64::try_from((self.unix_micros)()).unwrap_or(0))
     }
 
-    /// What all keys start with.
+    /// Returns the prefix of all keys.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The key of a record.
+    /// Returns the key of a record.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}:{name}", self.prefix)
     }
 
-    /// The key of a claim, which is not text.
+    /// Returns the key of a claim, which is binary.
     pub(crate) fn claim_key(&self, key: ClaimKey) -> Vec<u8> {
         [self.claim_prefix.as_slice(), key.as_bytes()].concat()
     }
 
-    /// The key of a name's claim.
+    /// Returns the key of a name's claim.
     pub(crate) fn name_key(&self, name: ClaimKey) -> Vec<u8> {
         [self.name_prefix.as_slice(), name.as_bytes()].concat()
     }
 }
 
-/// The command that claims a name. The record's being there is all that it says; a small number
-/// costs the store no memory of its own.
-pub(crate) fn claim_name(key: &[u8], life: Duration) -> Cmd {
+/// The command that claims a name. Only the existence of the record matters; the store shares small
+/// numbers, so the value costs no memory.
+pub(crate) fn claim_name(key: &[u8], ttl: Duration) -> Cmd {
     let mut command = redis::cmd("SET");
-    command.arg(key).arg(1).arg("NX").arg("PX").arg(millis(life));
+    command.arg(key).arg(1).arg("NX").arg("PX").arg(millis(ttl));
     command
 }
 
-/// The command that records a flight until `end`, by the store's clock. `condition`: `NX`, `XX`.
+/// The command that records a flight until `end` by the store's clock; `condition` is `NX` or `XX`.
 pub(crate) fn record(key: &[u8], claimant: Claimant, end: Duration, condition: &str) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(key).arg(claimant.number()).arg(condition).arg("PXAT").arg(millis(end));
     command
 }
 
-/// A duration or a time as the store takes it, in 63 bits; zero would be an error there.
+/// A duration or time in milliseconds, in 63 bits; at least 1, because the store refuses zero.
 pub(crate) fn millis(duration: Duration) -> u64 {
     let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).max(1);
     millis.unsigned_abs()

@@ -7,8 +7,8 @@ use firstflight_replay::{StoreReply, Unknown};
 
 use crate::Spent;
 
-/// Upper bounds of the classes by which claims' times are counted, in microseconds; what takes
-/// longer is in a last class of its own.
+/// Upper bounds of the histogram of claim times, in microseconds. Longer claims are in one more
+/// bucket.
 pub const CLAIM_TIME_BOUNDS: [u64; 10] =
     [100, 200, 300, 500, 750, 1_000, 2_000, 3_000, 5_000, 10_000];
 
@@ -19,28 +19,28 @@ pub struct StoreStatistics {
     pub won: u64,
     /// Claims lost.
     pub lost: u64,
-    /// Claims whose outcome is not known.
+    /// Claims with an unknown outcome.
     pub unknown: u64,
-    /// Those by their reason, in the order of [`StoreStatistics::REASONS`].
+    /// Claims with an unknown outcome, in the order of [`StoreStatistics::REASONS`].
     pub reasons: [u64; StoreStatistics::REASONS.len()],
-    /// Flights that were recorded as spent.
+    /// Flights recorded as spent.
     pub spent: u64,
-    /// Flights that could not be, because another connection has their record.
+    /// Flights not recorded as spent because another connection has their record.
     pub taken: u64,
-    /// Attempts to record a flight as spent that failed.
-    pub unspent: u64,
-    /// Exchanges with the store; each carries all requests that were waiting.
+    /// Failed attempts to record a flight as spent.
+    pub spend_failures: u64,
+    /// Exchanges with the store; each carries all commands that were waiting.
     pub batches: u64,
-    /// Connections made, the first ones too.
+    /// Connections opened, including the first ones.
     pub connections: u64,
-    /// How long claims took, counted by the classes of [`CLAIM_TIME_BOUNDS`].
+    /// Histogram of claim times, by [`CLAIM_TIME_BOUNDS`].
     pub claim_times: [u64; CLAIM_TIME_BOUNDS.len() + 1],
-    /// The sum of all claims' times in microseconds.
+    /// Sum of all claim times, in microseconds.
     pub claim_micros: u64,
 }
 
 impl StoreStatistics {
-    /// All reasons for which a claim's outcome may not be known.
+    /// The reasons for an unknown outcome.
     pub const REASONS: [Unknown; 7] = [
         Unknown::Absent,
         Unknown::Slow,
@@ -51,7 +51,7 @@ impl StoreStatistics {
         Unknown::Evicting,
     ];
 
-    /// Claims whose outcome is not known for this reason.
+    /// Returns the number of claims with an unknown outcome for this reason.
     pub fn unknown_by(&self, reason: Unknown) -> u64 {
         Self::REASONS
             .iter()
@@ -68,7 +68,7 @@ pub(crate) struct Counters {
     reasons: [AtomicU64; StoreStatistics::REASONS.len()],
     spent: AtomicU64,
     taken: AtomicU64,
-    unspent: AtomicU64,
+    spend_failures: AtomicU64,
     batches: AtomicU64,
     connections: AtomicU64,
     claim_times: [AtomicU64; CLAIM_TIME_BOUNDS.len() + 1],
@@ -81,8 +81,8 @@ impl Counters {
             StoreReply::Won => add(&self.won, 1),
             StoreReply::Lost => add(&self.lost, 1),
             StoreReply::Unknown(why) => {
-                let place = StoreStatistics::REASONS.iter().position(|reason| *reason == why);
-                place.into_iter().for_each(|place| add(&self.reasons[place], 1));
+                let index = StoreStatistics::REASONS.iter().position(|reason| *reason == why);
+                index.into_iter().for_each(|index| add(&self.reasons[index], 1));
             }
         }
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -95,7 +95,7 @@ impl Counters {
         match spent {
             Ok(Spent::Recorded) => add(&self.spent, 1),
             Ok(Spent::Taken) => add(&self.taken, 1),
-            Err(_) => add(&self.unspent, 1),
+            Err(_) => add(&self.spend_failures, 1),
         }
     }
 
@@ -117,7 +117,7 @@ impl Counters {
             reasons,
             spent: get(&self.spent),
             taken: get(&self.taken),
-            unspent: get(&self.unspent),
+            spend_failures: get(&self.spend_failures),
             batches: get(&self.batches),
             connections: get(&self.connections),
             claim_times: self.claim_times.each_ref().map(get),

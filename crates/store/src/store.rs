@@ -1,4 +1,4 @@
-//! The store as the rest of the program sees it.
+//! The store as the rest of the program uses it: claims of flights, and small records.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use firstflight_replay::{ClaimKey, StoreReply, Unknown};
 use redis::{Cmd, Value};
 
-use crate::link::{error_of, integer, refusal};
+use crate::connection::{error_of, integer, refusal, unexpected_reply};
 use crate::master::{Check, Reply};
 use crate::settings::{REQUEST_TIMEOUT, Settings, claim_name, millis, record};
 use crate::topology::Masters;
 use crate::{StoreConfig, StoreError, StoreStatistics};
 
-/// A store that nodes share. Cheap to clone; its connections are made and kept by tasks of their
-/// own, so a store that is not there is no error here. They end with the last clone.
+/// A store that nodes share. Cheap to clone. Tasks open and maintain its connections, so opening an
+/// unreachable store is not an error. The tasks end with the last clone.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -23,47 +23,47 @@ struct Inner {
     masters: Masters,
 }
 
-/// Names the connection that wrote a record, so that it recognises its own. Choose it at random:
-/// no two connections to any node may have the same.
+/// Identifies the client connection that wrote a record, so that it recognises its own record. Choose
+/// it at random: no two connections to any node may have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claimant(u64);
 
 impl Claimant {
-    /// The connection of this name.
+    /// Creates a claimant with this identifier.
     pub fn new(name: u64) -> Self {
         Self(name)
     }
 
-    /// As it is recorded: a store keeps a number of 64 bits in fewer bytes than a text.
+    /// The recorded form: a store keeps a 64-bit number in fewer bytes than a text.
     pub(crate) fn number(self) -> i64 {
         self.0.cast_signed()
     }
 }
 
-/// What came of [`Store::spend`].
+/// The result of [`Store::spend`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spent {
-    /// The flight is recorded for this connection: no copy of it will be accepted.
+    /// The flight is recorded for this connection. No copy of it will be accepted.
     Recorded,
     /// Another connection has the record: a copy may have been executed.
     Taken,
 }
 
-/// What came of [`Store::take`].
+/// The result of [`Store::take`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// The value, which is gone from the store now.
+    /// The value, which the store has deleted.
     pub value: Option<Vec<u8>>,
-    /// Whether the store has recorded without a gap, so that nobody else can have taken it too.
+    /// Whether the store has recorded without a gap, so that no other node can have taken it too.
     pub counts: Result<(), Unknown>,
 }
 
 impl Store {
-    /// Starts to connect, inside a tokio runtime. `unix_micros` is this node's clock, the one by
-    /// which ticket ages are measured.
+    /// Starts to connect, inside a tokio runtime. `unix_micros` is the clock of this node by which
+    /// ticket ages are measured.
     ///
     /// # Errors
-    /// [`StoreError::Setting`] for a configuration that cannot be; never for an absent store.
+    /// [`StoreError::Setting`] for an invalid configuration; never for an unreachable store.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -74,10 +74,10 @@ impl Store {
         Ok(Self(Arc::new(Inner { settings, masters })))
     }
 
-    /// Claims a flight for the connection `claimant`, within the budget, which is counted from this
-    /// call on. The store drops the record when its own clock shows `expires_at` (since 1970, see
-    /// [`firstflight_replay::SharedConfig::record_end`]); in the past it leaves none, so that the
-    /// same flight could be won again.
+    /// Claims a flight for the connection `claimant`, within the budget, which starts with this call.
+    /// The store drops the record when its own clock shows `expires_at` (since 1970, see
+    /// [`firstflight_replay::SharedConfig::record_end`]). A time in the past leaves no record, and
+    /// the same flight could be won again.
     pub async fn claim(
         &self,
         key: ClaimKey,
@@ -85,22 +85,22 @@ impl Store {
         expires_at: Duration,
     ) -> StoreReply {
         let settings = &self.0.settings;
-        let began = Instant::now();
+        let started = Instant::now();
         let key = settings.claim_key(key);
         let command = record(&key, claimant, expires_at, "NX");
         let reply = self.set_new(&key, &command, settings.budget).await;
         let reply = reply.unwrap_or_else(StoreReply::Unknown);
-        settings.counters.claim(reply, began.elapsed());
+        settings.counters.claim(reply, started.elapsed());
         reply
     }
 
     /// Records a flight whose early data was refused, for the connection `claimant`, before its
-    /// first request is executed. One attempt, which may take a second or two; the store drops the
-    /// record when its own clock shows `expires_at`. What [`claim`](Self::claim) may have left for
-    /// the same connection counts as recorded.
+    /// first request is executed. Makes one attempt, which may take a second or two. The store drops
+    /// the record when its own clock shows `expires_at`. A record that [`claim`](Self::claim) left
+    /// for the same connection counts.
     ///
     /// # Errors
-    /// [`Unknown`]: the record may be missing. Try again, or do not run the flight's requests.
+    /// [`Unknown`]: the record may be missing. Try again, or do not execute the flight's requests.
     pub async fn spend(
         &self,
         key: ClaimKey,
@@ -128,12 +128,12 @@ impl Store {
         match self.check_record(&key, redis::cmd("GET").arg(&key)).await? {
             (Value::BulkString(owner), _) if owner == claimant.number().to_string().as_bytes() => {}
             (Value::BulkString(_), _) => return Ok(Spent::Taken),
-            // It has ended meanwhile.
+            // It has expired in the meantime.
             (Value::Nil, _) => return Err(Unknown::Slow),
             (other, _) => return Err(refusal(&other).unwrap_or(Unknown::Refused)),
         }
-        // Written again, so that replicas are asked about this very record (`WAIT` asks about the
-        // last write of its connection).
+        // Write it again, so that `WAIT` checks the replicas for this record: it checks for the last
+        // write of its connection.
         match self.check_record(&key, &command("XX")).await? {
             (Value::Okay, verdict) => verdict.map(|()| Spent::Recorded),
             (Value::Nil, _) => Err(Unknown::Slow),
@@ -141,14 +141,14 @@ impl Store {
         }
     }
 
-    /// A command on a flight's record, and whether a record counts by its batch. A breaker that is
-    /// open is no obstacle: a store that is too slow for claims may do for records.
+    /// Runs a command on a flight's record, and returns whether the record counts. An open breaker
+    /// does not matter: a store that is too slow for claims may be fast enough for records.
     async fn check_record(
         &self,
         key: &[u8],
         command: &Cmd,
     ) -> Result<(Value, Result<(), Unknown>), Unknown> {
-        // A slot that has moved is no obstacle either: the record is with its owner from now on.
+        // A slot that has moved does not matter either: its owner has the record from now on.
         let master = self.0.masters.owner(key)?.master;
         if master.is_absent() {
             return Err(Unknown::Absent);
@@ -158,28 +158,28 @@ impl Store {
         Ok((value, verdict))
     }
 
-    /// How far the store's clock is ahead of this node's, in microseconds, as heartbeats last
-    /// measured it; of several masters the one furthest behind. `None` before the first.
+    /// Returns by how many microseconds the store's clock is ahead of this node's, by the last
+    /// heartbeat; of several masters, the one furthest behind. `None` before the first heartbeat.
     pub fn clock_offset_micros(&self) -> Option<i64> {
         self.0.masters.clock_offset_micros()
     }
 
-    /// Claims a name, an idempotency key or a nonce, for `life`. Nobody's handshake waits for it,
-    /// so it may take a second. The store's word counts as for flights.
+    /// Claims a name (an idempotency key or a nonce) for `ttl`. No handshake waits for it, so it may
+    /// take a second. The reply counts under the same conditions as for flights.
     ///
-    /// [`StoreReply::Unknown`]: nobody may act on the name, and it may be claimed all the same.
-    pub async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreReply {
+    /// After [`StoreReply::Unknown`] the caller must not act on the name, which may be claimed.
+    pub async fn claim_name(&self, name: ClaimKey, ttl: Duration) -> StoreReply {
         let key = self.0.settings.name_key(name);
-        self.set_new(&key, &claim_name(&key, life), REQUEST_TIMEOUT)
+        self.set_new(&key, &claim_name(&key, ttl), REQUEST_TIMEOUT)
             .await
             .unwrap_or_else(StoreReply::Unknown)
     }
 
-    /// Gives a name back that was won: what it was claimed for has certainly not happened. Soon
-    /// after it was claimed, or it might be another's by now.
+    /// Releases a name that was won, because its request was certainly not executed. Call it soon
+    /// after the claim; later the name may belong to another request.
     ///
     /// # Errors
-    /// [`StoreError`]: it may be claimed still.
+    /// [`StoreError`]: it may still be claimed.
     pub async fn release_name(&self, name: ClaimKey) -> Result<(), StoreError> {
         let key = self.0.settings.name_key(name);
         self.request(&key, redis::cmd("DEL").arg(&key)).await.map(drop)
@@ -189,38 +189,38 @@ impl Store {
         &self,
         key: &[u8],
         command: &Cmd,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<StoreReply, Unknown> {
         let owner = self.0.masters.owner(key)?;
-        if let Some(why) = owner.master.resting() {
+        if let Some(why) = owner.master.unavailable_reason() {
             return Err(why);
         }
-        let reply = owner.master.request(command, patience, Check::Claim).await;
+        let reply = owner.master.request(command, timeout, Check::Claim).await;
         let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
         match value {
-            // Who finds a record knows that somebody has claimed, however young the store is.
+            // An existing record proves a claim, however recently the store has started.
             Value::Nil => Ok(StoreReply::Lost),
             Value::Okay => verdict.and(owner.settled).map(|()| StoreReply::Won),
             other => Err(refusal(&other).unwrap_or(Unknown::Refused)),
         }
     }
 
-    /// Why claims are not even tried now, if so: there is no connection, or the breaker is open.
-    pub fn resting(&self) -> Option<Unknown> {
-        self.0.masters.resting()
+    /// Returns why claims are not attempted now: no connection, or an open breaker. `None` if they are.
+    pub fn unavailable_reason(&self) -> Option<Unknown> {
+        self.0.masters.unavailable_reason()
     }
 
-    /// What all keys of this cluster start with.
+    /// Returns the prefix of all keys of this cluster.
     pub fn prefix(&self) -> &str {
         self.0.settings.prefix()
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn statistics(&self) -> StoreStatistics {
         self.0.settings.counters.read()
     }
 
-    /// The record at `key`.
+    /// Reads the record at `key`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -229,18 +229,18 @@ impl Store {
         bytes(self.request(&key, redis::cmd("GET").arg(&key)).await?)
     }
 
-    /// Writes a record that the store drops after `life`.
+    /// Writes a record that the store drops after `ttl`.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn put(&self, key: &str, value: &[u8], life: Duration) -> Result<(), StoreError> {
+    pub async fn put(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), StoreError> {
         let key = self.0.settings.key(key);
         let mut command = redis::cmd("SET");
-        command.arg(&key).arg(value).arg("PX").arg(millis(life));
+        command.arg(&key).arg(value).arg("PX").arg(millis(ttl));
         self.request(&key, &command).await.map(drop)
     }
 
-    /// Writes a record unless there is one. Whether it was written.
+    /// Writes a record unless there is one. Returns whether it was written.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -248,20 +248,20 @@ impl Store {
         &self,
         key: &str,
         value: &[u8],
-        life: Duration,
+        ttl: Duration,
     ) -> Result<bool, StoreError> {
         let key = self.0.settings.key(key);
         let mut command = redis::cmd("SET");
-        command.arg(&key).arg(value).arg("NX").arg("PX").arg(millis(life));
+        command.arg(&key).arg(value).arg("NX").arg("PX").arg(millis(ttl));
         match self.request(&key, &command).await? {
             Value::Okay => Ok(true),
             Value::Nil => Ok(false),
-            _ => Err(garbled()),
+            _ => Err(unexpected_reply()),
         }
     }
 
-    /// Writes another value into a record that is there, which keeps its life. Whether there was
-    /// one. (`XX KEEPTTL`: Redis 6.0.)
+    /// Replaces the value of an existing record, and keeps its expiry. Returns whether there was one.
+    /// (`XX KEEPTTL`: Redis 6.0.)
     ///
     /// # Errors
     /// [`StoreError`].
@@ -272,28 +272,28 @@ impl Store {
         match self.request(&key, &command).await? {
             Value::Okay => Ok(true),
             Value::Nil => Ok(false),
-            _ => Err(garbled()),
+            _ => Err(unexpected_reply()),
         }
     }
 
-    /// Removes a record, if there is one.
+    /// Deletes a record, if there is one.
     ///
     /// # Errors
-    /// [`StoreError`]. The record may be gone all the same.
+    /// [`StoreError`]. The record may have been deleted.
     pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
         let key = self.0.settings.key(key);
         self.request(&key, redis::cmd("DEL").arg(&key)).await.map(drop)
     }
 
-    /// Reads a record and removes it, in one step (`GETDEL`), within the budget.
+    /// Reads and deletes a record in one step (`GETDEL`), within the budget.
     ///
     /// # Errors
-    /// [`StoreError`]. The record may be gone all the same.
+    /// [`StoreError`]. The record may have been deleted.
     pub async fn take(&self, key: &str) -> Result<Taken, StoreError> {
         let settings = &self.0.settings;
         let key = settings.key(key);
         let owner = self.0.masters.owner(key.as_bytes()).map_err(StoreError::Unknown)?;
-        if let Some(why) = owner.master.resting() {
+        if let Some(why) = owner.master.unavailable_reason() {
             return Err(StoreError::Unknown(why));
         }
         let command = redis::cmd("GETDEL").arg(&key).to_owned();
@@ -304,16 +304,16 @@ impl Store {
         Ok(Taken { value: bytes(reply.value)?, counts: reply.verdict.and(owner.settled) })
     }
 
-    /// Sets a bit of a record that is kept for `life` more at least, within the budget. Whether it
-    /// was set before.
+    /// Sets a bit of a record that lives for at least `ttl` more, within the budget. Returns whether
+    /// the bit was set before.
     ///
     /// # Errors
-    /// [`StoreError`]. The bit may be set all the same.
-    pub async fn set_bit(&self, key: &str, bit: u32, life: Duration) -> Result<bool, StoreError> {
+    /// [`StoreError`]. The bit may have been set.
+    pub async fn set_bit(&self, key: &str, bit: u32, ttl: Duration) -> Result<bool, StoreError> {
         let settings = &self.0.settings;
         let key = settings.key(key);
         let owner = self.0.masters.owner(key.as_bytes()).map_err(StoreError::Unknown)?;
-        if let Some(why) = owner.master.resting() {
+        if let Some(why) = owner.master.unavailable_reason() {
             return Err(StoreError::Unknown(why));
         }
         let command = redis::cmd("SETBIT").arg(&key).arg(bit).arg(1).to_owned();
@@ -321,25 +321,27 @@ impl Store {
         if let Some(error) = error_of(&reply.value) {
             return Err(error);
         }
-        let before = integer(&reply.value).ok_or_else(garbled)?;
-        // Nobody waits for this one: if it is lost, the record's next bit sets its end.
+        let before = integer(&reply.value).ok_or_else(unexpected_reply)?;
+        // Nothing waits for this command: if it is lost, the next bit sets the expiry.
         let store = self.clone();
         tokio::spawn(async move {
-            let command = redis::cmd("PEXPIRE").arg(&key).arg(millis(life)).to_owned();
+            let command = redis::cmd("PEXPIRE").arg(&key).arg(millis(ttl)).to_owned();
             let _ = store.request(&key, &command).await;
         });
         Ok(before != 0)
     }
 
-    /// The members of a small set.
+    /// Returns the members of a small set.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn members(&self, set: &str) -> Result<Vec<String>, StoreError> {
         let key = self.0.settings.key(set);
         let value = self.request(&key, redis::cmd("SMEMBERS").arg(&key)).await?;
-        let (Value::Array(members) | Value::Set(members)) = value else { return Err(garbled()) };
-        members.into_iter().map(|member| text(member).ok_or_else(garbled)).collect()
+        let (Value::Array(members) | Value::Set(members)) = value else {
+            return Err(unexpected_reply());
+        };
+        members.into_iter().map(|member| text(member).ok_or_else(unexpected_reply)).collect()
     }
 
     /// Adds a member to a small set.
@@ -361,16 +363,16 @@ impl Store {
     async fn change_set(&self, verb: &str, set: &str, member: &str) -> Result<(), StoreError> {
         let key = self.0.settings.key(set);
         let value = self.request(&key, redis::cmd(verb).arg(&key).arg(member)).await?;
-        integer(&value).map(drop).ok_or_else(garbled)
+        integer(&value).map(drop).ok_or_else(unexpected_reply)
     }
 
-    /// A command on a record, which has a second.
+    /// Runs a command on a record, with a timeout of a second.
     async fn request(&self, key: impl AsRef<[u8]>, command: &Cmd) -> Result<Value, StoreError> {
         let master = self.0.masters.owner_soon(key.as_ref()).await?;
         match master.request(command, REQUEST_TIMEOUT, Check::None).await {
             Ok(reply) => error_of(&reply.value).map_or(Ok(reply.value), Err),
-            Err(StoreError::Unknown(_)) => Err(master.trouble().unwrap_or_else(|| {
-                StoreError::Absent(format!("no answer within {REQUEST_TIMEOUT:?}"))
+            Err(StoreError::Unknown(_)) => Err(master.last_error().unwrap_or_else(|| {
+                StoreError::Absent(format!("no reply within {REQUEST_TIMEOUT:?}"))
             })),
             Err(error) => Err(error),
         }
@@ -379,7 +381,9 @@ impl Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("resting", &self.resting()).finish_non_exhaustive()
+        f.debug_struct("Store")
+            .field("unavailable", &self.unavailable_reason())
+            .finish_non_exhaustive()
     }
 }
 
@@ -387,7 +391,7 @@ fn bytes(value: Value) -> Result<Option<Vec<u8>>, StoreError> {
     match value {
         Value::Nil => Ok(None),
         Value::BulkString(bytes) => Ok(Some(bytes)),
-        _ => Err(garbled()),
+        _ => Err(unexpected_reply()),
     }
 }
 
@@ -396,8 +400,4 @@ fn text(value: Value) -> Option<String> {
         Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
         _ => None,
     }
-}
-
-fn garbled() -> StoreError {
-    StoreError::Refused("its answer is not what was asked for".to_owned())
 }

@@ -1,8 +1,11 @@
-//! What a server reports about its work.
+//! Metrics of a server, traces of its requests, and their export by OTLP.
 //!
-//! - [`metrics`]: counters, gauges and histograms by Prometheus' conventions. Counting is a relaxed
-//!   atomic addition; the state of keys, store and register is read when a snapshot is taken.
-//! - [`otlp`]: traces, and their export beside the metrics to an OpenTelemetry collector.
+//! ```text
+//! metrics      counters, gauges and histograms by the conventions of Prometheus, and their page
+//! otlp         spans, trace contexts, and the export of spans and metrics to a collector
+//! ```
+//!
+//! # Examples
 //!
 //! ```
 //! use firstflight_telemetry::metrics::{Format, Metrics, Readings, Transport};

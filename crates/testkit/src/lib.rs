@@ -1,33 +1,47 @@
-//! Real store processes for tests and experiments: Redis, Valkey, sentinels, a cluster. They can be
-//! frozen, killed and started again, and none outlives the one who started it. And a receiver of
-//! traces and metrics, an ACME authority, and fresh machines to install things on.
+//! Real servers and machines for tests: store processes (Redis, Valkey, sentinels, a cluster), an
+//! ACME authority, an OTLP collector, and fresh Debian machines.
+//!
+//! ```text
+//! machine                        a Debian system that boots for one test
+//! store_topology                 a cluster; a master with a replica and sentinels
+//! store_process, pebble          one store; an ACME authority (Pebble)
+//! collector                      a receiver of OTLP traces and metrics
+//! child, committed               child processes, free ports, programs; generated files
+//! ```
+//!
+//! Every process can be frozen, killed and restarted, and ends with the test that started it, even
+//! if the test is killed. Failures are panics with a message. All calls block.
+//!
+//! # Examples
 //!
 //! ```
-//! let port = firstflight_testkit::free_port();
+//! use std::process::Command;
+//!
+//! use firstflight_testkit::{Running, free_port, until};
+//!
+//! let port = free_port();
 //! std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
-//! ```
 //!
-//! For tests only: whatever goes wrong is a panic that says what. All calls block.
+//! // Killed when dropped, even if the test fails.
+//! let mut child = Running::start(Command::new("sleep").arg("0.01"));
+//! assert!(until(|| child.has_ended()));
+//! ```
 
 mod child;
-mod cluster;
 mod collector;
 mod committed;
-mod keeper;
 mod machine;
 mod pebble;
-mod ports;
-mod process;
-mod programs;
-mod sentinels;
+mod store_process;
+mod store_topology;
 
-pub use child::{Running, TEST_TIMEOUT, text, until, within};
-pub use cluster::Cluster;
+pub use child::{
+    Running, TEST_TIMEOUT, find_program, free_port, program_path, skipped_without, text, until,
+    within,
+};
 pub use collector::{Collector, Span, attribute};
 pub use committed::assert_committed;
 pub use machine::{Machine, Root, Shell, can_boot, skipped_without_root};
 pub use pebble::{Pebble, PebblePlan};
-pub use ports::free_port;
-pub use process::{Kind, Listen, Plan, Process};
-pub use programs::{find_program, program_path, skipped_without};
-pub use sentinels::{MASTER_NAME, Sentinels};
+pub use store_process::{StoreKind, StoreListen, StoreOptions, StoreProcess};
+pub use store_topology::{Cluster, MASTER_NAME, Sentinels};

@@ -1,23 +1,18 @@
 //! Fresh machines: a Debian with systemd, as small as a server has it, booted by
 //! `scripts/fresh-root` without a container engine.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use tempfile::TempDir;
 
-use crate::keeper::Keeper;
-use crate::programs::announce_skip;
-
-mod shell;
-
-pub use shell::Shell;
+use crate::child::SupervisedChild;
+use crate::child::announce_skip;
 
 const FRESH_ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/fresh-root");
 
@@ -114,7 +109,7 @@ pub struct Machine {
     init: u32,
     supervisor: Child,
     // The switch has to live as long as who is plugged into it.
-    _network: Option<Arc<Keeper>>,
+    _network: Option<Arc<SupervisedChild>>,
     _state: TempDir,
     _root: Arc<TempDir>,
 }
@@ -166,8 +161,8 @@ impl Machine {
     pub fn ask(&self, script: &str) -> String {
         let output = self.run(script);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{script}: {}\n{text}{said}", output.status);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {}\n{text}{errors}", output.status);
         text
     }
 
@@ -191,7 +186,7 @@ impl Machine {
         command
     }
 
-    fn start(root: &Arc<TempDir>, name: &str, network: Option<Arc<Keeper>>) -> Self {
+    fn start(root: &Arc<TempDir>, name: &str, network: Option<Arc<SupervisedChild>>) -> Self {
         let state = tempfile::tempdir().expect("a directory");
         let mut command = match &network {
             None => Command::new("unshare"),
@@ -210,8 +205,8 @@ impl Machine {
             .spawn()
             .expect("unshare and nsenter, of util-linux");
         let mut line = String::new();
-        let said = supervisor.stdout.take().expect("its output is piped");
-        BufReader::new(said).read_line(&mut line).expect("a word");
+        let output = supervisor.stdout.take().expect("its output is piped");
+        BufReader::new(output).read_line(&mut line).expect("a word");
         assert_eq!(line, "booted\n", "{name} doesn't boot");
         let leader = fs::read_to_string(state.path().join("root.leader")).expect("its leader");
         let init = leader.trim().parse().expect("a process id");
@@ -234,10 +229,10 @@ impl Drop for Machine {
 }
 
 /// A network namespace with a bridge in it, and a process that keeps it.
-fn switch() -> Keeper {
+fn switch() -> SupervisedChild {
     let script = "ip link add bridge type bridge && ip link set bridge up && exec sleep infinity";
     let command = ["unshare", "--net", "/bin/sh", "-c", script];
-    let keeper = Keeper::start(&command.map(str::to_owned));
+    let keeper = SupervisedChild::start(&command.map(str::to_owned));
     let end = Instant::now() + MACHINE_TIMEOUT;
     let comm = format!("/proc/{}/comm", keeper.pid());
     while fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep") {
@@ -246,4 +241,64 @@ fn switch() -> Keeper {
     }
     assert!(keeper.runs(), "a bridge could not be made: is iproute2 there?");
     keeper
+}
+
+/// What stands behind the output of each script. No program of a guide says that by itself.
+const MARK: &str = "\u{1}end of script";
+
+/// bash with its variables, its directory and its jobs, until it is dropped. Standard error goes
+/// where standard output goes, as in a terminal.
+pub struct Shell {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    pub(super) fn start(mut command: Command) -> Self {
+        let mut child = command
+            .args(["-c", "exec /bin/bash 2>&1"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("nsenter, of util-linux");
+        let to = child.stdin.take().expect("it is piped");
+        let from = BufReader::new(child.stdout.take().expect("it is piped"));
+        Self { child, to, from }
+    }
+
+    /// Runs commands as if they had been typed, up to the first that fails. They have no input.
+    ///
+    /// # Errors
+    /// The output, if a command failed. The shell has ended then.
+    pub fn run(&mut self, script: &str) -> Result<String, String> {
+        let quoted = script.replace('\'', r"'\''");
+        let line = format!("set -e; eval '{quoted}' </dev/null; printf '%s\\n' '{MARK}'\n");
+        let written = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
+        let mut said = String::new();
+        if written.is_err() {
+            return Err(said);
+        }
+        loop {
+            let mut line = Vec::new();
+            let length = self.from.read_until(b'\n', &mut line).unwrap_or(0);
+            let line = String::from_utf8_lossy(&line);
+            if length == 0 {
+                return Err(said);
+            }
+            // The last line of a script may lack its end.
+            if let Some(rest) = line.strip_suffix(&format!("{MARK}\n")) {
+                said += rest;
+                return Ok(said);
+            }
+            said += &line;
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

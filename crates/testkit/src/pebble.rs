@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::keeper::Keeper;
-use crate::ports::free_port;
+use crate::child::SupervisedChild;
+use crate::child::free_port;
 
 /// How the authority is to be.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,7 @@ pub struct PebblePlan {
     /// Where it looks for the challenge `tls-alpn-01`, in place of 443.
     pub tls_port: u16,
     /// How long its certificates are valid, in seconds; `None`: five years.
-    pub life: Option<u32>,
+    pub validity_seconds: Option<u32>,
     /// Which part of good nonces it refuses all the same, in percent.
     pub bad_nonces: u32,
     /// Names that it issues no certificates for.
@@ -36,7 +36,7 @@ pub struct Pebble {
     port: u16,
     management: u16,
     dns: u16,
-    keepers: Vec<Keeper>,
+    children: Vec<SupervisedChild>,
 }
 
 impl Pebble {
@@ -49,7 +49,7 @@ impl Pebble {
         let (certificate, key) = own_certificate();
         fs::write(files.path().join("own.pem"), certificate).expect("a file");
         fs::write(files.path().join("own.key"), key).expect("a file");
-        let mut it = Self { plan, files, port: 0, management: 0, dns: 0, keepers: Vec::new() };
+        let mut it = Self { plan, files, port: 0, management: 0, dns: 0, children: Vec::new() };
         for _ in 0..5 {
             (it.port, it.management, it.dns) = (free_port(), free_port(), free_port());
             it.launch();
@@ -87,7 +87,7 @@ impl Pebble {
 
     /// Kills it (SIGKILL).
     pub fn kill(&mut self) {
-        self.keepers.clear();
+        self.children.clear();
     }
 
     /// Starts it again at the same address. It has another root, and knows no account.
@@ -111,11 +111,11 @@ impl Pebble {
     }
 
     fn launch(&mut self) {
-        self.keepers.clear();
+        self.children.clear();
         let config = self.files.path().join("pebble.json");
         fs::write(&config, self.config()).expect("a file");
         let dns = format!("127.0.0.1:{}", self.dns);
-        self.keepers = vec![
+        self.children = vec![
             logged(
                 &self.files.path().join("dns.log"),
                 &[
@@ -173,7 +173,7 @@ impl Pebble {
                 "managementListenAddress": "127.0.0.1:{management}",
                 "certificate": {certificate:?}, "privateKey": {key:?},
                 "httpPort": {http}, "tlsPort": {tls},
-                "certificateValidityPeriod": {life}, {keys}
+                "certificateValidityPeriod": {validity}, {keys}
                 "domainBlocklist": [{blocked}], "ocspResponderURL": ""
             }}}}"#,
             port = self.port,
@@ -182,14 +182,14 @@ impl Pebble {
             key = path("own.key"),
             http = self.plan.http_port,
             tls = self.plan.tls_port,
-            life = self.plan.life.unwrap_or(157_766_400),
+            validity = self.plan.validity_seconds.unwrap_or(157_766_400),
             blocked = list(&self.plan.blocked),
         )
     }
 
     fn wait_ready(&self) -> bool {
         let end = Instant::now() + Duration::from_secs(20);
-        while self.keepers.iter().all(Keeper::runs) && Instant::now() < end {
+        while self.children.iter().all(SupervisedChild::runs) && Instant::now() < end {
             let open = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
             if [self.port, self.management, self.dns].into_iter().all(open) && resolves(self.dns) {
                 return true;
@@ -215,11 +215,11 @@ fn resolves(port: u16) -> bool {
 }
 
 /// Starts a program that writes into a file.
-fn logged(log: &Path, command: &[&str]) -> Keeper {
+fn logged(log: &Path, command: &[&str]) -> SupervisedChild {
     let log = log.display().to_string();
     let mut words = vec!["/bin/sh", "-c", r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#, "sh", &log];
     words.extend(command);
-    Keeper::start(&words.into_iter().map(str::to_owned).collect::<Vec<_>>())
+    SupervisedChild::start(&words.into_iter().map(str::to_owned).collect::<Vec<_>>())
 }
 
 fn own_certificate() -> (String, String) {

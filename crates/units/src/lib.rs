@@ -1,31 +1,45 @@
-//! How settings are written, lengths of time and what is read from text; and how a peer's text is
-//! shown ([`printable`]).
+//! How settings are written (durations, addresses, other text), and how a peer's text is displayed.
 //!
-//! Each of the types stands for a way of writing, by which serde reads and writes a field and
-//! schemars describes it. A room's settings so keep the types that they are used by:
+//! ```text
+//! duration       durations such as `10s`
+//! text           values with `Display` and `FromStr`; tables that `false` switches off
+//! printable      untrusted text, escaped for terminals and logs
+//! ```
+//!
+//! The types of `duration` and `text` are serde adapters: a settings struct keeps the types that its
+//! users want (`Duration`, `SocketAddr`), and the adapter defines how a field is read, written and
+//! described in the JSON schema.
+//!
+//! # Examples
 //!
 //! ```
 //! use std::time::Duration;
 //!
-//! use firstflight_units::{Length, Text};
+//! use firstflight_units::{DurationText, Text, printable};
 //!
 //! #[derive(serde::Deserialize, serde::Serialize, schemars::JsonSchema)]
 //! struct Settings {
 //!     /// How long a request may take.
-//!     #[serde(with = "Length")]
+//!     #[serde(with = "DurationText")]
 //!     timeout: Duration,
-//!     /// Where to.
+//!     /// Where to listen.
 //!     #[serde(with = "Text::<std::net::SocketAddr>")]
 //!     address: std::net::SocketAddr,
 //! }
+//!
+//! let text = r#"{"timeout": "1m 30s", "address": "[::1]:443"}"#;
+//! let settings: Settings = serde_json::from_str(text).unwrap();
+//! assert_eq!(settings.timeout, Duration::from_secs(90));
+//!
+//! assert_eq!(printable("a\u{1b}[2J"), r"a\u{1b}[2J");
 //! ```
 
-mod length;
-mod off;
+mod duration;
 mod printable;
 mod text;
 
-pub use length::{Length, LengthOrOff, OptionalLength, parse_duration, print_duration};
-pub use off::OrOff;
+pub use duration::{
+    DurationOrOff, DurationText, OptionalDurationText, parse_duration, print_duration,
+};
 pub use printable::{is_unprintable, printable, printable_bytes, printable_json, printable_lines};
-pub use text::{OptionalText, Text, TextList};
+pub use text::{OptionalText, OrOff, Text, TextList};

@@ -1,4 +1,4 @@
-//! Values that are read from text and written as such.
+//! Serde adapters for values with `Display` and `FromStr`, and for tables that can be switched off.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Error, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::ser::SerializeSeq;
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Writes a value by its `Display`, and reads it by its `FromStr`, whose error is to be a sentence
 /// with what is allowed: `#[serde(with = "Text::<SocketAddr>")]`.
@@ -25,16 +26,16 @@ impl<T: Display + FromStr<Err: Display>> Text<T> {
     ///
     /// # Errors
     /// The serializer's.
-    pub fn serialize<S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
+    pub fn serialize<S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
     }
 
     /// Reads it.
     ///
     /// # Errors
     /// The value's own.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
-        from.deserialize_str(Self(PhantomData))
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        deserializer.deserialize_str(Self(PhantomData))
     }
 }
 
@@ -55,10 +56,10 @@ impl<T: Display + FromStr<Err: Display>> OptionalText<T> {
     ///
     /// # Errors
     /// The serializer's.
-    pub fn serialize<S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
-            Some(value) => to.serialize_some(&value.to_string()),
-            None => to.serialize_none(),
+            Some(value) => serializer.serialize_some(&value.to_string()),
+            None => serializer.serialize_none(),
         }
     }
 
@@ -66,8 +67,8 @@ impl<T: Display + FromStr<Err: Display>> OptionalText<T> {
     ///
     /// # Errors
     /// The value's own.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-        Text::deserialize(from).map(Some)
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+        Text::deserialize(deserializer).map(Some)
     }
 }
 
@@ -76,8 +77,8 @@ impl<T: Display + FromStr<Err: Display>> TextList<T> {
     ///
     /// # Errors
     /// The serializer's.
-    pub fn serialize<S: Serializer>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
-        let mut list = to.serialize_seq(Some(values.len()))?;
+    pub fn serialize<S: Serializer>(values: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(values.len()))?;
         for value in values {
             list.serialize_element(&value.to_string())?;
         }
@@ -88,8 +89,8 @@ impl<T: Display + FromStr<Err: Display>> TextList<T> {
     ///
     /// # Errors
     /// The first value's that has one.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-        let texts = Vec::<Cow<'_, str>>::deserialize(from)?;
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+        let texts = Vec::<Cow<'_, str>>::deserialize(deserializer)?;
         texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
     }
 }
@@ -133,6 +134,65 @@ impl<T> JsonSchema for TextList<T> {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"type": "array", "items": {"type": "string"}})
+    }
+}
+
+/// Writes an `Option` of a table as that table, or `false` for `None`:
+/// `#[serde(with = "OrOff::<Rule>")]`.
+pub struct OrOff<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + Serialize> OrOff<T> {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => value.serialize(serializer),
+            None => serializer.serialize_bool(false),
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is allowed.
+    pub fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+        deserializer.deserialize_any(Self(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OrOff<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table, or false")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Option<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Option<T>, E> {
+        match value {
+            false => Ok(None),
+            true => Err(E::invalid_value(Unexpected::Bool(true), &self)),
+        }
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for OrOff<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("OrOff{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let on = generator.subschema_for::<T>();
+        json_schema!({"anyOf": [on, {"const": false}]})
     }
 }
 

@@ -4,36 +4,36 @@ use std::str::FromStr;
 
 use url::{Host, Url};
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerAddress {
     /// `http://HOST:PORT` or, with TLS, `https://HOST:PORT`.
     Tcp {
-        /// Name or address; resolved for each connection.
+        /// Name or IP address; resolved for each connection.
         host: String,
         /// Port.
         port: u16,
-        /// Whether TLS is spoken.
+        /// Whether to use TLS.
         tls: bool,
     },
     /// `unix:/PATH`.
     Unix(PathBuf),
 }
 
-/// A server's address that is none.
+/// An invalid server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot forward to {given:?}: {reason}; give it as {}", ALLOWED)]
-pub struct BadAddress {
-    /// As given.
+pub struct InvalidAddress {
+    /// The text.
     pub given: String,
-    /// Why not.
+    /// What is wrong with it.
     pub reason: String,
 }
 
 const ALLOWED: &str = "http://HOST:PORT, https://HOST:PORT or unix:/PATH";
 
 impl ServerAddress {
-    /// What a server there is called by those who do not say: `HOST:PORT`, or `localhost`.
+    /// Returns the default `Host` of requests to the server: `HOST:PORT`, or `localhost`.
     pub fn authority(&self) -> String {
         match self {
             Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
@@ -42,17 +42,17 @@ impl ServerAddress {
         }
     }
 
-    /// Whether TLS is spoken there.
+    /// Whether the server uses TLS.
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Tcp { tls: true, .. })
     }
 }
 
 impl FromStr for ServerAddress {
-    type Err = BadAddress;
+    type Err = InvalidAddress;
 
-    fn from_str(given: &str) -> Result<Self, BadAddress> {
-        parse(given).map_err(|reason| BadAddress { given: given.to_owned(), reason })
+    fn from_str(given: &str) -> Result<Self, InvalidAddress> {
+        parse(given).map_err(|reason| InvalidAddress { given: given.to_owned(), reason })
     }
 }
 
@@ -60,21 +60,23 @@ fn parse(given: &str) -> Result<ServerAddress, String> {
     if let Some(path) = given.strip_prefix("unix:") {
         return match path.starts_with('/') && path.len() > 1 {
             true => Ok(ServerAddress::Unix(PathBuf::from(path))),
-            false => Err("a unix socket's path begins with /".to_owned()),
+            false => Err("the path of a unix socket must start with /".to_owned()),
         };
     }
     let url = Url::parse(given).map_err(|error| error.to_string())?;
     let tls = match url.scheme() {
         "http" => false,
         "https" => true,
-        scheme => return Err(format!("{scheme} is not supported towards an upstream")),
+        scheme => return Err(format!("the scheme {scheme} is not supported")),
     };
     if !url.username().is_empty() || url.password().is_some() {
         return Err("it contains a user name or password".to_owned());
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
-        return Err("it contains a path, query or fragment, but paths are forwarded as they come"
-            .to_owned());
+        return Err(
+            "it contains a path, query or fragment, but request paths are forwarded unchanged"
+                .to_owned(),
+        );
     }
     let host = match url.host() {
         Some(Host::Domain(name)) => name.to_owned(),

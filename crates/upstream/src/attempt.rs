@@ -1,25 +1,25 @@
-//! One try to have a request answered.
+//! One attempt to get a response from one server.
 
 use std::time::{Duration, Instant};
 
-use crate::proxy_protocol::Addresses;
-use http::{HeaderMap, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, Version, header, request};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tracing::debug;
 
-use crate::kept::Owner;
-use crate::observer::Attempt;
+use crate::body::{Completion, ResponseBody};
+use crate::body::{Progress, Upload};
+use crate::connection_cache::Owner;
 use crate::pool::{Permit, SendOptions, Shared};
-use crate::progress::{Progress, Upload};
-use crate::response::{AnswerBody, AtEnd};
+use crate::proxy_protocol::Addresses;
 use crate::retry::Failure;
 use crate::sender::{Sender, failure};
-use crate::server::Line;
-use crate::{Body, SendError};
+use crate::server::Checkout;
+use crate::{Body, PoolConfig, Protocol, SendError};
 
-/// A try that failed.
-pub(crate) struct Failed {
+/// A failed attempt.
+pub(crate) struct AttemptError {
     pub(crate) failure: Failure,
     pub(crate) error: SendError,
     /// The request, if no byte of it was sent.
@@ -30,32 +30,33 @@ impl Shared {
     /// Sends a request to one server.
     pub(crate) async fn attempt(
         &self,
-        lease: Permit,
+        permit: Permit,
         request: Request<Upload>,
         progress: &Progress,
-        terms: &SendOptions<'_>,
+        options: &SendOptions<'_>,
         fresh: bool,
-    ) -> Result<Response<Body>, Failed> {
-        let began = Instant::now();
+    ) -> Result<Response<Body>, AttemptError> {
+        let started = Instant::now();
         let mut connected = None;
-        let result = match lease.server().line(&self.config, self.owner(terms), fresh).await {
-            Ok(line) => {
-                connected = line.connected;
-                self.exchange(&lease, line, request, progress).await
-            }
-            Err(error) => Err(Failed {
-                failure: Failure::Connect,
-                error: SendError::Connect(error),
-                unsent: Some(request),
-            }),
-        };
+        let result =
+            match permit.server().connection(&self.config, self.owner(options), fresh).await {
+                Ok(checkout) => {
+                    connected = checkout.connected;
+                    self.exchange(&permit, checkout, request, progress).await
+                }
+                Err(error) => Err(AttemptError {
+                    failure: Failure::Connect,
+                    error: SendError::Connect(error),
+                    unsent: Some(request),
+                }),
+            };
         let now = Instant::now();
-        terms.observer.attempt(&Attempt {
+        options.observer.attempt(&Attempt {
             pool: &self.name,
-            server: &lease.server().name,
-            began,
+            server: &permit.server().name,
+            started,
             connected,
-            took: now - began,
+            took: now - started,
             result: match &result {
                 Ok((response, _)) => Ok(response.status()),
                 Err(failed) => Err(failed.error.name()),
@@ -63,55 +64,55 @@ impl Shared {
         });
         match result {
             Ok((response, sender)) => {
-                let change = self.lock().answered(lease.at, response.status(), now);
-                self.tell(lease.at, change, "it answers");
-                Ok(self.response(response, lease, sender))
+                let change = self.lock().answered(permit.index, response.status(), now);
+                self.log_change(permit.index, change, "it responded");
+                Ok(self.response(response, permit, sender))
             }
             Err(failed) => {
-                let change = self.lock().failed(lease.at, failed.failure, now);
-                debug!("upstream {}, {}: {}", self.name, lease.server().name, failed.error);
-                self.tell(lease.at, change, &failed.error.to_string());
+                let change = self.lock().failed(permit.index, failed.failure, now);
+                debug!("upstream {}, {}: {}", self.name, permit.server().name, failed.error);
+                self.log_change(permit.index, change, &failed.error.to_string());
                 Err(failed)
             }
         }
     }
 
-    /// Sends a request on a connection, and waits for the head of its response.
+    /// Sends a request on a connection and waits for the response head.
     async fn exchange(
         &self,
-        lease: &Permit,
-        line: Line,
+        permit: &Permit,
+        checkout: Checkout,
         request: Request<Upload>,
         progress: &Progress,
-    ) -> Result<(Response<Incoming>, Sender), Failed> {
-        let Line { mut sender, connected } = line;
-        let asked = request.headers().contains_key(header::UPGRADE);
+    ) -> Result<(Response<Incoming>, Sender), AttemptError> {
+        let Checkout { mut sender, connected } = checkout;
+        let requested = request.headers().contains_key(header::UPGRADE);
         let limit = self.config.response_timeout.unwrap_or(RESPONSE_TIMEOUT);
         let sent = tokio::select! {
             sent = sender.send(request) => sent,
-            client = progress.stalls_for(limit) => {
+            client = progress.stalled_for(limit) => {
                 return Err(match client {
-                    true => Failed::by_client(SendError::ClientStalled(limit)),
-                    false => Failed::in_time(lease, &sender, limit),
+                    true => AttemptError::by_client(SendError::ClientStalled(limit)),
+                    false => AttemptError::timed_out(permit, &sender, limit),
                 });
             }
         };
         match sent {
-            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !asked => {
-                let error = SendError::Unasked;
-                Err(Failed { failure: Failure::Broken, error, unsent: None })
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !requested => {
+                let error = SendError::UnexpectedUpgrade;
+                Err(AttemptError { failure: Failure::Broken, error, unsent: None })
             }
             Ok(response) if !is_readable(response.headers()) => {
-                let error = SendError::Coding;
-                Err(Failed { failure: Failure::Broken, error, unsent: None })
+                let error = SendError::TransferCoding;
+                Err(AttemptError { failure: Failure::Broken, error, unsent: None })
             }
             Ok(response) => Ok((response, sender)),
-            Err(_) if progress.is_broken() => Err(Failed::by_client(SendError::ClientGone)),
+            Err(_) if progress.is_broken() => Err(AttemptError::by_client(SendError::ClientGone)),
             Err(mut error) => {
                 let unsent = error.take_message();
                 let error = error.into_error();
                 let failure = failure(&error, connected.is_none());
-                Err(Failed { failure, error: SendError::Broken(error), unsent })
+                Err(AttemptError { failure, error: SendError::Broken(error), unsent })
             }
         }
     }
@@ -119,41 +120,42 @@ impl Shared {
     fn response(
         &self,
         response: Response<Incoming>,
-        lease: Permit,
+        permit: Permit,
         sender: Sender,
     ) -> Response<Body> {
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let tail = AtEnd { lease, sender, upgraded };
+        let completion = Completion { permit, sender, upgraded };
         let limit = self.config.body_timeout;
-        let mut response = response.map(|body| AnswerBody::new(body, limit, tail).boxed_unsync());
-        // What was spoken to the server is of no interest to the client.
+        let mut response =
+            response.map(|body| ResponseBody::new(body, limit, completion).boxed_unsync());
+        // The version towards the server does not concern the client.
         *response.version_mut() = Version::HTTP_11;
         response
     }
 
-    fn owner(&self, terms: &SendOptions<'_>) -> Owner {
+    fn owner(&self, options: &SendOptions<'_>) -> Owner {
         self.config
             .proxy_protocol
-            .map(|_| Addresses { source: terms.client, destination: terms.local })
+            .map(|_| Addresses { source: options.client, destination: options.local })
     }
 }
 
-impl Failed {
+impl AttemptError {
     fn by_client(error: SendError) -> Self {
         Self { failure: Failure::Client, error, unsent: None }
     }
 
-    /// A connection on which a response does not come is of no use to others.
-    fn in_time(lease: &Permit, sender: &Sender, limit: Duration) -> Self {
+    /// Also discards the HTTP/2 connection, because other requests on it would time out too.
+    fn timed_out(permit: &Permit, sender: &Sender, limit: Duration) -> Self {
         if let Sender::Http2(_, stream) = sender {
-            lease.server().kept.give_up(stream);
+            permit.server().cache.discard(stream);
         }
         Self { failure: Failure::Timeout, error: SendError::Timeout(limit), unsent: None }
     }
 }
 
-/// RFC 9112 section 7: the library undoes chunks alone, and a client over another connection would
-/// not be told of other codings.
+/// RFC 9112 section 7: the library decodes only `chunked`, and other codings cannot be announced to
+/// the client.
 fn is_readable(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     codings
@@ -162,5 +164,79 @@ fn is_readable(headers: &HeaderMap) -> bool {
         && codings.next().is_none()
 }
 
-/// Where nothing is said, as nginx has it.
+/// Default of `response_timeout`, as in nginx.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Prepares a request for the protocol to the server.
+pub(crate) fn prepare(
+    head: &mut request::Parts,
+    body: &Body,
+    config: &PoolConfig,
+) -> Result<(), SendError> {
+    let first = || config.servers[0].authority();
+    match config.protocol {
+        Protocol::Http1 => {
+            head.version = Version::HTTP_11;
+            if !body.is_end_stream() && body.size_hint().exact().is_none() {
+                // RFC 9112 section 6.1. The library does this for some methods only, and drops the
+                // body of a GET or HEAD.
+                head.headers.remove(header::CONTENT_LENGTH);
+                head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
+            if head.headers.contains_key(header::TE) {
+                // RFC 9110 section 10.1.4.
+                head.headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
+            }
+            if !head.headers.contains_key(header::HOST)
+                && let Ok(host) = HeaderValue::from_str(&first())
+            {
+                head.headers.insert(header::HOST, host);
+            }
+        }
+        Protocol::Http2 if head.headers.contains_key(header::UPGRADE) => {
+            return Err(SendError::NoUpgrade);
+        }
+        Protocol::Http2 => {
+            // RFC 9113 section 8.3.1: `:authority` in place of `Host`.
+            head.version = Version::HTTP_2;
+            let host = head.headers.remove(header::HOST);
+            let host = host.and_then(|host| host.to_str().map(str::to_owned).ok());
+            let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+            head.uri = Uri::builder()
+                .scheme(if config.servers[0].is_tls() { "https" } else { "http" })
+                .authority(host.unwrap_or_else(first))
+                .path_and_query(target)
+                .build()
+                .map_err(|_| SendError::BadHost)?;
+        }
+    }
+    Ok(())
+}
+
+/// Receives each attempt, when its response head has arrived or it has failed.
+pub trait Observer: Send + Sync {
+    /// Called after an attempt. Must not block.
+    fn attempt(&self, attempt: &Attempt<'_>);
+}
+
+/// One attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt<'a> {
+    /// The pool's name.
+    pub pool: &'a str,
+    /// The server's address.
+    pub server: &'a str,
+    /// When the attempt started.
+    pub started: Instant,
+    /// How long connecting took; `None` on a reused connection.
+    pub connected: Option<Duration>,
+    /// How long the attempt took, connecting included.
+    pub took: Duration,
+    /// The response's status, or [`crate::SendError::name`].
+    pub result: Result<StatusCode, &'static str>,
+}
+
+/// Ignores attempts.
+impl Observer for () {
+    fn attempt(&self, _: &Attempt<'_>) {}
+}

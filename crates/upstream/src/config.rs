@@ -2,196 +2,197 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::proxy_protocol;
-use firstflight_units::{Length, OptionalLength, OrOff, Text, TextList};
+use firstflight_units::{DurationText, OptionalDurationText, OrOff, Text, TextList};
 use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{PoolError, ServerAddress};
 
-/// Servers that serve the same requests, and how they are used. Routes name them.
+/// A pool of servers for the same requests. Routes refer to it by name.
 // `new` has the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PoolConfig {
-    /// Where the servers are, `"http://HOST:PORT"`, `"https://HOST:PORT"` or `"unix:/PATH"`; at
+    /// Addresses of the servers: `"http://HOST:PORT"`, `"https://HOST:PORT"` or `"unix:/PATH"`; at
     /// least one.
     #[serde(with = "TextList::<ServerAddress>")]
     pub servers: Vec<ServerAddress>,
-    /// What is spoken to them.
+    /// The protocol to the servers.
     ///
-    /// By default what every server understands.
+    /// The default works with every server.
     pub protocol: Protocol,
-    /// Which of them a request goes to.
+    /// How the server for a request is chosen.
     ///
-    /// By default a slow server gets fewer requests by itself.
+    /// With the default, a slow server gets fewer requests.
     pub balance: Balance,
-    /// To connect, TLS included.
+    /// Timeout of connecting, TLS included.
     ///
-    /// By default enough to make good a lost packet, which takes a second; an upstream is near.
-    #[serde(with = "Length")]
+    /// The default allows for one lost packet, which takes a second to resend.
+    #[serde(with = "DurationText")]
     pub connect_timeout: Duration,
-    /// For the head of a response, from the last bit of the request's body on.
+    /// Timeout of the response head, from the end of the request's body.
     ///
     /// By default the `upstream_timeout` of `[limits]`.
     // `None`: as the server that forwards has it for all its pools, or 60 s.
-    #[serde(with = "OptionalLength")]
+    #[serde(with = "OptionalDurationText")]
     pub response_timeout: Option<Duration>,
-    /// For a response's body that does not go on, though the client takes it.
+    /// Timeout of a response body without progress, while the client is ready to receive.
     ///
-    /// By default what nginx waits.
-    #[serde(with = "Length")]
+    /// The default is that of nginx.
+    #[serde(with = "DurationText")]
     pub body_timeout: Duration,
-    /// For a WebSocket on which neither side says anything.
+    /// Timeout of a WebSocket without traffic in either direction.
     ///
-    /// By default longer than most clients' and servers' pings are apart, a minute, and about when
-    /// NATs forget a connection.
-    #[serde(with = "Length")]
+    /// The default is longer than the usual interval between pings (a minute), and about the time
+    /// after which NATs drop a connection.
+    #[serde(with = "DurationText")]
     pub tunnel_timeout: Duration,
-    /// Idle connections that are kept to each server.
+    /// Maximum number of idle connections to each server.
     ///
-    /// By default enough that a busy pool seldom connects, and few enough for a server that gives
-    /// each a process.
+    /// The default is enough for a busy pool to connect seldom, and low enough for a server with one
+    /// process per connection.
     pub keep: usize,
-    /// How long they are kept.
+    /// How long an idle connection is kept.
     ///
-    /// By default shorter than what most servers keep them for (nginx 75 s; Node 5 s is shorter
-    /// still, and those are found closed), so that few requests meet a connection that is just
-    /// closing.
-    #[serde(with = "Length")]
+    /// The default is shorter than the timeout of most servers (nginx 75 s; Node's 5 s is shorter),
+    /// so that few requests are sent on a connection that the server is closing.
+    #[serde(with = "DurationText")]
     pub idle_timeout: Duration,
-    /// Requests at a time to each server, tunnels included; with HTTP/1.1 each has a connection of
-    /// its own. Further ones wait for `queue_timeout`, and are then answered 503.
+    /// Maximum number of concurrent requests to each server, tunnels included. With HTTP/1.1 each
+    /// request needs one connection. Further requests wait for `queue_timeout` and then get a 503.
     ///
-    /// By default more than most servers take, and few enough for the addresses and descriptors
-    /// that a process has. `memory` in `[limits]` bounds the requests to all servers together.
+    /// The default is more than most servers handle, and within the ports and file descriptors of a
+    /// process. `memory` in `[limits]` bounds the requests to all servers together.
     pub requests: usize,
-    /// How long a request waits while all servers have as many as they may.
+    /// How long a request waits while all servers have their maximum number of requests.
     ///
-    /// By default long enough for a burst, and short enough that clients are told while they are
-    /// still there.
-    #[serde(with = "Length")]
+    /// The default is enough for a burst, and short enough for clients to get the 503 before they
+    /// give up.
+    #[serde(with = "DurationText")]
     pub queue_timeout: Duration,
-    /// Questions to each server whether it is well.
+    /// Active health checks.
     ///
-    /// By default none: a pool may have no path that is right to ask for.
+    /// Off by default: not every pool has a path for them.
     pub check: Option<HealthCheck>,
-    /// When failures of requests put a server aside; `false`: never.
+    /// When a server is ejected because its requests fail; `false`: never.
     ///
-    /// By default as the section below has it: a server that died then costs few requests a try.
-    #[serde(with = "OrOff::<AsideRule>")]
-    pub aside: Option<AsideRule>,
-    /// What is sent a second time.
+    /// On by default, with the settings of the section below: a dead server costs few requests an
+    /// attempt.
+    #[serde(with = "OrOff::<EjectionRule>")]
+    pub aside: Option<EjectionRule>,
+    /// Retries.
     ///
-    /// By default as the section below has it.
+    /// The defaults are in the section below.
     pub retry: RetryRule,
-    /// Whether servers are told the client's address by a PROXY header, and in which form. Each
-    /// connection then serves one client's connection alone.
+    /// Version of the PROXY header that tells servers the client's address. Each connection then
+    /// serves only one client connection.
     ///
-    /// By default they are not; `X-Forwarded-For` says it too.
+    /// Off by default; `X-Forwarded-For` contains the address too.
     pub proxy_protocol: Option<proxy_protocol::Version>,
-    /// The authorities that certificates of `https` servers come from, PEM.
+    /// PEM file of trusted certificate authorities for `https` servers.
     ///
-    /// By default the machine's.
+    /// By default those of the system.
     pub ca: Option<PathBuf>,
 }
 
-/// What is spoken to a pool's servers.
+/// The protocol to the servers of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// HTTP/1.1, a request at a time on each connection.
+    /// HTTP/1.1, one request at a time on each connection.
     #[default]
     Http1,
-    /// HTTP/2, without asking before (RFC 9113 section 3.3), by ALPN where TLS is spoken.
+    /// HTTP/2: with prior knowledge (RFC 9113 section 3.3), or by ALPN with TLS.
     Http2,
 }
 
-/// Which server a request goes to.
+/// How the server for a request is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// The one with the fewest running requests; in turn among equals.
+    /// The server with the fewest requests in flight; equal servers take turns.
     #[default]
     LeastRequests,
-    /// Each in turn.
+    /// Each server in turn.
     RoundRobin,
 }
 
-/// Questions to each server whether it is well. Any response from 200 to 399 says so.
+/// Health checks of each server. Every status from 200 to 399 is a success.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
-    /// What is requested, such as `"/health"`.
+    /// Path of the check, such as `"/health"`.
     ///
-    /// By default what every server has.
+    /// By default `/`.
     #[serde(with = "Text::<PathAndQuery>")]
     pub path: PathAndQuery,
-    /// The `Host` that is asked.
+    /// `Host` of the check.
     ///
     /// By default the server's address.
     pub host: Option<String>,
-    /// From one question to the next.
+    /// Interval between checks.
     ///
-    /// By default a server that died is noticed in a quarter of a minute, for little work.
-    #[serde(with = "Length")]
+    /// With the default, a dead server is noticed within 15 seconds.
+    #[serde(with = "DurationText")]
     pub interval: Duration,
-    /// For connection and answer together.
+    /// Timeout of a check, connecting included.
     ///
-    /// By default enough for a server that is busy, and less than the interval.
-    #[serde(with = "Length")]
+    /// The default is enough for a busy server, and less than the interval.
+    #[serde(with = "DurationText")]
     pub timeout: Duration,
-    /// Good answers in a row that bring a server back.
+    /// Consecutive successful checks after which a server is up again.
     ///
-    /// By default more than one, which a server that restarts over and over gives too.
+    /// The default is more than one, because a server that keeps restarting may pass a single check.
     pub rise: u32,
-    /// Bad ones in a row that take it out.
+    /// Consecutive failed checks after which a server is down.
     ///
-    /// By default three: one may be an accident.
+    /// The default tolerates accidental failures.
     pub fall: u32,
 }
 
-/// When a server that fails is left alone for a while.
+/// When a failing server is ejected, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct AsideRule {
-    /// Requests in a row that failed: no connection, a broken one, or no response in time.
+pub struct EjectionRule {
+    /// Consecutive failed requests (no connection, a broken connection or no response in time) after
+    /// which a server is ejected.
     ///
-    /// By default three: one may be an accident.
+    /// The default tolerates accidental failures.
     pub after: u32,
-    /// How long the first time; twice as long each time again.
+    /// Duration of the first ejection. Each further one takes twice as long.
     ///
-    /// By default what a process takes to restart.
-    #[serde(with = "Length")]
+    /// The default is about the time in which a process restarts.
+    #[serde(with = "DurationText")]
     pub first: Duration,
-    /// How long at most.
+    /// Maximum duration of an ejection.
     ///
-    /// By default short enough that a server which was fixed is soon used again.
-    #[serde(with = "Length")]
+    /// The default is short enough for a repaired server to be used again soon.
+    #[serde(with = "DurationText")]
     pub most: Duration,
 }
 
-/// What is sent a second time, and how often. Sent again are requests with a safe method and no
-/// body (RFC 9110 section 9.2.1), and any of which certainly no byte was sent.
+/// Which requests are retried, and how often: those with a safe method and no body (RFC 9110 section
+/// 9.2.1), and those of which certainly no byte was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryRule {
-    /// How often one request is sent at most; 1: never again.
+    /// Maximum number of attempts per request; 1: no retries.
     ///
-    /// By default enough to get past two servers that died.
+    /// The default is enough for two dead servers.
     pub tries: u32,
-    /// Retries in percent of all requests, in the long run.
+    /// Maximum share of retries in all requests, in percent, in the long run.
     ///
-    /// By default few enough not to flood a sick pool.
+    /// The default does not overload a failing pool.
     pub percent: u32,
-    /// Retries that may come at once, as when a server with many running requests dies.
+    /// Retries that are allowed at once, as when a server with many requests in flight dies.
     ///
-    /// By default what such a server may well have had.
+    /// The default is a usual number of requests in flight.
     pub burst: u32,
 }
 
 impl PoolConfig {
-    /// These servers, all else by default.
+    /// A pool of these servers with default settings.
     pub fn new(servers: Vec<ServerAddress>) -> Self {
         Self {
             servers,
@@ -206,54 +207,53 @@ impl PoolConfig {
             requests: 4096,
             queue_timeout: Duration::from_secs(1),
             check: None,
-            aside: Some(AsideRule::default()),
+            aside: Some(EjectionRule::default()),
             retry: RetryRule::default(),
             proxy_protocol: None,
             ca: None,
         }
     }
 
-    /// Whether the values make sense together.
+    /// Checks that the settings are valid together.
     ///
     /// # Errors
-    /// [`PoolError::Setting`], which names the setting and what is allowed.
+    /// [`PoolError::Setting`], which names the setting and the allowed values.
     pub fn check(&self) -> Result<(), PoolError> {
         let wrong = |key, reason| Err(PoolError::Setting { key, reason });
         if self.servers.is_empty() {
-            return wrong("servers", "there is no server; name one at least");
+            return wrong("servers", "there is no server; add at least one");
         }
         if let Some(check) = &self.check
             && (check.rise == 0 || check.fall == 0)
         {
-            return wrong("check", "rise and fall are counts of answers; allowed is 1 and more");
+            return wrong("check", "rise and fall must be at least 1");
         }
         if let Some(aside) = &self.aside
             && (aside.after == 0 || aside.most < aside.first)
         {
             return wrong(
                 "aside",
-                "a server is set aside after 1 failure or more, and for `most` at the longest, \
-                 which is not shorter than `first`",
+                "`after` must be at least 1, and `most` must not be less than `first`",
             );
         }
         if let Some((key, _)) =
             self.times().iter().find(|(_, time)| time.is_some_and(|t| t.is_zero()))
         {
-            return wrong(key, "a time of 0 would end every request; allowed is more than 0s");
+            return wrong(key, "the time must be more than 0s");
         }
         if self.requests == 0 {
-            return wrong("requests", "0 requests would serve nobody; allowed is 1 and more");
+            return wrong("requests", "the number of requests must be at least 1");
         }
         if self.retry.tries == 0 {
-            return wrong("retry", "0 tries would serve nobody; allowed is 1 and more");
+            return wrong("retry", "tries must be at least 1");
         }
         if self.ca.is_some() && !self.servers.iter().any(ServerAddress::is_tls) {
-            return wrong("ca", "certificate authorities are of use to https:// servers alone");
+            return wrong("ca", "certificate authorities are only for https:// servers; remove ca");
         }
         Ok(())
     }
 
-    /// The times that must not be 0, by the keys under which they stand.
+    /// The times that must not be 0, by their keys.
     fn times(&self) -> [(&'static str, Option<Duration>); 8] {
         let check = self.check.as_ref();
         [
@@ -282,7 +282,7 @@ impl Default for HealthCheck {
 }
 
 impl HealthCheck {
-    /// Questions for `path`, all else by default.
+    /// Health checks of `path` with default settings.
     pub fn new(path: PathAndQuery) -> Self {
         Self {
             path,
@@ -295,7 +295,7 @@ impl HealthCheck {
     }
 }
 
-impl Default for AsideRule {
+impl Default for EjectionRule {
     fn default() -> Self {
         Self { after: 3, first: Duration::from_secs(1), most: Duration::from_secs(60) }
     }
@@ -327,7 +327,7 @@ mod tests {
             ),
             (
                 PoolConfig {
-                    aside: Some(AsideRule { after: 0, ..AsideRule::default() }),
+                    aside: Some(EjectionRule { after: 0, ..EjectionRule::default() }),
                     ..good.clone()
                 },
                 "set aside",

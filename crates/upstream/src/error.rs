@@ -47,10 +47,10 @@ pub enum SendError {
     ClientStalled(Duration),
     /// The server speaks another protocol from here on, and nobody has asked for that.
     #[error("the server switches protocols unasked")]
-    Unasked,
+    UnexpectedUpgrade,
     /// A transfer coding other than `chunked`, which was not asked for (RFC 9110 section 10.1.4).
     #[error("the response has a transfer coding other than chunked")]
-    Coding,
+    TransferCoding,
     /// A `Host` that is none.
     #[error("the request's Host is no host")]
     BadHost,
@@ -70,8 +70,8 @@ impl SendError {
             Self::Timeout(_) => "timeout",
             Self::ClientGone => "client_gone",
             Self::ClientStalled(_) => "client_stalled",
-            Self::Unasked => "unasked",
-            Self::Coding => "coding",
+            Self::UnexpectedUpgrade => "unexpected_upgrade",
+            Self::TransferCoding => "transfer_coding",
             Self::BadHost => "bad_host",
             Self::NoUpgrade => "no_upgrade",
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::{AsideRule, PoolConfig};
+use crate::{EjectionRule, PoolConfig};
 
 /// What is thought of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -15,7 +15,7 @@ pub enum ServerHealth {
     /// It was set aside, and the next request, one at a time, shows whether it is well again.
     Trial,
     /// It failed several requests, and is left alone unless there is no other.
-    Aside,
+    Ejected,
     /// It fails its health checks and gets nothing.
     Down,
 }
@@ -23,18 +23,18 @@ pub enum ServerHealth {
 /// One server's health.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
-    rule: Option<AsideRule>,
+    rule: Option<EjectionRule>,
     rise: u32,
     fall: u32,
     /// Whether checks have taken it out.
     down: bool,
     /// Checks in a row that speak against that.
-    against: u32,
+    contrary_checks: u32,
     /// Requests in a row that failed.
     failures: u32,
     /// How often in a row it was set aside, and until when.
-    times: u32,
-    until: Option<Instant>,
+    ejections: u32,
+    ejected_until: Option<Instant>,
     /// When its standing last changed by an event.
     changed: Instant,
 }
@@ -48,18 +48,18 @@ impl Health {
             rise,
             fall,
             down: false,
-            against: 0,
+            contrary_checks: 0,
             failures: 0,
-            times: 0,
-            until: None,
+            ejections: 0,
+            ejected_until: None,
             changed: now,
         }
     }
 
-    pub(crate) fn standing(&self, now: Instant) -> ServerHealth {
-        match self.until {
+    pub(crate) fn state(&self, now: Instant) -> ServerHealth {
+        match self.ejected_until {
             _ if self.down => ServerHealth::Down,
-            Some(until) if now < until => ServerHealth::Aside,
+            Some(ejected_until) if now < ejected_until => ServerHealth::Ejected,
             Some(_) => ServerHealth::Trial,
             None => ServerHealth::Up,
         }
@@ -67,8 +67,8 @@ impl Health {
 
     /// When its standing last changed.
     pub(crate) fn since(&self, now: Instant) -> Instant {
-        match (self.standing(now), self.until) {
-            (ServerHealth::Trial, Some(until)) => until,
+        match (self.state(now), self.ejected_until) {
+            (ServerHealth::Trial, Some(ejected_until)) => ejected_until,
             _ => self.changed,
         }
     }
@@ -76,7 +76,7 @@ impl Health {
     /// It has answered a request.
     pub(crate) fn succeeded(&mut self, now: Instant) {
         self.failures = 0;
-        if self.until.take().is_some() {
+        if self.ejected_until.take().is_some() {
             self.changed = now;
         }
     }
@@ -84,47 +84,47 @@ impl Health {
     /// A request failed by its fault.
     pub(crate) fn failed(&mut self, now: Instant) {
         let Some(rule) = self.rule else { return };
-        let standing = self.standing(now);
+        let state = self.state(now);
         // What started before says nothing new.
-        if standing == ServerHealth::Aside {
+        if state == ServerHealth::Ejected {
             return;
         }
         self.failures += 1;
-        if standing == ServerHealth::Trial || self.failures >= rule.after {
+        if state == ServerHealth::Trial || self.failures >= rule.after {
             // A server that was well for the longest time has paid for what was before.
-            if self.until.is_none() && now.duration_since(self.changed) > rule.most {
-                self.times = 0;
+            if self.ejected_until.is_none() && now.duration_since(self.changed) > rule.most {
+                self.ejections = 0;
             }
-            self.until = Some(now + length(&rule, self.times));
-            self.times += 1;
+            self.ejected_until = Some(now + length(&rule, self.ejections));
+            self.ejections += 1;
             self.failures = 0;
             self.changed = now;
         }
     }
 
     /// A check has ended.
-    pub(crate) fn checked(&mut self, well: bool, now: Instant) {
-        if well != self.down {
-            self.against = 0;
+    pub(crate) fn checked(&mut self, healthy: bool, now: Instant) {
+        if healthy != self.down {
+            self.contrary_checks = 0;
             return;
         }
-        self.against += 1;
-        let enough = if well { self.rise } else { self.fall };
-        if self.against >= enough {
-            self.against = 0;
-            self.down = !well;
+        self.contrary_checks += 1;
+        let enough = if healthy { self.rise } else { self.fall };
+        if self.contrary_checks >= enough {
+            self.contrary_checks = 0;
+            self.down = !healthy;
             self.changed = now;
-            if well {
+            if healthy {
                 // What it failed before it went down is forgotten with it.
-                (self.failures, self.times, self.until) = (0, 0, None);
+                (self.failures, self.ejections, self.ejected_until) = (0, 0, None);
             }
         }
     }
 }
 
 /// Twice as long each time, up to the most.
-fn length(rule: &AsideRule, times: u32) -> Duration {
-    rule.first.saturating_mul(1 << times.min(20)).min(rule.most)
+fn length(rule: &EjectionRule, ejections: u32) -> Duration {
+    rule.first.saturating_mul(1 << ejections.min(20)).min(rule.most)
 }
 
 #[cfg(test)]
@@ -152,19 +152,19 @@ mod tests {
         health.succeeded(start);
         health.failed(start);
         health.failed(start);
-        assert_eq!(health.standing(start), ServerHealth::Up);
+        assert_eq!(health.state(start), ServerHealth::Up);
         health.failed(start);
-        assert_eq!(health.standing(start), ServerHealth::Aside);
+        assert_eq!(health.state(start), ServerHealth::Ejected);
         // Requests that started before change nothing.
         (0..10).for_each(|_| health.failed(start));
         let trial = start + SECOND;
-        assert_eq!(health.standing(trial), ServerHealth::Trial);
+        assert_eq!(health.state(trial), ServerHealth::Trial);
         assert_eq!(health.since(trial), trial);
         health.failed(trial);
-        assert_eq!(health.standing(trial + SECOND), ServerHealth::Aside);
-        assert_eq!(health.standing(trial + 2 * SECOND), ServerHealth::Trial);
+        assert_eq!(health.state(trial + SECOND), ServerHealth::Ejected);
+        assert_eq!(health.state(trial + 2 * SECOND), ServerHealth::Trial);
         health.succeeded(trial + 2 * SECOND);
-        assert_eq!(health.standing(trial + 2 * SECOND), ServerHealth::Up);
+        assert_eq!(health.state(trial + 2 * SECOND), ServerHealth::Up);
     }
 
     #[test]
@@ -173,14 +173,14 @@ mod tests {
         let mut health = Health::new(&config(), now);
         let mut aside = |now: Instant| {
             (0..3).for_each(|_| health.failed(now));
-            let until = health.until.unwrap();
-            health.succeeded(until);
-            until
+            let ejected_until = health.ejected_until.unwrap();
+            health.succeeded(ejected_until);
+            ejected_until
         };
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-            let until = aside(now);
-            assert_eq!(until - now, seconds * SECOND);
-            now = until;
+            let ejected_until = aside(now);
+            assert_eq!(ejected_until - now, seconds * SECOND);
+            now = ejected_until;
         }
         assert_eq!(aside(now + 61 * SECOND) - now, 62 * SECOND);
     }
@@ -189,7 +189,7 @@ mod tests {
     fn checks_take_out_and_bring_back_by_counts_in_a_row() {
         let now = Instant::now();
         let mut health = Health::new(&config(), now);
-        for (well, standing) in [
+        for (healthy, state) in [
             (false, ServerHealth::Up),
             (false, ServerHealth::Up),
             (true, ServerHealth::Up),
@@ -201,8 +201,8 @@ mod tests {
             (true, ServerHealth::Down),
             (true, ServerHealth::Up),
         ] {
-            health.checked(well, now);
-            assert_eq!(health.standing(now), standing);
+            health.checked(healthy, now);
+            assert_eq!(health.state(now), state);
         }
     }
 
@@ -213,13 +213,13 @@ mod tests {
         ) {
             let mut now = Instant::now();
             let mut health = Health::new(&config(), now);
-            for (well, wait) in events {
+            for (healthy, wait) in events {
                 now += Duration::from_millis(wait);
-                if well { health.succeeded(now) } else { health.failed(now) }
+                if healthy { health.succeeded(now) } else { health.failed(now) }
                 let most = config().aside.unwrap().most;
-                prop_assert_ne!(health.standing(now + most), ServerHealth::Aside);
-                if well {
-                    prop_assert_eq!(health.standing(now), ServerHealth::Up);
+                prop_assert_ne!(health.state(now + most), ServerHealth::Ejected);
+                if healthy {
+                    prop_assert_eq!(health.state(now), ServerHealth::Up);
                 }
             }
         }

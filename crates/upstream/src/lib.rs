@@ -1,57 +1,71 @@
-//! Pools of HTTP servers: which server a request goes to, whether it may go to another one after a
-//! failure, and the connections that are kept. [`proxy_protocol`] tells a server whom a connection
-//! is for.
+//! Pools of upstream HTTP servers: load balancing, health checks, retries and connection reuse, and
+//! the PROXY protocol.
 //!
-//! The decisions are sans-IO, with the time as an argument: `balance` chooses, `health` judges a
-//! server, `budget` and `retry` decide what is sent again, and `roster` joins them. [`Pool`] puts
-//! them on sockets; HTTP is hyper's.
+//! ```text
+//! pool               the pool: sends a request, queues it while all servers are busy
+//! attempt            one attempt on one server
+//! server, connection_cache, sender, body, health_check          sockets and HTTP (hyper)
+//! server_list, balance, health, retry                           decisions, without sockets or clock
+//! config, address, error, proxy_protocol
+//! ```
 //!
-//! ```no_run
-//! use firstflight_upstream::{Pool, PoolConfig};
+//! # Examples
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! ```
+//! use firstflight_upstream::{Pool, PoolConfig, ServerHealth};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let servers = vec!["http://127.0.0.1:3000".parse()?, "unix:/run/app.sock".parse()?];
 //! let pool = Pool::new("app", PoolConfig::new(servers))?;
-//! // Starts the health checks.
-//! pool.start();
-//! println!("{:?}", pool.status());
+//!
+//! // No connection is made before the first request, and servers are up until they fail.
+//! let status = pool.status();
+//! assert_eq!(status.servers[1].address, "unix:/run/app.sock");
+//! assert_eq!(status.servers[0].state, ServerHealth::Up);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Why hyper's connections, and not its pool
+//!
+//! The choice of a server, the decision to retry, and the ejection of a failing server are rules that
+//! have to be visible and tested. They depend on what a pool hides: whether a byte was sent, and on
+//! which connection. hyper returns a request of which no byte was sent; only such a request can be
+//! sent again if its method is unsafe.
+//!
+//! # Ejected servers, and servers that are down
+//!
+//! A server that fails several requests is *ejected* for a while, but is still used if there is no
+//! other: failures often come from elsewhere (a short deadline, one slow path, the network), so with
+//! one server left nothing is gained by ejecting it. A server that fails its health checks is *down*
+//! and gets no requests: the operator chose that check, and its result holds for every request.
 
 mod address;
 mod attempt;
 mod balance;
-mod budget;
-mod check;
+mod body;
 mod config;
-mod connect;
+mod connection_cache;
 mod error;
-mod form;
 mod health;
-mod kept;
-mod observer;
+mod health_check;
 mod pool;
-mod progress;
 pub mod proxy_protocol;
-mod response;
 mod retry;
-mod roster;
 mod sender;
 mod server;
-mod status;
+mod server_list;
 
 use bytes::Bytes;
 
-pub use address::{BadAddress, ServerAddress};
-pub use config::{AsideRule, Balance, HealthCheck, PoolConfig, Protocol, RetryRule};
+pub use address::{InvalidAddress, ServerAddress};
+pub use attempt::{Attempt, Observer};
+pub use config::{Balance, EjectionRule, HealthCheck, PoolConfig, Protocol, RetryRule};
 pub use error::{PoolError, SendError};
 pub use health::ServerHealth;
-pub use observer::{Attempt, Observer};
-pub use pool::{Pool, SendOptions};
-pub use status::{PoolStatus, ServerStatus, Totals};
+pub use pool::{Pool, PoolStatus, RequestTotals, SendOptions, ServerStatus};
 
-/// Why a body broke off.
+/// Why a body ended early.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A body, of a request or of a response.

@@ -1,61 +1,98 @@
-//! What is sent a second time.
+//! Decides whether a failed request is sent again, and limits how many are.
 
 use http::{header, request};
 
-/// How a try failed.
+use crate::RetryRule;
+
+/// How an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// No connection.
     Connect,
-    /// A kept connection ended before anything of a response came: most likely the server closed it
-    /// while the request was on its way, which says nothing of the server.
+    /// A reused connection ended before any byte of a response: most likely the server closed the
+    /// idle connection while the request was on its way. The server may be healthy.
     Stale,
-    /// A new connection ended before a response, or what came on it is none.
+    /// A new connection ended before a response, or the response is invalid.
     Broken,
-    /// The server says that it has not processed the request (RFC 9113 section 8.7).
+    /// The server reports that it has not processed the request (RFC 9113 section 8.7).
     Refused,
     /// No response in time.
     Timeout,
-    /// By the client, who did not send the rest.
+    /// The client did not send the rest of its request.
     Client,
 }
 
-/// On what terms a request is sent again.
+/// Whether and where to send a request again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetryTerms {
-    /// No.
+pub(crate) enum RetryDecision {
+    /// Do not retry.
     No,
-    /// At once, to any server, over a new connection.
+    /// Retry at once on any server, over a new connection.
     Fresh,
-    /// To another server, if the budget has it.
+    /// Retry on another server, if the budget allows.
     Elsewhere,
 }
 
-/// Whether a request can be sent again though it may have been executed: only a safe one (RFC 9110
-/// section 9.2.1), and without a body nothing of it has to be kept for that.
+/// Whether a request can be sent again although it may have been executed: only if its method is safe
+/// (RFC 9110 section 9.2.1). Requests with a body are excluded, because the body is not buffered.
 pub(crate) fn is_repeatable(head: &request::Parts, empty: bool) -> bool {
-    // An upgrade is the start of a conversation.
+    // An upgrade starts a tunnel.
     empty && head.method.is_safe() && !head.headers.contains_key(header::UPGRADE)
 }
 
-/// `unsent`: certainly no byte of the request was sent, and it is whole. `repeatable`: see
-/// [`is_repeatable`]; then a second one can be made. `tries` of `most` have failed, those on stale
-/// connections apart, and `stale` says whether there was one of these before.
+/// Decides about a retry. `unsent`: certainly no byte of the request was sent. `repeatable`: see
+/// [`is_repeatable`]. `attempts` of `max_attempts` have failed, not counting stale connections;
+/// `stale`: whether there was a stale connection before.
 pub(crate) fn again(
     failure: Failure,
     unsent: bool,
     repeatable: bool,
-    tries: u32,
-    most: u32,
+    attempts: u32,
+    max_attempts: u32,
     stale: bool,
-) -> RetryTerms {
-    let elsewhere = if tries < most { RetryTerms::Elsewhere } else { RetryTerms::No };
+) -> RetryDecision {
+    let elsewhere =
+        if attempts < max_attempts { RetryDecision::Elsewhere } else { RetryDecision::No };
     match failure {
-        _ if !unsent && !repeatable => RetryTerms::No,
-        Failure::Stale if most > 1 && !stale => RetryTerms::Fresh,
+        _ if !unsent && !repeatable => RetryDecision::No,
+        Failure::Stale if max_attempts > 1 && !stale => RetryDecision::Fresh,
         Failure::Stale | Failure::Connect | Failure::Refused | Failure::Broken => elsewhere,
-        // The client has waited long enough, and the request may be what is slow.
-        Failure::Timeout | Failure::Client => RetryTerms::No,
+        // The client has waited long enough, and the request itself may be slow.
+        Failure::Timeout | Failure::Client => RetryDecision::No,
+    }
+}
+
+/// Limits retries to a share of the requests plus a burst, so that a failing pool does not get a
+/// multiple of its load.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    percent: u64,
+    max: u64,
+    /// In hundredths of a retry.
+    left: u64,
+}
+
+impl Budget {
+    /// Full at the start.
+    pub(crate) fn new(rule: &RetryRule) -> Self {
+        let max = u64::from(rule.burst) * 100;
+        Self { percent: rule.percent.into(), max, left: max }
+    }
+
+    /// Adds the share of a new request.
+    pub(crate) fn deposit(&mut self) {
+        self.left = (self.left + self.percent).min(self.max);
+    }
+
+    /// Takes a retry out of the budget; returns whether there was one.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        match self.left.checked_sub(100) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
     }
 }
 
@@ -106,25 +143,56 @@ mod tests {
         #[test]
         fn nothing_that_may_have_been_executed_is_repeated_unless_it_is_safe(
             failure in failure(),
-            tries in 0u32..4,
+            attempts in 0u32..4,
             stale: bool,
         ) {
-            prop_assert_eq!(again(failure, false, false, tries, 3, stale), RetryTerms::No);
+            prop_assert_eq!(again(failure, false, false, attempts, 3, stale), RetryDecision::No);
         }
 
         #[test]
         fn the_tries_have_an_end(failures in prop::collection::vec((failure(), any::<bool>()), 50)) {
-            let (mut tries, mut stale) = (0, false);
+            let (mut attempts, mut stale) = (0, false);
             let sent = failures
                 .into_iter()
                 .take_while(|(failure, unsent)| {
-                    tries += u32::from(*failure != Failure::Stale || stale);
-                    let again = again(*failure, *unsent, true, tries, 3, stale);
+                    attempts += u32::from(*failure != Failure::Stale || stale);
+                    let again = again(*failure, *unsent, true, attempts, 3, stale);
                     stale |= *failure == Failure::Stale;
-                    again != RetryTerms::No
+                    again != RetryDecision::No
                 })
                 .count();
             prop_assert!(sent <= 3);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_the_burst_and_the_share(
+            events in prop::collection::vec(any::<bool>(), 0..2000),
+            percent in 0u32..100,
+            burst in 0u32..50,
+        ) {
+            let mut budget = Budget::new(&RetryRule { tries: 2, percent, burst });
+            let (mut requests, mut retries) = (0u64, 0u64);
+            for request in events {
+                if request {
+                    budget.deposit();
+                    requests += 1;
+                } else if budget.withdraw() {
+                    retries += 1;
+                }
+                prop_assert!(retries * 100 <= u64::from(burst) * 100 + requests * u64::from(percent));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_spent_comes_back_with_requests() {
+        let mut budget = Budget::new(&RetryRule { tries: 2, percent: 20, burst: 1 });
+        assert!(budget.withdraw());
+        (0..4).for_each(|_| budget.deposit());
+        assert!(!budget.withdraw());
+        budget.deposit();
+        assert!(budget.withdraw());
     }
 }

@@ -14,10 +14,10 @@ use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tracing::debug;
 
-use crate::connect::Io;
-use crate::kept::{Owner, Stream};
-use crate::progress::Upload;
+use crate::body::Upload;
+use crate::connection_cache::{Owner, Stream};
 use crate::retry::Failure;
+use crate::server::Io;
 
 /// A connection with room for a request.
 pub(crate) enum Sender {
@@ -61,11 +61,11 @@ pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, 
         .handshake(io)
         .await?;
     let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
-    let tell = allowed.clone();
+    let log_change = allowed.clone();
     tokio::spawn(async move {
         let ended = poll_fn(|cx| {
             let ended = Pin::new(&mut connection).poll(cx);
-            tell.store(connection.current_max_send_streams(), Ordering::Relaxed);
+            log_change.store(connection.current_max_send_streams(), Ordering::Relaxed);
             ended
         });
         if let Err(error) = ended.await {
@@ -75,11 +75,11 @@ pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, 
     Ok((sender, allowed))
 }
 
-/// What an error means. `kept`: the connection had served requests before.
-pub(crate) fn failure(error: &hyper::Error, kept: bool) -> Failure {
+/// What an error means. `cache`: the connection had served requests before.
+pub(crate) fn failure(error: &hyper::Error, cache: bool) -> Failure {
     match h2_error(error) {
         Some(h2) if is_unprocessed(h2) => Failure::Refused,
-        None if kept && ended(error) => Failure::Stale,
+        None if cache && ended(error) => Failure::Stale,
         _ if error.is_canceled() => Failure::Stale,
         _ => Failure::Broken,
     }

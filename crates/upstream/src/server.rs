@@ -1,24 +1,27 @@
-//! One server: its connections.
+//! One server of a pool: opening connections to it, and reusing idle ones.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::proxy_protocol::{Header, Version};
-use firstflight_tls::Connector;
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::connect::{Io, connect};
-use crate::kept::{IdleConnections, Owner};
+use crate::connection_cache::{ConnectionCache, Owner};
+use crate::proxy_protocol::{self, Header, Version};
 use crate::sender::{self, Sender};
-use crate::{PoolConfig, Protocol, ServerAddress};
+use crate::{PoolConfig, PoolError, Protocol, ServerAddress};
 
 pub(crate) struct Server {
     pub(crate) address: ServerAddress,
     /// The address as people read it.
     pub(crate) name: String,
-    pub(crate) kept: IdleConnections,
+    pub(crate) cache: ConnectionCache,
     pub(crate) connections: AtomicU64,
     connector: Option<Connector>,
     /// Whoever opens a connection that many can share holds it, and the others wait.
@@ -26,7 +29,7 @@ pub(crate) struct Server {
 }
 
 /// A connection for a request.
-pub(crate) struct Line {
+pub(crate) struct Checkout {
     pub(crate) sender: Sender,
     /// How long connecting took; `None`: it was kept.
     pub(crate) connected: Option<Duration>,
@@ -37,7 +40,7 @@ impl Server {
         Self {
             name: address.to_string(),
             address,
-            kept: IdleConnections::default(),
+            cache: ConnectionCache::default(),
             connections: AtomicU64::new(0),
             connector,
             opening: Mutex::new(()),
@@ -45,14 +48,14 @@ impl Server {
     }
 
     /// A connection with room for a request; a new one if `fresh` demands it.
-    pub(crate) async fn line(
+    pub(crate) async fn connection(
         &self,
         config: &PoolConfig,
         owner: Owner,
         fresh: bool,
-    ) -> io::Result<Line> {
-        if !fresh && let Some(sender) = self.kept_one(config.protocol, owner) {
-            return Ok(Line { sender, connected: None });
+    ) -> io::Result<Checkout> {
+        if !fresh && let Some(sender) = self.reuse(config.protocol, owner) {
+            return Ok(Checkout { sender, connected: None });
         }
         let limit = config.connect_timeout;
         let opening = async {
@@ -66,33 +69,39 @@ impl Server {
         })?
     }
 
-    fn kept_one(&self, protocol: Protocol, owner: Owner) -> Option<Sender> {
+    fn reuse(&self, protocol: Protocol, owner: Owner) -> Option<Sender> {
         match protocol {
-            Protocol::Http1 => self.kept.take(owner).map(|sender| Sender::Http1(sender, owner)),
-            Protocol::Http2 => {
-                self.kept.share(owner).map(|(sender, stream)| Sender::Http2(sender, stream))
-            }
+            Protocol::Http1 => self.cache.take(owner).map(|sender| Sender::Http1(sender, owner)),
+            Protocol::Http2 => self
+                .cache
+                .checkout_shared(owner)
+                .map(|(sender, stream)| Sender::Http2(sender, stream)),
         }
     }
 
-    async fn open_http1(&self, config: &PoolConfig, owner: Owner) -> io::Result<Line> {
-        let began = Instant::now();
+    async fn open_http1(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
+        let started = Instant::now();
         let io = self.connect(config.proxy_protocol, owner).await?;
         let sender = sender::http1(io).await.map_err(io::Error::other)?;
-        Ok(Line { sender: Sender::Http1(sender, owner), connected: Some(began.elapsed()) })
+        Ok(Checkout { sender: Sender::Http1(sender, owner), connected: Some(started.elapsed()) })
     }
 
-    async fn open_http2(&self, config: &PoolConfig, owner: Owner, fresh: bool) -> io::Result<Line> {
-        let began = Instant::now();
+    async fn open_http2(
+        &self,
+        config: &PoolConfig,
+        owner: Owner,
+        fresh: bool,
+    ) -> io::Result<Checkout> {
+        let started = Instant::now();
         let _opening = self.opening.lock().await;
         // Somebody else may have opened one meanwhile.
-        if !fresh && let Some(sender) = self.kept_one(config.protocol, owner) {
-            return Ok(Line { sender, connected: Some(began.elapsed()) });
+        if !fresh && let Some(sender) = self.reuse(config.protocol, owner) {
+            return Ok(Checkout { sender, connected: Some(started.elapsed()) });
         }
         let io = self.connect(config.proxy_protocol, owner).await?;
         let (sender, allowed) = sender::http2(io).await.map_err(io::Error::other)?;
-        let stream = self.kept.put_shared(sender.clone(), allowed, owner, Instant::now());
-        Ok(Line { sender: Sender::Http2(sender, stream), connected: Some(began.elapsed()) })
+        let stream = self.cache.add_shared(sender.clone(), allowed, owner, Instant::now());
+        Ok(Checkout { sender: Sender::Http2(sender, stream), connected: Some(started.elapsed()) })
     }
 
     /// A socket to it. Without an owner this process speaks for itself.
@@ -103,4 +112,66 @@ impl Server {
         self.connections.fetch_add(1, Ordering::Relaxed);
         Ok(io)
     }
+}
+
+/// Bytes both ways, whatever is below.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// A connection as the HTTP library takes it.
+pub(crate) type Io = TokioIo<Box<dyn ByteStream>>;
+
+/// How to speak TLS to a pool's servers, if any of them does.
+///
+/// # Errors
+/// [`PoolError::Tls`]: the authorities cannot be read.
+pub(crate) fn connector(config: &PoolConfig) -> Result<Option<Connector>, PoolError> {
+    if !config.servers.iter().any(ServerAddress::is_tls) {
+        return Ok(None);
+    }
+    let trust = config.ca.clone().map_or(Trust::System, Trust::File);
+    let alpn: &[u8] = match config.protocol {
+        Protocol::Http1 => b"http/1.1",
+        Protocol::Http2 => b"h2",
+    };
+    let connector = ConnectorConfig { alpn: vec![alpn.to_vec()], ..ConnectorConfig::new(trust) };
+    Ok(Some(Connector::new(connector)?))
+}
+
+/// Connects. `header`: what is said of the client first.
+pub(crate) async fn connect(
+    address: &ServerAddress,
+    connector: Option<&Connector>,
+    header: Option<(proxy_protocol::Version, Header)>,
+) -> io::Result<Io> {
+    let header = header.map(|(version, header)| proxy_protocol::write(version, &header));
+    let link: Box<dyn ByteStream> = match (address, connector) {
+        (ServerAddress::Unix(path), _) => unix(path, header).await?,
+        (ServerAddress::Tcp { host, port, tls: true }, Some(connector)) => {
+            let tcp = tcp(host, *port, header).await?;
+            let offer = ConnectOptions { host: host.clone(), ..ConnectOptions::default() };
+            let stream = TlsStream::connect(connector, tcp, &offer).await;
+            Box::new(stream.map_err(|error| io::Error::other(error.to_string()))?)
+        }
+        (ServerAddress::Tcp { host, port, .. }, _) => Box::new(tcp(host, *port, header).await?),
+    };
+    Ok(TokioIo::new(link))
+}
+
+async fn tcp(host: &str, port: u16, header: Option<Vec<u8>>) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    if let Some(header) = header {
+        stream.write_all(&header).await?;
+    }
+    Ok(stream)
+}
+
+async fn unix(path: &Path, header: Option<Vec<u8>>) -> io::Result<Box<dyn ByteStream>> {
+    let mut stream = UnixStream::connect(path).await?;
+    if let Some(header) = header {
+        stream.write_all(&header).await?;
+    }
+    Ok(Box::new(stream))
 }

@@ -60,7 +60,7 @@ fn what_there_is(snapshot: &Snapshot) -> Now {
         tcp_connections: connections(Transport::Tcp),
         quic_connections: connections(Transport::Quic),
         requests: count("firstflight_requests_active", &[]),
-        held: count("firstflight_early_requests_holding", &[]),
+        held: count("firstflight_early_requests_waiting", &[]),
     }
 }
 
@@ -123,7 +123,7 @@ fn register(snapshot: &Snapshot, is_filter: bool) -> Register {
 
 fn store(snapshot: &Snapshot, claims: Option<&HistogramValue>) -> Option<Store> {
     let up = snapshot.series("firstflight_store_up").next()?.value.number() > 0.0;
-    let mut resting = snapshot.series("firstflight_store_resting");
+    let mut resting = snapshot.series("firstflight_store_unavailable");
     let resting = resting.find(|series| series.value.number() > 0.0);
     let claimed = |result| {
         let labels = [("register", "store"), ("result", result)];

@@ -57,7 +57,7 @@ async fn what_wants_a_look_is_said_in_a_line() {
     scene.readings(|readings| {
         readings.register.records = readings.register.capacity;
         readings.store = Some(StoreReading {
-            resting: Some(RefusedReason::StoreDown),
+            unavailable: Some(RefusedReason::StoreDown),
             ..StoreReading::default()
         });
         readings.filter = scene::filled(1 << 20);

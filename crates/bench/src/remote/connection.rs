@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
+use firstflight_client::{HttpResponse, Request, Target, connect_tls, http_get};
 use firstflight_packets::{FastOpen, Label, LabelKind, LabelTransport};
 use firstflight_samples::{
     Connectors, HandshakeKind, HttpVersion, RequestedConnection, STALE_TICKET_AGE_S, Ticket,
@@ -152,7 +152,7 @@ impl Caller {
 }
 
 /// What TLS and the kernel say of a connection with its response.
-fn read(response: &Answer, asked: &RequestedConnection) -> Result<Outcome, String> {
+fn read(response: &HttpResponse, asked: &RequestedConnection) -> Result<Outcome, String> {
     if !response.head.status.is_success() && !response.head.status.is_redirection() {
         return Err(format!("status {}", response.head.status));
     }
@@ -189,7 +189,7 @@ fn read(response: &Answer, asked: &RequestedConnection) -> Result<Outcome, Strin
     })
 }
 
-fn header(response: &Answer, name: &str) -> String {
+fn header(response: &HttpResponse, name: &str) -> String {
     let value = response.head.headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
 }

@@ -155,7 +155,7 @@ async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), RemoteEr
     }
     let mut resolver = Resolver::default();
     for entry in &config.resolve {
-        resolver.fix(entry).map_err(|error| unusable(error.to_string()))?;
+        resolver.add_override(entry).map_err(|error| unusable(error.to_string()))?;
     }
     let addresses = resolver.resolve(target.host(), target.port()).await;
     let addresses = addresses.map_err(|error| unusable(error.to_string()))?;

@@ -91,7 +91,7 @@ async fn several_certificates_have_one_account() {
 #[tokio::test(flavor = "multi_thread")]
 async fn renewed_while_the_old_one_is_valid_and_by_the_same_account() {
     let answers = Answers::new();
-    let plan = PebblePlan { life: Some(16), ..answerer(&answers, NAMES).await };
+    let plan = PebblePlan { validity_seconds: Some(16), ..answerer(&answers, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &answers);
@@ -168,7 +168,7 @@ async fn a_site_with_a_new_name_goes_on_until_there_is_one_for_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_one_is_served_until_there_is_another() {
     let answers = Answers::new();
-    let plan = PebblePlan { life: Some(3), ..answerer(&answers, NAMES).await };
+    let plan = PebblePlan { validity_seconds: Some(3), ..answerer(&answers, NAMES).await };
     let mut pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());

@@ -19,7 +19,7 @@ fn now() -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_answer_is_named_and_the_old_certificate_stays() {
     let answers = Answers::new();
-    let plan = PebblePlan { life: Some(12), ..answerer(&answers, NAMES).await };
+    let plan = PebblePlan { validity_seconds: Some(12), ..answerer(&answers, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());

@@ -118,7 +118,7 @@ impl ConnectionArgs {
 
     fn resolver(&self) -> anyhow::Result<Resolver> {
         let mut resolver = Resolver::default();
-        self.resolve.iter().try_for_each(|entry| resolver.fix(entry))?;
+        self.resolve.iter().try_for_each(|entry| resolver.add_override(entry))?;
         Ok(resolver)
     }
 }

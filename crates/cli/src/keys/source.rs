@@ -132,7 +132,7 @@ impl Source {
     pub(super) fn complaints(&self) -> Vec<String> {
         match self {
             Self::File(_) => Vec::new(),
-            Self::Store(_, ring) => ring.complaints().iter().map(ToString::to_string).collect(),
+            Self::Store(_, ring) => ring.take_warnings().iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use firstflight_testkit::{Listen, MASTER_NAME, Process, Sentinels};
+use firstflight_testkit::{MASTER_NAME, Sentinels, StoreListen, StoreProcess};
 
 use crate::cluster::{ALL, Cluster, NODES};
 use crate::kind::{Kind, Settings};
@@ -64,7 +64,7 @@ pub(crate) struct Stage {
 /// The store's processes.
 pub(crate) enum Store {
     /// One.
-    Single(Process),
+    Single(StoreProcess),
     /// A master, a replica and three sentinels.
     Sentinels(Sentinels),
     /// Three masters in cluster mode.
@@ -74,7 +74,7 @@ pub(crate) enum Store {
 impl Stage {
     /// One store process. Returns when the nodes take early data.
     pub(crate) fn single(name: &'static str, plan: &Plan, setup: &Setup) -> Self {
-        let store = Process::redis(Listen::Tcp);
+        let store = StoreProcess::redis(StoreListen::Tcp);
         let pipes: Vec<_> = ALL.iter().map(|_| Pipe::to(store.tcp().1)).collect();
         let url = |node: usize| format!("url = \"redis://127.0.0.1:{}\"\n", pipes[node].port());
         let (cluster, run) = start(name, plan, setup, url);
@@ -94,14 +94,14 @@ impl Stage {
 
     /// Three masters, with a third of the claims each.
     pub(crate) fn sharded(name: &'static str, plan: &Plan) -> Self {
-        let store = firstflight_testkit::Cluster::start(firstflight_testkit::Kind::Redis);
+        let store = firstflight_testkit::Cluster::start(firstflight_testkit::StoreKind::Redis);
         let url = format!("{}mode = \"cluster\"\n", urls(&store.addresses()));
         let (cluster, run) = start(name, plan, &Setup::of(plan), |_| url.clone());
         Self { run, cluster, pipes: Vec::new(), store: Store::Sharded(store) }
     }
 
     /// The store, or the first master.
-    pub(crate) fn process(&mut self) -> &mut Process {
+    pub(crate) fn process(&mut self) -> &mut StoreProcess {
         match &mut self.store {
             Store::Single(process) => process,
             Store::Sentinels(sentinels) => &mut sentinels.stores[0],

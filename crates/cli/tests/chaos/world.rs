@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
+use firstflight_client::{HttpResponse, Request, Target, connect_tls, http_get};
 use firstflight_tls::{
     ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, Trust, Version,
 };
@@ -159,7 +159,7 @@ impl World {
 }
 
 impl Client {
-    async fn keep_sessions(&self, response: Answer) {
+    async fn keep_sessions(&self, response: HttpResponse) {
         let mut sessions = response.sessions;
         sessions.extend(response.exchange.close(TICKETS).await);
         let mut kept = self.sessions.lock().unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use firstflight_testkit::{Listen, Pebble, PebblePlan, Process, skipped_without};
+use firstflight_testkit::{Pebble, PebblePlan, StoreListen, StoreProcess, skipped_without};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -132,7 +132,7 @@ fn a_renewal_breaks_nothing_and_sessions_go_on() {
         1.0,
         "it is the same configuration"
     );
-    let issued = "firstflight_acme_tries_total{site=\"a.test\",result=\"issued\"}";
+    let issued = "firstflight_acme_attempts_total{site=\"a.test\",result=\"issued\"}";
     assert_eq!(metric(&server, issued), 2.0);
     server.stop();
 }
@@ -175,7 +175,7 @@ fn an_old_certificate_serves_on_whatever_becomes_of_a_new_one() {
     let failed: jiff::Timestamp = state["last_error"]["at"].as_str().unwrap().parse().unwrap();
     let pause = moment("next_try_at").unwrap().as_second() - failed.as_second();
     assert!(pause >= 300, "it is not asked again at once: {state:#}");
-    assert_eq!(metric(&server, "firstflight_acme_failures_in_a_row{site=\"new.test\"}"), 1.0);
+    assert_eq!(metric(&server, "firstflight_acme_consecutive_failures{site=\"new.test\"}"), 1.0);
     server.stop();
     other.stop();
 }
@@ -242,7 +242,7 @@ fn two_nodes_that_share_names_order_once_and_answer_for_each_other() {
     if skipped_without(&["pebble"]) {
         return;
     }
-    let store = Process::redis(Listen::Unix);
+    let store = StoreProcess::redis(StoreListen::Unix);
     let (a, b) = (site(), site());
     let (a_ports, b_ports) = (Ports::free(), Ports::free());
     // The authority always comes to the second node.
@@ -281,7 +281,7 @@ fn two_nodes_that_share_names_order_once_and_answer_for_each_other() {
     let asked = "firstflight_acme_challenges_total{kind=\"tls-alpn-01\"}";
     assert_eq!(metric(&first, asked), 0.0);
     assert!(metric(&second, asked) >= 1.0);
-    let taken_up = "firstflight_acme_tries_total{site=\"a.test\",result=\"taken_up\"}";
+    let taken_up = "firstflight_acme_attempts_total{site=\"a.test\",result=\"shared\"}";
     assert_eq!(metric(&second, taken_up), 1.0);
     drop(lock);
     first.stop();

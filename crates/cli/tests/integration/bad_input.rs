@@ -218,7 +218,7 @@ fn servers_that_close_in_the_middle() {
     // A record that announces more than comes.
     refused(dir, &["fetch", "-k", &https(b"\x16\x03\x03\x00\x7a\x02\x00")], 35, &["handshake"]);
     refused(dir, &["fetch", "-k", &https(b"HTTP/1.1 400 No\r\n\r\n")], 35, &["TLS"]);
-    refused(dir, &["fetch", &http(b"")], 52, &["closed the connection without an answer"]);
+    refused(dir, &["fetch", &http(b"")], 52, &["closed the connection without a response"]);
     let short = http(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
     refused(dir, &["fetch", &short], 18, &["closed the connection", "body"]);
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use firstflight_testkit::{Listen, Process, skipped_without};
+use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
 
 use crate::running::{Ended, PAGE, Running, Serve, fields, run, site, text, until};
 
@@ -64,7 +64,7 @@ fn openssl_full_resumed_and_early() {
 fn openssl_is_refused_by_tls_when_the_store_says_so_late() {
     let site = site();
     let dir = site.path();
-    let store = Process::redis(Listen::Unix);
+    let store = StoreProcess::redis(StoreListen::Unix);
     let config = format!("[store]\nurl = \"{}\"\nbudget = \"1s\"\n", store.url());
     let file = dir.join("serve.toml");
     fs::write(&file, config).unwrap();

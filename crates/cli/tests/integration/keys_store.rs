@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use firstflight_testkit::{Listen, Process};
+use firstflight_testkit::{StoreListen, StoreProcess};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -14,7 +14,7 @@ use crate::running::{Ended, Running, firstflight, run, site, text, until};
 
 /// Nodes that share a store, each with a directory, and the examples' configuration in it.
 pub(crate) struct Cluster {
-    store: Process,
+    store: StoreProcess,
     site: TempDir,
 }
 
@@ -22,7 +22,7 @@ impl Cluster {
     pub(crate) fn start() -> Self {
         let site = site();
         certificate(site.path());
-        Self { store: Process::redis(Listen::Unix), site }
+        Self { store: StoreProcess::redis(StoreListen::Unix), site }
     }
 
     pub(crate) fn dir(&self) -> &Path {

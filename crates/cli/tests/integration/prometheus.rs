@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firstflight_testkit::{Listen, Process, skipped_without};
+use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
 use serde_json::Value;
 
 use crate::proxy::Upstream;
@@ -54,7 +54,7 @@ fn whatever_the_dashboard_asks_for_has_data() {
     }
     let site = site();
     let dir = site.path();
-    let store = Process::redis(Listen::Unix);
+    let store = StoreProcess::redis(StoreListen::Unix);
     let upstream = Upstream::start();
     fs::create_dir(dir.join("root/strict")).unwrap();
     fs::copy(dir.join("root/index.html"), dir.join("root/strict/index.html")).unwrap();

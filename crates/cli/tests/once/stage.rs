@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_testkit::{Listen, Process};
+use firstflight_testkit::{StoreListen, StoreProcess};
 use firstflight_tls::EarlyData;
 use tempfile::TempDir;
 
@@ -169,11 +169,11 @@ fn keys(servers: Servers, file: PathBuf) -> Keys {
 }
 
 /// The store of all cases that do nothing to it. It ends with this program, however that ends.
-static STORE: Mutex<Option<Process>> = Mutex::new(None);
+static STORE: Mutex<Option<StoreProcess>> = Mutex::new(None);
 
 fn store_url() -> String {
     let mut store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
-    store.get_or_insert_with(|| Process::redis(Listen::Tcp)).url()
+    store.get_or_insert_with(|| StoreProcess::redis(StoreListen::Tcp)).url()
 }
 
 /// A stage for several cases, which is started by the first that needs it.

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use firstflight_testkit::{Listen, Process};
+use firstflight_testkit::{StoreListen, StoreProcess};
 
 use crate::client::{Ticket, Transport};
 use crate::honest::{Honest, abreast};
@@ -44,7 +44,7 @@ impl Away {
 
 /// Flights at the first of three nodes.
 pub(crate) fn away(plan: &Plan, label: &Label, away: Away) -> Vec<Row> {
-    let store = Process::redis(Listen::Tcp);
+    let store = StoreProcess::redis(StoreListen::Tcp);
     let pipes: Vec<_> = (0..3).map(|_| Pipe::to(store.tcp().1)).collect();
     let url = |node: usize| format!("redis://127.0.0.1:{}", pipes[node].port());
     let stage = Stage::with(label.servers, url, |settings| Settings {

@@ -85,7 +85,7 @@ pub(super) enum OpenError {
 impl Sealer {
     pub(super) fn seal(&self, plain: &[u8]) -> Vec<u8> {
         match self {
-            Self::File(keys) => [FILE_HEADER, &keys.seal(plain, PLACE)].concat(),
+            Self::File(keys) => [FILE_HEADER, &keys.seal(plain, RECORD_LABEL)].concat(),
             Self::Passphrase { phrase, derived } => {
                 let last = derived.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let (salt, key) = last.unwrap_or_else(|| {
@@ -93,7 +93,7 @@ impl Sealer {
                     getrandom::fill(&mut salt).expect("the system has random bytes");
                     (salt, derive(phrase, &salt))
                 });
-                [PASSPHRASE_HEADER, &salt, &key.seal(plain, PLACE)].concat()
+                [PASSPHRASE_HEADER, &salt, &key.seal(plain, RECORD_LABEL)].concat()
             }
         }
     }
@@ -101,20 +101,20 @@ impl Sealer {
     pub(super) fn open(&self, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
         if let Some(record) = sealed.strip_prefix(FILE_HEADER) {
             let Self::File(keys) = self else { return Err(OpenError::OtherKey) };
-            return Ok(keys.unseal(record, PLACE)?.content);
+            return Ok(keys.unseal(record, RECORD_LABEL)?.content);
         }
         let Some(rest) = sealed.strip_prefix(PASSPHRASE_HEADER) else {
             return Err(OpenError::Damaged("it does not begin as a session jar does"));
         };
         let Self::Passphrase { phrase, derived } = self else { return Err(OpenError::OtherKey) };
         let (salt, record) =
-            rest.split_first_chunk::<SALT>().ok_or(OpenError::Damaged("it is cut short"))?;
+            rest.split_first_chunk::<SALT_LENGTH>().ok_or(OpenError::Damaged("it is cut short"))?;
         let mut derived = derived.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, key) = match derived.take().filter(|(last, _)| last == salt) {
             Some(last) => derived.insert(last),
             None => derived.insert((*salt, derive(phrase, salt))),
         };
-        key.unseal(record, PLACE)?.ok_or(OpenError::OtherKey)
+        key.unseal(record, RECORD_LABEL)?.ok_or(OpenError::OtherKey)
     }
 }
 
@@ -184,14 +184,14 @@ fn derive(phrase: &str, salt: &Salt) -> SealingKey {
     SealingKey::new(secret)
 }
 
-const SALT: usize = 16;
-type Salt = [u8; SALT];
+const SALT_LENGTH: usize = 16;
+type Salt = [u8; SALT_LENGTH];
 
 const FILE_HEADER: &[u8] = b"firstflight session jar 1, key file\n";
 const PASSPHRASE_HEADER: &[u8] = b"firstflight session jar 1, passphrase\n";
 
 /// What the record is, in its associated data.
-const PLACE: &str = "session jar";
+const RECORD_LABEL: &str = "session jar";
 
 /// What OWASP advises at least for Argon2id; RFC 9106's 64 MiB would be felt at each fetch, and
 /// what is guarded are short-lived tickets. They are no part of the jar: an untrusted one must not

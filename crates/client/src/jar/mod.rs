@@ -1,6 +1,6 @@
+mod contents;
 mod key;
-mod kinds;
-mod store;
+mod types;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,11 +10,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use contents::{Contents, Entry, TokenEntry};
 pub use key::JarKey;
 use key::{OpenError, Sealer, is_sealed_by_age};
-use kinds::Carrier;
-pub use kinds::{Found, JarQuery, Origin, Ticket, Token, TrustId};
-use store::{Contents, Entry, TokenEntry};
+use types::Transport;
+pub use types::{JarMatch, JarQuery, Origin, Ticket, Token, TrustId};
 
 /// What can be wrong with a session jar, each in one sentence that names the fix. The jar is left
 /// as it was.
@@ -129,41 +129,42 @@ impl Jar {
         &self,
         wanted: &JarQuery<'_>,
         warnings: &mut Vec<String>,
-    ) -> Result<Found, JarError> {
+    ) -> Result<JarMatch, JarError> {
         let _lock = self.lock()?;
         let mut contents = self.read()?;
         let before = (contents.len(), contents.tokens());
-        self.warn_of_garbled(&mut contents, warnings);
+        self.warn_of_unreadable(&mut contents, warnings);
         contents.expire(now());
-        let mut garbled = |what: &str, reason: String| {
+        let mut unreadable = |what: &str, reason: String| {
             warnings.push(format!(
                 "{what} for {} in {} is garbled ({reason}) and was dropped",
                 wanted.origin.host,
                 self.path.display()
             ));
         };
-        let mut ticket = |carrier, alpn: Option<&[Vec<u8>]>| {
+        let mut ticket = |transport, alpn: Option<&[Vec<u8>]>| {
             let alpn = alpn?;
             loop {
-                match contents.take(wanted, carrier, alpn)?.open() {
+                match contents.take(wanted, transport, alpn)?.open() {
                     Ok(ticket) => return Some(ticket),
-                    Err(reason) => garbled("a session", reason),
+                    Err(reason) => unreadable("a session", reason),
                 }
             }
         };
-        let (tcp, quic) = (ticket(Carrier::Tcp, wanted.tcp), ticket(Carrier::Quic, wanted.quic));
+        let (tcp, quic) =
+            (ticket(Transport::Tcp, wanted.tcp), ticket(Transport::Quic, wanted.quic));
         let mut token = None;
         while let (Some(_), None) = (wanted.quic, &token) {
             let Some(entry) = contents.take_token(wanted.origin, wanted.trust) else { break };
             match entry.open(wanted.origin) {
                 Ok(open) => token = Some(open),
-                Err(reason) => garbled("an address token", reason),
+                Err(reason) => unreadable("an address token", reason),
             }
         }
         if (contents.len(), contents.tokens()) != before {
             self.write(&contents)?;
         }
-        Ok(Found { tcp, quic, token })
+        Ok(JarMatch { tcp, quic, token })
     }
 
     /// Puts tickets and address tokens in: new ones, or those that were not used after all. The
@@ -182,7 +183,7 @@ impl Jar {
         }
         let _lock = self.lock()?;
         let mut contents = self.read()?;
-        self.warn_of_garbled(&mut contents, warnings);
+        self.warn_of_unreadable(&mut contents, warnings);
         tickets.iter().filter_map(Entry::seal).for_each(|entry| contents.add(entry));
         tokens.iter().filter_map(TokenEntry::seal).for_each(|token| contents.add_token(token));
         contents.expire(now());
@@ -207,8 +208,8 @@ impl Jar {
         Ok(self.read()?.tokens())
     }
 
-    fn warn_of_garbled(&self, contents: &mut Contents, warnings: &mut Vec<String>) {
-        match contents.drop_garbled() {
+    fn warn_of_unreadable(&self, contents: &mut Contents, warnings: &mut Vec<String>) {
+        match contents.drop_unreadable() {
             0 => {}
             count => warnings.push(format!(
                 "{count} garbled session(s) or token(s) in {} were dropped",
@@ -239,8 +240,8 @@ impl Jar {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Contents::default());
             }
-            Ok(metadata) if metadata.len() > MAX_JAR => {
-                return Err(self.damaged(format!("it is larger than {MAX_JAR} bytes")));
+            Ok(metadata) if metadata.len() > MAX_JAR_BYTES => {
+                return Err(self.damaged(format!("it is larger than {MAX_JAR_BYTES} bytes")));
             }
             _ => fs::read(&self.path).map_err(file_error("read", &self.path))?,
         };
@@ -283,7 +284,7 @@ fn and_key(key: Option<&Path>) -> String {
 }
 
 /// No jar that we wrote is larger.
-const MAX_JAR: u64 = 64 * 1024 * 1024;
+const MAX_JAR_BYTES: u64 = 64 * 1024 * 1024;
 
 fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> JarError {
     move |source| JarError::File { what, path: path.to_owned(), source }

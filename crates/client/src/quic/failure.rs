@@ -38,13 +38,13 @@ pub(super) fn in_handshake(error: &ConnectionError, address: SocketAddr) -> Clie
     }
 }
 
-/// What it means after that; `answered`: whether some of the response had come.
-pub(super) fn in_transfer(error: &ConnectionError, answered: bool) -> ClientError {
+/// What it means after that; `response_started`: whether some of the response had come.
+pub(super) fn in_transfer(error: &ConnectionError, response_started: bool) -> ClientError {
     match error {
         ConnectionError::ApplicationClosed(close)
             if u64::from(close.error_code) == Code::H3_NO_ERROR.value() =>
         {
-            match answered {
+            match response_started {
                 true => ClientError::PartialBody { missing: "before the end" },
                 false => ClientError::EmptyReply,
             }
@@ -88,7 +88,7 @@ pub(super) fn of_request(error: &StreamError) -> ClientError {
 
 /// Whether the server says that it has not started with the request, so that it may be sent again
 /// on another connection (RFC 9114 sections 4.1.1 and 5.2).
-pub(super) fn not_begun(error: &StreamError) -> bool {
+pub(super) fn is_unprocessed(error: &StreamError) -> bool {
     match error {
         StreamError::RemoteClosing { .. } => true,
         StreamError::RemoteTerminate { code, .. } => *code == Code::H3_REQUEST_REJECTED,

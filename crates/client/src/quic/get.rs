@@ -6,37 +6,37 @@ use bytes::Bytes;
 use firstflight_quic::Resumption;
 use firstflight_tls::Handshake;
 
-use super::{Http3, QuicConnected, QuicFacts, QuicLink, Receiving};
-use crate::{ClientError, Head, Marks, Request};
+use super::{Http3, PendingResponse, QuicConnected, QuicLink, QuicStats};
+use crate::{ClientError, Head, PhaseInstants, Request};
 
 /// What [`http3_get`] got.
-pub struct Http3Answer {
+pub struct Http3Response {
     /// The head.
     pub head: Head,
     /// The body.
     pub body: Vec<u8>,
     /// The instants of all phases.
-    pub marks: Marks,
+    pub marks: PhaseInstants,
     /// What TLS negotiated.
     pub facts: Option<Handshake>,
     /// Bytes sent as early data, accepted or not.
     pub early_bytes: usize,
     /// What QUIC says about the connection.
-    pub quic: QuicFacts,
+    pub quic: QuicStats,
     /// The connection, for the sessions and address tokens that have come.
     pub link: QuicLink,
     /// Ended before the connection, it would be an error (RFC 9114 section 6.2.1).
     http3: Http3,
 }
 
-impl Http3Answer {
-    /// Waits for a session and an address token, at most `patience`, and closes the connection.
-    pub async fn close(self, patience: Duration) -> (Vec<Resumption>, Vec<Bytes>) {
-        self.link.wait_for_gifts(patience).await;
-        let gifts = (self.link.take_resumptions(), self.link.take_tokens());
+impl Http3Response {
+    /// Waits for a session and an address token, at most `timeout`, and closes the connection.
+    pub async fn close(self, timeout: Duration) -> (Vec<Resumption>, Vec<Bytes>) {
+        self.link.wait_for_tickets(timeout).await;
+        let tickets = (self.link.take_resumptions(), self.link.take_tokens());
         self.link.close().await;
         drop(self.http3);
-        gifts
+        tickets
     }
 }
 
@@ -50,11 +50,11 @@ pub async fn http3_get(
     connected: QuicConnected,
     request: &Request,
     limit: usize,
-) -> Result<Http3Answer, ClientError> {
+) -> Result<Http3Response, ClientError> {
     let QuicConnected { mut link, mut marks } = connected;
-    let launched = launch(&mut link, request).await?;
-    marks.sent = Some(launched.sent.unwrap_or_else(Instant::now));
-    let (mut http3, mut receiving) = match launched.on_its_way {
+    let handshake = complete_handshake(&mut link, request).await?;
+    marks.sent = Some(handshake.sent.unwrap_or_else(Instant::now));
+    let (mut http3, mut receiving) = match handshake.early_exchange {
         Some(both) => both,
         None => start(&link, request).await?,
     };
@@ -69,14 +69,14 @@ pub async fn http3_get(
     }
     marks.end = Some(Instant::now());
     link.handle().mark(&mut marks);
-    let (facts, quic, early_bytes) = (link.facts(), link.quic_facts(), link.early_bytes());
-    Ok(Http3Answer { head, body, marks, facts, early_bytes, quic, link, http3 })
+    let (facts, quic, early_bytes) = (link.facts(), link.quic_stats(), link.early_bytes());
+    Ok(Http3Response { head, body, marks, facts, early_bytes, quic, link, http3 })
 }
 
 /// A connection whose handshake is complete.
-pub(crate) struct Launched {
+pub(crate) struct HandshakeDone {
     /// The request, if it was early data that was accepted.
-    pub(crate) on_its_way: Option<(Http3, Receiving)>,
+    pub(crate) early_exchange: Option<(Http3, PendingResponse)>,
     /// When it was handed over, if that was before the handshake was complete.
     pub(crate) sent: Option<Instant>,
 }
@@ -84,15 +84,15 @@ pub(crate) struct Launched {
 /// Sends the request as early data, if that is possible, and waits for the handshake. Where early
 /// data is refused, nothing of the request has reached the server's application (RFC 9001 section
 /// 4.6.2), and it has to be sent again.
-pub(crate) async fn launch(
+pub(crate) async fn complete_handshake(
     link: &mut QuicLink,
     request: &Request,
-) -> Result<Launched, ClientError> {
+) -> Result<HandshakeDone, ClientError> {
     let early = link.is_early();
     let connection = link.connection().cloned().filter(|_| early);
     let Some(connection) = connection else {
         link.complete().await?;
-        return Ok(Launched { on_its_way: None, sent: None });
+        return Ok(HandshakeDone { early_exchange: None, sent: None });
     };
     let sent = Some(Instant::now());
     let mut begin = pin!(async {
@@ -118,19 +118,19 @@ pub(crate) async fn launch(
         failed = going => Err(failed),
     };
     match outcome {
-        Ok(false) => Ok(Launched { on_its_way: None, sent }),
+        Ok(false) => Ok(HandshakeDone { early_exchange: None, sent }),
         Ok(true) => {
             let both = match begun {
                 Some(both) => both,
                 // The remembered limits were too narrow for all of it.
                 None => begin.await?,
             };
-            Ok(Launched { on_its_way: Some(both), sent })
+            Ok(HandshakeDone { early_exchange: Some(both), sent })
         }
         // If the connection failed, that is the reason.
         Err(failed) => {
             link.complete().await?;
-            failed.map(|()| Launched { on_its_way: None, sent })
+            failed.map(|()| HandshakeDone { early_exchange: None, sent })
         }
     }
 }
@@ -139,7 +139,7 @@ pub(crate) async fn launch(
 pub(crate) async fn start(
     link: &QuicLink,
     request: &Request,
-) -> Result<(Http3, Receiving), ClientError> {
+) -> Result<(Http3, PendingResponse), ClientError> {
     let Some(connection) = link.connection() else { return Err(ClientError::EmptyReply) };
     let mut http3 = Http3::open(connection.clone()).await?;
     let receiving = http3.send(request).await?;

@@ -27,17 +27,17 @@ pub(super) struct GuardedConnection {
 #[derive(Clone)]
 pub(super) struct Opener {
     inner: h3_quinn::OpenStreams,
-    latest: Latest,
+    latest: LatestStream,
     head: u64,
 }
 
 /// Bytes of a response's body that the library has handed on so far.
 #[derive(Clone, Default)]
-pub(super) struct HandedOn(Arc<AtomicU64>);
+pub(super) struct DeliveredBytes(Arc<AtomicU64>);
 
 /// Of the stream that was opened last.
 #[derive(Clone, Default)]
-pub(super) struct Latest(Arc<Mutex<HandedOn>>);
+pub(super) struct LatestStream(Arc<Mutex<DeliveredBytes>>);
 
 /// A request's stream.
 pub(super) struct Bidi {
@@ -50,7 +50,7 @@ pub(super) struct Recv {
     inner: h3_quinn::RecvStream,
     inflow: Inflow,
     ended: bool,
-    handed_on: HandedOn,
+    delivered: DeliveredBytes,
     /// Of a stream in one direction: what ends with it.
     connection: Option<quinn::Connection>,
 }
@@ -60,28 +60,28 @@ impl GuardedConnection {
     pub(super) fn new(connection: quinn::Connection, head: u64) -> Self {
         let inner = h3_quinn::Connection::new(connection.clone());
         let opened = quic::Connection::<Bytes>::opener(&inner);
-        let opener = Opener { inner: opened, latest: Latest::default(), head };
+        let opener = Opener { inner: opened, latest: LatestStream::default(), head };
         Self { inner, connection, uni_streams: 0, opener }
     }
 
-    pub(super) fn latest(&self) -> Latest {
+    pub(super) fn latest(&self) -> LatestStream {
         self.opener.latest.clone()
     }
 }
 
-impl HandedOn {
+impl DeliveredBytes {
     pub(super) fn add(&self, count: usize) {
         self.0.fetch_add(count as u64, Ordering::Relaxed);
     }
 }
 
-impl Latest {
-    pub(super) fn get(&self) -> HandedOn {
+impl LatestStream {
+    pub(super) fn get(&self) -> DeliveredBytes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, handed_on: HandedOn) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = handed_on;
+    fn set(&self, delivered: DeliveredBytes) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = delivered;
     }
 }
 
@@ -103,7 +103,7 @@ impl quic::Connection<Bytes> for GuardedConnection {
             inner,
             inflow: Inflow::one_way(),
             ended: false,
-            handed_on: HandedOn::default(),
+            delivered: DeliveredBytes::default(),
             connection: Some(self.connection.clone()),
         }))
     }
@@ -144,10 +144,10 @@ impl OpenStreams<Bytes> for GuardedConnection {
 impl Opener {
     fn guard(&self, stream: h3_quinn::BidiStream<Bytes>) -> Bidi {
         let (send, inner) = stream.split();
-        let handed_on = HandedOn::default();
-        self.latest.set(handed_on.clone());
+        let delivered = DeliveredBytes::default();
+        self.latest.set(delivered.clone());
         let inflow = Inflow::message(self.head);
-        Bidi { send, recv: Recv { inner, inflow, ended: false, handed_on, connection: None } }
+        Bidi { send, recv: Recv { inner, inflow, ended: false, delivered, connection: None } }
     }
 }
 
@@ -236,7 +236,7 @@ impl RecvStream for Recv {
             if self.ended {
                 return Poll::Ready(Ok(None));
             }
-            if self.inflow.is_full(self.handed_on.0.load(Ordering::Relaxed)) {
+            if self.inflow.is_full(self.delivered.0.load(Ordering::Relaxed)) {
                 // Who takes what the library has comes by here again.
                 return Poll::Pending;
             }

@@ -8,7 +8,7 @@ use h3::error::{Code, StreamError};
 use http::{HeaderMap, Method, StatusCode, Version, header};
 
 use super::failure;
-use super::guard::{GuardedConnection, HandedOn, Latest, Opener, Recv};
+use super::guard::{DeliveredBytes, GuardedConnection, LatestStream, Opener, Recv};
 use crate::exchange::{MAX_INFORMATIONAL, too_many_informational, write_head};
 use crate::{ClientError, Head, Request};
 
@@ -16,22 +16,22 @@ use crate::{ClientError, Head, Request};
 pub struct Http3 {
     quic: quinn::Connection,
     sender: SendRequest<Opener, Bytes>,
-    latest: Latest,
+    latest: LatestStream,
     driver: Driver,
 }
 
 /// A response on its way.
-pub struct Receiving {
+pub struct PendingResponse {
     stream: RequestStream<Recv, Bytes>,
-    handed_on: HandedOn,
+    delivered: DeliveredBytes,
     method: Method,
     /// Bytes of body that are still to come, where the head says how many.
     missing: Option<u64>,
-    answered: bool,
+    response_started: bool,
 }
 
 /// A longer head is not taken.
-const MAX_HEAD: u64 = 256 * 1024;
+const MAX_HEAD_BYTES: u64 = 256 * 1024;
 
 impl Http3 {
     /// Gets ready: our settings are written (RFC 9114 section 7.2.4), nothing is waited for.
@@ -39,10 +39,10 @@ impl Http3 {
     /// # Errors
     /// [`ClientError`] when the connection has failed already.
     pub async fn open(quic: quinn::Connection) -> Result<Self, ClientError> {
-        let guarded = GuardedConnection::new(quic.clone(), MAX_HEAD);
+        let guarded = GuardedConnection::new(quic.clone(), MAX_HEAD_BYTES);
         let latest = guarded.latest();
         let (connection, sender) = h3::client::builder()
-            .max_field_section_size(MAX_HEAD)
+            .max_field_section_size(MAX_HEAD_BYTES)
             // It would be early data that means nothing.
             .send_grease(false)
             .build(guarded)
@@ -59,12 +59,12 @@ impl Http3 {
     /// is waited for next.
     ///
     /// # Errors
-    /// [`ClientError::Http3`]; [`ClientError::NotBegun`] when the server takes no more requests.
-    pub async fn send(&mut self, request: &Request) -> Result<Receiving, ClientError> {
+    /// [`ClientError::Http3`]; [`ClientError::NotProcessed`] when the server takes no more requests.
+    pub async fn send(&mut self, request: &Request) -> Result<PendingResponse, ClientError> {
         let message = request.to_http(Version::HTTP_3)?.map(drop);
         let sent = self.driver.drive(self.sender.send_request(message)).await;
         let (mut up, stream) = sent.map_err(|error| self.failure(&error, false))?.split();
-        let handed_on = self.latest.get();
+        let delivered = self.latest.get();
         let body = request.body.clone();
         self.driver.upload = Some(Box::pin(async move {
             if !body.is_empty() {
@@ -75,16 +75,16 @@ impl Http3 {
         // What fits leaves with the head; the first poll writes it.
         self.driver.drive(std::future::ready(())).await;
         let method = request.method.clone();
-        Ok(Receiving { stream, handed_on, method, missing: None, answered: false })
+        Ok(PendingResponse { stream, delivered, method, missing: None, response_started: false })
     }
 
     /// Waits for the head of a response. Informational ones before it are read over (RFC 9110
     /// section 15.2), 16 at most.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::NotBegun`] when the server says that it has not started with
+    /// [`ClientError`]; [`ClientError::NotProcessed`] when the server says that it has not started with
     /// the request.
-    pub async fn head(&mut self, receiving: &mut Receiving) -> Result<Head, ClientError> {
+    pub async fn head(&mut self, receiving: &mut PendingResponse) -> Result<Head, ClientError> {
         let mut informational = 0;
         let parts = loop {
             let result = self.driver.drive(receiving.stream.recv_response()).await;
@@ -103,7 +103,7 @@ impl Http3 {
                 return Err(ClientError::Http3(too_many_informational()));
             }
         };
-        receiving.answered = true;
+        receiving.response_started = true;
         receiving.missing = body_length(&receiving.method, parts.status.as_u16(), &parts.headers);
         let raw = write_head("HTTP/3", parts.status, &parts.headers);
         let (status, headers) = (parts.status, parts.headers);
@@ -116,16 +116,16 @@ impl Http3 {
     /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should.
     pub async fn read_body(
         &mut self,
-        receiving: &mut Receiving,
+        receiving: &mut PendingResponse,
     ) -> Result<Option<Bytes>, ClientError> {
         let result = self.driver.drive(receiving.stream.recv_data()).await;
         let bytes = match result {
             Ok(None) => None,
             Ok(Some(mut buf)) => {
-                receiving.handed_on.add(buf.remaining());
+                receiving.delivered.add(buf.remaining());
                 Some(buf.copy_to_bytes(buf.remaining()))
             }
-            Err(error) => return Err(self.failure(&error, receiving.answered)),
+            Err(error) => return Err(self.failure(&error, receiving.response_started)),
         };
         match (&bytes, &mut receiving.missing) {
             (Some(bytes), Some(missing)) => *missing = missing.saturating_sub(bytes.len() as u64),
@@ -142,14 +142,14 @@ impl Http3 {
         self.driver.drive(future).await
     }
 
-    fn failure(&self, error: &StreamError, answered: bool) -> ClientError {
-        if failure::not_begun(error) {
-            return ClientError::NotBegun;
+    fn failure(&self, error: &StreamError, response_started: bool) -> ClientError {
+        if failure::is_unprocessed(error) {
+            return ClientError::NotProcessed;
         }
         match self.quic.close_reason() {
             // What we closed ourselves we did for the reason that the library names.
             Some(quinn::ConnectionError::LocallyClosed) | None => failure::of_request(error),
-            Some(reason) => failure::in_transfer(&reason, answered),
+            Some(reason) => failure::in_transfer(&reason, response_started),
         }
     }
 }

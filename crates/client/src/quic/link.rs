@@ -3,15 +3,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use firstflight_quic::{ClientCrypto, Remembered, Resumption};
+use firstflight_quic::{ClientCrypto, Remembered, Resumption, ResumptionInbox};
 use firstflight_tls::Handshake;
 use h3::error::Code;
-use quinn::{ClientConfig, Connecting, Connection, VarInt, ZeroRttAccepted};
+use quinn::{ClientConfig, Connecting, Connection, Endpoint, VarInt, ZeroRttAccepted};
 
-use super::handle::{Core, QuicFacts, QuicHandle};
-use super::socket::Watched;
-use super::{failure, settings};
-use crate::{ClientError, Marks};
+use super::socket::PeerSocket;
+use super::{failure, socket};
+use crate::{ClientError, PhaseInstants};
 
 /// A QUIC connection and when it came about.
 pub struct QuicConnected {
@@ -20,7 +19,7 @@ pub struct QuicConnected {
     pub link: QuicLink,
     /// Instants; `connected` and `secured`, which are one over QUIC, only if the handshake is
     /// complete.
-    pub marks: Marks,
+    pub marks: PhaseInstants,
 }
 
 /// A QUIC connection of a client, alone on its socket, in early data or past it. Closed with
@@ -56,7 +55,7 @@ pub async fn connect_quic(
     if !link.is_early() {
         link.complete().await?;
     }
-    let mut marks = Marks { resolved: Some(start), ..Marks::new(start) };
+    let mut marks = PhaseInstants { resolved: Some(start), ..PhaseInstants::new(start) };
     link.handle.mark(&mut marks);
     Ok(QuicConnected { link, marks })
 }
@@ -73,9 +72,9 @@ impl QuicLink {
         let (token_sent, resumes) = (remembered.token.is_some(), remembered.resumption.is_some());
         let (tls, tokens, inbox) = crypto.for_connection(host, remembered)?;
         let mut config = ClientConfig::new(tls);
-        config.transport_config(settings::transport()).token_store(tokens);
-        let socket = Watched::open(address).map_err(unreachable)?;
-        let endpoint = settings::endpoint(socket.clone()).map_err(unreachable)?;
+        config.transport_config(socket::transport()).token_store(tokens);
+        let socket = PeerSocket::open(address).map_err(unreachable)?;
+        let endpoint = socket::endpoint(socket.clone()).map_err(unreachable)?;
         let dialled = Instant::now();
         let connecting = endpoint
             .connect_with(config, address, host)
@@ -171,8 +170,8 @@ impl QuicLink {
     }
 
     /// What QUIC says about the connection.
-    pub fn quic_facts(&self) -> QuicFacts {
-        self.handle.quic_facts()
+    pub fn quic_stats(&self) -> QuicStats {
+        self.handle.quic_stats()
     }
 
     /// Bytes sent as early data, accepted or not: what 0-RTT packets carried in streams.
@@ -190,20 +189,20 @@ impl QuicLink {
         self.handle.take_tokens()
     }
 
-    /// Waits for a session and an address token to come, at most `patience`, and no longer than
+    /// Waits for a session and an address token to come, at most `timeout`, and no longer than
     /// servers take to send them: they leave together with the confirmation of the handshake.
-    pub async fn wait_for_gifts(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    pub async fn wait_for_tickets(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         let mut confirmed = None;
         while Instant::now() < deadline && self.handle.0.is_open() {
-            if self.handle.has_both_gifts() {
+            if self.handle.has_session_and_token() {
                 return;
             }
             let done = self.connection().is_some_and(|c| c.stats().frame_rx.handshake_done > 0);
-            if done && confirmed.get_or_insert_with(Instant::now).elapsed() > STRAGGLERS {
+            if done && confirmed.get_or_insert_with(Instant::now).elapsed() > REORDER_ALLOWANCE {
                 return;
             }
-            tokio::time::sleep(GIFT_POLL).await;
+            tokio::time::sleep(TICKET_POLL_INTERVAL).await;
         }
     }
 
@@ -214,7 +213,7 @@ impl QuicLink {
         let before = socket.sent();
         if self.handle.0.is_open() {
             drop(self);
-            let _ = tokio::time::timeout(SETTLE, socket.sent_after(before)).await;
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, socket.sent_after(before)).await;
         }
     }
 
@@ -230,10 +229,121 @@ impl Drop for QuicLink {
 }
 
 /// How long the last packet may take to leave.
-const SETTLE: Duration = Duration::from_millis(50);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How often to look for sessions and tokens: nobody tells when they come.
-const GIFT_POLL: Duration = Duration::from_millis(1);
+const TICKET_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How much later than the confirmation of the handshake what left with it may arrive.
-const STRAGGLERS: Duration = Duration::from_millis(20);
+const REORDER_ALLOWANCE: Duration = Duration::from_millis(20);
+
+/// What QUIC says about a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuicStats {
+    /// The smoothed round-trip time.
+    pub rtt: Duration,
+    /// The least one.
+    pub min_rtt: Duration,
+    /// Whether an address token was sent along (RFC 9000 section 8.1.3).
+    pub token_sent: bool,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Packets that were taken for lost.
+    pub lost: u64,
+}
+
+/// Looks at a connection, whoever uses it.
+#[derive(Clone)]
+pub(crate) struct QuicHandle(pub(super) Arc<Core>);
+
+pub(super) struct Core {
+    /// Set as soon as something can be written.
+    pub(super) connection: OnceLock<Connection>,
+    pub(super) secured: OnceLock<Instant>,
+    /// The connection's tasks end when this is gone.
+    pub(super) endpoint: Endpoint,
+    pub(super) socket: Arc<PeerSocket>,
+    pub(super) inbox: ResumptionInbox,
+    pub(super) peer: SocketAddr,
+    pub(super) dialled: Instant,
+    pub(super) token_sent: bool,
+    pub(super) resumes: bool,
+    pub(super) early: bool,
+}
+
+impl QuicHandle {
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        self.0.endpoint.local_addr().ok()
+    }
+
+    /// Over QUIC to be connected is to have completed the handshake.
+    pub(crate) fn mark(&self, marks: &mut PhaseInstants) {
+        marks.dialled = Some(self.0.dialled);
+        marks.connected = self.0.secured.get().copied();
+        marks.secured = marks.connected;
+    }
+
+    pub(crate) fn facts(&self) -> Option<Handshake> {
+        let facts = self.0.connection.get()?.handshake_data()?;
+        facts.downcast::<Handshake>().ok().map(|facts| *facts)
+    }
+
+    pub(crate) fn quic_stats(&self) -> QuicStats {
+        let token_sent = self.0.token_sent;
+        let Some(connection) = self.0.connection.get() else {
+            return QuicStats { token_sent, ..QuicStats::default() };
+        };
+        let stats = connection.stats();
+        QuicStats {
+            rtt: stats.path.rtt,
+            min_rtt: stats.path.min_rtt,
+            token_sent,
+            datagrams_sent: stats.udp_tx.datagrams,
+            datagrams_received: stats.udp_rx.datagrams,
+            lost: stats.path.lost_packets,
+        }
+    }
+
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.0.inbox.early_bytes()
+    }
+
+    /// Whether a session was offered.
+    pub(crate) fn resumes(&self) -> bool {
+        self.0.resumes
+    }
+
+    /// Whether early data could be written before the handshake was complete.
+    pub(crate) fn offered_early_data(&self) -> bool {
+        self.0.early
+    }
+
+    /// Whether a refusal by the network says that nothing of the first flight has arrived.
+    pub(crate) fn refuses_first_flight(&self) -> bool {
+        self.0.socket.refuses_first_flight()
+    }
+
+    pub(crate) fn take_resumptions(&self) -> Vec<Resumption> {
+        self.0.inbox.take_resumptions()
+    }
+
+    pub(crate) fn take_tokens(&self) -> Vec<Bytes> {
+        self.0.inbox.take_tokens()
+    }
+
+    pub(super) fn has_session_and_token(&self) -> bool {
+        self.0.inbox.has_both()
+    }
+}
+
+impl Core {
+    pub(super) fn is_open(&self) -> bool {
+        self.connection.get().is_some_and(|connection| connection.close_reason().is_none())
+    }
+}

@@ -4,19 +4,16 @@
 mod failure;
 mod get;
 mod guard;
-mod handle;
 mod http3;
 mod link;
-mod settings;
 mod socket;
 
-pub use get::{Http3Answer, http3_get};
-pub use handle::QuicFacts;
-pub use http3::{Http3, Receiving};
-pub use link::{QuicConnected, QuicLink, connect_quic};
+pub use get::{Http3Response, http3_get};
+pub use http3::{Http3, PendingResponse};
+pub use link::{QuicConnected, QuicLink, QuicStats, connect_quic};
 
-pub(crate) use get::{Launched, launch, start};
-pub(crate) use handle::QuicHandle;
+pub(crate) use get::{HandshakeDone, complete_handshake, start};
+pub(crate) use link::QuicHandle;
 
 /// The protocol as ALPN names it (RFC 9114 section 3.1).
 pub(crate) const ALPN: &[u8] = b"h3";

@@ -6,8 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use firstflight_quic::ResetKey;
+use quinn::congestion::CubicConfig;
 use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
+use quinn::{
+    AsyncUdpSocket, Endpoint, EndpointConfig, IdleTimeout, Runtime, TokioRuntime, TransportConfig,
+    UdpPoller, VarInt,
+};
 use tokio::io::Interest;
 use tokio::sync::Notify;
 
@@ -15,7 +20,7 @@ use tokio::sync::Notify;
 /// it. quinn swallows such errors, since one address of many must not end all connections; here
 /// there is but one, and "port unreachable" is a response for which nobody has to wait.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct PeerSocket {
     inner: Arc<dyn AsyncUdpSocket>,
     /// The same socket, to hear of its errors: they do not make it readable.
     errors: tokio::net::UdpSocket,
@@ -27,14 +32,14 @@ pub(super) struct Watched {
     /// Whether something has left after the first flight, so that a refusal may mean that.
     sent_later: AtomicBool,
     /// Whether anything has come in.
-    heard: AtomicBool,
+    received_any: AtomicBool,
 }
 
 /// What leaves within this time of the first datagram belongs to the first flight: a connection
 /// that hears nothing sends again after a second (RFC 9002 section 6.2.2).
 const FIRST_FLIGHT: Duration = Duration::from_millis(250);
 
-impl Watched {
+impl PeerSocket {
     /// Binds to a port of the system's choice and connects to `peer`.
     pub(super) fn open(peer: SocketAddr) -> io::Result<Arc<Self>> {
         let any: SocketAddr = match peer {
@@ -54,7 +59,7 @@ impl Watched {
             sent: AtomicU64::new(0),
             first_sent: OnceLock::new(),
             sent_later: AtomicBool::new(false),
-            heard: AtomicBool::new(false),
+            received_any: AtomicBool::new(false),
         }))
     }
 
@@ -65,11 +70,11 @@ impl Watched {
             if let Some(error) = self.lock().take() {
                 return error;
             }
-            let heard = self.errors.async_io(Interest::ERROR, || {
+            let received_any = self.errors.async_io(Interest::ERROR, || {
                 self.error().ok_or_else(|| io::ErrorKind::WouldBlock.into())
             });
             tokio::select! {
-                heard = heard => return heard.unwrap_or_else(|error| error),
+                received_any = received_any => return received_any.unwrap_or_else(|error| error),
                 () = changed => {}
             }
         }
@@ -78,7 +83,7 @@ impl Watched {
     /// Whether a refusal says that the first flight has not arrived: nothing else has left that it
     /// could be about, and nobody has answered.
     pub(super) fn refuses_first_flight(&self) -> bool {
-        !self.sent_later.load(Ordering::Relaxed) && !self.heard.load(Ordering::Relaxed)
+        !self.sent_later.load(Ordering::Relaxed) && !self.received_any.load(Ordering::Relaxed)
     }
 
     /// The peer has answered: from now on the connection judges by itself.
@@ -114,7 +119,7 @@ impl Watched {
     }
 }
 
-impl AsyncUdpSocket for Watched {
+impl AsyncUdpSocket for PeerSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         self.inner.clone().create_io_poller()
     }
@@ -144,7 +149,7 @@ impl AsyncUdpSocket for Watched {
     ) -> Poll<io::Result<usize>> {
         let received = self.inner.poll_recv(cx, buffers, meta);
         if let Poll::Ready(Ok(1..)) = received {
-            self.heard.store(true, Ordering::Relaxed);
+            self.received_any.store(true, Ordering::Relaxed);
         }
         received
     }
@@ -164,4 +169,45 @@ impl AsyncUdpSocket for Watched {
     fn may_fragment(&self) -> bool {
         self.inner.may_fragment()
     }
+}
+
+/// Bytes that may be in flight before the first acknowledgement (RFC 9002 section 7.2).
+const INITIAL_WINDOW: u64 = 14_720;
+
+/// Bytes of a datagram that every path carries (RFC 9000 section 14); larger ones are found out
+/// when the path is known. A first flight that does not arrive costs more than one that needs a
+/// datagram more.
+const INITIAL_MTU: u16 = 1_200;
+
+/// Silence after which the path is taken for dead. A peer that is only slow acknowledges the pings.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What we tell a server about ourselves, and how we send.
+pub(super) fn transport() -> Arc<TransportConfig> {
+    let mut window = CubicConfig::default();
+    window.initial_window(INITIAL_WINDOW);
+    let mut transport = TransportConfig::default();
+    transport
+        .congestion_controller_factory(Arc::new(window))
+        .initial_mtu(INITIAL_MTU)
+        .max_idle_timeout(Some(IdleTimeout::from(
+            VarInt::from_u32(IDLE_TIMEOUT.as_millis() as u32),
+        )))
+        .keep_alive_interval(Some(KEEP_ALIVE_INTERVAL))
+        // A server opens no requests (RFC 9114 section 6.1), and we use no datagrams.
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(None);
+    Arc::new(transport)
+}
+
+/// An endpoint for one connection. Its tasks run on the runtime that it is made on.
+pub(super) fn endpoint(socket: Arc<PeerSocket>) -> io::Result<Endpoint> {
+    // For stateless resets (RFC 9000 section 10.3), which nobody expects of us.
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(io::Error::other)?;
+    let mut config = EndpointConfig::new(Arc::new(ResetKey::new(key)));
+    // Version 1 alone: quinn would take drafts as well.
+    config.supported_versions(vec![1]);
+    Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime))
 }

@@ -1,36 +1,38 @@
 //! One transfer: connections, requests, redirections, and what has to be put in order however it
 //! ends.
 
-mod deliver;
-mod keeping;
-mod over_quic;
-mod over_tcp;
-mod race;
-
 use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use firstflight_tls::Session;
+use http::header::LOCATION;
+use hyper::body::Incoming;
 use tokio::net::TcpStream;
 
-use self::keeping::InUse;
 use self::race::Winner;
-use crate::early::mended_without_early_data;
+use self::sessions::JarTickets;
+use crate::client::fixed_without_early_data;
 use crate::quic::QuicHandle;
 use crate::{
-    Client, ClientError, Event, HttpVersions, Listener, Marks, Report, Request, Scheme, Target,
-    Wire,
+    Client, ClientError, Event, Exchange, Head, Http3, HttpVersions, Listener, PendingResponse,
+    PhaseInstants, Report, Request, Scheme, SharedStream, Target,
 };
+
+mod over_quic;
+mod over_tcp;
+mod race;
+mod sessions;
 
 /// One transfer in progress.
 pub(crate) struct Transfer<'a> {
     client: &'a Client,
     report: Report,
     listener: &'a mut dyn Listener,
-    in_use: InUse,
-    wire: Option<Wire<TcpStream>>,
+    jar_tickets: JarTickets,
+    stream: Option<SharedStream<TcpStream>>,
     /// Every connection over QUIC that was started; a session or token may come on each.
     links: RefCell<Vec<QuicHandle>>,
     sessions: Vec<Session>,
@@ -38,14 +40,14 @@ pub(crate) struct Transfer<'a> {
 
 /// How one connection ended.
 enum Outcome {
-    Answered,
+    Done,
     Redirect(Target, u16),
-    Again(&'static str),
+    Retry(&'static str),
 }
 
 /// By what a target is reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Carriers {
+enum Transports {
     Tcp,
     Quic,
     Both,
@@ -61,8 +63,8 @@ impl<'a> Transfer<'a> {
             client,
             report: Report::new(request),
             listener,
-            in_use: InUse::default(),
-            wire: None,
+            jar_tickets: JarTickets::default(),
+            stream: None,
             links: RefCell::default(),
             sessions: Vec::new(),
         }
@@ -77,34 +79,34 @@ impl<'a> Transfer<'a> {
         let mut start = None;
         loop {
             let early_now = early && self.client.config.early_data.allows(&request.method);
-            let carriers = self.carriers(&request.target)?;
-            self.take_from_jar(&request.target, carriers, early_now)?;
+            let transports = self.transports(&request.target)?;
+            self.take_from_jar(&request.target, transports, early_now)?;
             // The jar's time is not the network's: the clock starts here.
             let start = *start.get_or_insert_with(Instant::now);
-            self.report.marks = Marks::new(start);
+            self.report.marks = PhaseInstants::new(start);
             self.report.early_bytes = 0;
-            let outcome = match self.attempt(&request, carriers, early_now).await {
+            let outcome = match self.attempt(&request, transports, early_now).await {
                 Err(ClientError::Tls(error))
-                    if self.report.retries == 0 && mended_without_early_data(&error) =>
+                    if self.report.retries == 0 && fixed_without_early_data(&error) =>
                 {
-                    Outcome::Again("the server no longer takes what the session promised")
+                    Outcome::Retry("the server no longer takes what the session promised")
                 }
-                Err(ClientError::NotBegun) if self.report.retries == 0 => {
-                    Outcome::Again("the server had not begun with it; on a fresh connection")
+                Err(ClientError::NotProcessed) if self.report.retries == 0 => {
+                    Outcome::Retry("the server had not begun with it; on a fresh connection")
                 }
                 other => other?,
             };
             match outcome {
-                Outcome::Answered => return Ok(()),
-                Outcome::Again(why) => {
-                    self.note_wire();
-                    self.settle()?;
+                Outcome::Done => return Ok(()),
+                Outcome::Retry(why) => {
+                    self.record_tcp();
+                    self.store_sessions()?;
                     self.report.retries += 1;
                     self.listener.event(&Event::Retrying(why));
                     early = false;
                 }
                 Outcome::Redirect(target, status) => {
-                    self.settle()?;
+                    self.store_sessions()?;
                     self.report.num_redirects += 1;
                     self.report.redirect_time = start.elapsed().as_secs_f64();
                     self.listener.event(&Event::Redirected(&target.to_string()));
@@ -122,36 +124,36 @@ impl<'a> Transfer<'a> {
     async fn attempt(
         &mut self,
         request: &Request,
-        carriers: Carriers,
+        transports: Transports,
         early: bool,
     ) -> Result<Outcome, ClientError> {
         let connecting = Limit::new(self.client.config.connect_timeout);
         let addresses = connecting.within(self.resolve(&request.target)).await?;
-        match carriers {
-            Carriers::Tcp => {
+        match transports {
+            Transports::Tcp => {
                 let stream = self.establish(request, early, &addresses);
                 let stream = connecting.within(stream).await?;
                 self.over_tcp(stream, request, &connecting).await
             }
-            Carriers::Quic => {
+            Transports::Quic => {
                 let won = self.dial_quic(request, early, true, &addresses);
                 match connecting.within(won).await {
                     Ok(won) => self.over_quic(won, request).await,
                     Err(error) => {
-                        self.note_failed_link();
+                        self.record_failed_link();
                         Err(error)
                     }
                 }
             }
-            Carriers::Both => {
+            Transports::Both => {
                 match connecting.within(self.race(request, early, &addresses)).await {
                     Ok(Winner::Quic(won)) => self.over_quic(*won, request).await,
-                    Ok(Winner::Tcp(reached, why)) => {
-                        let stream = self.take_over(reached, request, &why);
+                    Ok(Winner::Tcp(tcp_ready, why)) => {
+                        let stream = self.take_over(tcp_ready, request, &why);
                         self.over_tcp(stream, request, &connecting).await
                     }
                     Err(error) => {
-                        self.note_failed_link();
+                        self.record_failed_link();
                         Err(error)
                     }
                 }
@@ -159,16 +161,16 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    fn carriers(&self, target: &Target) -> Result<Carriers, ClientError> {
+    fn transports(&self, target: &Target) -> Result<Transports, ClientError> {
         let secure = target.scheme() == Scheme::Https;
         match (self.client.config.http, secure) {
-            (HttpVersions::Three, true) => Ok(Carriers::Quic),
+            (HttpVersions::Three, true) => Ok(Transports::Quic),
             (HttpVersions::Three, false) => Err(ClientError::BadUrl {
                 url: target.to_string(),
                 reason: "HTTP/3 is spoken over https alone".to_owned(),
             }),
-            (HttpVersions::ThreeFirst, true) if self.client.quic.is_some() => Ok(Carriers::Both),
-            _ => Ok(Carriers::Tcp),
+            (HttpVersions::ThreeFirst, true) if self.client.quic.is_some() => Ok(Transports::Both),
+            _ => Ok(Transports::Tcp),
         }
     }
 
@@ -217,6 +219,87 @@ impl Limit {
             Some(at) => {
                 tokio::time::timeout_at(at, future).await.unwrap_or_else(|_| Err(self.late()))
             }
+        }
+    }
+}
+
+/// The body of a response, whatever carries it.
+trait Body {
+    /// The next bytes; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, ClientError>;
+}
+
+/// Over TCP.
+struct TcpBody<'a>(pub(super) &'a mut Exchange<TcpStream>, pub(super) &'a mut Incoming);
+
+impl Body for TcpBody<'_> {
+    async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        self.0.read_body(self.1).await
+    }
+}
+
+/// Over QUIC.
+struct QuicBody<'a>(pub(super) &'a mut Http3, pub(super) &'a mut PendingResponse);
+
+impl Body for QuicBody<'_> {
+    async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        self.0.read_body(self.1).await
+    }
+}
+
+/// How much of a body that nobody reads is read to keep its connection.
+const MAX_DISCARDED: usize = 64 * 1024;
+
+impl Transfer<'_> {
+    /// A response to the listener.
+    async fn deliver(
+        &mut self,
+        head: Head,
+        mut body: impl Body,
+        request: &Request,
+    ) -> Result<Outcome, ClientError> {
+        self.report.size_header += head.raw.len() as u64;
+        self.listener.event(&Event::ResponseHead(&head.raw));
+        let status = head.status.as_u16();
+        let next = redirection(&head, &request.target);
+        self.report.redirect_url = next.as_ref().map(ToString::to_string);
+        self.report.head = Some(head.clone());
+        if self.client.config.fail && status >= 400 {
+            return Err(ClientError::Status(status));
+        }
+        self.listener.head(&head).map_err(ClientError::Write)?;
+        if let (Some(most), Some(next)) = (self.client.config.redirects, next) {
+            if self.report.num_redirects >= most {
+                return Err(ClientError::TooManyRedirects(most));
+            }
+            self.report.redirect_url = None;
+            discard(body).await;
+            return Ok(Outcome::Redirect(next, status));
+        }
+        while let Some(bytes) = body.next().await? {
+            self.report.size_download += bytes.len() as u64;
+            self.listener.body(&bytes).map_err(ClientError::Write)?;
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Where a 3xx answer points to (RFC 9110 section 15.4).
+fn redirection(head: &Head, from: &Target) -> Option<Target> {
+    if !matches!(head.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    from.join(head.headers.get(LOCATION)?.to_str().ok()?).ok()
+}
+
+/// Reads a body to its end; whether that was reached within bounds.
+async fn discard(mut body: impl Body) -> bool {
+    let mut count = 0;
+    loop {
+        match body.next().await {
+            Ok(None) => return true,
+            Ok(Some(bytes)) if count + bytes.len() <= MAX_DISCARDED => count += bytes.len(),
+            _ => return false,
         }
     }
 }

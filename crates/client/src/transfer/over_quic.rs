@@ -4,21 +4,21 @@ use std::time::{Duration, Instant};
 use firstflight_quic::{Remembered, Resumption};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::deliver::QuicBody;
+use super::QuicBody;
 use super::{Outcome, Transfer};
+use crate::client::{is_safe, too_early};
 use crate::connect::ATTEMPT_DELAY;
-use crate::early::{is_safe, too_early};
-use crate::quic::{Launched, QuicHandle, QuicLink, launch, start};
-use crate::{ClientError, Event, Head, Http3, Receiving, Request};
+use crate::quic::{HandshakeDone, QuicHandle, QuicLink, complete_handshake, start};
+use crate::{ClientError, Event, Head, Http3, PendingResponse, Request};
 
 /// A connection over QUIC whose handshake is complete.
 pub(super) struct QuicReady {
     link: QuicLink,
-    launched: Launched,
+    handshake: HandshakeDone,
 }
 
 /// How long a handshake may take, as with curl.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait for a ticket and a token that did not come with the response: two round trips,
 /// within these.
@@ -46,16 +46,16 @@ impl Transfer<'_> {
         loop {
             if let Some(&address) = waiting.next() {
                 let remembered = remembered.take().unwrap_or_default();
-                let link = self.begin_quic(request, remembered, address);
+                let link = self.start_quic(request, remembered, address);
                 committed |= link.as_ref().is_ok_and(QuicLink::is_early);
                 attempts.push(async move { finish_quic(link?, request, address).await });
             }
-            let patience = match waiting.len() {
+            let timeout = match waiting.len() {
                 0 => Duration::MAX,
                 _ if committed && !safe => Duration::MAX,
                 _ => ATTEMPT_DELAY,
             };
-            match tokio::time::timeout(patience, attempts.next()).await {
+            match tokio::time::timeout(timeout, attempts.next()).await {
                 Ok(Some(Ok(won))) => return Ok(won),
                 Ok(Some(Err(error))) => {
                     if committed && !safe && self.may_have_arrived(&error) {
@@ -86,7 +86,7 @@ impl Transfer<'_> {
     }
 
     /// Starts with one address; nothing has been sent when this returns.
-    fn begin_quic(
+    fn start_quic(
         &self,
         request: &Request,
         remembered: Remembered,
@@ -101,13 +101,13 @@ impl Transfer<'_> {
     }
 
     fn remembered(&self, early_data: bool) -> Remembered {
-        let resumption = self.in_use.quic.as_ref().and_then(|ticket| {
+        let resumption = self.jar_tickets.quic.as_ref().and_then(|ticket| {
             Some(Resumption {
                 session: ticket.session.clone(),
                 transport_parameters: ticket.transport_parameters.clone()?,
             })
         });
-        let token = self.in_use.token.as_ref().map(|token| token.bytes.clone());
+        let token = self.jar_tickets.token.as_ref().map(|token| token.bytes.clone());
         Remembered { resumption, token, early_data }
     }
 
@@ -117,25 +117,25 @@ impl Transfer<'_> {
         won: QuicReady,
         request: &Request,
     ) -> Result<Outcome, ClientError> {
-        let QuicReady { link, launched } = won;
-        self.note_link(&link, request);
-        self.report.marks.sent = launched.sent;
-        let was_early = launched.on_its_way.is_some();
+        let QuicReady { link, handshake } = won;
+        self.record_link(&link, request);
+        self.report.marks.sent = handshake.sent;
+        let was_early = handshake.early_exchange.is_some();
         let mut http3 = None;
-        let result = match self.ask(&link, launched, request).await {
+        let result = match self.ask(&link, handshake, request).await {
             Ok((head, open, receiving)) => {
                 let open = http3.insert(open);
                 self.response(head, open, receiving, request, was_early).await
             }
             Err(error) => Err(error),
         };
-        self.note_quic(&link.handle());
+        self.record_quic(&link.handle());
         if result.is_ok() {
             self.report.marks.end = Some(Instant::now());
             if self.client.config.jar.is_some() {
-                let patience = 2 * link.quic_facts().rtt;
-                let patience = patience.clamp(TICKET_TIMEOUT.0, TICKET_TIMEOUT.1);
-                link.wait_for_gifts(patience).await;
+                let timeout = 2 * link.quic_stats().rtt;
+                let timeout = timeout.clamp(TICKET_TIMEOUT.0, TICKET_TIMEOUT.1);
+                link.wait_for_tickets(timeout).await;
             }
         }
         link.close().await;
@@ -148,11 +148,11 @@ impl Transfer<'_> {
     async fn ask(
         &mut self,
         link: &QuicLink,
-        launched: Launched,
+        handshake: HandshakeDone,
         request: &Request,
-    ) -> Result<(Head, Http3, Receiving), ClientError> {
+    ) -> Result<(Head, Http3, PendingResponse), ClientError> {
         self.note_request(request, http::Version::HTTP_3)?;
-        let (mut http3, mut receiving) = match launched.on_its_way {
+        let (mut http3, mut receiving) = match handshake.early_exchange {
             Some(both) => both,
             None => {
                 self.report.marks.sent.get_or_insert_with(Instant::now);
@@ -165,9 +165,9 @@ impl Transfer<'_> {
     }
 
     /// What is known of a connection once its handshake is complete.
-    fn note_link(&mut self, link: &QuicLink, request: &Request) {
+    fn record_link(&mut self, link: &QuicLink, request: &Request) {
         let handle = link.handle();
-        self.note_lost_copies(Some(handle.peer()));
+        self.record_duplicates(Some(handle.peer()));
         handle.mark(&mut self.report.marks);
         self.report.peer = Some(handle.peer());
         self.report.local = handle.local();
@@ -176,7 +176,7 @@ impl Transfer<'_> {
             host: request.target.host(),
             peer: handle.peer(),
             local: handle.local(),
-            token: handle.quic_facts().token_sent,
+            token: handle.quic_stats().token_sent,
         });
         if handle.resumes() {
             let early_data = handle.offered_early_data();
@@ -188,20 +188,20 @@ impl Transfer<'_> {
     }
 
     /// Takes over into the report what the connection knows of itself.
-    fn note_quic(&mut self, handle: &QuicHandle) {
+    fn record_quic(&mut self, handle: &QuicHandle) {
         self.report.facts = handle.facts();
         self.report.early_bytes = handle.early_bytes();
-        self.report.quic = Some(handle.quic_facts());
+        self.report.quic = Some(handle.quic_stats());
         self.report.tcp = None;
     }
 
     /// The same of the last connection where none came about.
-    pub(super) fn note_failed_link(&mut self) {
+    pub(super) fn record_failed_link(&mut self) {
         let Some(handle) = self.links.get_mut().last().cloned() else { return };
         self.report.peer = Some(handle.peer());
         self.report.local = handle.local();
         handle.mark(&mut self.report.marks);
-        self.note_quic(&handle);
+        self.record_quic(&handle);
     }
 
     /// A 425 over QUIC is answered on a fresh connection: a server that has seen the flight before
@@ -210,13 +210,13 @@ impl Transfer<'_> {
         &mut self,
         head: Head,
         http3: &mut Http3,
-        mut receiving: Receiving,
+        mut receiving: PendingResponse,
         request: &Request,
         was_early: bool,
     ) -> Result<Outcome, ClientError> {
         if self.report.retries == 0 && too_early(head.status, was_early) {
             self.listener.event(&Event::ResponseHead(&head.raw));
-            return Ok(Outcome::Again("425: too early; on a fresh connection"));
+            return Ok(Outcome::Retry("425: too early; on a fresh connection"));
         }
         self.deliver(head, QuicBody(http3, &mut receiving), request).await
     }
@@ -228,11 +228,11 @@ async fn finish_quic(
     request: &Request,
     address: SocketAddr,
 ) -> Result<QuicReady, ClientError> {
-    match tokio::time::timeout(HANDSHAKE, launch(&mut link, request)).await {
-        Ok(launched) => Ok(QuicReady { launched: launched?, link }),
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, complete_handshake(&mut link, request)).await {
+        Ok(handshake) => Ok(QuicReady { handshake: handshake?, link }),
         Err(_) => Err(ClientError::Quic {
             address,
-            reason: format!("no answer over UDP for {} s", HANDSHAKE.as_secs()),
+            reason: format!("no answer over UDP for {} s", HANDSHAKE_TIMEOUT.as_secs()),
         }),
     }
 }

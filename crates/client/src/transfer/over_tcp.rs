@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, Version};
 use tokio::net::TcpStream;
 
-use super::deliver::{TcpBody, discard};
 use super::{Limit, Outcome, Transfer};
+use super::{TcpBody, discard};
+use crate::client::too_early;
 use crate::connect::connect_tcp;
-use crate::early::too_early;
-use crate::transport::tls_error;
-use crate::{ClientError, Event, Exchange, Request, Scheme, Stream, TcpConnected, TcpFacts, Wire};
+use crate::stream::tls_error;
+use crate::{
+    ClientError, Event, Exchange, Request, Scheme, SharedStream, Stream, TcpConnected, TcpInfo,
+};
 
 /// How long to wait for a ticket that did not come with the response: two round trips, within
 /// these.
@@ -17,7 +19,7 @@ const TICKET_TIMEOUT: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
 
 /// How TCP was connected.
-pub(super) struct TcpWay {
+pub(super) struct TcpDetails {
     peer: SocketAddr,
     local: Option<SocketAddr>,
     dialled: Instant,
@@ -25,7 +27,7 @@ pub(super) struct TcpWay {
     fast_open: bool,
 }
 
-impl TcpWay {
+impl TcpDetails {
     pub(super) fn of(tcp: &TcpConnected, fast_open: bool) -> Self {
         Self {
             peer: tcp.peer,
@@ -47,15 +49,15 @@ impl Transfer<'_> {
     ) -> Result<Stream<TcpStream>, ClientError> {
         let fast_open = self.client.config.fast_open;
         let tcp = connect_tcp(addresses, fast_open).await?;
-        self.note_tcp(&TcpWay::of(&tcp, fast_open), request);
+        self.record_tcp_connect(&TcpDetails::of(&tcp, fast_open), request);
         if request.target.scheme() == Scheme::Http {
             return Ok(Stream::Plain(tcp.stream));
         }
         let offer = self.offer(request, early);
-        self.note_offer(&offer);
+        self.record_offer(&offer);
         match TlsStream::connect(&self.client.connector, tcp.stream, &offer).await {
             Ok(stream) => {
-                self.note_secured(&stream);
+                self.record_secured(&stream);
                 Ok(Stream::Tls(Box::new(stream)))
             }
             Err(error) => self.explain(Err(error.into())),
@@ -64,12 +66,12 @@ impl Transfer<'_> {
 
     /// What TLS over TCP offers. From now on the ticket is taken for seen.
     pub(super) fn offer(&self, request: &Request, early: bool) -> ConnectOptions {
-        self.in_use.tcp_sent.set(true);
-        let session = self.in_use.tcp.as_ref().map(|ticket| ticket.session.clone());
+        self.jar_tickets.tcp_sent.set(true);
+        let session = self.jar_tickets.tcp.as_ref().map(|ticket| ticket.session.clone());
         ConnectOptions { host: request.target.host().to_owned(), session, early_data: early }
     }
 
-    pub(super) fn note_tcp(&mut self, tcp: &TcpWay, request: &Request) {
+    pub(super) fn record_tcp_connect(&mut self, tcp: &TcpDetails, request: &Request) {
         self.report.marks.dialled = Some(tcp.dialled);
         self.report.marks.connected = Some(tcp.connected);
         self.report.peer = Some(tcp.peer);
@@ -83,14 +85,14 @@ impl Transfer<'_> {
         });
     }
 
-    pub(super) fn note_offer(&mut self, offer: &ConnectOptions) {
+    pub(super) fn record_offer(&mut self, offer: &ConnectOptions) {
         if let Some(session) = &offer.session {
             let early_data = offer.early_data && session.early_data_capable();
             self.listener.event(&Event::Resuming { early_data });
         }
     }
 
-    pub(super) fn note_secured(&mut self, stream: &TlsStream<TcpStream>) {
+    pub(super) fn record_secured(&mut self, stream: &TlsStream<TcpStream>) {
         if stream.is_complete() {
             self.report.marks.secured = Some(Instant::now());
             self.listener.event(&Event::Secured(&stream.facts()));
@@ -108,16 +110,16 @@ impl Transfer<'_> {
             Stream::Tls(tls) => tls.facts().alpn.as_deref() == Some(b"h2"),
             Stream::Plain(_) => false,
         };
-        let wire = Wire::new(stream);
-        self.wire = Some(wire.clone());
-        let mut exchange = Exchange::open(wire.clone(), http2).await?;
+        let stream = SharedStream::new(stream);
+        self.stream = Some(stream.clone());
+        let mut exchange = Exchange::open(stream.clone(), http2).await?;
         let result = self.exchange(&mut exchange, request, connecting).await;
-        self.note_wire();
+        self.record_tcp();
         match &result {
             Err(_) => return self.explain(result),
             Ok(_) => self.report.marks.end = Some(Instant::now()),
         }
-        let mut sessions = exchange.close(self.ticket_patience(&wire)).await;
+        let mut sessions = exchange.close(self.ticket_timeout(&stream)).await;
         self.sessions.append(&mut sessions);
         self.listener.event(&Event::Closed);
         result
@@ -130,17 +132,17 @@ impl Transfer<'_> {
         request: &Request,
         connecting: &Limit,
     ) -> Result<Outcome, ClientError> {
-        let wire = exchange.wire();
+        let stream = exchange.stream();
         let mut second = false;
         loop {
             self.note_request(request, exchange.version())?;
-            let was_complete = wire.is_complete();
+            let was_complete = stream.is_complete();
             let handshake_late = async {
                 match connecting.at.filter(|_| !was_complete) {
                     Some(deadline) => tokio::time::sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
-                if wire.is_complete() {
+                if stream.is_complete() {
                     std::future::pending::<()>().await;
                 }
             };
@@ -152,15 +154,17 @@ impl Transfer<'_> {
             let (head, mut body) = match response {
                 // The server was closing after its 425. A request that may be repeated goes once
                 // more (RFC 9110 section 9.2.2).
-                Err(_) if second && !wire.answered() && request.method.is_idempotent() => {
-                    return Ok(Outcome::Again("the connection of the 425 was closed"));
+                Err(_)
+                    if second && !stream.response_started() && request.method.is_idempotent() =>
+                {
+                    return Ok(Outcome::Retry("the connection of the 425 was closed"));
                 }
                 response => response?,
             };
-            if let (false, Some(facts)) = (was_complete, wire.facts()) {
+            if let (false, Some(facts)) = (was_complete, stream.facts()) {
                 self.listener.event(&Event::Secured(&facts));
             }
-            let early_data = match wire.facts() {
+            let early_data = match stream.facts() {
                 Some(facts) if !was_complete => facts.early_data,
                 _ => EarlyData::NotOffered,
             };
@@ -172,7 +176,7 @@ impl Transfer<'_> {
                 let whole = discard(TcpBody(exchange, &mut body)).await;
                 let was_refused = early_data == EarlyData::Refused;
                 if !whole || was_refused || !exchange.is_reusable().await {
-                    return Ok(Outcome::Again("425: too early; on a fresh connection"));
+                    return Ok(Outcome::Retry("425: too early; on a fresh connection"));
                 }
                 self.report.retries += 1;
                 let why = "425: too early; on the same connection after the handshake";
@@ -185,16 +189,16 @@ impl Transfer<'_> {
     }
 
     /// Takes over into the report what the connection knows of itself.
-    pub(super) fn note_wire(&mut self) {
-        let Some(wire) = &self.wire else { return };
-        let passed = wire.passed();
+    pub(super) fn record_tcp(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        let counters = stream.counters();
         let marks = &mut self.report.marks;
-        marks.sent = passed.sent.or(marks.sent);
-        marks.secured = marks.secured.or(passed.secured);
-        marks.first_byte = passed.first_byte.or(marks.first_byte);
-        self.report.facts = wire.facts();
-        self.report.early_bytes = wire.early_bytes();
-        self.report.tcp = wire.with_socket(TcpFacts::of);
+        marks.sent = counters.sent.or(marks.sent);
+        marks.secured = marks.secured.or(counters.secured);
+        marks.first_byte = counters.first_byte.or(marks.first_byte);
+        self.report.facts = stream.facts();
+        self.report.early_bytes = stream.early_bytes();
+        self.report.tcp = stream.with_socket(TcpInfo::of);
         self.report.quic = None;
     }
 
@@ -216,8 +220,8 @@ impl Transfer<'_> {
         })
     }
 
-    fn ticket_patience(&self, wire: &Wire<TcpStream>) -> Duration {
-        let tls13 = wire.facts().is_some_and(|facts| facts.version == Some(Version::Tls13));
+    fn ticket_timeout(&self, stream: &SharedStream<TcpStream>) -> Duration {
+        let tls13 = stream.facts().is_some_and(|facts| facts.version == Some(Version::Tls13));
         match (&self.client.config.jar, &self.report.tcp) {
             (Some(_), Some(tcp)) if tls13 && self.sessions.is_empty() => {
                 (2 * tcp.rtt).clamp(TICKET_TIMEOUT.0, TICKET_TIMEOUT.1)

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use super::Transfer;
 use super::over_quic::QuicReady;
-use super::over_tcp::TcpWay;
+use super::over_tcp::TcpDetails;
 use crate::connect::connect_tcp;
 use crate::quic::QuicHandle;
 use crate::{ClientError, Event, Request, Stream};
@@ -21,7 +21,7 @@ pub(super) enum Winner {
 
 /// A connection over TCP on which nothing of the request has been sent.
 pub(super) struct TcpReady {
-    way: TcpWay,
+    details: TcpDetails,
     offer: ConnectOptions,
     stream: TlsStream<TcpStream>,
 }
@@ -40,31 +40,31 @@ impl Transfer<'_> {
         addresses: &[SocketAddr],
     ) -> Result<Winner, ClientError> {
         let mut quic = pin!(self.dial_quic(request, early, false, addresses));
-        let mut tcp = pin!(self.reach_tcp(request, early, addresses));
-        let by_quic = |won| Winner::Quic(Box::new(won));
-        let by_tcp = |reached, why: String| Winner::Tcp(Box::new(reached), why);
+        let mut tcp = pin!(self.connect_tcp_tls(request, early, addresses));
+        let quic_won = |won| Winner::Quic(Box::new(won));
+        let tcp_won = |tcp_ready, why: String| Winner::Tcp(Box::new(tcp_ready), why);
         match tokio::time::timeout(HEAD_START, quic.as_mut()).await {
-            Ok(Ok(won)) => return Ok(by_quic(won)),
-            Ok(Err(failed)) => return Ok(by_tcp(tcp.await?, failed.to_string())),
+            Ok(Ok(won)) => return Ok(quic_won(won)),
+            Ok(Err(failed)) => return Ok(tcp_won(tcp.await?, failed.to_string())),
             Err(_) => {}
         }
         tokio::select! {
             biased;
             won = quic.as_mut() => match won {
-                Ok(won) => Ok(by_quic(won)),
-                Err(failed) => Ok(by_tcp(tcp.await?, failed.to_string())),
+                Ok(won) => Ok(quic_won(won)),
+                Err(failed) => Ok(tcp_won(tcp.await?, failed.to_string())),
             },
-            reached = tcp.as_mut() => match reached {
-                Ok(reached) => {
+            tcp_ready = tcp.as_mut() => match tcp_ready {
+                Ok(tcp_ready) => {
                     let start = HEAD_START.as_millis();
-                    Ok(by_tcp(reached, format!("no connection over QUIC within {start} ms")))
+                    Ok(tcp_won(tcp_ready, format!("no connection over QUIC within {start} ms")))
                 }
-                Err(failed) => quic.await.map(by_quic).map_err(|_| failed),
+                Err(failed) => quic.await.map(quic_won).map_err(|_| failed),
             },
         }
     }
 
-    async fn reach_tcp(
+    async fn connect_tcp_tls(
         &self,
         request: &Request,
         early: bool,
@@ -72,31 +72,31 @@ impl Transfer<'_> {
     ) -> Result<TcpReady, ClientError> {
         // With Fast Open a socket says that it is connected before anybody has answered.
         let tcp = connect_tcp(addresses, false).await?;
-        let (way, offer) = (TcpWay::of(&tcp, false), self.offer(request, early));
+        let (details, offer) = (TcpDetails::of(&tcp, false), self.offer(request, early));
         let stream = TlsStream::connect(&self.client.connector, tcp.stream, &offer).await?;
-        Ok(TcpReady { way, offer, stream })
+        Ok(TcpReady { details, offer, stream })
     }
 
     /// Goes on with the connection over TCP that won. If the request left as early data over QUIC,
     /// it is sent a second time from here on; only those with a safe method are.
     pub(super) fn take_over(
         &mut self,
-        reached: Box<TcpReady>,
+        tcp_ready: Box<TcpReady>,
         request: &Request,
         why: &str,
     ) -> Stream<TcpStream> {
-        let TcpReady { way, offer, stream } = *reached;
+        let TcpReady { details, offer, stream } = *tcp_ready;
         self.listener.event(&Event::TryingTcp(why));
-        self.note_lost_copies(None);
-        self.note_tcp(&way, request);
-        self.note_offer(&offer);
-        self.note_secured(&stream);
+        self.record_duplicates(None);
+        self.record_tcp_connect(&details, request);
+        self.record_offer(&offer);
+        self.record_secured(&stream);
         Stream::Tls(Box::new(stream))
     }
 
     /// Counts requests that left as early data on connections that did not win: the request is sent
     /// again on the one that did.
-    pub(super) fn note_lost_copies(&mut self, winner: Option<SocketAddr>) {
+    pub(super) fn record_duplicates(&mut self, winner: Option<SocketAddr>) {
         let lost = |link: &&QuicHandle| Some(link.peer()) != winner && link.early_bytes() > 0;
         if self.links.get_mut().iter().filter(lost).count() > 0 {
             self.report.retries += 1;

@@ -256,7 +256,7 @@ async fn the_connect_timeout_also_ends_a_handshake_that_early_data_began() {
     let hasty = home.client(|config| {
         config.connect_timeout = Some(Duration::from_millis(300));
         // The same name and port, so the same session, at an address where nobody answers.
-        config.resolver.fix(&format!("localhost:{port}:127.0.0.9")).unwrap();
+        config.resolver.add_override(&format!("localhost:{port}:127.0.0.9")).unwrap();
     });
     let deaf = std::net::TcpListener::bind(("127.0.0.9", port)).unwrap();
     let (report, _) = get(&hasty, &server).await;
@@ -273,7 +273,7 @@ async fn a_ticket_that_never_left_goes_back() {
     assert!(before > 0);
     let port = server.address.port();
     let nobody = home.client(|config| {
-        config.resolver.fix(&format!("localhost:{port}:127.0.0.10")).unwrap();
+        config.resolver.add_override(&format!("localhost:{port}:127.0.0.10")).unwrap();
     });
     assert_eq!(get(&nobody, &server).await.0.exit_code(), 7);
     assert_eq!(home.jar().count().unwrap(), before);
@@ -291,7 +291,10 @@ async fn fast_open_is_asked_for_and_does_no_harm() {
     }
     let nobody = home.client(|config| {
         config.fast_open = true;
-        config.resolver.fix(&format!("localhost:{}:127.0.0.11", server.address.port())).unwrap();
+        config
+            .resolver
+            .add_override(&format!("localhost:{}:127.0.0.11", server.address.port()))
+            .unwrap();
     });
     assert_eq!(get(&nobody, &server).await.0.exit_code(), 7);
 }

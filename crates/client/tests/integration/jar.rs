@@ -6,7 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use firstflight_client::{Found, Jar, JarError, JarKey, JarQuery, Origin, Ticket, Token, TrustId};
+use firstflight_client::{
+    Jar, JarError, JarKey, JarMatch, JarQuery, Origin, Ticket, Token, TrustId,
+};
 use firstflight_tls::{Session, Trust, Version};
 use proptest::prelude::*;
 
@@ -260,7 +262,7 @@ fn take(jar: &Jar) -> Option<Vec<u8>> {
     Some(take_all(jar).tcp?.session.to_bytes().unwrap())
 }
 
-fn take_all(jar: &Jar) -> Found {
+fn take_all(jar: &Jar) -> JarMatch {
     let wanted = JarQuery {
         origin: &origin(),
         trust: &TrustId::of(&Trust::Anyone).unwrap(),

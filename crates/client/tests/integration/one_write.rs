@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use firstflight_client::{Exchange, Request, Stream, Wire, connect_tls, http_get};
+use firstflight_client::{Exchange, Request, SharedStream, Stream, connect_tls, http_get};
 use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, EarlyData, TlsStream, Trust};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -96,8 +96,8 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
     let tls = TlsStream::connect(&connector, counting, &offer).await.unwrap();
     assert!(tls.in_early_data());
     assert!(writes.lock().unwrap().is_empty(), "nothing leaves before the request");
-    let wire = Wire::new(Stream::Tls(Box::new(tls)));
-    let mut exchange = Exchange::open(wire.clone(), alpn == "h2").await.unwrap();
+    let stream = SharedStream::new(Stream::Tls(Box::new(tls)));
+    let mut exchange = Exchange::open(stream.clone(), alpn == "h2").await.unwrap();
     let mut request = Request::get(server.url("/early"));
     if !body.is_empty() {
         request.method = http::Method::POST;
@@ -105,9 +105,9 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
     }
     let (head, _) = exchange.send(&request).await.unwrap();
     assert_eq!(head.status, 200);
-    assert_eq!(wire.facts().unwrap().early_data, EarlyData::Accepted);
+    assert_eq!(stream.facts().unwrap().early_data, EarlyData::Accepted);
     let writes = writes.lock().unwrap().clone();
     assert_eq!(writes.len(), 1, "one write before the first answer: {writes:?}");
-    assert!(writes[0] > wire.early_bytes() + 200, "with the ClientHello: {writes:?}");
+    assert!(writes[0] > stream.early_bytes() + 200, "with the ClientHello: {writes:?}");
     assert!(server.seen().last().unwrap().early);
 }

@@ -242,7 +242,7 @@ async fn rfc9114_4_5_nothing_is_switched_to_and_not_everything_is_waited_through
 #[tokio::test]
 async fn a_server_that_stops_in_the_middle_has_curls_code() {
     type Rule = fn(usize, bool) -> QuicAnswer;
-    const NO_ERROR: &str = "without an answer";
+    const NO_ERROR: &str = "without a response";
     const EXCESSIVE: &str = "H3_EXCESSIVE_LOAD (told to)";
     // RFC 9000 section 10.2.3: in the handshake a server does not say why.
     const BEFORE: &str = "the server closed it during the handshake";
@@ -373,7 +373,10 @@ async fn rfc8305_5_the_next_address_is_tried() {
         let home = Home::new();
         let client = || {
             home.quic(|config| {
-                config.resolver.fix(&format!("localhost:{port}:{first},127.0.0.1")).unwrap();
+                config
+                    .resolver
+                    .add_override(&format!("localhost:{port}:{first},127.0.0.1"))
+                    .unwrap();
             })
         };
         // The second time the request is early at the first address, and sent again.
@@ -400,7 +403,7 @@ async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
         let any = home.quic(|config| {
             config.early_data = EarlyPolicy::AnyMethod;
             config.connect_timeout = Some(Duration::from_secs(2));
-            config.resolver.fix(&format!("localhost:{port}:{first},127.0.0.1")).unwrap();
+            config.resolver.add_override(&format!("localhost:{port}:{first},127.0.0.1")).unwrap();
         });
         let (report, _) = send(&any, post(&server, "a=b")).await;
         assert_eq!(report.exit_code(), code, "{first}: {:?}", report.error);
@@ -435,7 +438,7 @@ async fn rfc9110_9_2_1_a_refusal_of_what_was_sent_again_says_nothing_about_the_f
     });
     let any = home.quic(|config| {
         config.early_data = EarlyPolicy::AnyMethod;
-        config.resolver.fix(&format!("localhost:{port}:127.0.0.81,127.0.0.1")).unwrap();
+        config.resolver.add_override(&format!("localhost:{port}:127.0.0.81,127.0.0.1")).unwrap();
     });
     let (report, _) = send(&any, post(&server, "a=b")).await;
     assert_eq!(first.await.unwrap().len(), 1, "it ran");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use firstflight_units::Length;
+use firstflight_units::DurationText;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub(crate) struct EarlyDataSection {
     /// 60s at most.
     ///
     /// By default what RFC 8446 section 8.3 suggests.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub(crate) freshness: Duration,
     /// Flights that the strike register remembers at a time. When it is full no early data is
     /// accepted; nothing is forgotten.

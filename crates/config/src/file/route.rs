@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use firstflight_units::{OptionalLength, OptionalText};
+use firstflight_units::{OptionalDurationText, OptionalText};
 use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub(crate) struct RouteSection {
     /// key runs one request, so that a client's own retry executes once too. 1m to 168h.
     ///
     /// By default the method decides alone.
-    #[serde(with = "OptionalLength")]
+    #[serde(with = "OptionalDurationText")]
     pub(crate) idempotency_key: Option<Duration>,
     /// A field with the time at which a request was made. An early request has to have a fresh one,
     /// or is held.

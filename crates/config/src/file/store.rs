@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, StoreUrl, Topology};
-use firstflight_units::Length;
+use firstflight_units::DurationText;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub(crate) struct StoreSection {
     ///
     /// By default several round trips within one data centre, and less than what most clients
     /// lose by a refusal, a round trip of theirs.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub(crate) budget: Duration,
     /// Connections to each master, 1 to 64.
     ///
@@ -68,7 +68,7 @@ pub(crate) struct StoreSection {
     ///
     /// By default far more than what NTP leaves. With it, a record ends 35 s after the moment at
     /// which its client's ticket age is exact, and an emptied store closes the gate for 52 s.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub(crate) clock_margin: Duration,
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use firstflight_tickets::Schedule;
-use firstflight_units::{OptionalLength, print_duration};
+use firstflight_units::{OptionalDurationText, print_duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,13 +27,13 @@ pub(crate) struct TicketSection {
     ///
     /// By default half a day: with a life as long, whoever takes the keys can read early data of a
     /// day at most.
-    #[serde(with = "OptionalLength")]
+    #[serde(with = "OptionalDurationText")]
     #[schemars(extend("default" = print_duration(Schedule::default().rotation())))]
     pub(crate) rotation: Option<Duration>,
     /// With keys = `"store"`: how long a ticket is good, 1s to 168h (RFC 8446 section 4.6.1).
     ///
     /// By default half a day: a client that stays away for longer can well afford a full handshake.
-    #[serde(with = "OptionalLength")]
+    #[serde(with = "OptionalDurationText")]
     #[schemars(extend("default" = print_duration(Schedule::default().lifetime())))]
     pub(crate) lifetime: Option<Duration>,
     /// The zone that tickets name. Early data runs only in the zone that issued its ticket; another

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use firstflight_certificates::acme::{AcmeConfig, ExternalAccount};
 use firstflight_telemetry::otlp::TelemetrySettings;
-use firstflight_upstream::{AsideRule, HealthCheck, PoolConfig, RetryRule};
+use firstflight_upstream::{EjectionRule, HealthCheck, PoolConfig, RetryRule};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
@@ -32,7 +32,7 @@ pub fn reference() -> String {
         section::<Nonce>("[site.route.nonce]"),
         section::<PoolConfig>("[upstream.NAME]"),
         section::<HealthCheck>("[upstream.NAME.check]"),
-        section::<AsideRule>("[upstream.NAME.aside]"),
+        section::<EjectionRule>("[upstream.NAME.aside]"),
         section::<RetryRule>("[upstream.NAME.retry]"),
         section::<EarlyDataSection>("[early_data]"),
         section::<Http3Settings>("[http3]"),

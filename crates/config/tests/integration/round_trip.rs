@@ -13,7 +13,7 @@ use firstflight_store::{Address, StoreConfig, StoreTls, Topology};
 use firstflight_telemetry::otlp::TelemetrySettings;
 use firstflight_tickets::Schedule;
 use firstflight_tls::{CipherPreference, Version};
-use firstflight_upstream::{AsideRule, Balance, HealthCheck, PoolConfig, Protocol};
+use firstflight_upstream::{Balance, EjectionRule, HealthCheck, PoolConfig, Protocol};
 use http::{HeaderName, HeaderValue, StatusCode};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -132,7 +132,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
             interval: other,
             ..HealthCheck::new("/health?x".parse().unwrap())
         }),
-        aside: c.then(|| AsideRule { most: Duration::from_secs(7), ..AsideRule::default() }),
+        aside: c.then(|| EjectionRule { most: Duration::from_secs(7), ..EjectionRule::default() }),
         proxy_protocol: a.then(Default::default),
         ca: b.then(|| "/ca.pem".into()),
         ..PoolConfig::new(vec![

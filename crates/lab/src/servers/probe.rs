@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_client::{Answer, ClientError, Request, Target, connect_tls, http_get};
+use firstflight_client::{ClientError, HttpResponse, Request, Target, connect_tls, http_get};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig};
 use firstflight_samples::{Connectors, RequestedConnection, STALE_TICKET_AGE_S, Ticket};
 use firstflight_tls::{
@@ -169,7 +169,7 @@ impl Probe {
             .is_ok_and(|response| response.is_ok())
     }
 
-    async fn get(&self, request: ProbeRequest<'_>) -> Result<Answer, ClientError> {
+    async fn get(&self, request: ProbeRequest<'_>) -> Result<HttpResponse, ClientError> {
         let mut config = ConnectorConfig::new(Trust::File(self.trust.clone()));
         (config.min_version, config.max_version) = (request.version, request.version);
         config.ciphers = CipherPolicy { groups: Some(request.groups.into()), ..Default::default() };
@@ -200,7 +200,7 @@ impl Probe {
 }
 
 /// The sessions of a connection. Their tickets arrive before the response or shortly after it.
-async fn sessions(mut response: Answer) -> Vec<Session> {
+async fn sessions(mut response: HttpResponse) -> Vec<Session> {
     match response.sessions.is_empty() {
         true => response.exchange.close(TICKET_TIMEOUT).await,
         false => std::mem::take(&mut response.sessions),

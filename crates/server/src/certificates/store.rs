@@ -151,7 +151,7 @@ mod tests {
     use std::time::Instant;
 
     use firstflight_store::{StoreConfig, StoreUrl, Topology};
-    use firstflight_testkit::{Listen, Process};
+    use firstflight_testkit::{StoreListen, StoreProcess};
     use firstflight_tickets::Schedule;
     use firstflight_tls::SteadyClock;
 
@@ -161,14 +161,14 @@ mod tests {
     const PLACE: &str = "firstflight:acme:ca/certificate/one";
 
     struct Bench {
-        redis: Process,
+        redis: StoreProcess,
         store: Store,
         dir: tempfile::TempDir,
     }
 
     impl Bench {
         fn new() -> Self {
-            let redis = Process::redis(Listen::Unix);
+            let redis = StoreProcess::redis(StoreListen::Unix);
             let address = StoreUrl::parse(&redis.url(), 6379).unwrap().address;
             let mut config = StoreConfig::new(Topology::Single(address));
             config.budget = Duration::from_secs(1);

@@ -27,7 +27,7 @@ impl SharedRegister {
 
     /// Why claims are not even tried now, if so.
     pub(crate) fn resting(&self) -> Option<Unknown> {
-        self.store.resting()
+        self.store.unavailable_reason()
     }
 
     /// The store's counters, and those of the filter before it.

@@ -364,7 +364,7 @@ pub(crate) struct AttemptObserver<'a> {
 impl Observer for AttemptObserver<'_> {
     fn attempt(&self, attempt: &Attempt<'_>) {
         if attempt.result.is_ok() {
-            self.metrics.upstreams.answered(attempt.pool, attempt.server, attempt.took);
+            self.metrics.upstreams.observe_response(attempt.pool, attempt.server, attempt.took);
         }
         self.notes.attempt(attempt);
     }
@@ -378,7 +378,7 @@ pub(crate) fn reading(pool: PoolStatus) -> UpstreamReading {
         retries: pool.retries,
         retries_denied: pool.retries_denied,
         waiting: pool.waiting as u64,
-        turned_away: pool.turned_away,
+        rejected: pool.rejected,
     }
 }
 
@@ -386,7 +386,7 @@ fn server_reading(server: ServerStatus) -> UpstreamServerReading {
     let totals = server.totals;
     UpstreamServerReading {
         address: server.address,
-        healthy: matches!(server.standing, ServerHealth::Up | ServerHealth::Trial),
+        healthy: matches!(server.state, ServerHealth::Up | ServerHealth::Trial),
         active: server.in_flight as u64,
         connections: server.connections,
         requests: totals.requests,

@@ -110,7 +110,7 @@ pub(crate) async fn accept(
 ) -> Result<Option<(Connecting, Negotiated)>, ConnectionError> {
     let shared = &handshakes.shared;
     let Some(config) = &snapshot.quic else {
-        shared.observers.metrics.quic.turned_away.count(QuicRefusal::Refused);
+        shared.observers.metrics.quic.refused.count(QuicRefusal::Refused);
         incoming.refuse();
         return Ok(None);
     };
@@ -126,7 +126,7 @@ pub(crate) async fn accept(
             // First the token, then the claim: a client that is sent away has to find its flight
             // unclaimed when it comes back.
             if is_spent(handshakes, &incoming, arrived.as_ref()).await {
-                shared.observers.metrics.quic.turned_away.count(QuicRefusal::TokenSpent);
+                shared.observers.metrics.quic.refused.count(QuicRefusal::TokenSpent);
                 let _ = incoming.retry();
                 return Ok(None);
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use firstflight_config::WhenNotAllowed;
 use firstflight_replay::{Decision, Flight, HoldReason, Release, SpendOutcome};
-use firstflight_telemetry::metrics::{BarredReason, HeldReason, RefusedReason, TooEarlyBy};
+use firstflight_telemetry::metrics::{HeldReason, RefusedReason, RejectReason, TooEarlyBy};
 use firstflight_tls::Handshake;
 use http::{HeaderValue, Request};
 use tokio::sync::{OnceCell, watch};
@@ -175,8 +175,8 @@ impl Connection {
     /// A request is not run by its route's rules.
     pub(crate) fn note_rejection(&self, rejection: Rejection) {
         let reason = rejection.reason();
-        self.shared.observers.metrics.requests.barred.count(reason);
-        if reason == BarredReason::TooEarly {
+        self.shared.observers.metrics.requests.rejected.count(reason);
+        if reason == RejectReason::TooEarly {
             self.note_too_early();
         }
     }

@@ -265,7 +265,7 @@ impl QuicPorts {
                     Stop::Leave => incoming.ignore(),
                     _ if handed_over => incoming.ignore(),
                     _ => {
-                        shared.observers.metrics.quic.turned_away.count(QuicRefusal::Refused);
+                        shared.observers.metrics.quic.refused.count(QuicRefusal::Refused);
                         incoming.refuse();
                     }
                 }
@@ -285,21 +285,21 @@ impl QuicPorts {
         let permit = match self.limiter.enter(incoming.remote_address_validated()) {
             Admission::Handshake(permit) => permit,
             Admission::Retry => {
-                counts.turned_away.count(QuicRefusal::Retry);
+                counts.refused.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
                 // An address that was not shown may always be requested.
                 let _ = incoming.retry();
                 return;
             }
             Admission::Ignore => {
-                counts.turned_away.count(QuicRefusal::Rush);
+                counts.refused.count(QuicRefusal::Overload);
                 worker.forget(&incoming);
                 return incoming.ignore();
             }
         };
         // There is no backlog to wait in, and a client that is refused has TCP.
         let Some(connection_permit) = self.permits.try_take() else {
-            counts.turned_away.count(QuicRefusal::Refused);
+            counts.refused.count(QuicRefusal::Refused);
             worker.forget(&incoming);
             return incoming.refuse();
         };

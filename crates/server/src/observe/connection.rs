@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_handshake_is_told_once_and_when_it_is_complete_or_over() {
-        let context = TraceContext::begin(1.0);
+        let context = TraceContext::new_root(1.0);
         let timeline = Timeline::new(Instant::now(), None);
         timeline.complete();
         assert!(timeline.tell(true).is_none(), "no request");

@@ -33,7 +33,7 @@ impl ConnectionMetrics {
     /// A connection that was accepted just now.
     pub(crate) fn begin(metrics: &Arc<Metrics>, transport: Transport) -> Self {
         metrics.connections.accepted.count(transport);
-        metrics.connections.active.begin(transport);
+        metrics.connections.active.increment(transport);
         Self {
             metrics: metrics.clone(),
             transport,
@@ -106,7 +106,7 @@ impl ConnectionMetrics {
 
     /// A request starts to wait.
     pub(crate) fn hold(&self) -> Hold<'_> {
-        self.metrics.early_data.holding.begin(());
+        self.metrics.early_data.holding.increment(());
         Hold { visit: self, since: Instant::now(), end: None }
     }
 }
@@ -114,7 +114,7 @@ impl ConnectionMetrics {
 impl Drop for ConnectionMetrics {
     fn drop(&mut self) {
         let counts = &self.metrics.connections;
-        counts.active.end(self.transport);
+        counts.active.decrement(self.transport);
         // An early response may end a connection ahead of the client's Finished.
         let is_done = self.settled.load(Ordering::Relaxed) || self.answered.load(Ordering::Relaxed);
         if !is_done {
@@ -143,9 +143,9 @@ impl Drop for Hold<'_> {
         let counts = &self.visit.metrics.early_data;
         let end = self.end.unwrap_or(match self.visit.timed_out.load(Ordering::Relaxed) {
             true => HoldEnd::Timeout,
-            false => HoldEnd::Gone,
+            false => HoldEnd::Disconnected,
         });
-        counts.holding.end(());
+        counts.holding.decrement(());
         counts.hold_seconds.time(end, self.since.elapsed());
     }
 }
@@ -181,7 +181,7 @@ impl RequestMetrics {
     /// A request that arrives now. `protocol`: as the access log has it.
     pub(crate) fn begin(metrics: &Arc<Metrics>, protocol: &str, method: &str, early: bool) -> Self {
         let protocol = self::protocol(protocol);
-        metrics.requests.active.begin(protocol);
+        metrics.requests.active.increment(protocol);
         Self {
             metrics: metrics.clone(),
             began: Instant::now(),
@@ -207,7 +207,7 @@ impl RequestMetrics {
 impl Drop for RequestMetrics {
     fn drop(&mut self) {
         let requests = &self.metrics.requests;
-        requests.active.end(self.protocol);
+        requests.active.decrement(self.protocol);
         requests.ended.count((self.protocol, self.method, Status::of(self.status), self.early));
         requests.seconds.time((self.protocol, self.early), self.began.elapsed());
     }

@@ -54,10 +54,11 @@ impl Tracer {
 
     /// The trace of a request with these fields: its client's, if clients are trusted.
     pub(crate) fn begin(&self, headers: Option<&HeaderMap>) -> RequestTrace {
-        let theirs = headers
-            .filter(|_| self.settings.trust_traceparent)
-            .and_then(|headers| TraceContext::of_parent(headers.get(TRACEPARENT)?.to_str().ok()?));
-        let context = theirs.unwrap_or_else(|| TraceContext::begin(self.settings.traces_sampled));
+        let theirs = headers.filter(|_| self.settings.trust_traceparent).and_then(|headers| {
+            TraceContext::from_traceparent(headers.get(TRACEPARENT)?.to_str().ok()?)
+        });
+        let context =
+            theirs.unwrap_or_else(|| TraceContext::new_root(self.settings.traces_sampled));
         RequestTrace { context, upstream: SpanId::random(), spans: Vec::new() }
     }
 
@@ -161,7 +162,7 @@ impl Observer for UpstreamNotes {
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (began, attempts) = match &*notes {
             Some(earlier) => (earlier.began, earlier.attempts + 1),
-            None => (attempt.began, 1),
+            None => (attempt.started, 1),
         };
         let (ended, server) = (Instant::now(), server.to_owned());
         *notes = Some(UpstreamWork { began, ended, server, status, attempts });

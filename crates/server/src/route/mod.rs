@@ -63,7 +63,7 @@ pub(crate) struct RequestMatch {
 impl Snapshot {
     /// Starts what goes on beside the connections. Inside a tokio runtime.
     pub(crate) fn begin(&self) {
-        self.pools.values().for_each(Pool::begin);
+        self.pools.values().for_each(Pool::start);
     }
 
     /// What responses over TCP say about HTTP/3 on the same port (RFC 7838 section 3). `None`:

@@ -52,7 +52,7 @@ impl ServerState {
             certificates: certificates(&snapshot.certificates),
             acme: self.certificates().iter().filter_map(acme).collect(),
             spans: self.shared.observers.tracer.as_ref().and_then(Tracer::reading),
-            process: ProcessReading::of_this_process(env!("CARGO_PKG_VERSION"), lost),
+            process: ProcessReading::current(env!("CARGO_PKG_VERSION"), lost),
         }
     }
 }
@@ -72,12 +72,12 @@ fn acme(one: &SiteCertificate) -> Option<AcmeReading> {
     Some(AcmeReading {
         site: one.site.clone(),
         missing: one.is_missing(),
-        next_try: state.next_try,
+        next_attempt: state.next_try,
         last_success: state.last_success,
-        failures_in_a_row: state.last_error.as_ref().map_or(0, |error| error.in_a_row.into()),
+        consecutive_failures: state.last_error.as_ref().map_or(0, |error| error.in_a_row.into()),
         issued: state.tries.issued,
         failed: state.tries.failed,
-        taken_up: state.tries.taken_up,
+        shared: state.tries.taken_up,
     })
 }
 
@@ -87,7 +87,7 @@ fn register(register: &RegisterStatistics) -> RegisterReading {
         capacity: register.capacity as u64,
         won: register.won,
         lost: register.lost,
-        barred: register.barred,
+        spent: register.barred,
         full: register.full,
     }
 }
@@ -96,7 +96,7 @@ fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReadi
     let reasons = StoreStatistics::REASONS.iter();
     let unknown = reasons.map(|why| (store_reason(*why), store.unknown_by(*why)));
     StoreReading {
-        resting: shared.resting().map(store_reason),
+        unavailable: shared.resting().map(store_reason),
         won: store.won,
         lost: store.lost,
         unknown: unknown.collect(),
@@ -104,7 +104,7 @@ fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReadi
         connections: store.connections,
         claim_times: ClaimTimes {
             bounds: CLAIM_TIME_BOUNDS.iter().map(|micros| *micros as f64 / MILLION).collect(),
-            classes: store.claim_times.to_vec(),
+            buckets: store.claim_times.to_vec(),
             sum: store.claim_micros as f64 / MILLION,
         },
     }

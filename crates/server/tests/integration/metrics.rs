@@ -230,7 +230,7 @@ async fn quic_is_counted_as_tcp_is() {
          early_data_accepted_total transport=quic 1
          requests_total protocol=http3,early=ran 1
          quic_tokens_accepted_total 1
-         quic_turned_away_total 0
+         quic_connections_refused_total 0
          quic_handshakes_active 0
          handshakes_failed_total 0",
     )
@@ -248,7 +248,7 @@ async fn a_store_that_goes_away_shows() {
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;
     let session = node.session("http/1.1").await;
-    say(&node, "store_up 1\n store_resting 0\n early_data_open 1").await;
+    say(&node, "store_up 1\n store_unavailable 0\n early_data_open 1").await;
     let metrics = node.handle.metrics();
     let won = metrics.sum("firstflight_claims_total", &[("register", "store"), ("result", "won")]);
     let unknown = metrics.sum("firstflight_store_claims_unknown_total", &[]);
@@ -258,8 +258,8 @@ async fn a_store_that_goes_away_shows() {
     say(
         &node,
         "store_up 0
-         store_resting reason=store_down 1
-         store_resting 1
+         store_unavailable reason=store_down 1
+         store_unavailable 1
          early_data_open 0",
     )
     .await;

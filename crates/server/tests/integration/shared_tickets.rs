@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use firstflight_config::{Content, KeySource, TicketSettings};
 use firstflight_store::ring::SharedRing;
 use firstflight_store::{Store, StoreConfig};
-use firstflight_testkit::{Listen, Process, skipped_without};
+use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
 use firstflight_tickets::{KeyEncryption, KeyState, Schedule};
 use firstflight_tls::{EarlyData, Handshake, Session, SteadyClock};
 use tokio::net::TcpStream;
@@ -18,14 +18,14 @@ use crate::support::{
 };
 
 struct Cluster {
-    store: Process,
+    store: StoreProcess,
     config: StoreConfig,
     dir: Arc<tempfile::TempDir>,
 }
 
 impl Cluster {
     fn new() -> Self {
-        let store = Process::redis(Listen::Unix);
+        let store = StoreProcess::redis(StoreListen::Unix);
         let config = patient(&store);
         let cluster = Self { store, config, dir: Arc::new(tempfile::tempdir().unwrap()) };
         std::fs::write(cluster.key_encryption(), "0123456789abcdef".repeat(4)).unwrap();

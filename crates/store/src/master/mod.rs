@@ -1,11 +1,9 @@
-//! One master of the store: its connections, its heartbeat, and what waits for it.
+//! One master of the store: its connections, its heartbeat, and the commands that wait for it.
 
 mod batch;
-mod info;
-mod keeper;
-mod lane;
-mod queue;
-mod voice;
+mod heartbeat;
+mod logging;
+mod worker;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,88 +16,93 @@ use tokio::task::JoinSet;
 
 use crate::settings::Settings;
 use crate::{Address, StoreError};
-use queue::{Job, Queue};
-use voice::Complaints;
+use batch::{PendingCommand, Queue};
+use logging::ClaimWarnings;
 
-pub(crate) use info::Report;
-pub(crate) use queue::{Check, Reply};
+pub(crate) use batch::{Check, Reply};
+pub(crate) use heartbeat::ServerInfo;
 
-/// One life of a store process, as far as this node follows it: from the first heartbeat until the
-/// connection breaks or it turns out to be another.
-struct Life {
+/// One run of a store process as this node sees it: from the first heartbeat until the connection
+/// breaks or another process answers.
+struct Incarnation {
     address: Address,
     run_id: String,
     replication_id: String,
 }
 
-/// Where a master is, and since when those who know have said so.
+/// The address of a master, and who confirms it.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct MasterAddress {
     pub address: watch::Receiver<Option<Address>>,
-    /// `None`: nobody needs to be asked.
-    pub confirmed: Option<Arc<Confirmed>>,
+    /// `None` if no confirmation is needed.
+    pub confirmations: Option<Arc<Confirmations>>,
 }
 
-impl Place {
-    /// A fixed one.
-    pub(crate) fn fixed(address: Address, confirmed: Option<Arc<Confirmed>>) -> Self {
-        // A receiver outlives its sender: the value stays.
-        Self { address: watch::channel(Some(address)).1, confirmed }
+impl MasterAddress {
+    /// An address that does not change.
+    pub(crate) fn fixed(address: Address, confirmations: Option<Arc<Confirmations>>) -> Self {
+        // The receiver keeps the value after its sender is dropped.
+        Self { address: watch::channel(Some(address)).1, confirmations }
     }
 }
 
-/// Which address the majority of the sentinels, or of a cluster's masters, last named, with which
-/// slots, and when they were asked.
+/// The address and slots that the majority of the sentinels, or of a cluster's masters, last
+/// reported, and the time of that request.
 #[derive(Default)]
-pub(crate) struct Confirmed(Mutex<Option<(Address, Slots, Duration)>>);
+pub(crate) struct Confirmations(Mutex<Option<(Address, Slots, Duration)>>);
 
-impl Confirmed {
-    pub(crate) fn set(&self, address: Address, slots: Slots, asked: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((address, slots, asked));
+impl Confirmations {
+    pub(crate) fn set(&self, address: Address, slots: Slots, requested_at: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((address, slots, requested_at));
     }
 
     fn get(&self, address: &Address) -> Option<(Slots, Duration)> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, slots, asked) = last.as_ref().filter(|(named, ..)| named == address)?;
-        Some((*slots, *asked))
+        let (_, slots, requested_at) = last.as_ref().filter(|(named, ..)| named == address)?;
+        Some((*slots, *requested_at))
     }
 }
 
 pub(crate) struct Master {
     settings: Arc<Settings>,
-    place: Place,
+    master_address: MasterAddress,
     epoch_key: String,
-    /// The key of this node's mark.
+    /// Key of this node's mark.
     mark_key: String,
-    epoch_questions: Vec<u8>,
+    epoch_queries: Vec<u8>,
     queue: Queue,
-    life: watch::Sender<Option<Arc<Life>>>,
-    /// Connections that take claims.
+    life: watch::Sender<Option<Arc<Incarnation>>>,
+    /// Number of open worker connections.
     open: AtomicUsize,
     continuity: Mutex<Continuity>,
     breaker: Mutex<Breaker>,
-    complaints: Complaints,
-    /// The store's clock by the last heartbeat, and when that was on the monotonic clock.
+    take_warnings: ClaimWarnings,
+    /// The store's clock at the last heartbeat, with the monotonic time of the heartbeat.
     store_clock: Mutex<Option<(Duration, Duration)>>,
-    /// Why the last connection failed.
-    trouble: Mutex<Option<StoreError>>,
+    /// Error of the last connection; `None` while connected.
+    last_error: Mutex<Option<StoreError>>,
 }
 
-/// A master and its tasks, which end with it.
-pub(crate) struct Running {
+/// A master and its tasks, which end when this is dropped.
+pub(crate) struct MasterHandle {
     pub master: Arc<Master>,
     _tasks: JoinSet<()>,
 }
 
 impl Master {
-    /// Starts to connect. `tag`: what the keys of its own records end with, so that they lie in one
-    /// of its slots.
-    pub(crate) fn start(settings: &Arc<Settings>, place: Place, tag: &str) -> Running {
+    /// Starts to connect. `tag` ends the keys of the master's own records, so that they lie in one of
+    /// its slots.
+    pub(crate) fn start(
+        settings: &Arc<Settings>,
+        master_address: MasterAddress,
+        tag: &str,
+    ) -> MasterHandle {
         let epoch_key = settings.key(&format!("epoch{tag}"));
         let master = Arc::new(Self {
             settings: settings.clone(),
-            place,
-            epoch_questions: batch::epoch_questions(&epoch_key),
+            master_address,
+            epoch_queries: batch::epoch_queries(&epoch_key),
             epoch_key,
             mark_key: settings.key(&format!("mark:{:016x}{tag}", settings.node)),
             queue: Queue::new(),
@@ -107,33 +110,33 @@ impl Master {
             open: AtomicUsize::new(0),
             continuity: Mutex::new(Continuity::new(settings.shared)),
             breaker: Mutex::default(),
-            complaints: Complaints::default(),
+            take_warnings: ClaimWarnings::default(),
             store_clock: Mutex::default(),
-            trouble: Mutex::default(),
+            last_error: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(keeper::run(master.clone()));
+        tasks.spawn(heartbeat::run(master.clone()));
         for _ in 0..settings.connections {
-            tasks.spawn(lane::run(master.clone()));
+            tasks.spawn(worker::run(master.clone()));
         }
-        Running { master, _tasks: tasks }
+        MasterHandle { master, _tasks: tasks }
     }
 
-    /// Why nothing is worth a try now, if so.
-    pub(crate) fn resting(&self) -> Option<Unknown> {
+    /// Returns why claims are not attempted now; `None` if they are.
+    pub(crate) fn unavailable_reason(&self) -> Option<Unknown> {
         if self.is_absent() {
             return Some(Unknown::Absent);
         }
         self.breaker().is_open().then_some(Unknown::Slow)
     }
 
-    /// Whether there is no connection by which a command could be sent.
+    /// Whether there is no connection for commands.
     pub(crate) fn is_absent(&self) -> bool {
         self.open.load(Ordering::Relaxed) == 0
     }
 
-    /// How far the store's clock is ahead of this node's, in microseconds. The last heartbeat's
-    /// reading is carried on evenly, so this node's clock may have been set meanwhile.
+    /// Returns by how many microseconds the store's clock is ahead of this node's. The reading of the
+    /// last heartbeat advances with the monotonic clock, so steps of this node's clock show.
     pub(crate) fn clock_offset_micros(&self) -> Option<i64> {
         let reading = *self.store_clock.lock().unwrap_or_else(PoisonError::into_inner);
         let (store_time, at) = reading?;
@@ -146,48 +149,48 @@ impl Master {
         *self.store_clock.lock().unwrap_or_else(PoisonError::into_inner) = reading;
     }
 
-    /// Has `command` answered within `patience`, with the outcome of the `check`. Claims tell the
-    /// breaker whether the store is of use to them.
+    /// Sends `command` and waits for its reply and the result of the `check`, at most `timeout`. The
+    /// outcome of claims goes to the breaker.
     ///
     /// # Errors
-    /// [`StoreError`]; [`StoreError::Unknown`] with [`Unknown::Slow`] if time was up.
+    /// [`StoreError`]; [`StoreError::Unknown`] with [`Unknown::Slow`] after the timeout.
     pub(crate) async fn request(
         &self,
         command: &Cmd,
-        patience: Duration,
+        timeout: Duration,
         check: Check,
     ) -> Result<Reply, StoreError> {
-        let began = Instant::now();
-        let (job, reply) = Job::new(command, began + patience, check);
+        let started = Instant::now();
+        let (job, reply) = PendingCommand::new(command, started + timeout, check);
         let answered = match self.queue.push(job) {
             false => Err(StoreError::Unknown(Unknown::Slow)),
-            true => match tokio::time::timeout(patience, reply).await {
-                // A node that was stopped for a while finds the response and the time long gone.
-                Ok(Ok(Ok(_))) if began.elapsed() > patience => Err(too_slow()),
+            true => match tokio::time::timeout(timeout, reply).await {
+                // After a pause of this process, a reply may arrive long after the deadline.
+                Ok(Ok(Ok(_))) if started.elapsed() > timeout => Err(too_slow()),
                 Ok(Ok(answered)) => answered,
                 Ok(Err(_)) | Err(_) => Err(too_slow()),
             },
         };
         if check == Check::Claim {
-            self.feel(answered.is_ok());
+            self.record_outcome(answered.is_ok());
         }
         answered
     }
 
-    /// What was wrong with the last connection, if there is none now.
-    pub(crate) fn trouble(&self) -> Option<StoreError> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the error of the last connection; `None` while connected.
+    pub(crate) fn last_error(&self) -> Option<StoreError> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_trouble(&self, trouble: Option<StoreError>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    fn set_last_error(&self, last_error: Option<StoreError>) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = last_error;
     }
 
-    /// Tells the breaker how the store did.
-    fn feel(&self, well: bool) {
+    /// Reports an outcome to the breaker.
+    fn record_outcome(&self, success: bool) {
         let now = self.settings.now();
         let mut breaker = self.breaker();
-        match well {
+        match success {
             true => breaker.succeeded(),
             false => breaker.failed(now),
         }
@@ -201,18 +204,24 @@ impl Master {
         self.continuity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who says that the process at `address` is the master.
+    /// Returns how the process at `address` is confirmed as master.
     fn confirmation(&self, address: &Address) -> Confirmation {
-        match &self.place.confirmed {
+        match &self.master_address.confirmations {
             None => Confirmation::NotNeeded,
-            Some(confirmed) => Confirmation::Majority(confirmed.get(address).map(|(_, at)| at)),
+            Some(confirmations) => {
+                Confirmation::Majority(confirmations.get(address).map(|(_, at)| at))
+            }
         }
     }
 
-    /// Which slots that process owns.
+    /// Returns the slots that the process at `address` owns.
     fn slots(&self, address: &Address) -> Slots {
-        let confirmed = self.place.confirmed.as_ref().and_then(|confirmed| confirmed.get(address));
-        confirmed.map_or(Slots::ALL, |(slots, _)| slots)
+        let confirmations = self
+            .master_address
+            .confirmations
+            .as_ref()
+            .and_then(|confirmations| confirmations.get(address));
+        confirmations.map_or(Slots::ALL, |(slots, _)| slots)
     }
 }
 

@@ -8,20 +8,17 @@
 //! - `nodes`, and `node:NAME`: see [`NodeStatus`].
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use firstflight_tickets::{
-    KeyEncryption, KeyEncryptionError, KeyEntry, KeyId, KeyOffer, KeyRecords, RecordError, Ring,
-    Schedule, SharedKeys, Slot, UnixTime,
+    KeyEncryption, KeyEncryptionError, KeyEntry, KeyId, KeyOffer, KeyRecords, KeyStatus,
+    RecordError, Ring, Schedule, SharedKeys, Slot, UnixTime,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{Store, StoreError};
-
-mod node;
-mod records;
-
-pub use node::NodeStatus;
-pub use records::Records;
 
 /// The keys that nodes share through a store. Share it in an `Arc`.
 #[derive(Debug)]
@@ -64,7 +61,7 @@ struct State {
     /// sealing each other's records for ever.
     resealed: HashSet<(Slot, KeyId)>,
     /// What nobody was told yet.
-    complaints: Vec<SharedRingError>,
+    take_warnings: Vec<SharedRingError>,
 }
 
 impl<S: Records> SharedRing<S> {
@@ -76,7 +73,7 @@ impl<S: Records> SharedRing<S> {
             keys: SharedKeys::new(schedule),
             unreadable: BTreeMap::new(),
             resealed: HashSet::new(),
-            complaints: Vec::new(),
+            take_warnings: Vec::new(),
         });
         Self { store, records, state }
     }
@@ -86,9 +83,9 @@ impl<S: Records> SharedRing<S> {
     ///
     /// # Errors
     /// [`SharedRingError`]: the ring of before is as good as ever, since it has the next period's
-    /// key too. What leaves a ring is told by [`complaints`](Self::complaints).
+    /// key too. What leaves a ring is told by [`take_warnings`](Self::complaints).
     pub async fn refresh(&self, now: UnixTime) -> Result<Ring, SharedRingError> {
-        let listed = self.take_up_all(now).await?;
+        let listed = self.load_all(now).await?;
         let offers = self.state().offers(&listed, now);
         for offer in offers {
             self.offer(&offer, now).await?;
@@ -101,7 +98,7 @@ impl<S: Records> SharedRing<S> {
     /// # Errors
     /// [`SharedRingError`].
     pub async fn read(&self, now: UnixTime) -> Result<Ring, SharedRingError> {
-        self.take_up_all(now).await?;
+        self.load_all(now).await?;
         self.ring()
     }
 
@@ -130,14 +127,14 @@ impl<S: Records> SharedRing<S> {
         match self.records.key_encryption().refresh(now) {
             Ok(false) => {}
             Ok(true) => self.state().keys.reread_all(),
-            Err(error) => self.state().complaints.push(error.into()),
+            Err(error) => self.state().take_warnings.push(error.into()),
         }
     }
 
     /// What is wrong with some of the records or with the key-encryption keys, each told once as
     /// long as it lasts.
-    pub fn complaints(&self) -> Vec<SharedRingError> {
-        std::mem::take(&mut self.state().complaints)
+    pub fn take_warnings(&self) -> Vec<SharedRingError> {
+        std::mem::take(&mut self.state().take_warnings)
     }
 
     /// The store.
@@ -146,7 +143,7 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Reads what is new in the store. The entries of its list that have a record.
-    async fn take_up_all(&self, now: UnixTime) -> Result<BTreeSet<KeyEntry>, SharedRingError> {
+    async fn load_all(&self, now: UnixTime) -> Result<BTreeSet<KeyEntry>, SharedRingError> {
         let mut listed = BTreeSet::new();
         for line in self.store.members(LIST).await? {
             match line.parse() {
@@ -156,25 +153,25 @@ impl<S: Records> SharedRing<S> {
         }
         let to_read = self.state().forget_unlisted(&listed).to_read(&listed, now);
         for entry in to_read {
-            let found = self.look_into(entry.slot, now).await?;
+            let found = self.read_slot(entry.slot, now).await?;
             self.state().keys.mark_read(entry, now);
             match found {
-                Found::Key(name) if name != entry.name => {
+                SlotContent::Key(name) if name != entry.name => {
                     // Whoever wrote it may not have come to list it.
                     let actual = KeyEntry { name, ..entry };
                     self.store.add(LIST, &actual.to_string()).await?;
                     listed.insert(actual);
-                    self.strike(&mut listed, entry).await?;
+                    self.unlist(&mut listed, entry).await?;
                 }
-                Found::Nothing => self.strike(&mut listed, entry).await?,
-                Found::Key(_) | Found::Unreadable => {}
+                SlotContent::Nothing => self.unlist(&mut listed, entry).await?,
+                SlotContent::Key(_) | SlotContent::Unreadable => {}
             }
         }
         Ok(listed)
     }
 
     /// Removes a line of the list that has no record any more.
-    async fn strike(
+    async fn unlist(
         &self,
         listed: &mut BTreeSet<KeyEntry>,
         entry: KeyEntry,
@@ -185,19 +182,19 @@ impl<S: Records> SharedRing<S> {
 
     /// Takes up the record in `slot`, if there is one, and seals it again if its key-encryption key
     /// may be about to go.
-    async fn look_into(&self, slot: Slot, now: UnixTime) -> Result<Found, SharedRingError> {
-        let Some(record) = self.store.get(&place(slot)).await? else {
+    async fn read_slot(&self, slot: Slot, now: UnixTime) -> Result<SlotContent, SharedRingError> {
+        let Some(record) = self.store.get(&record_key(slot)).await? else {
             self.state().unreadable.remove(&slot);
-            return Ok(Found::Nothing);
+            return Ok(SlotContent::Nothing);
         };
         let (key, up_to_date) = match self.records.open(slot, &record) {
             Ok(opened) => opened,
             Err(error) => {
-                self.state().complain(slot, error);
-                return Ok(Found::Unreadable);
+                self.state().note_unreadable(slot, error);
+                return Ok(SlotContent::Unreadable);
             }
         };
-        let life = {
+        let ttl = {
             let mut state = self.state();
             state.unreadable.remove(&slot);
             state.keys.adopt(slot, key.clone(), now);
@@ -205,19 +202,19 @@ impl<S: Records> SharedRing<S> {
             let due = !up_to_date && state.resealed.insert((slot, under));
             due.then(|| state.keys.life(&key, now))
         };
-        if let Some(life) = life {
-            self.store.put(&place(slot), &self.records.seal(slot, &key), life).await?;
+        if let Some(ttl) = ttl {
+            self.store.put(&record_key(slot), &self.records.seal(slot, &key), ttl).await?;
         }
-        Ok(Found::Key(*key.key.name()))
+        Ok(SlotContent::Key(*key.key.name()))
     }
 
     /// Puts a key into its slot, or takes up the one that is there. Whether it was put.
     async fn offer(&self, offer: &KeyOffer, now: UnixTime) -> Result<bool, SharedRingError> {
-        let KeyOffer { slot, key, life } = offer;
+        let KeyOffer { slot, key, life: ttl } = offer;
         let record = self.records.seal(*slot, key);
-        let put = self.store.put_new(&place(*slot), &record, *life).await?;
+        let put = self.store.put_new(&record_key(*slot), &record, *ttl).await?;
         // Read back in any case: what counts is what the others will read.
-        if let Found::Key(name) = self.look_into(*slot, now).await? {
+        if let SlotContent::Key(name) = self.read_slot(*slot, now).await? {
             // Listed after it is there, so that no line is without a record.
             self.store.add(LIST, &KeyEntry { slot: *slot, name }.to_string()).await?;
         }
@@ -226,10 +223,10 @@ impl<S: Records> SharedRing<S> {
 
     /// Puts a key into its slot, whatever is there.
     async fn replace(&self, offer: &KeyOffer, now: UnixTime) -> Result<(), SharedRingError> {
-        let KeyOffer { slot, key, life } = offer;
+        let KeyOffer { slot, key, life: ttl } = offer;
         let old = self.state().keys.held(*slot);
-        self.store.put(&place(*slot), &self.records.seal(*slot, key), *life).await?;
-        if let Found::Key(name) = self.look_into(*slot, now).await? {
+        self.store.put(&record_key(*slot), &self.records.seal(*slot, key), *ttl).await?;
+        if let SlotContent::Key(name) = self.read_slot(*slot, now).await? {
             let new = KeyEntry { slot: *slot, name };
             self.store.add(LIST, &new.to_string()).await?;
             if let Some(old) = old.filter(|old| *old != new) {
@@ -274,16 +271,16 @@ impl State {
         self.keys.offers(listed, now)
     }
 
-    fn complain(&mut self, slot: Slot, error: RecordError) {
+    fn note_unreadable(&mut self, slot: Slot, error: RecordError) {
         if self.unreadable.get(&slot) != Some(&error) {
-            self.complaints.push(error.clone().into());
+            self.take_warnings.push(error.clone().into());
             self.unreadable.insert(slot, error);
         }
     }
 }
 
 /// What is in a slot.
-enum Found {
+enum SlotContent {
     /// A key of this name.
     Key([u8; 16]),
     /// A record that says nothing.
@@ -292,7 +289,7 @@ enum Found {
     Nothing,
 }
 
-fn place(slot: Slot) -> String {
+fn record_key(slot: Slot) -> String {
     format!("{LIST}:{slot}")
 }
 
@@ -300,3 +297,123 @@ const LIST: &str = "ring";
 
 #[cfg(test)]
 mod tests;
+
+/// A node and the ticket keys that it has, as an operator may see them. Times are seconds since
+/// 1970, by the node's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub node: String,
+    /// Its zone, if it has one.
+    pub zone: Option<String>,
+    /// When its process started.
+    pub started: u64,
+    /// Its version of this program.
+    pub version: String,
+    /// Its ring, the oldest key first, each with its last use there.
+    pub keys: Vec<KeyStatus>,
+    /// When it wrote this.
+    pub seen_at: u64,
+}
+
+impl<S: Records> SharedRing<S> {
+    /// Tells the others of this node. Call it about every ten seconds: the record is gone after
+    /// thirty.
+    ///
+    /// # Errors
+    /// [`SharedRingError::Store`].
+    pub async fn publish_status(&self, status: &NodeStatus) -> Result<(), SharedRingError> {
+        // Numbers and texts: this cannot fail.
+        let record = serde_json::to_vec(status).unwrap_or_default();
+        self.store.put(&status_key(&status.node), &record, STATUS_TTL).await?;
+        Ok(self.store.add(NODES, &status.node).await?)
+    }
+
+    /// The nodes that have told of themselves in the last half minute, by their names.
+    ///
+    /// # Errors
+    /// [`SharedRingError::Store`].
+    pub async fn nodes(&self) -> Result<Vec<NodeStatus>, SharedRingError> {
+        let mut names = self.store.members(NODES).await?;
+        names.sort();
+        let mut nodes = Vec::with_capacity(names.len());
+        for name in names {
+            match self.store.get(&status_key(&name)).await? {
+                // One of another version, perhaps; it is none of ours to remove.
+                Some(record) => nodes.extend(serde_json::from_slice::<NodeStatus>(&record).ok()),
+                None => self.store.remove(NODES, &name).await?,
+            }
+        }
+        Ok(nodes)
+    }
+}
+
+fn status_key(node: &str) -> String {
+    format!("node:{node}")
+}
+
+const NODES: &str = "nodes";
+const STATUS_TTL: Duration = Duration::from_secs(30);
+
+/// Small records in a store, as [`Store`] has them. Tests have others, which forget and lose
+/// answers when they are told to.
+pub trait Records: Send + Sync {
+    /// What tells this cluster's records from another's in the same store.
+    fn cluster(&self) -> &str;
+    /// See [`Store::get`].
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+    /// See [`Store::put`].
+    fn put(
+        &self,
+        key: &str,
+        value: &[u8],
+        ttl: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// See [`Store::put_new`].
+    fn put_new(
+        &self,
+        key: &str,
+        value: &[u8],
+        ttl: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    /// See [`Store::members`].
+    fn members(&self, set: &str) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+    /// See [`Store::add`].
+    fn add(&self, set: &str, member: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// See [`Store::remove`].
+    fn remove(
+        &self,
+        set: &str,
+        member: &str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+impl Records for Store {
+    fn cluster(&self) -> &str {
+        self.prefix()
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.get(key).await
+    }
+
+    async fn put(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), StoreError> {
+        self.put(key, value, ttl).await
+    }
+
+    async fn put_new(&self, key: &str, value: &[u8], ttl: Duration) -> Result<bool, StoreError> {
+        self.put_new(key, value, ttl).await
+    }
+
+    async fn members(&self, set: &str) -> Result<Vec<String>, StoreError> {
+        self.members(set).await
+    }
+
+    async fn add(&self, set: &str, member: &str) -> Result<(), StoreError> {
+        self.add(set, member).await
+    }
+
+    async fn remove(&self, set: &str, member: &str) -> Result<(), StoreError> {
+        self.remove(set, member).await
+    }
+}

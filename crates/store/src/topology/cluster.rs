@@ -1,5 +1,4 @@
-//! A cluster: its masters are asked who owns which slots, and a map counts while most of them
-//! agree on it.
+//! A cluster: polls its masters for the slot map, which counts while most of them agree on it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,58 +9,58 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Owner;
+use super::Votes;
 use super::slots::{SLOTS, SlotMap, number_in, slot_of};
-use super::votes::Votes;
-use crate::link::Link;
-use crate::master::{Confirmed, Master, Place, Running};
+use crate::connection::Connection;
+use crate::master::{Confirmations, Master, MasterAddress, MasterHandle};
 use crate::settings::{REQUEST_TIMEOUT, Settings};
 use crate::{Address, StoreError};
 
-/// How often the masters are asked at least.
-const PERIOD: Duration = Duration::from_secs(1);
+/// Maximum interval between polls of the masters.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often at most, however often somebody finds the map to be wrong.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Minimum interval between polls, however often the map turns out to be outdated.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A cluster as it is known now.
+/// A cluster, with its current slot map.
 pub(crate) struct Cluster {
-    view: Arc<RwLock<View>>,
+    view: Arc<RwLock<ClusterView>>,
     known: watch::Receiver<bool>,
     settings: Arc<Settings>,
     _task: JoinSet<()>,
 }
 
-/// Who owns what.
+/// The slot map, and the masters in it.
 #[derive(Default)]
-struct View {
+struct ClusterView {
     map: Option<SlotMap>,
-    masters: HashMap<String, Known>,
-    /// When a slot last came to another owner.
+    masters: HashMap<String, MasterEntry>,
+    /// When each slot last changed its owner.
     moved: HashMap<u16, Duration>,
 }
 
-struct Known {
-    running: Running,
-    confirmed: Arc<Confirmed>,
+struct MasterEntry {
+    handle: MasterHandle,
+    confirmations: Arc<Confirmations>,
     address: Address,
     epoch_slot: u16,
 }
 
 impl Cluster {
     pub(super) fn start(settings: &Arc<Settings>, seeds: Vec<Address>) -> Self {
-        let view = Arc::new(RwLock::new(View::default()));
+        let view = Arc::new(RwLock::new(ClusterView::default()));
         let (sender, known) = watch::channel(false);
-        let follower = Follower {
+        let poller = MapPoller {
             settings: settings.clone(),
             seeds,
             view: view.clone(),
             known: sender,
-            links: HashMap::new(),
+            connections: HashMap::new(),
             voters: Vec::new(),
             votes: Votes::new(0),
         };
         let mut task = JoinSet::new();
-        task.spawn(follower.run());
+        task.spawn(poller.run());
         Self { view, known, settings: settings.clone(), _task: task }
     }
 
@@ -74,14 +73,14 @@ impl Cluster {
         let moved = view.moved.get(&slot);
         let young = moved.is_some_and(|at| self.settings.now().saturating_sub(*at) < window);
         let settled = if young { Err(Unknown::Window) } else { Ok(()) };
-        Ok(Owner { master: known.running.master.clone(), settled })
+        Ok(Owner { master: known.handle.master.clone(), settled })
     }
 
     pub(super) async fn owner_soon(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
         let mut known = self.known.clone();
         let waited = tokio::time::timeout(REQUEST_TIMEOUT, known.wait_for(|known| *known)).await;
         if waited.is_err() {
-            return Err(StoreError::Absent("no node of the cluster is reached".to_owned()));
+            return Err(StoreError::Absent("no node of the cluster replies".to_owned()));
         }
         self.owner(key)
             .map(|owner| owner.master)
@@ -90,81 +89,86 @@ impl Cluster {
 
     pub(super) fn clock_offset_micros(&self) -> Option<i64> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        view.masters.values().filter_map(|known| known.running.master.clock_offset_micros()).min()
+        view.masters.values().filter_map(|known| known.handle.master.clock_offset_micros()).min()
     }
 
-    pub(super) fn resting(&self) -> Option<Unknown> {
+    pub(super) fn unavailable_reason(&self) -> Option<Unknown> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = view.masters.values().map(|known| known.running.master.resting());
-        // One that answers is reason enough to ask: whose key it is, is not known yet.
-        all.try_fold(Some(Unknown::Absent), |_, resting| resting.map(Some)).flatten()
+        let mut all = view.masters.values().map(|known| known.handle.master.unavailable_reason());
+        // One available master is enough to try: the key is not known here.
+        all.try_fold(Some(Unknown::Absent), |_, reason| reason.map(Some)).flatten()
     }
 }
 
-/// The task that keeps the view up to date.
-struct Follower {
+/// The task that keeps the slot map up to date.
+struct MapPoller {
     settings: Arc<Settings>,
     seeds: Vec<Address>,
-    view: Arc<RwLock<View>>,
+    view: Arc<RwLock<ClusterView>>,
     known: watch::Sender<bool>,
-    links: HashMap<Address, Link>,
-    /// The masters of the map that is voted on.
+    connections: HashMap<Address, Connection>,
+    /// The masters of the last map; each has a vote.
     voters: Vec<Address>,
     votes: Votes<SlotMap>,
 }
 
-impl Follower {
+impl MapPoller {
     async fn run(mut self) {
-        let period = PERIOD.min(self.settings.shared.confirmation / 4);
+        let period = POLL_INTERVAL.min(self.settings.shared.confirmation / 4);
         loop {
-            self.ask_all().await;
-            if let Some((map, asked)) = self.votes.majority() {
+            self.poll_voters().await;
+            if let Some((map, requested_at)) = self.votes.majority() {
                 let map = map.clone();
-                self.adopt(&map, asked);
-                self.elect(&map);
+                self.apply(&map, requested_at);
+                self.set_voters(&map);
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(MIN_POLL_INTERVAL).await;
             let _ = tokio::time::timeout(period, self.settings.refresh.notified()).await;
         }
     }
 
-    /// Asks all voters. If not even one answers, any seed's word makes new ones.
-    async fn ask_all(&mut self) {
+    /// Polls all voters. If none replies, the first map from a seed names the new voters.
+    async fn poll_voters(&mut self) {
         let voters = self.voters.clone();
-        let asked = self.settings.now();
-        let mut heard = false;
-        for (address, map) in self.ask(voters).await {
-            heard = true;
+        let requested_at = self.settings.now();
+        let mut any_reply = false;
+        for (address, map) in self.fetch_maps(voters).await {
+            any_reply = true;
             let voter = self.voters.iter().position(|voter| *voter == address);
-            voter.into_iter().for_each(|voter| self.votes.cast(voter, Some(map.clone()), asked));
+            voter
+                .into_iter()
+                .for_each(|voter| self.votes.cast(voter, Some(map.clone()), requested_at));
         }
-        if !heard {
-            let found = self.ask(self.seeds.clone()).await.into_iter().next();
+        if !any_reply {
+            let found = self.fetch_maps(self.seeds.clone()).await.into_iter().next();
             if let Some((_, map)) = found {
-                self.elect(&map);
+                self.set_voters(&map);
                 self.settings.refresh.notify_one();
             }
         }
     }
 
-    /// The maps that these nodes give, asked at once.
-    async fn ask(&mut self, addresses: Vec<Address>) -> Vec<(Address, SlotMap)> {
-        let mut asked = JoinSet::new();
+    /// Requests the map from these nodes concurrently.
+    async fn fetch_maps(&mut self, addresses: Vec<Address>) -> Vec<(Address, SlotMap)> {
+        let mut queries = JoinSet::new();
         for address in addresses {
-            let link = self.links.remove(&address);
+            let connection = self.connections.remove(&address);
             let settings = self.settings.clone();
-            asked.spawn(async move {
-                let reply =
-                    tokio::time::timeout(REQUEST_TIMEOUT, ask(link, &address, &settings)).await;
-                let silent = || Err(StoreError::Absent("it is silent".to_owned()));
-                (reply.unwrap_or_else(|_| silent()), address)
+            queries.spawn(async move {
+                let reply = tokio::time::timeout(
+                    REQUEST_TIMEOUT,
+                    fetch_maps(connection, &address, &settings),
+                )
+                .await;
+                let timed_out = || Err(StoreError::Absent("no reply".to_owned()));
+                (reply.unwrap_or_else(|_| timed_out()), address)
             });
         }
         let mut maps = Vec::new();
-        while let Some(Ok((reply, address))) = asked.join_next().await {
+        while let Some(Ok((reply, address))) = queries.join_next().await {
             match reply {
-                Ok((link, map)) => {
-                    self.links.insert(address.clone(), link);
+                Ok((connection, map)) => {
+                    self.connections.insert(address.clone(), connection);
                     maps.extend(map.map(|map| (address, map)));
                 }
                 Err(error) => tracing::debug!(node = %address, "{error}"),
@@ -173,22 +177,22 @@ impl Follower {
         maps
     }
 
-    /// Makes the masters of `map` the voters, unless they are already.
-    fn elect(&mut self, map: &SlotMap) {
+    /// Makes the masters of `map` the voters.
+    fn set_voters(&mut self, map: &SlotMap) {
         let voters: Vec<_> = map.masters().iter().map(|range| range.address.clone()).collect();
         if voters != self.voters {
             self.votes = Votes::new(voters.len());
-            self.links.retain(|address, _| voters.contains(address));
+            self.connections.retain(|address, _| voters.contains(address));
             self.voters = voters;
         }
     }
 
-    /// Takes over a map on which most masters agreed when they were asked.
-    fn adopt(&self, map: &SlotMap, asked: Duration) {
+    /// Applies a map on which most masters agreed at `requested_at`.
+    fn apply(&self, map: &SlotMap, requested_at: Duration) {
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         if view.map.as_ref() != Some(map) {
             view.note_moves(map, self.settings.now());
-            tracing::info!(masters = map.masters().len(), "the cluster's slots are known");
+            tracing::info!(masters = map.masters().len(), "received the slot map of the cluster");
         }
         let mut masters = HashMap::new();
         for range in map.masters() {
@@ -196,8 +200,8 @@ impl Follower {
                 .masters
                 .remove(&range.node)
                 .filter(|known| known.address == range.address && known.epoch_slot == range.first);
-            let known = kept.unwrap_or_else(|| self.meet(&range.address, range.first));
-            known.confirmed.set(range.address.clone(), map.slots_of(&range.node), asked);
+            let known = kept.unwrap_or_else(|| self.add_master(&range.address, range.first));
+            known.confirmations.set(range.address.clone(), map.slots_of(&range.node), requested_at);
             masters.insert(range.node.clone(), known);
         }
         view.masters = masters;
@@ -205,19 +209,19 @@ impl Follower {
         self.known.send_replace(true);
     }
 
-    /// A master that is new, or whose epoch record has to lie in another slot now.
-    fn meet(&self, address: &Address, epoch_slot: u16) -> Known {
-        let confirmed = Arc::new(Confirmed::default());
-        let place = Place::fixed(address.clone(), Some(confirmed.clone()));
+    /// Adds a master that is new, or whose epoch record has to move to another slot.
+    fn add_master(&self, address: &Address, epoch_slot: u16) -> MasterEntry {
+        let confirmations = Arc::new(Confirmations::default());
+        let master_address = MasterAddress::fixed(address.clone(), Some(confirmations.clone()));
         let tag = format!(":{{{}}}", number_in(epoch_slot));
-        let running = Master::start(&self.settings, place, &tag);
-        Known { running, confirmed, address: address.clone(), epoch_slot }
+        let handle = Master::start(&self.settings, master_address, &tag);
+        MasterEntry { handle, confirmations, address: address.clone(), epoch_slot }
     }
 }
 
-impl View {
-    /// Remembers which slots come to another owner. What is first learnt has not moved: if its
-    /// owner is new, or was given it while this node did not run, its epoch is new too.
+impl ClusterView {
+    /// Notes which slots change their owner. Slots in the first map have not moved: if their owner is
+    /// new, or got them while this node was not running, its epoch is new too.
     fn note_moves(&mut self, map: &SlotMap, now: Duration) {
         let Some(old) = &self.map else { return };
         let moved = (0..SLOTS).filter(|slot| old.owner(*slot) != map.owner(*slot));
@@ -226,16 +230,16 @@ impl View {
     }
 }
 
-async fn ask(
-    link: Option<Link>,
+async fn fetch_maps(
+    connection: Option<Connection>,
     address: &Address,
     settings: &Settings,
-) -> Result<(Link, Option<SlotMap>), StoreError> {
-    let mut link = match link {
-        Some(link) => link,
-        None => Link::open(address, &settings.access).await?,
+) -> Result<(Connection, Option<SlotMap>), StoreError> {
+    let mut connection = match connection {
+        Some(connection) => connection,
+        None => Connection::open(address, &settings.connect_options).await?,
     };
-    let reply = link.command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+    let reply = connection.command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
     let map = SlotMap::parse(&reply, address);
-    Ok((link, map))
+    Ok((connection, map))
 }

@@ -1,94 +1,159 @@
-//! Which processes are masters, and of what: found out and kept up to date.
+//! Which processes are masters, and of which slots.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::Cluster;
+use firstflight_replay::Unknown;
+pub(crate) use slots::{SLOTS, SlotMap};
+use tokio::task::JoinSet;
+
+use crate::master::{Master, MasterAddress, MasterHandle};
+use crate::settings::Settings;
+use crate::{Address, StoreError, Topology};
 
 mod cluster;
 mod sentinel;
 mod slots;
-mod votes;
 
-use std::sync::Arc;
-
-use firstflight_replay::Unknown;
-use tokio::task::JoinSet;
-
-use crate::StoreError;
-use crate::master::{Master, Place, Running};
-use crate::settings::Settings;
-use crate::{Address, Topology};
-use cluster::Cluster;
-pub(crate) use slots::{SLOTS, SlotMap};
-
-/// The masters, and the tasks that follow them.
+/// The masters, and the tasks that keep track of them.
 pub(crate) enum Masters {
-    /// One, wherever it is now.
+    /// One master, at a fixed or changing address.
     One {
-        running: Running,
-        /// Those that ask the sentinels.
+        handle: MasterHandle,
+        /// The tasks that poll the sentinels.
         _tasks: JoinSet<()>,
     },
-    /// One for each part of the slots.
+    /// The masters of a cluster.
     Many(Cluster),
 }
 
 impl Masters {
     pub(crate) fn start(settings: &Arc<Settings>, topology: Topology) -> Self {
-        let (place, tasks) = match topology {
-            Topology::Single(address) => (Place::fixed(address, None), JoinSet::new()),
+        let (master_address, tasks) = match topology {
+            Topology::Single(address) => (MasterAddress::fixed(address, None), JoinSet::new()),
             Topology::Sentinel { sentinels, master } => {
                 sentinel::watch(settings, sentinels, master)
             }
             Topology::Cluster { seeds } => return Self::Many(Cluster::start(settings, seeds)),
         };
-        Self::One { running: Master::start(settings, place, ""), _tasks: tasks }
+        Self::One { handle: Master::start(settings, master_address, ""), _tasks: tasks }
     }
 
-    /// Whose `key` is, and whether the owner has had it for long enough.
+    /// Returns the owner of `key`, and whether it has owned it for a recording window.
     pub(crate) fn owner(&self, key: &[u8]) -> Result<Owner, Unknown> {
         match self {
-            Self::One { running, .. } => {
-                Ok(Owner { master: running.master.clone(), settled: Ok(()) })
+            Self::One { handle, .. } => {
+                Ok(Owner { master: handle.master.clone(), settled: Ok(()) })
             }
             Self::Many(cluster) => cluster.owner(key),
         }
     }
 
-    /// The same, but waits for a cluster to be known at all.
+    /// Returns the owner of `key`; waits until the map of a cluster is known.
     pub(crate) async fn owner_soon(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
         match self {
-            Self::One { running, .. } => Ok(running.master.clone()),
+            Self::One { handle, .. } => Ok(handle.master.clone()),
             Self::Many(cluster) => cluster.owner_soon(key).await,
         }
     }
 
-    /// How far the store's clock is ahead of this node's: the one furthest behind, of those known.
+    /// See [`Master::clock_offset_micros`]; of several masters, the one furthest behind.
     pub(crate) fn clock_offset_micros(&self) -> Option<i64> {
         match self {
-            Self::One { running, .. } => running.master.clock_offset_micros(),
+            Self::One { handle, .. } => handle.master.clock_offset_micros(),
             Self::Many(cluster) => cluster.clock_offset_micros(),
         }
     }
 
-    /// Why nothing is worth a try now, if so.
-    pub(crate) fn resting(&self) -> Option<Unknown> {
+    /// Returns why claims are not attempted now; `None` if they are.
+    pub(crate) fn unavailable_reason(&self) -> Option<Unknown> {
         match self {
-            Self::One { running, .. } => running.master.resting(),
-            Self::Many(cluster) => cluster.resting(),
+            Self::One { handle, .. } => handle.master.unavailable_reason(),
+            Self::Many(cluster) => cluster.unavailable_reason(),
         }
     }
 }
 
-/// A key's master.
+/// The master that owns a key.
 pub(crate) struct Owner {
     pub master: Arc<Master>,
-    /// Whether all claims under this key have been with this master for a recording window.
+    /// Whether this master has owned the key for a recording window.
     pub settled: Result<(), Unknown>,
 }
 
-/// Host and port as stores give them. An empty host is the one that was asked.
-fn address(host: &str, port: i64, asked: &Address) -> Option<Address> {
+/// Host and port as stores report them. An empty host means the responder.
+fn address(host: &str, port: i64, responder: &Address) -> Option<Address> {
     let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
-    match (host, asked) {
+    match (host, responder) {
         ("" | "?", Address::Tcp(host, _)) => Some(Address::Tcp(host.clone(), port)),
         ("" | "?", Address::Unix(_)) => None,
         _ => Some(Address::Tcp(host.to_owned(), port)),
+    }
+}
+
+/// The last reply of each voter, with the time of its request.
+pub(super) struct Votes<T> {
+    cast: Vec<Option<(T, Duration)>>,
+}
+
+impl<T: PartialEq> Votes<T> {
+    pub(super) fn new(voters: usize) -> Self {
+        Self { cast: (0..voters).map(|_| None).collect() }
+    }
+
+    /// Replaces the vote of a voter; `None` if it knows no master. The vote of a voter that does not
+    /// reply stays, and gets older.
+    pub(super) fn cast(&mut self, voter: usize, vote: Option<T>, requested_at: Duration) {
+        if let Some(slot) = self.cast.get_mut(voter) {
+            *slot = vote.map(|vote| (vote, requested_at));
+        }
+    }
+
+    /// Returns the vote of more than half of all voters, with the earliest request time among the
+    /// newest votes that make up this majority.
+    pub(super) fn majority(&self) -> Option<(&T, Duration)> {
+        let needed = self.cast.len() / 2 + 1;
+        self.cast.iter().flatten().find_map(|(vote, _)| {
+            let same = self.cast.iter().flatten().filter(|(other, _)| other == vote);
+            let mut requested_at: Vec<_> = same.map(|(_, requested_at)| *requested_at).collect();
+            requested_at.sort_unstable_by(|a, b| b.cmp(a));
+            Some((vote, *requested_at.get(needed - 1)?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn half_is_no_majority() {
+        let mut votes = Votes::new(4);
+        votes.cast(0, Some('a'), seconds(1));
+        votes.cast(1, Some('a'), seconds(1));
+        assert_eq!(votes.majority(), None);
+        votes.cast(2, Some('a'), seconds(1));
+        assert_eq!(votes.majority(), Some((&'a', seconds(1))));
+    }
+
+    #[test]
+    fn a_majority_is_as_old_as_its_oldest_needed_word() {
+        let mut votes = Votes::new(3);
+        votes.cast(0, Some('a'), seconds(1));
+        votes.cast(1, Some('a'), seconds(7));
+        assert_eq!(votes.majority(), Some((&'a', seconds(1))));
+        votes.cast(2, Some('a'), seconds(5));
+        assert_eq!(votes.majority(), Some((&'a', seconds(5))));
+        votes.cast(2, Some('b'), seconds(9));
+        assert_eq!(votes.majority(), Some((&'a', seconds(1))));
+        votes.cast(1, None, seconds(9));
+        assert_eq!(votes.majority(), None);
+        votes.cast(7, Some('b'), seconds(9));
+        assert_eq!(votes.majority(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A master that moves, and sentinels that say where to.
+//! A master with changing address, which the sentinels report.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,65 +8,66 @@ use redis::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::votes::Votes;
-use crate::link::{Link, integer, text};
-use crate::master::{Confirmed, Place};
+use super::Votes;
+use crate::connection::{Connection, integer, text};
+use crate::master::{Confirmations, MasterAddress};
 use crate::settings::{REQUEST_TIMEOUT, Settings};
 use crate::{Address, StoreError};
 
-/// How often each sentinel is asked at least.
-const PERIOD: Duration = Duration::from_secs(1);
+/// Maximum interval between polls of a sentinel.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the sentinels' tasks have in common.
-struct Watch {
+/// State that the tasks of all sentinels share.
+struct SentinelWatch {
     settings: Arc<Settings>,
     name: String,
     votes: Mutex<Votes<Address>>,
-    place: watch::Sender<Option<Address>>,
-    confirmed: Arc<Confirmed>,
+    master_address: watch::Sender<Option<Address>>,
+    confirmations: Arc<Confirmations>,
 }
 
-/// Starts to ask `sentinels` for the master called `name`.
+/// Starts to poll `sentinels` for the master called `name`.
 pub(super) fn watch(
     settings: &Arc<Settings>,
     sentinels: Vec<Address>,
     name: String,
-) -> (Place, JoinSet<()>) {
-    let confirmed = Arc::new(Confirmed::default());
+) -> (MasterAddress, JoinSet<()>) {
+    let confirmations = Arc::new(Confirmations::default());
     let (sender, receiver) = watch::channel(None);
-    let watch = Arc::new(Watch {
+    let watch = Arc::new(SentinelWatch {
         settings: settings.clone(),
         name,
         votes: Mutex::new(Votes::new(sentinels.len())),
-        place: sender,
-        confirmed: confirmed.clone(),
+        master_address: sender,
+        confirmations: confirmations.clone(),
     });
     let mut tasks = JoinSet::new();
     for (voter, address) in sentinels.into_iter().enumerate() {
         let watch = watch.clone();
         tasks.spawn(async move { watch.follow(voter, &address).await });
     }
-    (Place { address: receiver, confirmed: Some(confirmed) }, tasks)
+    (MasterAddress { address: receiver, confirmations: Some(confirmations) }, tasks)
 }
 
-impl Watch {
-    /// Asks one sentinel for ever.
+impl SentinelWatch {
+    /// Polls one sentinel for ever.
     async fn follow(&self, voter: usize, address: &Address) {
-        let mut link = None;
-        let mut troubled = false;
-        // Often enough that one response may fail.
-        let period = PERIOD.min(self.settings.shared.confirmation / 4);
+        let mut connection = None;
+        let mut failing = false;
+        // Often enough that one poll may fail.
+        let period = POLL_INTERVAL.min(self.settings.shared.confirmation / 4);
         loop {
             let asked = self.settings.now();
-            let reply = tokio::time::timeout(REQUEST_TIMEOUT, self.ask(&mut link, address)).await;
-            match reply.unwrap_or_else(|_| Err(StoreError::Absent("it is silent".to_owned()))) {
+            let reply =
+                tokio::time::timeout(REQUEST_TIMEOUT, self.query(&mut connection, address)).await;
+            match reply.unwrap_or_else(|_| Err(StoreError::Absent("no reply".to_owned()))) {
                 Ok(named) => {
-                    troubled = false;
-                    self.hear(voter, named, asked);
+                    failing = false;
+                    self.record_vote(voter, named, asked);
                 }
                 Err(error) => {
-                    link = None;
-                    if !std::mem::replace(&mut troubled, true) {
+                    connection = None;
+                    if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(sentinel = %address, "{error}");
                     }
                 }
@@ -75,39 +76,39 @@ impl Watch {
         }
     }
 
-    async fn ask(
+    async fn query(
         &self,
-        link: &mut Option<Link>,
+        connection: &mut Option<Connection>,
         address: &Address,
     ) -> Result<Option<Address>, StoreError> {
-        // Taken out: given up half-way it is good for nothing more.
-        let mut open = match link.take() {
-            Some(link) => link,
-            None => Link::open(address, &self.settings.sentinel_access).await?,
+        // Taken out, because a cancelled connection cannot be used any more.
+        let mut open = match connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(address, &self.settings.sentinel_connect_options).await?,
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let reply = open.command(&command).await?;
-        *link = Some(open);
+        *connection = Some(open);
         Ok(named(&reply, address))
     }
 
-    /// Follows the majority; while there is none, the master stays where it was, and its word
-    /// stops to count when the last confirmation is too old.
-    fn hear(&self, voter: usize, named: Option<Address>, asked: Duration) {
+    /// Follows the majority. Without one the address stays, and the master's replies stop counting
+    /// when the last confirmation is too old.
+    fn record_vote(&self, voter: usize, named: Option<Address>, asked: Duration) {
         let mut votes = self.votes.lock().unwrap_or_else(PoisonError::into_inner);
         votes.cast(voter, named, asked);
         let Some((address, asked)) = votes.majority() else { return };
         let address = address.clone();
-        self.confirmed.set(address.clone(), Slots::ALL, asked);
-        if self.place.borrow().as_ref() != Some(&address) {
-            tracing::info!(master = %address, "the sentinels name a master");
-            self.place.send_replace(Some(address));
+        self.confirmations.set(address.clone(), Slots::ALL, asked);
+        if self.master_address.borrow().as_ref() != Some(&address) {
+            tracing::info!(master = %address, "the sentinels report a new master");
+            self.master_address.send_replace(Some(address));
         }
     }
 }
 
-/// Host and port, as two texts; whatever else is none.
+/// Parses host and port, two texts. Returns `None` for any other reply.
 fn named(reply: &Value, asked: &Address) -> Option<Address> {
     let Value::Array(parts) = reply else { return None };
     let [host, port] = parts.as_slice() else { return None };
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_addresses_are_taken_as_they_are() {
+    fn names_and_addresses_are_used_unchanged() {
         let asked = Address::Tcp("sentinel".to_owned(), 26_379);
         let reply = |parts: &[&str]| {
             Value::Array(parts.iter().map(|p| Value::BulkString(p.as_bytes().to_vec())).collect())

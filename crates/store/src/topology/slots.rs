@@ -1,16 +1,17 @@
-//! A cluster's slots: which a key has, and who owns them.
+//! The slots of a cluster: the slot of a key, and the owner of a slot.
 
 use firstflight_replay::Slots;
 use redis::Value;
 
 use super::address;
 use crate::Address;
-use crate::link::{integer, text};
+use crate::connection::{integer, text};
 
-/// How many slots a cluster has.
+/// Number of slots in a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: CRC16 of the part in the first pair of braces that is not empty, or of all.
+/// Returns the slot of a key: CRC16 of the part in the first pair of braces, or of the whole key if
+/// that part is empty or missing.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
 }
@@ -21,7 +22,7 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
     (length > 0).then(|| &key[open..open + length])
 }
 
-/// CRC-16/XMODEM: polynomial 0x1021, no start value, nothing reflected.
+/// CRC-16/XMODEM: polynomial 0x1021, initial value 0, not reflected.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc & 0x8000 {
@@ -31,14 +32,14 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// The smallest number whose decimal digits have this slot.
+/// Returns the smallest number whose decimal form has this slot.
 pub(super) fn number_in(slot: u16) -> u32 {
     let has = |number: &u32| slot_of(number.to_string().as_bytes()) == slot;
     (0..=u32::MAX).find(has).unwrap_or_default()
 }
 
-/// Which master owns which slots. Two maps are the same if the same nodes own the same slots,
-/// whatever their addresses are called.
+/// Which master owns which slots. Two maps are equal if the same nodes own the same slots; addresses
+/// are not compared.
 #[derive(Debug, Clone)]
 pub(crate) struct SlotMap {
     ranges: Vec<Range>,
@@ -54,18 +55,18 @@ pub(crate) struct Range {
 }
 
 impl SlotMap {
-    /// Reads the response to `CLUSTER SLOTS` of the node at `asked`. `None` for what is no such
-    /// answer, or for a map without any slot.
-    pub(crate) fn parse(reply: &Value, asked: &Address) -> Option<Self> {
+    /// Parses the reply to `CLUSTER SLOTS` of the node at `responder`. Returns `None` if it is
+    /// invalid or without any slot.
+    pub(crate) fn parse(reply: &Value, responder: &Address) -> Option<Self> {
         let Value::Array(rows) = reply else { return None };
-        let ranges: Option<Vec<_>> = rows.iter().map(|row| Range::parse(row, asked)).collect();
+        let ranges: Option<Vec<_>> = rows.iter().map(|row| Range::parse(row, responder)).collect();
         let mut ranges = ranges.filter(|ranges| !ranges.is_empty())?;
         ranges.sort_by_key(|range| range.first);
         let apart = |pair: &[Range]| pair[0].last < pair[1].first;
         ranges.windows(2).all(apart).then_some(Self { ranges })
     }
 
-    /// Each master once, with its lowest slot.
+    /// Returns each master once, with its lowest range.
     pub(crate) fn masters(&self) -> Vec<&Range> {
         let mut masters: Vec<&Range> = Vec::new();
         for range in &self.ranges {
@@ -76,16 +77,16 @@ impl SlotMap {
         masters
     }
 
-    /// Which slots a master owns.
+    /// Returns the slots of a master.
     pub(crate) fn slots_of(&self, node: &str) -> Slots {
         let owned = self.ranges.iter().filter(|range| range.node == node);
         Slots::of(owned.map(|range| (range.first, range.last)))
     }
 
-    /// The id of a slot's owner.
+    /// Returns the id of a slot's owner.
     pub(crate) fn owner(&self, slot: u16) -> Option<&str> {
-        let place = self.ranges.partition_point(|range| range.last < slot);
-        let range = self.ranges.get(place).filter(|range| range.first <= slot)?;
+        let index = self.ranges.partition_point(|range| range.last < slot);
+        let range = self.ranges.get(index).filter(|range| range.first <= slot)?;
         Some(&range.node)
     }
 }
@@ -99,8 +100,8 @@ impl PartialEq for SlotMap {
 }
 
 impl Range {
-    /// First and last slot, then the master (host, port, id), then its replicas.
-    fn parse(row: &Value, asked: &Address) -> Option<Self> {
+    /// Parses a row: first and last slot, then the master (host, port, id), then its replicas.
+    fn parse(row: &Value, responder: &Address) -> Option<Self> {
         let Value::Array(row) = row else { return None };
         let [first, last, Value::Array(master), ..] = row.as_slice() else { return None };
         let [host, port, node, ..] = master.as_slice() else { return None };
@@ -110,7 +111,7 @@ impl Range {
             Value::Nil => "",
             host => text(host)?,
         };
-        let address = address(host, integer(port)?, asked)?;
+        let address = address(host, integer(port)?, responder)?;
         (first <= last).then_some(Self { first, last, node: text(node)?.to_owned(), address })
     }
 }
@@ -137,7 +138,7 @@ mod tests {
         }
     }
 
-    fn asked() -> Address {
+    fn responder() -> Address {
         Address::Tcp("asked".to_owned(), 1)
     }
 
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn a_map_knows_owners_and_gaps() {
         let rows = [(8, 9, "b", 7, "B"), (0, 5, "", 7, "A"), (20, 30, "", 7, "A")];
-        let map = SlotMap::parse(&reply(&rows), &asked()).unwrap();
+        let map = SlotMap::parse(&reply(&rows), &responder()).unwrap();
         let owners: Vec<_> = [0, 5, 6, 8, 9, 10, 30, 31].map(|slot| map.owner(slot)).into();
         let (a, b) = (Some("A"), Some("B"));
         assert_eq!(owners, [a, a, None, b, b, None, a, None]);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_refused() {
+    fn an_invalid_map_is_refused() {
         for rows in [
             &[][..],
             &[(5, 4, "a", 7, "A")],
@@ -171,9 +172,9 @@ mod tests {
             &[(0, 4, "a", 70_000, "A")],
             &[(0, 4, "a", 7, "A"), (4, 6, "b", 7, "B")],
         ] {
-            assert_eq!(SlotMap::parse(&reply(rows), &asked()), None, "{rows:?}");
+            assert_eq!(SlotMap::parse(&reply(rows), &responder()), None, "{rows:?}");
         }
-        assert_eq!(SlotMap::parse(&Value::Okay, &asked()), None);
-        assert_eq!(SlotMap::parse(&Value::Array(vec![Value::Nil]), &asked()), None);
+        assert_eq!(SlotMap::parse(&Value::Okay, &responder()), None);
+        assert_eq!(SlotMap::parse(&Value::Array(vec![Value::Nil]), &responder()), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::support::*;
 use firstflight_replay::{ClaimKey, StoreReply::*, Unknown};
 use firstflight_store::{Address, Spent, Store, StoreConfig, Topology};
-use firstflight_testkit::{Cluster, Kind};
+use firstflight_testkit::{Cluster, StoreKind};
 use libtest_mimic::Trial;
 
 /// All tests of this module.
@@ -46,7 +46,7 @@ fn slot(cluster: &Cluster, flight: ClaimKey) -> u16 {
 }
 
 async fn claims_and_records_find_their_master() {
-    for kind in [Kind::Redis, Kind::Valkey] {
+    for kind in [StoreKind::Redis, StoreKind::Valkey] {
         let cluster = Cluster::start(kind);
         let (one, other) = (open(clustered(&cluster)), open(clustered(&cluster)));
         all_count(&one).await;
@@ -68,7 +68,7 @@ async fn claims_and_records_find_their_master() {
 }
 
 async fn a_slot_that_moves_waits_a_window() {
-    let cluster = Cluster::start(Kind::Redis);
+    let cluster = Cluster::start(StoreKind::Redis);
     let store = open(clustered(&cluster));
     all_count(&store).await;
     // From the last master to the first, whose lowest slot, and so its epoch, stays the same.
@@ -104,7 +104,7 @@ async fn a_slot_that_moves_waits_a_window() {
 
 /// No node saw the slot move, and its new master's epoch is old.
 async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
-    let cluster = Cluster::start(Kind::Redis);
+    let cluster = Cluster::start(StoreKind::Redis);
     let store = open(clustered(&cluster));
     all_count(&store).await;
     let (flight, slot) = std::iter::repeat_with(fresh)
@@ -136,7 +136,7 @@ async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
 }
 
 async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
-    let mut cluster = Cluster::start(Kind::Redis);
+    let mut cluster = Cluster::start(StoreKind::Redis);
     let store = open(clustered(&cluster));
     all_count(&store).await;
     let flights: Vec<_> = (0..30).map(|_| fresh()).collect();
@@ -154,8 +154,8 @@ async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
 
 /// RFC 8446 section 8.2: a replica may lack the last claims.
 async fn a_replica_in_a_masters_place_waits_a_window() {
-    let mut cluster = Cluster::start(Kind::Redis);
-    cluster.add_replica(Kind::Redis, 0);
+    let mut cluster = Cluster::start(StoreKind::Redis);
+    cluster.add_replica(StoreKind::Redis, 0);
     let store = open(clustered(&cluster));
     all_count(&store).await;
     let mut of_the_first =

@@ -9,11 +9,11 @@ macro_rules! trials {
 }
 
 mod cluster;
-mod foreign;
 mod ring;
 mod sentinel;
 mod single;
 mod support;
+mod untrusted;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         single::trials(),
         sentinel::trials(),
         cluster::trials(),
-        foreign::trials(),
+        untrusted::trials(),
         ring::trials(),
     ];
     libtest_mimic::run(&arguments, modules.into_iter().flatten().collect()).exit_code()

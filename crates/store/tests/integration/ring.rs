@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
-use firstflight_testkit::{Listen, Process};
+use firstflight_testkit::{StoreListen, StoreProcess};
 use firstflight_tickets::{KeyEncryption, Ring, Schedule, TicketKeys, UnixTime};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
@@ -37,7 +37,7 @@ fn put_keys(path: &Path, text: &str) {
 }
 
 struct Cluster {
-    process: Process,
+    process: StoreProcess,
     directory: TempDir,
 }
 
@@ -45,7 +45,7 @@ impl Cluster {
     fn start() -> Self {
         let directory = TempDir::new().expect("a directory");
         put_keys(&directory.path().join("kek"), ONE);
-        Self { process: Process::redis(Listen::Unix), directory }
+        Self { process: StoreProcess::redis(StoreListen::Unix), directory }
     }
 
     fn node(&self) -> SharedRing {
@@ -149,7 +149,7 @@ async fn a_swapped_record_is_passed_over_and_told() {
     cluster.ask(&["COPY", &first, &next, "REPLACE"]);
     let late = cluster.node();
     assert_eq!(ring_of(&late).await.keys(), &ring.keys()[..1]);
-    let told = late.complaints();
+    let told = late.take_warnings();
     assert_eq!(told.len(), 1);
     assert!(told[0].to_string().contains("changed or moved"), "{}", told[0]);
 }
@@ -171,7 +171,7 @@ async fn a_rotation_and_the_nodes() {
         keys: TicketKeys::external(rotated).statuses(now()),
         seen_at: now().0,
     };
-    one.report(&status).await.expect("told");
+    one.publish_status(&status).await.expect("told");
     assert_eq!(other.nodes().await.expect("nodes"), [status]);
     let life: u64 = cluster.ask(&["PTTL", "firstflight:node:a"]).parse().expect("an end");
     assert!(life > 0 && life <= 30_000);

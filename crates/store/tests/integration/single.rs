@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::support::*;
 use firstflight_replay::{FlightOffer, SharedConfig, StoreReply::*, Unknown};
 use firstflight_store::{Address, Spent, Store, StoreConfig, StoreError, Topology};
-use firstflight_testkit::{Kind, Listen, Plan, Process};
+use firstflight_testkit::{StoreKind, StoreListen, StoreOptions, StoreProcess};
 use libtest_mimic::Trial;
 
 /// All tests of this module.
@@ -47,8 +47,8 @@ fn single(address: Address) -> StoreConfig {
     config(Topology::Single(address))
 }
 
-async fn redis() -> (Process, Store) {
-    let redis = Process::redis(Listen::Unix);
+async fn redis() -> (StoreProcess, Store) {
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let store = open(single(at_socket(&redis)));
     until(&store, Won).await;
     (redis, store)
@@ -62,8 +62,8 @@ async fn twice(store: &Store, other: &Store) {
 }
 
 async fn a_flight_is_won_once_on_every_kind_of_store() {
-    for kind in [Kind::Redis, Kind::Valkey] {
-        let process = Process::start(Plan::new(kind, Listen::Tcp));
+    for kind in [StoreKind::Redis, StoreKind::Valkey] {
+        let process = StoreProcess::start(StoreOptions::new(kind, StoreListen::Tcp));
         let (one, other) = (open(single(at_port(&process))), open(single(at_socket(&process))));
         until(&one, Won).await;
         until(&other, Won).await;
@@ -72,7 +72,7 @@ async fn a_flight_is_won_once_on_every_kind_of_store() {
 }
 
 async fn nothing_counts_before_a_recording_window_has_passed() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let began = Instant::now();
     let store = open(single(at_socket(&redis)));
     reached(&store).await;
@@ -86,7 +86,7 @@ async fn nothing_counts_before_a_recording_window_has_passed() {
 }
 
 async fn what_comes_in_a_window_is_recorded() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let store = open(single(at_socket(&redis)));
     reached(&store).await;
     let flight = fresh();
@@ -100,7 +100,7 @@ const CLAIMS: &str = "local keys = redis.call('keys', 'firstflight:c:*')
                       local now = time[1] * 1000 + math.floor(time[2] / 1000)
                       return {#keys, keys[1] and now + redis.call('pttl', keys[1])}";
 
-fn claims(redis: &Process) -> (u32, Option<Duration>) {
+fn claims(redis: &StoreProcess) -> (u32, Option<Duration>) {
     let said = redis.ask(&["eval", CLAIMS, "0"]);
     let mut lines = said.lines().map(|line| line.trim().parse::<u64>().ok());
     let number = lines.next().flatten().and_then(|number| u32::try_from(number).ok());
@@ -112,7 +112,7 @@ fn slow_clock() -> i64 {
 }
 
 async fn a_record_ends_by_the_flights_exact_time() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let store = open(single(at_socket(&redis)));
     let slow = Store::open(single(at_socket(&redis)), slow_clock).unwrap();
     reached(&store).await;
@@ -147,7 +147,7 @@ async fn a_record_ends_by_the_flights_exact_time() {
     }
 }
 
-fn clear_claims(redis: &Process) {
+fn clear_claims(redis: &StoreProcess) {
     let script = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')) do \
                   redis.call('del', key) end";
     redis.ask(&["eval", script, "0"]);
@@ -183,7 +183,7 @@ async fn a_spend_finds_its_own_claim_and_that_of_another() {
     assert_eq!(store.claim(spent, mine, end).await, Lost);
     assert_eq!(store.spend(spent, mine, end).await, Ok(Spent::Taken));
     let seen = store.statistics();
-    assert_eq!((seen.spent, seen.taken, seen.unspent), (2, 1, 0));
+    assert_eq!((seen.spent, seen.taken, seen.spend_failures), (2, 1, 0));
     // Of two that race, one has it.
     for _ in 0..50 {
         let flight = fresh();
@@ -194,7 +194,7 @@ async fn a_spend_finds_its_own_claim_and_that_of_another() {
 }
 
 async fn a_spend_finds_its_claim_whose_reply_was_lost() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let hasty = StoreConfig { budget: Duration::from_millis(20), ..single(at_socket(&redis)) };
     let store = open(hasty);
     until(&store, Won).await;
@@ -238,20 +238,20 @@ async fn a_spend_is_recorded_where_claims_do_not_count() {
 
 /// The breaker is open all the time: no claim is even tried.
 async fn a_store_too_slow_for_claims_takes_records() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let impatient = StoreConfig { budget: Duration::from_micros(1), ..single(at_socket(&redis)) };
     let store = open(impatient);
     let began = Instant::now();
-    while store.resting() != Some(Unknown::Slow) {
+    while store.unavailable_reason() != Some(Unknown::Slow) {
         assert_ne!(claim(&store, fresh()).await, Won);
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", store.resting());
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", store.unavailable_reason());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let end = Instant::now() + Duration::from_secs(6);
     while Instant::now() < end {
         let record_end = end_of(unix_time());
         assert_eq!(store.spend(fresh(), claimant(), record_end).await, Ok(Spent::Recorded));
-        assert_eq!(store.resting(), Some(Unknown::Slow));
+        assert_eq!(store.unavailable_reason(), Some(Unknown::Slow));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -273,8 +273,9 @@ async fn no_store_no_spend() {
 }
 
 async fn clocks_are_compared() {
-    let redis = Process::redis(Listen::Unix);
-    let ahead = Process::start(Plan::new(Kind::Valkey, Listen::Unix).clock("+10s"));
+    let redis = StoreProcess::redis(StoreListen::Unix);
+    let ahead =
+        StoreProcess::start(StoreOptions::new(StoreKind::Valkey, StoreListen::Unix).clock("+10s"));
     let slow = Store::open(single(at_socket(&redis)), slow_clock).unwrap();
     for (store, seconds) in
         [(open(single(at_socket(&redis))), 0), (slow, 100), (open(single(at_socket(&ahead))), 10)]
@@ -347,21 +348,21 @@ async fn a_frozen_store_costs_a_budget_a_few_times_and_comes_back() {
     redis.freeze();
     let before = store.statistics();
     let end = Instant::now() + Duration::from_secs(4);
-    let mut resting = 0;
+    let mut unavailable_reason = 0;
     while Instant::now() < end {
         assert!(matches!(claim(&store, fresh()).await, Unknown(_)));
-        resting += u32::from(store.resting().is_some());
+        unavailable_reason += u32::from(store.unavailable_reason().is_some());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let slow = store.statistics().unknown_by(Unknown::Slow) - before.unknown_by(Unknown::Slow);
-    assert!(resting > 100, "the breaker does not open: {resting}");
+    assert!(unavailable_reason > 100, "the breaker does not open: {unavailable_reason}");
     assert!(slow > 0);
     redis.thaw();
     until(&store, Won).await;
 }
 
 async fn a_late_answer_is_none() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let patient = open(single(at_socket(&redis)));
     until(&patient, Won).await;
     let budget = Duration::from_millis(20);
@@ -399,11 +400,11 @@ async fn a_store_that_may_evict_does_not_count() {
 }
 
 async fn a_replica_is_no_register() {
-    let master = Process::redis(Listen::Tcp);
+    let master = StoreProcess::redis(StoreListen::Tcp);
     let (host, port) = master.tcp();
     let follows = format!("{host} {port}");
-    let replica = Process::start(
-        Plan::new(Kind::Redis, Listen::Unix)
+    let replica = StoreProcess::start(
+        StoreOptions::new(StoreKind::Redis, StoreListen::Unix)
             .set("replicaof", &follows)
             .set("replica-read-only", "no"),
     );
@@ -419,7 +420,7 @@ async fn a_replica_is_no_register() {
 
 async fn a_master_that_becomes_a_replica_stops_to_count() {
     let (redis, store) = redis().await;
-    let other = Process::redis(Listen::Tcp);
+    let other = StoreProcess::redis(StoreListen::Tcp);
     let (host, port) = other.tcp();
     assert_eq!(redis.ask(&["replicaof", &host, &port.to_string()]), "OK");
     assert_ne!(claim(&store, fresh()).await, Won);
@@ -442,7 +443,7 @@ async fn killed_connections_are_made_again() {
 }
 
 async fn who_is_to_log_in_logs_in() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     // As docs/cluster.md has it.
     let rules = "~firstflight:* +set +get +getdel +del +pttl +time +info +wait +sadd +srem +smembers \
                  +setbit +pexpire +select";
@@ -468,24 +469,27 @@ async fn who_is_to_log_in_logs_in() {
 }
 
 async fn a_clock_that_is_off_does_not_count() {
-    let redis = Process::redis(Listen::Unix);
+    let redis = StoreProcess::redis(StoreListen::Unix);
     let right = open(single(at_socket(&redis)));
     until(&right, Won).await;
     let fast = Store::open(single(at_socket(&redis)), fast_clock).unwrap();
     reached(&fast).await;
     assert_eq!(claim(&fast, fresh()).await, unknown(Unknown::Clock));
     // A store whose clock is off is as bad for all.
-    let ahead = Process::start(Plan::new(Kind::Valkey, Listen::Unix).clock("+10s"));
+    let ahead =
+        StoreProcess::start(StoreOptions::new(StoreKind::Valkey, StoreListen::Unix).clock("+10s"));
     let store = open(single(at_socket(&ahead)));
     reached(&store).await;
     assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Clock));
 }
 
 async fn replicas_have_to_have_it_if_asked_for() {
-    let master = Process::redis(Listen::Tcp);
+    let master = StoreProcess::redis(StoreListen::Tcp);
     let (host, port) = master.tcp();
     let follows = format!("{host} {port}");
-    let replica = Process::start(Plan::new(Kind::Redis, Listen::Unix).set("replicaof", &follows));
+    let replica = StoreProcess::start(
+        StoreOptions::new(StoreKind::Redis, StoreListen::Unix).set("replicaof", &follows),
+    );
     let store = open(StoreConfig { replicas: 1, ..single(at_port(&master)) });
     until(&store, Won).await;
     replica.freeze();

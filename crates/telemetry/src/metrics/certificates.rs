@@ -1,7 +1,12 @@
-//! Certificates and how long they last.
+//! Metrics of certificates and of their renewal by ACME.
 
-use super::label::{Label, LabelInfo};
-use super::{CertificateOrigin, Description, Family, Series, Snapshot, Value};
+use std::borrow::Cow;
+
+use super::instruments::counted;
+use super::labels::{Label, LabelInfo};
+use super::{
+    AcmeChallenge, CertificateOrigin, Counters, Description, Family, Series, SeriesValue, Snapshot,
+};
 
 /// A site's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +23,7 @@ pub(super) fn collect(certificates: &[CertificateReading], snapshot: &mut Snapsh
     let series = certificates.iter().map(|one| {
         let source = (SOURCE.name, one.source.name().into());
         let labels = vec![(SITE.name, one.site.clone().into()), source];
-        Series::new(labels, Value::Number(one.expires as f64))
+        Series::new(labels, SeriesValue::Number(one.expires as f64))
     });
     let series = series.collect();
     snapshot.push(Family { description: &EXPIRES, labels: vec![SITE, SOURCE], series });
@@ -29,6 +34,108 @@ const SOURCE: LabelInfo = CertificateOrigin::INFO;
 
 static EXPIRES: Description = Description::gauge(
     "firstflight_certificate_expiry_timestamp_seconds",
-    "When the certificate that a site serves now expires, in seconds since 1970.",
-    "Renewed on disk and not here: the renewal did not reload the server.",
+    "Expiry time of the certificate in use for a site, in seconds since 1970.",
+    "If the file on disk is newer: the renewal did not reload the server.",
+);
+
+counted! {
+    /// Challenges of ACME authorities.
+    pub struct Acme {
+        challenges: Counters<AcmeChallenge> = counter(
+            "firstflight_acme_challenges_total",
+            "ACME challenges answered, by kind of challenge.",
+            "None while attempts fail: the authority reaches another machine, or something in front \
+             of this server blocks it.",
+        );
+    }
+}
+
+/// A site whose certificate comes from an ACME authority. Times are in seconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AcmeReading {
+    /// The site's first name.
+    pub site: String,
+    /// Whether it has no certificate yet.
+    pub missing: bool,
+    /// When the next attempt starts.
+    pub next_attempt: Option<i64>,
+    /// When it last got a new certificate.
+    pub last_success: Option<i64>,
+    /// Consecutive failed attempts.
+    pub consecutive_failures: u64,
+    /// Attempts that succeeded.
+    pub issued: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Certificates that another node or process had obtained.
+    pub shared: u64,
+}
+
+impl Acme {
+    pub(super) fn collect(&self, sites: &[AcmeReading], snapshot: &mut Snapshot) {
+        let mut gauge = |description, value: fn(&AcmeReading) -> Option<f64>| {
+            let values = sites.iter();
+            let values = values.filter_map(|one| Some((name(one), value(one)?)));
+            snapshot.numbers(description, SITE, values);
+        };
+        gauge(&MISSING, |one| Some(f64::from(u8::from(one.missing))));
+        gauge(&NEXT_ATTEMPT, |one| one.next_attempt.map(|time| time as f64));
+        gauge(&LAST_SUCCESS, |one| one.last_success.map(|time| time as f64));
+        gauge(&CONSECUTIVE_FAILURES, |one| Some(one.consecutive_failures as f64));
+        let attempts = sites.iter().flat_map(|one| {
+            let counts = RESULT.values.iter().zip([one.issued, one.failed, one.shared]);
+            counts.map(|((result, _), count)| {
+                let labels = vec![(SITE.name, name(one)), (RESULT.name, Cow::Borrowed(*result))];
+                Series::new(labels, SeriesValue::Count(count))
+            })
+        });
+        let series = attempts.collect();
+        snapshot.push(Family { description: &ATTEMPTS, labels: vec![SITE, RESULT], series });
+        self.counted(snapshot);
+    }
+}
+
+fn name(site: &AcmeReading) -> Cow<'static, str> {
+    site.site.clone().into()
+}
+
+const RESULT: LabelInfo = LabelInfo {
+    name: "result",
+    values: &[
+        ("issued", "The authority issued a certificate to this process."),
+        ("failed", "The attempt failed. The log and the console show the reason."),
+        ("shared", "Another node or process obtained a certificate, which this process uses too."),
+    ],
+    meaning: "",
+};
+
+static MISSING: Description = Description::gauge(
+    "firstflight_acme_certificate_missing",
+    "1 while a site with acme = true has no certificate and serves a self-signed one.",
+    "At 1 for more than a few minutes: the authority cannot be reached, or cannot reach this \
+     server at the names of the site. See the troubleshooting section of docs/certificates.md.",
+);
+static NEXT_ATTEMPT: Description = Description::gauge(
+    "firstflight_acme_next_attempt_timestamp_seconds",
+    "When the next attempt to obtain a site's certificate starts, in seconds since 1970; no value \
+     during an attempt.",
+    "Later than firstflight_certificate_expiry_timestamp_seconds: the certificate will expire before \
+     the next attempt.",
+);
+static LAST_SUCCESS: Description = Description::gauge(
+    "firstflight_acme_last_success_timestamp_seconds",
+    "When a site last got a new certificate, in seconds since 1970.",
+    "Longer ago than the lifetime of the certificate: it is not renewed.",
+);
+static CONSECUTIVE_FAILURES: Description = Description::gauge(
+    "firstflight_acme_consecutive_failures",
+    "Failed attempts to obtain a site's certificate since the last success.",
+    "Growing: the certificate in use will expire without a successor. The log and the console show \
+     the reason.",
+);
+static ATTEMPTS: Description = Description::counter(
+    "firstflight_acme_attempts_total",
+    "Attempts to obtain or renew a site's certificate, by result.",
+    "Failures count against the rate limits of the authority. Of several nodes that share a store, \
+     one obtains the certificate and the others share it.",
 );

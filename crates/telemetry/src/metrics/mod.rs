@@ -1,55 +1,49 @@
-//! The metrics: what is counted where it happens ([`Metrics`]), what is read when asked for
-//! ([`Readings`]), and both together at one moment ([`Snapshot`]) as text for Prometheus.
+//! Metrics by the conventions of Prometheus.
 //!
-//! Labels are closed enums or names out of the configuration, so no client can make series.
+//! [`Metrics`] holds what is counted where it happens; [`Readings`] holds state that is read when a
+//! snapshot is taken; [`Snapshot`] has both at one moment, and writes them as text.
+//!
+//! ```text
+//! text, reference          output: the page for scrapers, and docs/metrics.md
+//! snapshot                 all metrics at one moment, with their descriptions
+//! connections, requests, certificates, claims, tickets, upstreams, process
+//!                          one group of metrics each: names, help, what is counted
+//! instruments, labels      counters, gauges, histograms; labels as closed enums
+//! ```
+//!
+//! # Why no metrics library
+//!
+//! Labels are closed enums or names from the configuration, so a metric is an array of atomic cells,
+//! and counting is one relaxed addition: no map, no lock and no string per request. No client can
+//! create series. Libraries keep maps for labels that are not known beforehand, and write one format;
+//! this crate writes two, and generates docs/metrics.md from the same descriptions and enums.
 
-mod acme;
 mod certificates;
+mod claims;
 mod connections;
-mod description;
-mod early_data;
-mod family;
-mod handshakes;
-mod label;
+mod instruments;
 mod labels;
-mod page;
 mod process;
-mod quic;
-mod readings;
 mod reference;
-mod register;
-mod reloads;
 mod requests;
 mod snapshot;
-mod spans;
-mod store;
 mod text;
 mod tickets;
 mod upstreams;
 
-pub use acme::{Acme, AcmeReading};
-pub use certificates::CertificateReading;
-pub use connections::Connections;
-pub use description::{Description, Kind};
-pub use early_data::EarlyData;
-pub use family::{Active, Counters, Histograms};
-pub use handshakes::Handshakes;
-pub use label::{Label, LabelInfo, Labels};
+pub use certificates::{Acme, AcmeReading, CertificateReading};
+pub use claims::{ClaimTimes, RegisterReading, StoreReading};
+pub use connections::{Connections, Handshakes, Quic, QuicReading};
+pub use instruments::{Counters, Gauges, Histograms};
 pub use labels::*;
-pub use page::Format;
-pub use process::ProcessReading;
-pub use quic::{Quic, QuicReading};
-pub use readings::Readings;
-pub use register::RegisterReading;
-pub use reloads::Reloads;
-pub use requests::Requests;
-pub use snapshot::{Family, HistogramValue, Series, Snapshot, Value};
-pub use spans::SpanReading;
-pub use store::{ClaimTimes, StoreReading};
+pub use process::{ProcessReading, Reloads, SpanReading};
+pub use requests::{EarlyData, Requests};
+pub use snapshot::{Description, Family, HistogramValue, Kind, Series, SeriesValue, Snapshot};
+pub use text::Format;
 pub use tickets::{TicketReading, Tickets};
 pub use upstreams::{UpstreamReading, UpstreamServerReading, Upstreams};
 
-/// All that is counted where it happens. One for each process; share it in an `Arc`.
+/// Counters that are updated where things happen. One per process; share it in an `Arc`.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Connections and their bytes.
@@ -60,41 +54,72 @@ pub struct Metrics {
     pub early_data: EarlyData,
     /// Requests and their responses.
     pub requests: Requests,
-    /// Tickets that clients came with.
+    /// Tickets that clients presented.
     pub tickets: Tickets,
-    /// QUIC's door.
+    /// Admission of QUIC connections.
     pub quic: Quic,
     /// Upstreams.
     pub upstreams: Upstreams,
     /// Reloads of the configuration.
     pub reloads: Reloads,
-    /// Questions of certificate authorities.
+    /// ACME challenges.
     pub acme: Acme,
 }
 
 impl Metrics {
-    /// Everything at this moment: what was counted, and `readings`.
+    /// Returns all metrics at this moment: what was counted, and `readings`.
     pub fn snapshot(&self, readings: &Readings) -> Snapshot {
         let mut snapshot = Snapshot::default();
         self.early_data.counted(&mut snapshot);
-        register::collect(readings, &mut snapshot);
+        claims::collect_register(readings, &mut snapshot);
         self.handshakes.counted(&mut snapshot);
         self.connections.collect(readings.connections_limit, &mut snapshot);
         self.requests.counted(&mut snapshot);
         self.tickets.collect(&readings.tickets, &mut snapshot);
-        store::collect(readings.store.as_ref(), &mut snapshot);
+        claims::collect_store(readings.store.as_ref(), &mut snapshot);
         self.quic.collect(readings.quic.as_ref(), &mut snapshot);
         self.upstreams.collect(&readings.upstreams, &mut snapshot);
         self.reloads.collect(readings, &mut snapshot);
         certificates::collect(&readings.certificates, &mut snapshot);
         self.acme.collect(&readings.acme, &mut snapshot);
-        spans::collect(readings.spans.as_ref(), &mut snapshot);
+        process::collect_spans(readings.spans.as_ref(), &mut snapshot);
         readings.process.collect(&mut snapshot);
         snapshot
     }
 }
 
-/// docs/metrics.md: every metric, its labels and what to do about it.
+/// Returns the text of docs/metrics.md: every metric, its labels and what to do about it.
 pub fn reference() -> String {
     reference::write(&Metrics::default().snapshot(&Readings::default()))
+}
+
+/// State of other parts of the server, read when a snapshot is taken.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Readings {
+    /// Whether a connection that starts now may have early data accepted.
+    pub early_data_open: bool,
+    /// The strike register in this process; empty with a store.
+    pub register: RegisterReading,
+    /// The filter in front of the store; empty without a store.
+    pub filter: RegisterReading,
+    /// The store; `None` without one.
+    pub store: Option<StoreReading>,
+    /// Ticket keys.
+    pub tickets: TicketReading,
+    /// QUIC; `None` if HTTP/3 is off.
+    pub quic: Option<QuicReading>,
+    /// Maximum number of connections.
+    pub connections_limit: u32,
+    /// Upstream pools.
+    pub upstreams: Vec<UpstreamReading>,
+    /// Generation of the configuration in use.
+    pub generation: u64,
+    /// Certificates.
+    pub certificates: Vec<CertificateReading>,
+    /// Sites whose certificate comes from an ACME authority.
+    pub acme: Vec<AcmeReading>,
+    /// Exported spans; `None` if spans are not exported.
+    pub spans: Option<SpanReading>,
+    /// The process.
+    pub process: ProcessReading,
 }

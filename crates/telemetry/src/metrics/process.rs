@@ -1,18 +1,19 @@
-//! The process, by the names that all exporters use.
+//! Metrics of the process: its resources, configuration reloads and exported spans.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use procfs::process::{LimitValue, Process};
 
-use super::label::LabelInfo;
-use super::{Description, Snapshot};
+use super::labels::LabelInfo;
+use super::{Counters, Description, Readings, ReloadResult, Snapshot};
 
-/// The process's figures.
+/// Resources of the process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProcessReading {
     /// The program's version.
     pub version: &'static str,
-    /// Lines of the access log that could not be written in time.
+    /// Dropped lines of the access log.
     pub log_lines_lost: u64,
     /// Seconds of processor time used.
     pub cpu_seconds: f64,
@@ -31,10 +32,10 @@ pub struct ProcessReading {
 }
 
 impl ProcessReading {
-    /// This process, from /proc. What is not to be had is 0.
-    pub fn of_this_process(version: &'static str, log_lines_lost: u64) -> Self {
+    /// Reads /proc for this process. Values that cannot be read are 0.
+    pub fn current(version: &'static str, log_lines_lost: u64) -> Self {
         let mut reading = Self { version, log_lines_lost, ..Self::default() };
-        // Before the process is opened, which takes a descriptor more.
+        // Before the process is opened, which takes another descriptor.
         reading.open_fds = fs::read_dir("/proc/self/fd").map_or(0, |fds| fds.count() as u64);
         let Ok(process) = Process::myself() else { return reading };
         if let (Ok(stat), Ok(booted)) = (process.stat(), procfs::boot_time_secs()) {
@@ -70,42 +71,146 @@ const VERSION: LabelInfo = LabelInfo::configured("version", "the program's versi
 
 static BUILD_INFO: Description = Description::gauge(
     "firstflight_build_info",
-    "Always 1; the label says what is running.",
-    "Different versions for longer than an upgrade takes: a node was left out.",
+    "Always 1; the label is the version.",
+    "Different versions for longer than an upgrade: a node was not upgraded.",
 );
 static LOG_LINES_LOST: Description = Description::counter(
     "firstflight_access_log_lines_lost_total",
-    "Lines of the access log that were dropped because the disk could not follow.",
-    "Anything above 0: a faster disk, or no access log.",
+    "Lines of the access log that were dropped because the disk was too slow.",
+    "Above 0: use a faster disk, or switch the access log off.",
 );
 static CPU_SECONDS: Description = Description::counter(
     "process_cpu_seconds_total",
     "Processor time used, in user and system mode.",
-    "Full handshakes cost the most: see their share.",
+    "Full handshakes cost the most: check their share.",
 );
 static START_TIME: Description = Description::gauge(
     "process_start_time_seconds",
-    "When the process began, in seconds since 1970.",
+    "When the process started, in seconds since 1970.",
     "A change is a restart.",
 );
 static RESIDENT: Description = Description::gauge(
     "process_resident_memory_bytes",
     "Memory in use.",
-    "Register and connections make it; both are bounded.",
+    "Mostly the register and connections; both are bounded.",
 );
-static VIRTUAL: Description =
-    Description::gauge("process_virtual_memory_bytes", "Address space in use.", "Of no concern.");
+static VIRTUAL: Description = Description::gauge(
+    "process_virtual_memory_bytes",
+    "Address space in use.",
+    "Not a limit by itself.",
+);
 static THREADS: Description =
-    Description::gauge("process_threads", "Threads.", "process.workers, and some for files.");
+    Description::gauge("process_threads", "Threads.", "process.workers, and some for file access.");
 static OPEN_FDS: Description = Description::gauge(
     "process_open_fds",
-    "File descriptors that are open.",
-    "At the limit no connection can be accepted.",
+    "Open file descriptors.",
+    "At process_max_fds no connection can be accepted.",
 );
 static MAX_FDS: Description = Description::gauge(
     "process_max_fds",
-    "File descriptors that may be open.",
-    "Twice limits.connections and more: an upstream takes another one each.",
+    "Maximum number of open file descriptors.",
+    "Set at least twice limits.connections: an upstream needs another one per connection.",
+);
+
+/// Reloads of the configuration.
+#[derive(Debug)]
+pub struct Reloads {
+    ended: Counters<ReloadResult>,
+    failed: AtomicBool,
+    /// Milliseconds since 1970.
+    applied_at: AtomicI64,
+}
+
+impl Default for Reloads {
+    fn default() -> Self {
+        Self {
+            ended: Counters::new(&RELOADS),
+            failed: AtomicBool::new(false),
+            applied_at: AtomicI64::new(0),
+        }
+    }
+}
+
+impl Reloads {
+    /// The process started with a configuration, at `unix` milliseconds since 1970.
+    pub fn started(&self, unix: i64) {
+        self.applied_at.store(unix, Ordering::Relaxed);
+    }
+
+    /// A reload applied a configuration, at `unix` milliseconds since 1970.
+    pub fn succeeded(&self, unix: i64) {
+        self.started(unix);
+        self.failed.store(false, Ordering::Relaxed);
+        self.ended.count(ReloadResult::Success);
+    }
+
+    /// A reload failed.
+    pub fn failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+        self.ended.count(ReloadResult::Failure);
+    }
+
+    pub(super) fn collect(&self, readings: &Readings, snapshot: &mut Snapshot) {
+        snapshot.number(&GENERATION, readings.generation as f64);
+        let successful = !self.failed.load(Ordering::Relaxed);
+        snapshot.number(&SUCCESSFUL, f64::from(u8::from(successful)));
+        snapshot.number(&APPLIED_AT, self.applied_at.load(Ordering::Relaxed) as f64 / 1e3);
+        snapshot.push(self.ended.family());
+    }
+}
+
+static GENERATION: Description = Description::gauge(
+    "firstflight_config_generation",
+    "Generation of the configuration in use: 1 after the start, plus 1 with each reload.",
+    "The same on each node after the same reloads.",
+);
+static SUCCESSFUL: Description = Description::gauge(
+    "firstflight_config_last_reload_successful",
+    "1 unless the last reload failed.",
+    "At 0 the server continues with its old configuration, and the next restart would fail. The log \
+     and `firstflight serve --check` show the error.",
+);
+static APPLIED_AT: Description = Description::gauge(
+    "firstflight_config_last_reload_success_timestamp_seconds",
+    "When the configuration in use was applied, in seconds since 1970.",
+    "Before your last change: the change was not reloaded.",
+);
+static RELOADS: Description = Description::counter(
+    "firstflight_config_reloads_total",
+    "Reloads of the configuration.",
+    "Growing without changes: something touches the files.",
+);
+
+/// Exported spans.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpanReading {
+    /// Accepted by the collector.
+    pub sent: u64,
+    /// Dropped, because too many were waiting or the collector did not accept them.
+    pub dropped: u64,
+}
+
+/// `None` if spans are not exported; the metric then has no series.
+pub(super) fn collect_spans(spans: Option<&SpanReading>, snapshot: &mut Snapshot) {
+    let results = spans.map(|spans| {
+        [("sent".into(), spans.sent as f64), ("dropped".into(), spans.dropped as f64)]
+    });
+    snapshot.numbers(&SPANS, RESULT, results.into_iter().flatten());
+}
+
+const RESULT: LabelInfo = LabelInfo {
+    name: "result",
+    values: &[
+        ("sent", "Accepted by the collector."),
+        ("dropped", "Too many were waiting, or the collector did not accept them for a minute."),
+    ],
+    meaning: "",
+};
+
+static SPANS: Description = Description::counter(
+    "firstflight_spans_total",
+    "Spans of sampled requests, by result. Without telemetry.otlp: no series.",
+    "dropped: the collector is unreachable or too slow, or telemetry.traces_sampled is too high.",
 );
 
 #[cfg(test)]
@@ -114,7 +219,7 @@ mod tests {
 
     #[test]
     fn this_process_has_figures() {
-        let reading = ProcessReading::of_this_process("1", 0);
+        let reading = ProcessReading::current("1", 0);
         assert!(reading.resident_bytes > 100_000, "{reading:?}");
         assert!(reading.start_time > 1.6e9 && reading.open_fds > 2, "{reading:?}");
         assert!(reading.max_fds >= reading.open_fds && reading.threads >= 1, "{reading:?}");

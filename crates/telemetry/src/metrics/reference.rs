@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{Family, LabelInfo, Snapshot};
 
 pub(super) fn write(snapshot: &Snapshot) -> String {
-    let mut out = HEAD.to_owned();
+    let mut out = HEADER.to_owned();
     for family in &snapshot.families {
         section(&mut out, family);
     }
@@ -60,7 +60,7 @@ fn wrapped(text: &str, indent: &str) -> String {
     lines.join("\n")
 }
 
-const HEAD: &str = "\
+const HEADER: &str = "\
 # Metrics
 
 <!-- Made from the metrics' own words by `make bless`. -->

@@ -1,34 +1,86 @@
-//! Requests and their responses.
+//! Metrics of requests and of early data.
 
-use super::family::counted;
-use super::{Active, BarredReason, Counters, Early, Histograms, Method, Protocol, Status};
-use crate::metrics::handshakes::TIMES;
+use super::instruments::counted;
+use super::{
+    Counters, Early, Gauges, HeldReason, Histograms, HoldEnd, Method, Protocol, RefusedReason,
+    RejectReason, Status, TooEarlyBy, Transport,
+};
+use crate::metrics::connections::DURATION_BOUNDS;
 
 counted! {
     /// Requests and their responses.
     pub struct Requests {
         ended: Counters<(Protocol, Method, Status, Early)> = counter(
             "firstflight_requests_total",
-            "Requests whose answer has ended, or which got none.",
-            "early says what became of those that came as early data.",
+            "Finished requests, with or without a response.",
+            "early shows what happened to requests in early data.",
         ).sparse();
-        barred: Counters<BarredReason> = counter(
-            "firstflight_requests_barred_total",
-            "Requests that an idempotency key or a nonce kept from running a second time.",
-            "key_used and nonce_used: clients that try again, or somebody who sends a request \
-             twice. \
-             unknown: see the store and the register.",
+        rejected: Counters<RejectReason> = counter(
+            "firstflight_requests_rejected_total",
+            "Requests rejected by replay protection: an Idempotency-Key or a nonce.",
+            "key_used and nonce_used: clients retry, or somebody replays requests. unknown: check \
+             the store and the register.",
         );
-        active: Active<Protocol> = gauge(
+        active: Gauges<Protocol> = gauge(
             "firstflight_requests_active",
-            "Requests that wait for their answer's end now.",
-            "Growing without more requests: an upstream that got slow.",
+            "Requests in progress, until the end of their response.",
+            "Growing without more requests: an upstream has become slow.",
         );
         seconds: Histograms<(Protocol, Early)> = histogram(
             "firstflight_request_seconds",
-            "From a request's head to the end of its answer.",
-            "Answers as large as the client's path allows are in it. held contains the hold.",
-            TIMES,
+            "Time from the head of a request to the end of its response.",
+            "Includes sending the response to the client. held includes the time of the hold.",
+            DURATION_BOUNDS,
+        );
+    }
+}
+
+counted! {
+    /// Early data: offered, accepted, refused, held.
+    pub struct EarlyData {
+        offered: Counters<Transport> = counter(
+            "firstflight_early_data_offered_total",
+            "Connections whose ClientHello offered early data.",
+            "Divided by firstflight_connections_total: the share of clients that want 0-RTT.",
+        );
+        accepted: Counters<Transport> = counter(
+            "firstflight_early_data_accepted_total",
+            "Connections whose early data was accepted: their flights are claimed, and their \
+             requests may be executed early.",
+            "Divided by the offers: the acceptance rate. If it falls, the refusals show why.",
+        );
+        refused: Counters<(Transport, RefusedReason)> = counter(
+            "firstflight_early_data_refused_total",
+            "Connections whose early data was refused.",
+            "A refusal costs the client one round trip. Check the reason that grows: \
+             session_not_resumed: keys are rotated too fast or not shared by all nodes; age and \
+             ticket_age_skew: clocks or slow paths; store_*: the store; replayed: an attacker, or \
+             a network that duplicates packets.",
+        );
+        held: Counters<HeldReason> = counter(
+            "firstflight_early_requests_held_total",
+            "Early requests that were not executed at once.",
+            "policy: the policy of a route holds them; allow more routes to execute early if that \
+             is safe.",
+        );
+        holding: Gauges<()> = gauge(
+            "firstflight_early_requests_waiting",
+            "Early requests that wait for the end of their handshake.",
+            "Many for a long time: copies, whose handshakes never complete, or clients with bad \
+             networks.",
+        );
+        hold_seconds: Histograms<HoldEnd> = histogram(
+            "firstflight_hold_seconds",
+            "How long early requests were held, by what ended the hold.",
+            "handshake: took one round trip to the client. timeout and disconnected: copies, and \
+             clients that gave up.",
+            DURATION_BOUNDS,
+        );
+        too_early: Counters<TooEarlyBy> = counter(
+            "firstflight_too_early_total",
+            "Responses with status 425 (Too Early, RFC 8470).",
+            "server: an original that a copy overtook, or early_data.when_not_allowed. upstream: \
+             it refuses requests that this server executes early; change the policy of the route.",
         );
     }
 }

@@ -1,8 +1,8 @@
-//! All metrics at one moment, for whoever writes or shows them.
+//! All metrics at one moment, with their descriptions.
 
 use std::borrow::Cow;
 
-use super::{Description, LabelInfo};
+use super::LabelInfo;
 
 /// All metrics at one moment.
 #[derive(Debug, Default)]
@@ -28,12 +28,12 @@ pub struct Series {
     /// Names and values of its labels.
     pub labels: Vec<(&'static str, Cow<'static, str>)>,
     /// Its value now.
-    pub value: Value,
+    pub value: SeriesValue,
 }
 
 /// A series' value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum SeriesValue {
     /// A counter's.
     Count(u64),
     /// A gauge's, or a counter's that has fractions.
@@ -48,7 +48,7 @@ pub struct HistogramValue {
     /// The classes' upper bounds, rising.
     pub bounds: Cow<'static, [f64]>,
     /// Observations in each class; the last is for what lies beyond the last bound.
-    pub classes: Vec<u64>,
+    pub buckets: Vec<u64>,
     /// The sum of all observations.
     pub sum: f64,
 }
@@ -73,7 +73,7 @@ impl Snapshot {
 
     /// A metric without labels.
     pub(crate) fn number(&mut self, description: &'static Description, value: f64) {
-        let series = vec![Series::new(Vec::new(), Value::Number(value))];
+        let series = vec![Series::new(Vec::new(), SeriesValue::Number(value))];
         self.push(Family { description, labels: Vec::new(), series });
     }
 
@@ -86,14 +86,14 @@ impl Snapshot {
     ) {
         let values = values.into_iter();
         let series = values
-            .map(|(name, value)| Series::new(vec![(label.name, name)], Value::Number(value)))
+            .map(|(name, value)| Series::new(vec![(label.name, name)], SeriesValue::Number(value)))
             .collect();
         self.push(Family { description, labels: vec![label], series });
     }
 }
 
 impl Series {
-    pub(crate) fn new(labels: Vec<(&'static str, Cow<'static, str>)>, value: Value) -> Self {
+    pub(crate) fn new(labels: Vec<(&'static str, Cow<'static, str>)>, value: SeriesValue) -> Self {
         Self { labels, value }
     }
 
@@ -105,7 +105,7 @@ impl Series {
     }
 }
 
-impl Value {
+impl SeriesValue {
     /// The value; of a histogram, how many observations.
     pub fn number(&self) -> f64 {
         match self {
@@ -119,7 +119,7 @@ impl Value {
 impl HistogramValue {
     /// How many observations.
     pub fn count(&self) -> u64 {
-        self.classes.iter().sum()
+        self.buckets.iter().sum()
     }
 
     /// The value below which a share `q` of the observations lies, reckoned within its class as
@@ -127,7 +127,7 @@ impl HistogramValue {
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;
         let (mut below, mut lower) = (0.0, 0.0);
-        for (at, count) in self.classes.iter().enumerate().filter(|(_, count)| **count > 0) {
+        for (at, count) in self.buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
             let count = *count as f64;
             lower = if at == 0 { lower } else { self.bounds[at - 1] };
             // Beyond the last bound nothing is known but that.
@@ -141,14 +141,82 @@ impl HistogramValue {
     }
 }
 
+/// One metric.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Its full name; a counter's ends in `_total`.
+    pub name: &'static str,
+    /// What kind of figure it is.
+    pub kind: Kind,
+    /// What it counts or measures, one sentence.
+    pub help: &'static str,
+    /// What an operator reads from it, or does about it.
+    pub advice: &'static str,
+}
+
+/// What kind of figure a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows, until the process ends.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Observations by size.
+    Histogram,
+}
+
+impl Description {
+    /// A counter's.
+    pub const fn counter(
+        name: &'static str,
+        help: &'static str,
+        advice: &'static str,
+    ) -> Description {
+        Self { name, kind: Kind::Counter, help, advice }
+    }
+
+    /// A gauge's.
+    pub const fn gauge(name: &'static str, help: &'static str, advice: &'static str) -> Self {
+        Self { name, kind: Kind::Gauge, help, advice }
+    }
+
+    /// A histogram's.
+    pub const fn histogram(name: &'static str, help: &'static str, advice: &'static str) -> Self {
+        Self { name, kind: Kind::Histogram, help, advice }
+    }
+
+    /// The name without a counter's ending, as OpenMetrics names the family.
+    pub fn family(&self) -> &'static str {
+        self.name.strip_suffix("_total").unwrap_or(self.name)
+    }
+
+    /// The base unit, which the name ends in.
+    pub fn unit(&self) -> Option<&'static str> {
+        ["seconds", "bytes"].into_iter().find(|unit| {
+            self.family().strip_suffix(unit).is_some_and(|before| before.ends_with('_'))
+        })
+    }
+}
+
+impl Kind {
+    /// As both text formats have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn histogram(classes: [u64; 4]) -> HistogramValue {
+    fn histogram(buckets: [u64; 4]) -> HistogramValue {
         HistogramValue {
             bounds: Cow::Borrowed(&[1.0, 2.0, 4.0]),
-            classes: classes.to_vec(),
+            buckets: buckets.to_vec(),
             sum: 0.0,
         }
     }

@@ -1,9 +1,9 @@
-//! A snapshot as text: Prometheus' format 0.0.4, and OpenMetrics 1.0.
+//! Writes a snapshot as text, in the Prometheus format 0.0.4 or as OpenMetrics 1.0.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use super::{Family, Format, HistogramValue, Kind, Series, Snapshot, Value};
+use super::{Family, HistogramValue, Kind, Series, SeriesValue, Snapshot};
 
 impl Snapshot {
     /// The snapshot as a page for scrapers.
@@ -33,13 +33,13 @@ fn write_family(out: &mut String, family: &Family, format: Format) -> fmt::Resul
     }
     for series in &family.series {
         match &series.value {
-            Value::Count(count) => {
+            SeriesValue::Count(count) => {
                 writeln!(out, "{}{} {count}", description.name, Braces(series, None))?;
             }
-            Value::Number(number) => {
+            SeriesValue::Number(number) => {
                 writeln!(out, "{}{} {number}", description.name, Braces(series, None))?;
             }
-            Value::Histogram(value) => {
+            SeriesValue::Histogram(value) => {
                 debug_assert_eq!(description.kind, Kind::Histogram);
                 write_histogram(out, description.name, series, value, format)?;
             }
@@ -56,7 +56,7 @@ fn write_histogram(
     format: Format,
 ) -> fmt::Result {
     let mut count = 0;
-    for (at, class) in value.classes.iter().enumerate() {
+    for (at, class) in value.buckets.iter().enumerate() {
         count += class;
         // Written alike in both formats, so that a scraper that changes over goes on with its
         // series.
@@ -102,6 +102,50 @@ fn escaped(value: &str) -> Cow<'_, str> {
     }
 }
 
+/// A text format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' own, version 0.0.4, which people can read in a browser.
+    Prometheus,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// By a request's `Accept` (RFC 9110 section 12.5.1): OpenMetrics for who names it and likes
+    /// it no less than plain text.
+    pub fn negotiate(accept: Option<&str>) -> Self {
+        let accept = accept.unwrap_or_default();
+        let weight = |media_type: &str| {
+            let ranges = accept.split(',').filter_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                let named = parts.next()?.eq_ignore_ascii_case(media_type);
+                named.then(|| parts.find_map(quality).unwrap_or(1.0))
+            });
+            ranges.fold(0.0, f64::max)
+        };
+        let open = weight(OPEN_METRICS);
+        match open > 0.0 && open >= weight("text/plain") {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
+    }
+
+    /// The response's `Content-Type`.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+fn quality(parameter: &str) -> Option<f64> {
+    parameter.strip_prefix("q=")?.trim().parse().ok()
+}
+
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,7 +155,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.connections.accepted.add(Transport::Quic, 3);
         metrics.tickets.age_skew.observe((), -1.0);
-        metrics.early_data.hold_seconds.observe(crate::metrics::HoldEnd::Gone, 0.25);
+        metrics.early_data.hold_seconds.observe(crate::metrics::HoldEnd::Disconnected, 0.25);
         let site = "a\"b\\c\nd".to_owned();
         let certificates = vec![CertificateReading {
             site,
@@ -153,5 +197,23 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
         assert!(!page.contains("skew_seconds_sum") && page.ends_with("\n# EOF\n"));
+    }
+
+    #[test]
+    fn rfc9110_12_5_1_openmetrics_for_who_asks_for_it() {
+        let prometheus = "application/openmetrics-text;version=1.0.0,\
+            application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Format::negotiate(Some(prometheus)), Format::OpenMetrics);
+        for other in [
+            None,
+            Some(""),
+            Some("*/*"),
+            Some("text/html,application/xhtml+xml,*/*;q=0.8"),
+            Some("text/plain;q=0.9, application/openmetrics-text;q=0.5"),
+            Some("application/openmetrics-text;q=0"),
+            Some(";;,;q=,"),
+        ] {
+            assert_eq!(Format::negotiate(other), Format::Prometheus, "{other:?}");
+        }
     }
 }

@@ -1,29 +1,29 @@
 //! Tickets, their keys and their ages.
 
-use super::label::LabelInfo;
-use super::{Description, Family, Histograms, Series, Snapshot, Value};
+use super::labels::LabelInfo;
+use super::{Description, Family, Histograms, Series, SeriesValue, Snapshot};
 
-/// Tickets that clients came with.
+/// Tickets that clients presented.
 #[derive(Debug)]
 pub struct Tickets {
-    /// The ticket age stated less the one reckoned, of resumed TLS 1.3 sessions.
+    /// Ticket-age skew of resumed TLS 1.3 sessions.
     pub age_skew: Histograms<()>,
 }
 
 impl Default for Tickets {
     fn default() -> Self {
-        Self { age_skew: Histograms::new(&AGE_SKEW, SKEWS) }
+        Self { age_skew: Histograms::new(&AGE_SKEW, SKEW_BOUNDS) }
     }
 }
 
-/// The ring's figures.
+/// State of the ticket ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TicketReading {
     /// Since when the current key has been current, in seconds since 1970.
     pub current_since: u64,
     /// Now, in seconds since 1970 by the clock that ages tickets.
     pub now: u64,
-    /// How long a key is to be current, in seconds.
+    /// How long a key is current, in seconds.
     pub period: u64,
     /// Keys in the ring: previous, current and next ones.
     pub keys: [u64; 3],
@@ -31,11 +31,11 @@ pub struct TicketReading {
     pub sealed: u64,
     /// Tickets opened under a previous key, the current one, a next one, one that was replaced.
     pub opened: [u64; 4],
-    /// Tickets under no key of the ring.
+    /// Tickets of a key that is not in the ring.
     pub unknown: u64,
     /// Tickets that name a key which did not seal them.
     pub forged: u64,
-    /// Sessions of single-use tickets that could not be kept.
+    /// Sessions of single-use tickets that could not be stored.
     pub sessions_lost: u64,
 }
 
@@ -68,29 +68,29 @@ fn counter(
 ) -> Family {
     let series = values.into_iter().map(|(label, count)| {
         let labels = label.map(|(name, value)| (name, value.into()));
-        Series::new(labels.into_iter().collect(), Value::Count(count))
+        Series::new(labels.into_iter().collect(), SeriesValue::Count(count))
     });
     Family { description, labels, series: series.collect() }
 }
 
-/// Whole seconds are what TLS reckons in; the gate's window is 10 s, the library's 60 s.
-const SKEWS: &[f64] = &[-60.0, -10.0, -5.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0, 60.0];
+/// TLS compares whole seconds; the gate allows 10 s, the library 60 s.
+const SKEW_BOUNDS: &[f64] = &[-60.0, -10.0, -5.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0, 60.0];
 
 const KEY: LabelInfo = LabelInfo {
     name: "key",
     values: &[
-        ("previous", "It was current, and opens what it sealed."),
-        ("current", "It seals."),
-        ("next", "It will seal; other nodes may do so already."),
-        ("replaced", "The ring has it no more, and its last tickets still live."),
+        ("previous", "It was current, and still opens its tickets."),
+        ("current", "It seals new tickets."),
+        ("next", "It will seal next; other nodes may seal with it already."),
+        ("replaced", "It has left the ring, and its last tickets are still valid."),
     ],
     meaning: "",
 };
 const REASON: LabelInfo = LabelInfo {
     name: "reason",
     values: &[
-        ("unknown_key", "No key of the ring: rotated out, another cluster's, or no ticket at all."),
-        ("forged", "It names a key of the ring, which did not seal it."),
+        ("unknown_key", "Not a key of the ring: rotated out, of another cluster, or not a ticket."),
+        ("forged", "It names a key of the ring that did not seal it."),
     ],
     meaning: "",
 };
@@ -98,43 +98,43 @@ const REASON: LabelInfo = LabelInfo {
 static KEY_AGE: Description = Description::gauge(
     "firstflight_ticket_key_age_seconds",
     "How long the current ticket key has been current.",
-    "Above the period by more than a little: nobody rotates. Without rotation the tickets of all \
-     time fall with one stolen key.",
+    "Well above the period: keys are not rotated. Without rotation, one stolen key opens all \
+     tickets ever issued.",
 );
 static KEY_PERIOD: Description = Description::gauge(
     "firstflight_ticket_key_period_seconds",
-    "How long a ticket key is to be current.",
-    "tickets.rotate_every, or the key file's own schedule.",
+    "How long a ticket key is current.",
+    "Set by tickets.rotate_every, or by the key file.",
 );
 static KEYS: Description = Description::gauge(
     "firstflight_ticket_keys",
-    "Keys in the ring whose tickets live.",
-    "No next one shortly before a rotation: other nodes will not open tickets at once.",
+    "Keys in the ring with valid tickets.",
+    "No next key shortly before a rotation: other nodes will not open new tickets at once.",
 );
 static SEALED: Description = Description::counter(
     "firstflight_tickets_sealed_total",
     "Session tickets and address tokens sealed.",
-    "Some per handshake: tls.tickets, and as many tokens over QUIC.",
+    "Several per handshake: tls.tickets, and as many tokens over QUIC.",
 );
 static OPENED: Description = Description::counter(
     "firstflight_tickets_opened_total",
-    "Session tickets and address tokens opened, by what their key is for now.",
-    "next: another node rotates ahead of this one. replaced: clients from before the store had keys.",
+    "Session tickets and address tokens opened, by the state of their key.",
+    "next: another node rotated first. replaced: tickets from before the keys were in the store.",
 );
 static REFUSED: Description = Description::counter(
     "firstflight_tickets_refused_total",
     "Session tickets and address tokens that were not opened.",
-    "unknown_key: clients come back later than keys live, or nodes do not share their keys. \
-     forged: somebody tries.",
+    "unknown_key: clients return after their key has left the ring, or nodes do not share keys. \
+     forged: an attack.",
 );
 static AGE_SKEW: Description = Description::histogram(
     "firstflight_ticket_age_skew_seconds",
-    "The age that a client states of its ticket less the one reckoned here (RFC 8446 section 8.3).",
-    "Around 0. A whole fleet to one side: this node's clock was set, or nodes' clocks disagree. \
-     Single ones on the negative side: slow paths, or flights that were held back.",
+    "Ticket age stated by the client minus the age computed here (RFC 8446 section 8.3).",
+    "Normally around 0. All clients on one side: the clock of this node was set, or the clocks of \
+     nodes differ. Single negative ones: slow paths, or delayed flights.",
 );
 static LOST: Description = Description::counter(
     "firstflight_single_use_sessions_lost_total",
-    "Sessions of single-use tickets that could not be kept in the store.",
-    "Their clients make full handshakes. See the store.",
+    "Sessions of single-use tickets that could not be stored.",
+    "Their clients make full handshakes. Check the store.",
 );

@@ -1,19 +1,19 @@
-//! Upstream pools. Pools and servers have their names from the configuration, so they are few.
+//! Metrics of upstream pools. Labels are names from the configuration, so there are few.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::family::Cell;
-use super::label::LabelInfo;
-use super::{Description, Family, Series, Snapshot, Value};
-use crate::metrics::handshakes::TIMES;
+use super::instruments::HistogramCell;
+use super::labels::LabelInfo;
+use super::{Description, Family, Series, SeriesValue, Snapshot};
+use crate::metrics::connections::DURATION_BOUNDS;
 
-/// How long upstreams' servers take.
+/// Response times of upstream servers.
 #[derive(Debug, Default)]
 pub struct Upstreams {
     /// By pool and server.
-    times: RwLock<BTreeMap<String, BTreeMap<String, Arc<Cell>>>>,
+    times: RwLock<BTreeMap<String, BTreeMap<String, Arc<HistogramCell>>>>,
 }
 
 /// An upstream pool.
@@ -25,12 +25,12 @@ pub struct UpstreamReading {
     pub servers: Vec<UpstreamServerReading>,
     /// Requests that were sent again.
     pub retries: u64,
-    /// Requests that were not, because too many were.
+    /// Retries that the budget denied.
     pub retries_denied: u64,
-    /// Requests that wait for a server with room.
+    /// Requests that wait for a server.
     pub waiting: u64,
-    /// Requests that waited for too long.
-    pub turned_away: u64,
+    /// Requests rejected with 503 after waiting too long.
+    pub rejected: u64,
 }
 
 /// A server of a pool.
@@ -38,17 +38,17 @@ pub struct UpstreamReading {
 pub struct UpstreamServerReading {
     /// Its address in the configuration.
     pub address: String,
-    /// Whether it is given requests.
+    /// Whether it gets requests.
     pub healthy: bool,
-    /// Requests that it has now.
+    /// Requests in progress.
     pub active: u64,
-    /// Connections that were opened.
+    /// Connections opened.
     pub connections: u64,
-    /// Requests that it was sent.
+    /// Requests sent to it.
     pub requests: u64,
     /// Its responses by the first digit of their status, from 1 to 5.
     pub responses: [u64; 5],
-    /// Requests that it did not answer, or not to the end, in the order of
+    /// Failed requests, in the order of
     /// [`UpstreamServerReading::FAILURES`].
     pub failures: [u64; UpstreamServerReading::FAILURES.len()],
 }
@@ -67,32 +67,35 @@ impl UpstreamServerReading {
 }
 
 impl Upstreams {
-    /// A server of a pool has answered.
-    pub fn answered(&self, pool: &str, server: &str, took: Duration) {
+    /// Counts the response time of a server.
+    pub fn observe_response(&self, pool: &str, server: &str, took: Duration) {
         let known = self.times.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = known.get(pool).and_then(|servers| servers.get(server)) {
-            return cell.observe(TIMES, took.as_secs_f64());
+            return cell.observe(DURATION_BOUNDS, took.as_secs_f64());
         }
         drop(known);
         let mut times = self.times.write().unwrap_or_else(PoisonError::into_inner);
         let servers = times.entry(pool.to_owned()).or_default();
-        let cell = servers.entry(server.to_owned()).or_insert_with(|| Arc::new(Cell::new(TIMES)));
-        cell.observe(TIMES, took.as_secs_f64());
+        let cell = servers
+            .entry(server.to_owned())
+            .or_insert_with(|| Arc::new(HistogramCell::new(DURATION_BOUNDS)));
+        cell.observe(DURATION_BOUNDS, took.as_secs_f64());
     }
 
     pub(super) fn collect(&self, pools: &[UpstreamReading], snapshot: &mut Snapshot) {
-        let up = |one: &UpstreamServerReading| Value::Number(f64::from(u8::from(one.healthy)));
+        let up =
+            |one: &UpstreamServerReading| SeriesValue::Number(f64::from(u8::from(one.healthy)));
         snapshot.push(of_servers(&UP, pools, up));
-        snapshot.push(of_servers(&ACTIVE, pools, |one| Value::Number(one.active as f64)));
-        snapshot.push(of_servers(&REQUESTS, pools, |one| Value::Count(one.requests)));
-        snapshot.push(split(&ANSWERS, STATUS, pools, |one| &one.responses));
+        snapshot.push(of_servers(&ACTIVE, pools, |one| SeriesValue::Number(one.active as f64)));
+        snapshot.push(of_servers(&REQUESTS, pools, |one| SeriesValue::Count(one.requests)));
+        snapshot.push(split(&RESPONSES, STATUS, pools, |one| &one.responses));
         snapshot.push(split(&FAILURES, REASON, pools, |one| &one.failures));
-        snapshot.push(of_servers(&CONNECTIONS, pools, |one| Value::Count(one.connections)));
+        snapshot.push(of_servers(&CONNECTIONS, pools, |one| SeriesValue::Count(one.connections)));
         snapshot.push(self.times(pools));
-        snapshot.push(of_pools(&RETRIES, pools, |pool| Value::Count(pool.retries)));
-        snapshot.push(of_pools(&DENIED, pools, |pool| Value::Count(pool.retries_denied)));
-        snapshot.push(of_pools(&WAITING, pools, |pool| Value::Number(pool.waiting as f64)));
-        snapshot.push(of_pools(&TURNED_AWAY, pools, |pool| Value::Count(pool.turned_away)));
+        snapshot.push(of_pools(&RETRIES, pools, |pool| SeriesValue::Count(pool.retries)));
+        snapshot.push(of_pools(&DENIED, pools, |pool| SeriesValue::Count(pool.retries_denied)));
+        snapshot.push(of_pools(&WAITING, pools, |pool| SeriesValue::Number(pool.waiting as f64)));
+        snapshot.push(of_pools(&REJECTED, pools, |pool| SeriesValue::Count(pool.rejected)));
     }
 
     /// Of servers that are still configured.
@@ -100,7 +103,10 @@ impl Upstreams {
         let times = self.times.read().unwrap_or_else(PoisonError::into_inner);
         let series = servers(pools).filter_map(|(pool, server)| {
             let cell = times.get(&pool.name)?.get(&server.address)?;
-            Some(Series::new(names(pool, server), Value::Histogram(cell.read(TIMES))))
+            Some(Series::new(
+                names(pool, server),
+                SeriesValue::Histogram(cell.read(DURATION_BOUNDS)),
+            ))
         });
         let series = series.collect();
         Family { description: &SECONDS, labels: vec![POOL, SERVER], series }
@@ -123,7 +129,7 @@ fn names(
 fn of_pools(
     description: &'static Description,
     pools: &[UpstreamReading],
-    value: fn(&UpstreamReading) -> Value,
+    value: fn(&UpstreamReading) -> SeriesValue,
 ) -> Family {
     let series = pools
         .iter()
@@ -134,7 +140,7 @@ fn of_pools(
 fn of_servers(
     description: &'static Description,
     pools: &[UpstreamReading],
-    value: fn(&UpstreamServerReading) -> Value,
+    value: fn(&UpstreamServerReading) -> SeriesValue,
 ) -> Family {
     let series = servers(pools)
         .map(|(pool, server)| Series::new(names(pool, server), value(server)))
@@ -153,7 +159,7 @@ fn split(
         label.values.iter().zip(counts(server)).map(move |((value, _), count)| {
             let mut labels = names(pool, server);
             labels.push((label.name, (*value).into()));
-            Series::new(labels, Value::Count(*count))
+            Series::new(labels, SeriesValue::Count(*count))
         })
     });
     let series = series.collect();
@@ -161,11 +167,12 @@ fn split(
 }
 
 const POOL: LabelInfo = LabelInfo::configured("upstream", "the pool's name");
-const SERVER: LabelInfo = LabelInfo::configured("server", "the server as the pool names it");
+const SERVER: LabelInfo =
+    LabelInfo::configured("server", "the address of the server in the configuration");
 const STATUS: LabelInfo = LabelInfo {
     name: "status",
     values: &[
-        ("1xx", "It became another protocol's connection."),
+        ("1xx", "The connection switched to another protocol."),
         ("2xx", "Success."),
         ("3xx", "Redirection."),
         ("4xx", "The client's fault, 425 among them."),
@@ -177,70 +184,70 @@ const REASON: LabelInfo = LabelInfo {
     name: "reason",
     values: &[
         (UpstreamServerReading::FAILURES[0], "No connection."),
-        (UpstreamServerReading::FAILURES[1], "A kept connection had ended meanwhile."),
-        (UpstreamServerReading::FAILURES[2], "No answer, or none that can be understood."),
-        (UpstreamServerReading::FAILURES[3], "Refused before it did anything (HTTP/2)."),
-        (UpstreamServerReading::FAILURES[4], "No answer in time."),
-        (UpstreamServerReading::FAILURES[5], "It broke its answer off."),
-        (UpstreamServerReading::FAILURES[6], "Its answer stood still."),
+        (UpstreamServerReading::FAILURES[1], "A reused connection had been closed."),
+        (UpstreamServerReading::FAILURES[2], "No response, or an invalid one."),
+        (UpstreamServerReading::FAILURES[3], "Refused without processing (HTTP/2)."),
+        (UpstreamServerReading::FAILURES[4], "No response before the timeout."),
+        (UpstreamServerReading::FAILURES[5], "The response ended early."),
+        (UpstreamServerReading::FAILURES[6], "The response body stalled."),
     ],
     meaning: "",
 };
 
 static UP: Description = Description::gauge(
     "firstflight_upstream_up",
-    "1 if the upstream's server is given requests.",
+    "1 if the upstream server gets requests.",
     "At 0 its last requests or health checks failed. With all servers at 0 clients get 502 or 503.",
 );
 static ACTIVE: Description = Description::gauge(
     "firstflight_upstream_requests_active",
-    "Requests that an upstream's server has now, bodies of answers included.",
-    "Growing at one server alone: it is slow, or the others are gone.",
+    "Requests in progress on an upstream server, until the end of the response.",
+    "Growing on one server only: it is slow, or the others are down.",
 );
 static REQUESTS: Description = Description::counter(
     "firstflight_upstream_requests_total",
-    "Requests sent to an upstream's server.",
-    "Uneven: connections that are kept, or servers that were away.",
+    "Requests sent to an upstream server.",
+    "Uneven: some servers are slower or were down.",
 );
-static ANSWERS: Description = Description::counter(
+static RESPONSES: Description = Description::counter(
     "firstflight_upstream_responses_total",
-    "Answers of an upstream's server.",
-    "5xx of one server: look there.",
+    "Responses of an upstream server.",
+    "5xx of one server: check that server.",
 );
 static FAILURES: Description = Description::counter(
     "firstflight_upstream_failures_total",
-    "Requests that an upstream's server did not answer, or not to the end.",
-    "stale_connection is harmless: the server closes kept connections sooner than the pool does.",
+    "Requests without a complete response from an upstream server.",
+    "stale_connection is harmless: the server closes idle connections sooner than the pool does.",
 );
 static CONNECTIONS: Description = Description::counter(
     "firstflight_upstream_connections_total",
-    "Connections that were opened to an upstream's server.",
-    "Nearly as many as requests: it does not keep them.",
+    "Connections opened to an upstream server.",
+    "Nearly as many as requests: the server does not keep connections open.",
 );
 static SECONDS: Description = Description::histogram(
     "firstflight_upstream_seconds",
-    "How long an upstream's server took for the head of its answer, connecting included.",
-    "Compare with firstflight_request_seconds: the difference is this server and the client's path.",
+    "Time until the response head of an upstream server, connecting included.",
+    "Compare with firstflight_request_seconds: the difference is this server and the network to clients.",
 );
 static RETRIES: Description = Description::counter(
     "firstflight_upstream_retries_total",
-    "Requests that were sent to an upstream once more.",
-    "Growing: a server fails and recovers all the time.",
+    "Requests sent to an upstream again.",
+    "Growing: a server keeps failing and recovering.",
 );
 static DENIED: Description = Description::counter(
     "firstflight_upstream_retries_denied_total",
-    "Requests that were not sent once more, because too many were already.",
-    "So many failures that retries would make them worse: the upstream is down or overloaded.",
+    "Retries denied because of too many earlier retries.",
+    "Growing: the upstream is down or overloaded, and retries would make it worse.",
 );
 static WAITING: Description = Description::gauge(
     "firstflight_upstream_requests_waiting",
-    "Requests that wait because every server has as many as it may.",
-    "Above 0 for long: more servers, or a higher limit.",
+    "Requests that wait because all servers have their maximum number of requests.",
+    "Above 0 for long: add servers, or raise the limit.",
 );
-static TURNED_AWAY: Description = Description::counter(
-    "firstflight_upstream_requests_turned_away_total",
-    "Requests that waited for a server with room for too long, and were answered 503.",
-    "More servers, or a higher limit.",
+static REJECTED: Description = Description::counter(
+    "firstflight_upstream_requests_rejected_total",
+    "Requests that waited too long for a server and got a 503.",
+    "Add servers, or raise the limit.",
 );
 
 #[cfg(test)]
@@ -250,9 +257,9 @@ mod tests {
     #[test]
     fn times_are_those_of_servers_that_are_still_there() {
         let upstreams = Upstreams::default();
-        upstreams.answered("app", "one", Duration::from_millis(3));
-        upstreams.answered("app", "one", Duration::from_millis(3));
-        upstreams.answered("app", "two", Duration::from_millis(3));
+        upstreams.observe_response("app", "one", Duration::from_millis(3));
+        upstreams.observe_response("app", "one", Duration::from_millis(3));
+        upstreams.observe_response("app", "two", Duration::from_millis(3));
         let server = |address: &str| UpstreamServerReading {
             address: address.to_owned(),
             ..UpstreamServerReading::default()

@@ -11,7 +11,7 @@ use tokio::time::{Instant, interval_at, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::metrics::Snapshot;
-use crate::otlp::backoff::Backoff;
+use crate::otlp::sender::Backoff;
 use crate::otlp::sender::{Refusal, Sender};
 use crate::otlp::{Endpoint, Span, TelemetrySettings, messages};
 
@@ -68,7 +68,7 @@ impl Exporter {
             resource,
             counts: counts.clone(),
             metrics,
-            began: SystemTime::now(),
+            started: SystemTime::now(),
             failing: false,
         };
         let running = tokio::spawn(task.run(incoming, settings.metrics_interval));
@@ -108,7 +108,7 @@ struct Task {
     resource: Vec<(String, String)>,
     counts: Arc<Counts>,
     metrics: SnapshotSource,
-    began: SystemTime,
+    started: SystemTime,
     /// Whether the collector was out of reach the last time, so that it is said once.
     failing: bool,
 }
@@ -116,19 +116,19 @@ struct Task {
 impl Task {
     async fn run(mut self, mut incoming: mpsc::Receiver<Message>, metrics: Option<Duration>) {
         // Metrics that are not wanted come in an eternity.
-        let period = metrics.unwrap_or(ETERNITY);
+        let period = metrics.unwrap_or(NEVER);
         let mut ticks = interval_at(Instant::now() + period, period);
         let mut waiting = Vec::new();
         let mut first = None;
         loop {
-            let due = first.map_or_else(|| Instant::now() + ETERNITY, |first| first + GATHER);
+            let due = first.map_or_else(|| Instant::now() + NEVER, |first| first + BATCH_DELAY);
             tokio::select! {
                 message = incoming.recv() => match message {
                     None => break,
                     Some(Message::Span(span)) => {
                         first.get_or_insert_with(Instant::now);
                         waiting.push(*span);
-                        if waiting.len() < BATCH {
+                        if waiting.len() < MAX_BATCH_SPANS {
                             continue;
                         }
                     }
@@ -168,7 +168,7 @@ impl Task {
 
     /// Metrics are sent once: what was not taken is in the next ones.
     async fn send_metrics(&mut self) {
-        let times = (self.began, SystemTime::now());
+        let times = (self.started, SystemTime::now());
         let message = messages::metrics(&self.resource, &(self.metrics)(), times);
         let sent = self.sender.post(&self.endpoint.signal("metrics"), &message).await;
         self.note(sent.err());
@@ -211,9 +211,9 @@ impl Task {
 }
 
 /// Spans in one message.
-const BATCH: usize = 512;
+const MAX_BATCH_SPANS: usize = 512;
 
 /// How long the first of a batch waits for others.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_DELAY: Duration = Duration::from_secs(1);
 
-const ETERNITY: Duration = Duration::from_secs(365 * 24 * 3600);
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);

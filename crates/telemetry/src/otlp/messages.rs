@@ -16,7 +16,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as ProtoSpan, Status};
 
 use crate::metrics::{self, Family, HistogramValue, Kind, Series, Snapshot};
-use crate::otlp::{Span, SpanKind, SpanStatus, Value};
+use crate::otlp::{AttributeValue, Span, SpanKind, SpanStatus};
 
 /// Spans of the service with these attributes.
 pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTraceServiceRequest {
@@ -30,13 +30,13 @@ pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTra
     }
 }
 
-/// Metrics of the service, counted since `began`.
+/// Metrics of the service, counted since `started`.
 pub(crate) fn metrics(
     resource: &[(String, String)],
     snapshot: &Snapshot,
-    (began, now): (SystemTime, SystemTime),
+    (started, now): (SystemTime, SystemTime),
 ) -> ExportMetricsServiceRequest {
-    let times = (nanos(began), nanos(now));
+    let times = (nanos(started), nanos(now));
     let metrics = snapshot.families.iter().map(|family| metric(family, times)).collect();
     ExportMetricsServiceRequest {
         resource_metrics: vec![ResourceMetrics {
@@ -81,7 +81,7 @@ fn span(span: &Span) -> ProtoSpan {
         parent_span_id: span.parent.map_or_else(Vec::new, |parent| parent.0.to_vec()),
         name: span.name.to_string(),
         kind: kind.into(),
-        start_time_unix_nano: nanos(span.began),
+        start_time_unix_nano: nanos(span.started),
         end_time_unix_nano: nanos(span.ended),
         attributes,
         status,
@@ -89,11 +89,11 @@ fn span(span: &Span) -> ProtoSpan {
     }
 }
 
-fn attribute(name: &str, value: &Value) -> KeyValue {
+fn attribute(name: &str, value: &AttributeValue) -> KeyValue {
     let value = match value {
-        Value::Text(value) => ProtoValue::StringValue(value.to_string()),
-        Value::Whole(value) => ProtoValue::IntValue(*value),
-        Value::Flag(value) => ProtoValue::BoolValue(*value),
+        AttributeValue::Text(value) => ProtoValue::StringValue(value.to_string()),
+        AttributeValue::Int(value) => ProtoValue::IntValue(*value),
+        AttributeValue::Bool(value) => ProtoValue::BoolValue(*value),
     };
     key_value(name, value)
 }
@@ -134,25 +134,25 @@ fn metric(family: &Family, times: (u64, u64)) -> Metric {
     }
 }
 
-fn point(series: &Series, (began, now): (u64, u64)) -> NumberDataPoint {
+fn point(series: &Series, (started, now): (u64, u64)) -> NumberDataPoint {
     NumberDataPoint {
         attributes: labels(series),
-        start_time_unix_nano: began,
+        start_time_unix_nano: started,
         time_unix_nano: now,
         value: Some(number_data_point::Value::AsDouble(series.value.number())),
         ..NumberDataPoint::default()
     }
 }
 
-fn histogram(series: &Series, (began, now): (u64, u64)) -> Option<HistogramDataPoint> {
-    let metrics::Value::Histogram(value) = &series.value else { return None };
+fn histogram(series: &Series, (started, now): (u64, u64)) -> Option<HistogramDataPoint> {
+    let metrics::SeriesValue::Histogram(value) = &series.value else { return None };
     Some(HistogramDataPoint {
         attributes: labels(series),
-        start_time_unix_nano: began,
+        start_time_unix_nano: started,
         time_unix_nano: now,
         count: value.count(),
         sum: monotonic_sum(value),
-        bucket_counts: value.classes.clone(),
+        bucket_counts: value.buckets.clone(),
         explicit_bounds: value.bounds.to_vec(),
         ..HistogramDataPoint::default()
     })
@@ -181,15 +181,15 @@ mod tests {
     use super::*;
     use crate::metrics::Description;
 
-    static TIMES: Description = Description::histogram("times_seconds", "Times.", "");
+    static DURATION_BOUNDS: Description = Description::histogram("times_seconds", "Times.", "");
     static EVENTS: Description = Description::counter("events_total", "Events.", "");
 
-    fn times(bounds: &'static [f64], classes: &[u64]) -> Metric {
+    fn times(bounds: &'static [f64], buckets: &[u64]) -> Metric {
         let bounds = Cow::Borrowed(bounds);
-        let value = HistogramValue { bounds, classes: classes.to_vec(), sum: 9.5 };
+        let value = HistogramValue { bounds, buckets: buckets.to_vec(), sum: 9.5 };
         let labels = vec![("k", Cow::Borrowed("a"))];
-        let series = vec![Series { labels, value: metrics::Value::Histogram(value) }];
-        metric(&Family { description: &TIMES, labels: Vec::new(), series }, (1, 2))
+        let series = vec![Series { labels, value: metrics::SeriesValue::Histogram(value) }];
+        metric(&Family { description: &DURATION_BOUNDS, labels: Vec::new(), series }, (1, 2))
     }
 
     fn points(metric: Metric) -> Vec<HistogramDataPoint> {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_counter_is_a_monotonic_sum_under_its_family_name() {
-        let series = vec![Series { labels: Vec::new(), value: metrics::Value::Count(4) }];
+        let series = vec![Series { labels: Vec::new(), value: metrics::SeriesValue::Count(4) }];
         let metric = metric(&Family { description: &EVENTS, labels: Vec::new(), series }, (1, 2));
         assert_eq!(metric.name, "events");
         let Some(metric::Data::Sum(sum)) = metric.data else { panic!("no sum") };

@@ -1,4 +1,4 @@
-//! Messages to the collector, over HTTP.
+//! Posts OTLP messages to the collector over HTTP, and computes the pauses between retries.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) enum Refusal {
 impl Sender {
     pub(crate) fn new() -> Self {
         let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         Self { client: Client::builder(TokioExecutor::new()).build(connector) }
     }
 
@@ -47,19 +47,19 @@ impl Sender {
             .header(header::USER_AGENT, concat!("firstflight/", env!("CARGO_PKG_VERSION")))
             .body(Full::from(message.encode_to_vec()))
             .map_err(|error| Refusal::Never(error.to_string()))?;
-        let answering = async {
+        let exchange = async {
             let response = self.client.request(request).await.map_err(|error| {
                 let cause = std::error::Error::source(&error);
                 later(cause.map_or_else(|| error.to_string(), ToString::to_string))
             })?;
             let (parts, body) = response.into_parts();
             // Read to its end, so that the connection can be used again.
-            let _ = Limited::new(body, MAX_ANSWER).collect().await;
+            let _ = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
             Ok(parts)
         };
-        let parts = timeout(ANSWER, answering)
+        let parts = timeout(RESPONSE_TIMEOUT, exchange)
             .await
-            .map_err(|_| later(format!("no answer within {ANSWER:?}")))??;
+            .map_err(|_| later(format!("no response within {RESPONSE_TIMEOUT:?}")))??;
         match parts.status {
             status if status.is_success() => Ok(()),
             status @ (StatusCode::TOO_MANY_REQUESTS
@@ -79,8 +79,72 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-const CONNECT: Duration = Duration::from_secs(5);
-const ANSWER: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a response that are read.
-const MAX_ANSWER: usize = 64 * 1024;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+
+/// The pauses between tries of one batch: twice as long each time, up to a limit, and no more tries
+/// once they add up to what a batch is worth.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+    spent: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self { next: INITIAL_BACKOFF, spent: Duration::ZERO }
+    }
+
+    /// The pause before the next try, in place of which the collector may have asked for another
+    /// (`Retry-After`). `jitter` is random, 0 to 1. `None`: the batch is given up.
+    pub(crate) fn pause(&mut self, retry_after: Option<Duration>, jitter: f64) -> Option<Duration> {
+        let pause = retry_after.unwrap_or_else(|| self.next.mul_f64(1.0 - JITTER * jitter));
+        self.next = (self.next * 2).min(MAX_BACKOFF);
+        self.spent += pause;
+        (self.spent <= MAX_RETRY_TIME).then_some(pause)
+    }
+}
+
+const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Nodes that lost the same collector don't come back all at once.
+const JITTER: f64 = 0.5;
+
+/// How long a batch is tried: a collector's restart, and not an outage, for which memory would have
+/// to last.
+const MAX_RETRY_TIME: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let mut backoff = Backoff::new();
+        let pauses: Vec<_> = std::iter::from_fn(|| backoff.pause(None, 0.0)).collect();
+        assert!(pauses.is_sorted() && pauses.len() == 6, "{pauses:?}");
+        assert!(pauses.iter().sum::<Duration>() <= MAX_RETRY_TIME);
+    }
+
+    #[test]
+    fn a_collector_that_asks_for_more_time_than_a_batch_is_worth_is_not_waited_for() {
+        assert_eq!(Backoff::new().pause(Some(Duration::from_secs(61)), 0.0), None);
+        let retry_after = Some(Duration::from_secs(7));
+        assert_eq!(Backoff::new().pause(retry_after, 0.9), retry_after);
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_of_pauses_ends(jitters in prop::collection::vec(0.0..=1.0f64, 400)) {
+            let mut backoff = Backoff::new();
+            let attempts = jitters.into_iter().take_while(|j| backoff.pause(None, *j).is_some());
+            prop_assert!(attempts.count() < 20);
+        }
+    }
+}

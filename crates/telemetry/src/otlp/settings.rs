@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use firstflight_units::{LengthOrOff, OptionalText};
+use firstflight_units::{DurationOrOff, OptionalText};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -33,7 +33,7 @@ pub struct TelemetrySettings {
     /// How often metrics are sent too; with `false` never.
     ///
     /// By default as the OpenTelemetry SDKs have it.
-    #[serde(with = "LengthOrOff")]
+    #[serde(with = "DurationOrOff")]
     pub metrics_interval: Option<Duration>,
     /// The name of this service (`service.name`).
     ///
@@ -56,7 +56,7 @@ pub struct Endpoint(String);
     "{0:?} is no address of a collector; allowed is http://HOST:PORT, such as \
      http://127.0.0.1:4318 (for TLS, run a collector on this machine that sends on)"
 )]
-pub struct BadEndpoint(String);
+pub struct InvalidEndpoint(String);
 
 impl Default for TelemetrySettings {
     fn default() -> Self {
@@ -75,9 +75,9 @@ impl Endpoint {
     /// Reads `http://HOST:PORT`, with a path before `/v1/traces` if the collector wants one.
     ///
     /// # Errors
-    /// [`BadEndpoint`].
-    pub fn parse(text: &str) -> Result<Self, BadEndpoint> {
-        let bad = || BadEndpoint(text.to_owned());
+    /// [`InvalidEndpoint`].
+    pub fn parse(text: &str) -> Result<Self, InvalidEndpoint> {
+        let bad = || InvalidEndpoint(text.to_owned());
         let url = Url::parse(text).map_err(|_| bad())?;
         let plain = url.scheme() == "http"
             && url.host_str().is_some()
@@ -98,9 +98,9 @@ impl Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = BadEndpoint;
+    type Err = InvalidEndpoint;
 
-    fn from_str(text: &str) -> Result<Self, BadEndpoint> {
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         Self::parse(text)
     }
 }

@@ -47,7 +47,9 @@ fn asked(expression: &str) -> impl Iterator<Item = &str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = expression.split(move |c| !is_name(c));
     words.filter(|word| {
-        ["firstflight_", "firstflight:", "process_"].iter().any(|begin| word.starts_with(begin))
+        ["firstflight_", "firstflight:", "process_"]
+            .iter()
+            .any(|new_root| word.starts_with(new_root))
     })
 }
 

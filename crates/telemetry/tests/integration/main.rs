@@ -1,4 +1,5 @@
-//! The metrics as scrapers, readers and the examples' alerts meet them.
+//! Metrics as scrapers and readers get them, the example alerts and dashboard, and the OTLP export.
 
 mod examples;
+mod exporter;
 mod metrics;

@@ -22,8 +22,8 @@ fn full() -> Snapshot {
     metrics.requests.seconds.observe((Protocol::Http3, Early::Ran), 0.001);
     metrics.tickets.age_skew.observe((), -3.0);
     metrics.early_data.hold_seconds.observe(metrics::HoldEnd::Handshake, 0.02);
-    metrics.upstreams.answered("app", "unix:/a", std::time::Duration::from_millis(2));
-    let claim_times = ClaimTimes { bounds: vec![0.001, 0.01], classes: vec![5, 1, 0], sum: 0.007 };
+    metrics.upstreams.observe_response("app", "unix:/a", std::time::Duration::from_millis(2));
+    let claim_times = ClaimTimes { bounds: vec![0.001, 0.01], buckets: vec![5, 1, 0], sum: 0.007 };
     let unknown = vec![(RefusedReason::StoreDown, 2), (RefusedReason::StoreTimeout, 0)];
     let server = UpstreamServerReading { address: "unix:/a".to_owned(), ..Default::default() };
     let readings = Readings {

@@ -1,12 +1,12 @@
 //! The rig's own promises: what it starts answers, freezes, comes back empty, and is gone at the
 //! end.
 
-use firstflight_testkit::{Cluster, Kind, Listen, Plan, Process, Sentinels};
+use firstflight_testkit::{Cluster, Sentinels, StoreKind, StoreListen, StoreOptions, StoreProcess};
 
 #[test]
 fn a_store_keeps_nothing_over_a_restart() {
-    for kind in [Kind::Redis, Kind::Valkey] {
-        let mut store = Process::start(Plan::new(kind, Listen::Unix));
+    for kind in [StoreKind::Redis, StoreKind::Valkey] {
+        let mut store = StoreProcess::start(StoreOptions::new(kind, StoreListen::Unix));
         assert_eq!(store.ask(&["set", "a", "1"]), "OK");
         store.restart();
         assert_eq!(store.ask(&["get", "a"]), "");
@@ -19,7 +19,8 @@ fn a_store_keeps_nothing_over_a_restart() {
 
 #[test]
 fn a_clock_can_be_off() {
-    let store = Process::start(Plan::new(Kind::Valkey, Listen::Tcp).clock("+1000s"));
+    let store =
+        StoreProcess::start(StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).clock("+1000s"));
     let said = store.ask(&["time"]);
     let seconds: u64 = said.lines().next().unwrap().parse().unwrap();
     let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
@@ -35,7 +36,7 @@ fn sentinels_put_the_replica_in_the_masters_place() {
 
 #[test]
 fn a_cluster_is_whole_and_moves_slots() {
-    let cluster = Cluster::start(Kind::Redis);
+    let cluster = Cluster::start(StoreKind::Redis);
     // CLUSTER KEYSLOT foo
     assert_eq!(cluster.masters[2].ask(&["set", "foo", "1"]), "OK");
     assert_eq!(cluster.masters[2].ask(&["del", "foo"]), "1");

@@ -21,7 +21,7 @@ fn pool(peers: &[&Peer], change: impl FnOnce(&mut PoolConfig)) -> Pool {
     let mut config = PoolConfig::new(peers.iter().map(|peer| peer.address.clone()).collect());
     change(&mut config);
     let pool = Pool::new("test", config).unwrap();
-    pool.begin();
+    pool.start();
     pool
 }
 
@@ -93,7 +93,7 @@ async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
     assert!(matches!(send(&pool, "POST", "text").await, Err(SendError::Broken(_))));
     let status = pool.status();
     let server = &status.servers[0];
-    assert_eq!((server.totals.stale, status.retries, server.standing), (5, 4, ServerHealth::Up));
+    assert_eq!((server.totals.stale, status.retries, server.state), (5, 4, ServerHealth::Up));
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn any_request_of_which_nothing_was_sent_goes_elsewhere() {
         assert_eq!(send(&pool, "POST", "text").await.unwrap(), "alive");
     }
     let status = pool.status();
-    assert_eq!(status.servers[0].standing, ServerHealth::Aside);
+    assert_eq!(status.servers[0].state, ServerHealth::Ejected);
     assert_eq!((status.servers[0].totals.connect_failed, status.retries), (3, 3));
 }
 
@@ -116,7 +116,7 @@ async fn the_only_server_is_asked_even_when_it_is_set_aside() {
         assert!(matches!(send(&pool, "GET", "").await, Err(SendError::Connect(_))));
     }
     let status = pool.status().servers.remove(0);
-    assert_eq!((status.standing, status.totals.connect_failed), (ServerHealth::Aside, 5));
+    assert_eq!((status.state, status.totals.connect_failed), (ServerHealth::Ejected, 5));
 }
 
 #[tokio::test]
@@ -155,10 +155,13 @@ async fn rfc9112_7_a_response_with_another_coding_than_chunked_is_none() {
         let response = send(&pool, "GET", "").await;
         match readable {
             true => assert_eq!(response.unwrap(), "ok", "{coding}"),
-            false => assert!(matches!(response, Err(SendError::Coding)), "{coding}: {response:?}"),
+            false => assert!(
+                matches!(response, Err(SendError::TransferCoding)),
+                "{coding}: {response:?}"
+            ),
         }
         if !readable {
-            assert_eq!(pool.status().servers[0].kept, 0, "{coding}");
+            assert_eq!(pool.status().servers[0].cached_connections, 0, "{coding}");
         }
     }
 }
@@ -188,7 +191,10 @@ async fn a_body_that_stands_still_is_broken_off() {
     let response = send(&pool, "GET", "").await.unwrap();
     assert!(response.contains("did not go on"), "{response}");
     let status = pool.status().servers.remove(0);
-    assert_eq!((status.totals.bodies_stalled, status.in_flight, status.kept), (1, 0, 0));
+    assert_eq!(
+        (status.totals.bodies_stalled, status.in_flight, status.cached_connections),
+        (1, 0, 0)
+    );
 }
 
 #[tokio::test]
@@ -218,13 +224,13 @@ async fn requests_above_the_room_wait_or_are_turned_away() {
     let (first, second) = tokio::join!(send(&turns_away, "GET", ""), send(&turns_away, "GET", ""));
     assert!(matches!(first, Err(SendError::Timeout(_))), "{first:?}");
     assert!(matches!(second, Err(SendError::Busy(_))), "{second:?}");
-    assert_eq!(turns_away.status().turned_away, 1);
+    assert_eq!(turns_away.status().rejected, 1);
 }
 
 #[tokio::test]
 async fn checks_take_a_server_out_and_bring_it_back() {
-    let well = Arc::new(Mutex::new(true));
-    let word = well.clone();
+    let healthy = Arc::new(Mutex::new(true));
+    let word = healthy.clone();
     let peer = Peer::http1(move |head| match (head[0].as_str(), *word.lock().unwrap()) {
         ("GET /health HTTP/1.1", false) => crate::peer::response("503 Service Unavailable", ""),
         _ => ok("served"),
@@ -234,13 +240,13 @@ async fn checks_take_a_server_out_and_bring_it_back() {
         let check = HealthCheck::new("/health".parse().unwrap());
         config.check = Some(HealthCheck { interval: Duration::from_millis(10), ..check });
     });
-    for standing in [ServerHealth::Up, ServerHealth::Down, ServerHealth::Up] {
-        *well.lock().unwrap() = standing == ServerHealth::Up;
-        while pool.status().servers[0].standing != standing {
+    for state in [ServerHealth::Up, ServerHealth::Down, ServerHealth::Up] {
+        *healthy.lock().unwrap() = state == ServerHealth::Up;
+        while pool.status().servers[0].state != state {
             sleep(Duration::from_millis(5)).await;
         }
         let response = send(&pool, "GET", "").await;
-        match standing {
+        match state {
             ServerHealth::Up => assert_eq!(response.unwrap(), "served"),
             _ => assert!(matches!(response, Err(SendError::NoServer)), "{response:?}"),
         }
@@ -332,7 +338,7 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
         }
     }
     let server = pool.status().servers.remove(0);
-    assert_eq!((server.standing, server.totals.abandoned), (ServerHealth::Up, 6));
+    assert_eq!((server.state, server.totals.abandoned), (ServerHealth::Up, 6));
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_testkit::{Process, Sentinels, until};
+use firstflight_testkit::{Sentinels, StoreProcess, until};
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
@@ -90,7 +90,7 @@ fn sentinels(stage: &Stage) -> &Sentinels {
 }
 
 /// Bytes of the stream of what was recorded.
-fn replicated(store: &Process, field: &str) -> i64 {
+fn replicated(store: &StoreProcess, field: &str) -> i64 {
     let said = store.ask(&["info", "replication"]);
     let value = said.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     value.and_then(|value| value.trim().parse().ok()).expect("a number")

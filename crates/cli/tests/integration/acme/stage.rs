@@ -108,7 +108,7 @@ pub(crate) fn begun(
     challenge: &str,
     life: Option<u32>,
 ) -> (TempDir, Ports, Pebble, Serve, PathBuf) {
-    begun_with(challenge, |ports| PebblePlan { life, ..ports.plan() })
+    begun_with(challenge, |ports| PebblePlan { validity_seconds: life, ..ports.plan() })
 }
 
 pub(crate) fn begun_with(

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_testkit::{Listen, Process};
+use firstflight_testkit::{StoreListen, StoreProcess};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -16,7 +16,7 @@ use crate::peers::certificate;
 use crate::running::{Serve, firstflight, run, site, within};
 
 struct Nodes {
-    store: Process,
+    store: StoreProcess,
     _site: TempDir,
     nodes: Vec<Serve>,
     /// In front of the first one.
@@ -28,7 +28,7 @@ impl Nodes {
     fn start() -> Self {
         let site = site();
         let cert = certificate(site.path());
-        let store = Process::redis(Listen::Unix);
+        let store = StoreProcess::redis(StoreListen::Unix);
         let kek = site.path().join("kek");
         let made = run(firstflight(site.path()).args(["keys", "new-encryption"]).arg(&kek));
         assert_eq!(made.code, Some(0), "{made:?}");
@@ -78,7 +78,7 @@ impl Nodes {
     }
 }
 
-fn node(site: &TempDir, store: &Process, name: &str) -> Serve {
+fn node(site: &TempDir, store: &StoreProcess, name: &str) -> Serve {
     let dir: PathBuf = site.path().join(name);
     fs::create_dir(&dir).unwrap();
     let config = format!(

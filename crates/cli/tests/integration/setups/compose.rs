@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firstflight_testkit::{Kind, Listen, Plan, Process, program_path, skipped_without};
+use firstflight_testkit::{
+    StoreKind, StoreListen, StoreOptions, StoreProcess, program_path, skipped_without,
+};
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
@@ -134,7 +136,7 @@ fn grafana_is_told_of_prometheus_and_of_the_dashboard() {
 /// The processes of the compose file, but for Grafana.
 struct Stack {
     dir: tempfile::TempDir,
-    store: Process,
+    store: StoreProcess,
     password: String,
     _app: Running,
     app: SocketAddr,
@@ -163,8 +165,9 @@ impl Stack {
         assert_eq!(secrets(), drawn, "the second start keeps them");
         let password = password.trim().to_owned();
         let users = dir.path().join("secrets/valkey/users.acl");
-        let plan = Plan::new(Kind::Valkey, Listen::Tcp).set("aclfile", users.display());
-        let store = Process::start(plan);
+        let plan =
+            StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).set("aclfile", users.display());
+        let store = StoreProcess::start(plan);
         let stranger = store.ask(&["SET", "firstflight:epoch", "1"]);
         assert!(stranger.contains("NOPERM") && store.ask(&["PING"]) == "PONG", "{stranger}");
         let said = dir.path().join("app.said");

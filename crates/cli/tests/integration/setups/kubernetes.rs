@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use firstflight_testkit::{Kind, Listen, Plan, Process, program_path, skipped_without};
+use firstflight_testkit::{
+    StoreKind, StoreListen, StoreOptions, StoreProcess, program_path, skipped_without,
+};
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
@@ -102,7 +104,7 @@ fn kubernetes_takes_the_manifests() {
 
 /// Three nodes and their store, as processes.
 struct Nodes {
-    store: Process,
+    store: StoreProcess,
     dir: tempfile::TempDir,
     all: Vec<Serve>,
 }
@@ -232,19 +234,19 @@ fn make_secrets(dir: &Path) {
 }
 
 /// Valkey by the manifest's arguments.
-fn store(secret: &Path) -> Process {
+fn store(secret: &Path) -> StoreProcess {
     let made = manifests(&example("kubernetes"));
     let all = Yaml::load_from_str(&made.out).unwrap();
     let arguments = words(&pod(&all, "store")["containers"][0]["args"]);
     assert_eq!(arguments[..2], ["--port", "6379"]);
     let users = secret.join("users.acl").display().to_string();
-    let mut plan = Plan::new(Kind::Valkey, Listen::Tcp);
+    let mut plan = StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp);
     for pair in arguments[2..].chunks(2) {
         let [name, value] = pair else { panic!("{pair:?}") };
         let value = value.replace("/etc/valkey/users.acl", &users);
         plan = plan.set(name.trim_start_matches("--"), value);
     }
-    Process::start(plan)
+    StoreProcess::start(plan)
 }
 
 #[test]

@@ -201,7 +201,7 @@ impl SharedKeys {
             self.refresh(keys).await;
             if second.is_multiple_of(REPORT_INTERVAL) {
                 // What is wrong with the store, the refresh has said.
-                let _ = self.ring.report(&self.status(keys)).await;
+                let _ = self.ring.publish_status(&self.status(keys)).await;
             }
         }
     }
@@ -212,7 +212,7 @@ impl SharedKeys {
 
     async fn refresh(&self, keys: &TicketKeys) {
         let refreshed = self.ring.refresh(now()).await;
-        for complaint in self.ring.complaints() {
+        for complaint in self.ring.take_warnings() {
             warn!("{complaint}");
         }
         match refreshed {

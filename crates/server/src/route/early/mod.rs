@@ -13,7 +13,7 @@ use fields::name;
 use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
 use firstflight_config::{Mode, Timestamp};
 use firstflight_replay::{ClaimKey, Decision, Flight};
-use firstflight_telemetry::metrics::BarredReason;
+use firstflight_telemetry::metrics::RejectReason;
 use firstflight_tls::SteadyClock;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 
@@ -156,13 +156,13 @@ pub(crate) enum Rejection {
 
 impl Rejection {
     /// As metrics have it.
-    pub(crate) fn reason(self) -> BarredReason {
+    pub(crate) fn reason(self) -> RejectReason {
         match self {
-            Self::TooEarly => BarredReason::TooEarly,
-            Self::NonceWasUsed => BarredReason::NonceUsed,
-            Self::KeyWasUsed => BarredReason::KeyUsed,
-            Self::BadKey => BarredReason::BadKey,
-            Self::Unknown(_) => BarredReason::Unknown,
+            Self::TooEarly => RejectReason::TooEarly,
+            Self::NonceWasUsed => RejectReason::NonceUsed,
+            Self::KeyWasUsed => RejectReason::KeyUsed,
+            Self::BadKey => RejectReason::BadKey,
+            Self::Unknown(_) => RejectReason::Unknown,
         }
     }
 

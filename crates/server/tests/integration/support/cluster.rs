@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_store::StoreConfig;
-use firstflight_testkit::{Listen, Process};
+use firstflight_testkit::{StoreListen, StoreProcess};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
 use tokio::net::TcpStream;
@@ -14,14 +14,14 @@ use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, Upstream, get, http2_r
 
 /// A store, and what its nodes have in common.
 pub(crate) struct Cluster {
-    pub(crate) store: Process,
+    pub(crate) store: StoreProcess,
     config: StoreConfig,
     dir: Arc<tempfile::TempDir>,
 }
 
 impl Cluster {
     pub(crate) fn new() -> Self {
-        let store = Process::redis(Listen::Unix);
+        let store = StoreProcess::redis(StoreListen::Unix);
         let config = patient(&store);
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let now = UnixTime::from(std::time::SystemTime::now());

@@ -406,7 +406,7 @@ pub(crate) fn http2_request(stream: u8, method: &str, path: &str) -> Vec<u8> {
 }
 
 /// How nodes reach `store`. A claim has a second: a busy machine is not what these tests are about.
-pub(crate) fn patient(store: &firstflight_testkit::Process) -> firstflight_store::StoreConfig {
+pub(crate) fn patient(store: &firstflight_testkit::StoreProcess) -> firstflight_store::StoreConfig {
     let url = firstflight_store::StoreUrl::parse(&store.url(), 6379).unwrap();
     let topology = firstflight_store::Topology::Single(url.address);
     let mut config = firstflight_store::StoreConfig::new(topology);

@@ -82,8 +82,8 @@ impl Contents {
         self.records.retain(|_, (_, until)| *until > now);
     }
 
-    fn put(&mut self, key: &str, value: &[u8], life: Duration) {
-        let until = self.now + life.as_secs();
+    fn put(&mut self, key: &str, value: &[u8], ttl: Duration) {
+        let until = self.now + ttl.as_secs();
         self.records.insert(key.to_owned(), (value.to_vec(), until));
     }
 }
@@ -97,15 +97,15 @@ impl Records for Memory {
         self.call(|all| all.records.get(key).map(|(value, _)| value.clone())).await
     }
 
-    async fn put(&self, key: &str, value: &[u8], life: Duration) -> Result<(), StoreError> {
-        self.call(|all| all.put(key, value, life)).await
+    async fn put(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), StoreError> {
+        self.call(|all| all.put(key, value, ttl)).await
     }
 
-    async fn put_new(&self, key: &str, value: &[u8], life: Duration) -> Result<bool, StoreError> {
+    async fn put_new(&self, key: &str, value: &[u8], ttl: Duration) -> Result<bool, StoreError> {
         self.call(|all| {
             let new = !all.records.contains_key(key);
             if new {
-                all.put(key, value, life);
+                all.put(key, value, ttl);
             }
             new
         })

@@ -147,9 +147,9 @@ fn records_are_sealed_anew_when_the_key_encryption_key_is_replaced() {
         let error = late.refresh(START).await.expect_err("sealed under another").to_string();
         assert!(error.contains("is sealed under the key-encryption key with id"), "{error}");
         assert!(error.contains(&new.path().display().to_string()), "{error}");
-        assert_eq!(late.complaints().len(), 2, "one for each record");
+        assert_eq!(late.take_warnings().len(), 2, "one for each record");
         assert!(late.refresh(at(61)).await.is_err());
-        assert_eq!(late.complaints().len(), 0, "told already");
+        assert_eq!(late.take_warnings().len(), 0, "told already");
         assert_eq!(memory.contents().records.len(), 2, "nothing that the others could not read");
         // The file is replaced where the ring is known.
         put_keys(&old.path().join("kek"), TWO);
@@ -188,17 +188,18 @@ fn records_that_were_changed_or_swapped_are_passed_over_and_told() {
         let ring = ring_on(&memory, &keys).refresh(START).await.expect("a ring");
         {
             let mut contents = memory.contents();
-            let (first, next) = (place(Slot(START.0)), place(Slot(START.0 + 60)));
+            let (first, next) = (record_key(Slot(START.0)), record_key(Slot(START.0 + 60)));
             let swapped = contents.records[&first].clone();
             contents.records.insert(next, swapped);
         }
         let late = ring_on(&memory, &keys);
         let left = late.refresh(START).await.expect("a ring");
         assert_eq!(left.keys(), &ring.keys()[..1]);
-        let complaints = late.complaints();
-        let Some(SharedRingError::Record(RecordError::Sealed { slot, why })) = complaints.first()
+        let take_warnings = late.take_warnings();
+        let Some(SharedRingError::Record(RecordError::Sealed { slot, why })) =
+            take_warnings.first()
         else {
-            panic!("{complaints:?}");
+            panic!("{take_warnings:?}");
         };
         assert_eq!((*slot, why), (Slot(START.0 + 60), &UnsealError::Forged));
         // A later period's key is drawn all the same.
@@ -243,9 +244,9 @@ fn nodes_tell_of_themselves_and_are_forgotten() {
             }],
             seen_at: START.0,
         };
-        one.report(&status("b")).await.expect("told");
+        one.publish_status(&status("b")).await.expect("told");
         memory.contents().now = 29;
-        one.report(&status("a")).await.expect("told");
+        one.publish_status(&status("a")).await.expect("told");
         assert_eq!(one.nodes().await.expect("nodes"), [status("a"), status("b")]);
         memory.contents().now = 30;
         assert_eq!(one.nodes().await.expect("nodes"), [status("a")]);

@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    async fn meet(&mut self, event: &Event) {
+    async fn add_master(&mut self, event: &Event) {
         match *event {
             Event::Rotate(at) => {
                 let node = &self.nodes[at];
@@ -195,7 +195,7 @@ proptest! {
                 while matches!(event, Event::Away(_)) && world.a_key_is_on_its_way() {
                     world.second().await;
                 }
-                world.meet(event).await;
+                world.add_master(event).await;
                 let away = if let Event::Away(seconds) = event { *seconds } else { 0 };
                 // A store that has forgotten must have been told by one who has not, and a key that
                 // one node has put there must have been read by all, each of which may fail twice.
@@ -232,7 +232,7 @@ proptest! {
         run(async {
             let mut world = World::new(seed, &clocks);
             for (pause, event) in &events {
-                world.meet(event).await;
+                world.add_master(event).await;
                 for _ in 0..*pause {
                     world.second().await;
                 }

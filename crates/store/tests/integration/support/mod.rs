@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use firstflight_replay::{ClaimKey, SharedConfig, StoreReply, Unknown};
 use firstflight_store::{Address, Claimant, Store, StoreConfig, Topology};
-use firstflight_testkit::Process;
+use firstflight_testkit::StoreProcess;
 
 /// Short, so that a window passes in a test: 3.6 s of life, 4 s of window (6 s with confirmation).
 pub(crate) fn short(confirmation: Duration) -> SharedConfig {
@@ -27,11 +27,11 @@ pub(crate) fn config(topology: Topology) -> StoreConfig {
     }
 }
 
-pub(crate) fn at_socket(process: &Process) -> Address {
+pub(crate) fn at_socket(process: &StoreProcess) -> Address {
     Address::Unix(process.socket())
 }
 
-pub(crate) fn at_port(process: &Process) -> Address {
+pub(crate) fn at_port(process: &StoreProcess) -> Address {
     let (host, port) = process.tcp();
     Address::Tcp(host, port)
 }
@@ -103,7 +103,7 @@ pub(crate) fn unknown(why: Unknown) -> StoreReply {
 /// Until the store can be asked at all.
 pub(crate) async fn reached(store: &Store) {
     let end = Instant::now() + Duration::from_secs(20);
-    while store.resting().is_some() {
+    while store.unavailable_reason().is_some() {
         assert!(Instant::now() < end, "20 s passed, and the store is not reached");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -59,9 +59,9 @@ impl Peer {
     pub(crate) async fn http2() -> Self {
         Self::raw(|stream| async move {
             let service = service_fn(|request: Request<Incoming>| async {
-                let asked = format!("{} {} ", request.method(), request.uri());
+                let requested = format!("{} {} ", request.method(), request.uri());
                 let body = request.into_body().collect().await.unwrap().to_bytes();
-                let body = [asked.as_bytes(), &body].concat();
+                let body = [requested.as_bytes(), &body].concat();
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
             });
             let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())

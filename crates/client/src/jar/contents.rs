@@ -1,0 +1,318 @@
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use firstflight_tls::{Session, Version};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::{JarQuery, Origin, Ticket, Token, Transport, TrustId};
+
+/// What a jar holds, without files and clocks.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    entries: Vec<Entry>,
+    tokens: Vec<TokenEntry>,
+    unreadable: usize,
+}
+
+/// A ticket as the jar keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    scheme: String,
+    host: String,
+    port: u16,
+    trust: String,
+    alpn: Option<String>,
+    version: String,
+    early_data: bool,
+    /// Seconds since the Unix epoch.
+    issued: u64,
+    expires: u64,
+    /// The session's bytes in base64.
+    session: String,
+    /// The server's transport parameters in base64; only a session for QUIC has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    transport_parameters: Option<String>,
+}
+
+/// An address token as the jar keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct TokenEntry {
+    host: String,
+    port: u16,
+    trust: String,
+    /// Seconds since the Unix epoch.
+    received: u64,
+    /// The token's bytes in base64.
+    token: String,
+}
+
+/// The file's form: a version, so that another one is recognised, and entries, each read for
+/// itself.
+#[derive(Serialize, Deserialize)]
+struct JarFile<S, T> {
+    version: u32,
+    sessions: Vec<S>,
+    tokens: Vec<T>,
+}
+
+const VERSION: u32 = 2;
+
+/// Tickets kept for one origin and one carrier.
+const MAX_SESSIONS_PER_ORIGIN: usize = 16;
+
+/// Tickets kept in all.
+const MAX_SESSIONS: usize = 512;
+
+/// Address tokens kept for one origin.
+const MAX_TOKENS_PER_ORIGIN: usize = 4;
+
+/// Address tokens kept in all.
+const MAX_TOKENS: usize = 256;
+
+/// Bytes of a session in base64 beyond which it is not kept.
+const MAX_SESSION_LENGTH: usize = 64 * 1024;
+
+/// Bytes of an address token, or of transport parameters, in base64, beyond which it is not kept.
+const MAX_FIELD_LENGTH: usize = 4096;
+
+/// No ticket is kept for longer than a week, whatever it says (RFC 8446 section 4.6.1), and no
+/// token, which does not say (RFC 9000 section 8.1.3); in seconds.
+const MAX_AGE_SECONDS: u64 = 7 * 24 * 60 * 60;
+
+impl Contents {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let form: JarFile<Json, Json> =
+            serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if form.version != VERSION {
+            return Err(format!("it is of form {}, and {VERSION} is the known one", form.version));
+        }
+        let all = form.sessions.len() + form.tokens.len();
+        let entries: Vec<Entry> = readable(form.sessions);
+        let tokens: Vec<TokenEntry> = readable(form.tokens);
+        Ok(Self { unreadable: all - entries.len() - tokens.len(), entries, tokens })
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let form = JarFile {
+            version: VERSION,
+            sessions: self.entries.iter().collect(),
+            tokens: self.tokens.iter().collect(),
+        };
+        serde_json::to_vec(&form).expect("strings and numbers can always be written")
+    }
+
+    /// Sessions as the file has them, also those that could not be read.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() + self.unreadable
+    }
+
+    /// Address tokens.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Forgets the entries that could not be read; how many there were.
+    pub(super) fn drop_unreadable(&mut self) -> usize {
+        std::mem::take(&mut self.unreadable)
+    }
+
+    pub(super) fn expire(&mut self, now: u64) {
+        self.entries
+            .retain(|entry| now < entry.expires.min(entry.issued.saturating_add(MAX_AGE_SECONDS)));
+        self.tokens.retain(|token| now < token.received.saturating_add(MAX_AGE_SECONDS));
+    }
+
+    /// Adds an entry; the same session is kept once, and the oldest make room.
+    pub(super) fn add(&mut self, entry: Entry) {
+        self.entries.retain(|old| old.session != entry.session);
+        let same = |old: &Entry| {
+            old.is_of(&entry.scheme, &entry.host, entry.port)
+                && old.transport() == entry.transport()
+        };
+        while self.entries.iter().filter(|old| same(old)).count() >= MAX_SESSIONS_PER_ORIGIN {
+            self.drop_oldest(same);
+        }
+        while self.entries.len() >= MAX_SESSIONS {
+            self.drop_oldest(|_| true);
+        }
+        self.entries.push(entry);
+    }
+
+    /// Takes out the newest that fits, with early data before without if that is wanted.
+    pub(super) fn take(
+        &mut self,
+        wanted: &JarQuery<'_>,
+        transport: Transport,
+        alpn: &[Vec<u8>],
+    ) -> Option<Entry> {
+        let (index, _) = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.transport() == transport && entry.fits(wanted, alpn))
+            .max_by_key(|(index, entry)| {
+                (wanted.early_data && entry.early_data, entry.issued, *index)
+            })?;
+        Some(self.entries.remove(index))
+    }
+
+    /// Adds an address token; the same one is kept once, and the oldest make room.
+    pub(super) fn add_token(&mut self, token: TokenEntry) {
+        self.tokens.retain(|old| old.token != token.token);
+        let same = |old: &TokenEntry| old.host == token.host && old.port == token.port;
+        while self.tokens.iter().filter(|old| same(old)).count() >= MAX_TOKENS_PER_ORIGIN {
+            self.drop_oldest_token(same);
+        }
+        while self.tokens.len() >= MAX_TOKENS {
+            self.drop_oldest_token(|_| true);
+        }
+        self.tokens.push(token);
+    }
+
+    /// Takes out the newest token for an origin.
+    pub(super) fn take_token(&mut self, origin: &Origin, trust: &TrustId) -> Option<TokenEntry> {
+        let fits = |token: &TokenEntry| {
+            token.host == origin.host && token.port == origin.port && token.trust == trust.0
+        };
+        let (index, _) = self
+            .tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| fits(token))
+            .max_by_key(|(index, token)| (token.received, *index))?;
+        Some(self.tokens.remove(index))
+    }
+
+    fn drop_oldest_token(&mut self, among: impl Fn(&TokenEntry) -> bool) {
+        let tokens = self.tokens.iter().enumerate();
+        let oldest =
+            tokens.filter(|(_, token)| among(token)).min_by_key(|(_, token)| token.received);
+        if let Some(index) = oldest.map(|(index, _)| index) {
+            self.tokens.remove(index);
+        }
+    }
+
+    fn drop_oldest(&mut self, among: impl Fn(&Entry) -> bool) {
+        let oldest = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| among(entry))
+            .min_by_key(|(_, entry)| entry.issued)
+            .map(|(index, _)| index);
+        if let Some(index) = oldest {
+            self.entries.remove(index);
+        }
+    }
+}
+
+impl Entry {
+    /// `None` when it is too large to be kept, or has no version.
+    pub(super) fn seal(ticket: &Ticket) -> Option<Self> {
+        let session = STANDARD_NO_PAD.encode(ticket.session.to_bytes().ok()?);
+        if session.len() > MAX_SESSION_LENGTH {
+            return None;
+        }
+        let transport_parameters =
+            ticket.transport_parameters.as_ref().map(|bytes| STANDARD_NO_PAD.encode(bytes));
+        if transport_parameters.as_ref().is_some_and(|text| text.len() > MAX_FIELD_LENGTH) {
+            return None;
+        }
+        let (issued, lifetime) = ticket.session.issued_and_lifetime();
+        let alpn = match &ticket.alpn {
+            Some(alpn) => Some(String::from_utf8(alpn.clone()).ok()?),
+            None => None,
+        };
+        Some(Self {
+            scheme: ticket.origin.scheme.clone(),
+            host: ticket.origin.host.clone(),
+            port: ticket.origin.port,
+            trust: ticket.trust.0.clone(),
+            alpn,
+            version: ticket.session.version()?.name().to_owned(),
+            early_data: ticket.session.early_data_capable(),
+            issued,
+            expires: issued.saturating_add(u64::from(lifetime).min(MAX_AGE_SECONDS)),
+            session,
+            transport_parameters,
+        })
+    }
+
+    /// The ticket again, or what is wrong with it.
+    pub(super) fn open(self) -> Result<Ticket, String> {
+        let bytes = decode(&self.session)?;
+        let session = Session::from_bytes(&bytes).map_err(|error| error.to_string())?;
+        let transport_parameters = match &self.transport_parameters {
+            Some(text) => Some(decode(text)?.into()),
+            None => None,
+        };
+        Ok(Ticket {
+            origin: Origin { scheme: self.scheme, host: self.host, port: self.port },
+            trust: TrustId(self.trust),
+            alpn: self.alpn.map(String::into_bytes),
+            session,
+            transport_parameters,
+        })
+    }
+
+    fn transport(&self) -> Transport {
+        match self.transport_parameters {
+            Some(_) => Transport::Quic,
+            None => Transport::Tcp,
+        }
+    }
+
+    fn is_of(&self, scheme: &str, host: &str, port: u16) -> bool {
+        self.scheme == scheme && self.host == host && self.port == port
+    }
+
+    fn fits(&self, wanted: &JarQuery<'_>, alpn: &[Vec<u8>]) -> bool {
+        let origin = wanted.origin;
+        let (oldest, newest) = wanted.versions;
+        let alpn_fits = match &self.alpn {
+            Some(own) => alpn.iter().any(|offered| offered == own.as_bytes()),
+            None => true,
+        };
+        self.is_of(&origin.scheme, &origin.host, origin.port)
+            && self.trust == wanted.trust.0
+            && alpn_fits
+            && self.version.parse::<Version>().is_ok_and(|own| (oldest..=newest).contains(&own))
+    }
+}
+
+impl TokenEntry {
+    /// `None` when it is too large to be kept.
+    pub(super) fn seal(token: &Token) -> Option<Self> {
+        let text = STANDARD_NO_PAD.encode(&token.bytes);
+        (text.len() <= MAX_FIELD_LENGTH).then(|| Self {
+            host: token.origin.host.clone(),
+            port: token.origin.port,
+            trust: token.trust.0.clone(),
+            received: token.received,
+            token: text,
+        })
+    }
+
+    /// The token again, or what is wrong with it.
+    pub(super) fn open(self, origin: &Origin) -> Result<Token, String> {
+        Ok(Token {
+            origin: origin.clone(),
+            trust: TrustId(self.trust),
+            received: self.received,
+            bytes: decode(&self.token)?.into(),
+        })
+    }
+}
+
+fn decode(text: &str) -> Result<Vec<u8>, String> {
+    STANDARD_NO_PAD.decode(text).map_err(|error| error.to_string())
+}
+
+fn readable<T: DeserializeOwned>(entries: Vec<Json>) -> Vec<T> {
+    entries.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect()
+}
+
+#[cfg(test)]
+#[path = "contents_tests.rs"]
+mod tests;

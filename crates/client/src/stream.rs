@@ -1,0 +1,393 @@
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
+
+use firstflight_tls::{EarlyData, Handshake, Session, TlsError, TlsStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::exchange::MAX_INFORMATIONAL;
+
+/// The stream that carries HTTP.
+pub enum Stream<S> {
+    /// The socket, without TLS.
+    Plain(S),
+    /// TLS over the socket.
+    Tls(Box<TlsStream<S>>),
+}
+
+/// A stream shared between the HTTP library, which reads and writes it, and the client, which inspects
+/// its state. Both must be polled by the same task.
+///
+/// Nothing is read before the first flush: HTTP clients send first, and a read would send the
+/// ClientHello (or the Finished) without the request that has to leave with it.
+pub struct SharedStream<S>(Arc<Mutex<Inner<S>>>);
+
+/// What a stream has recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamCounters {
+    /// When the first flush was started.
+    pub(crate) sent: Option<Instant>,
+    /// When the handshake was complete.
+    pub(crate) secured: Option<Instant>,
+    /// When the first byte arrived.
+    pub(crate) first_byte: Option<Instant>,
+    /// Whether the peer has closed its direction.
+    pub(crate) ended: bool,
+}
+
+struct Inner<S> {
+    stream: Stream<S>,
+    written: bool,
+    reader: Option<Waker>,
+    counters: StreamCounters,
+    failure: Option<io::Error>,
+    received: HeadCapture,
+    /// Informational heads since the last request.
+    informational: usize,
+}
+
+impl<S> Clone for SharedStream<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
+    /// Wraps a stream.
+    pub fn new(stream: Stream<S>) -> Self {
+        let secured = match &stream {
+            Stream::Tls(tls) => tls.is_complete().then(Instant::now),
+            Stream::Plain(_) => None,
+        };
+        Self(Arc::new(Mutex::new(Inner {
+            stream,
+            written: false,
+            reader: None,
+            counters: StreamCounters { secured, ..StreamCounters::default() },
+            failure: None,
+            received: HeadCapture::default(),
+            informational: 0,
+        })))
+    }
+
+    /// Returns what TLS negotiated; `None` without TLS.
+    pub fn facts(&self) -> Option<Handshake> {
+        match &self.lock().stream {
+            Stream::Tls(tls) => Some(tls.facts()),
+            Stream::Plain(_) => None,
+        }
+    }
+
+    /// Returns whether the TLS handshake is complete; true without TLS.
+    pub fn is_complete(&self) -> bool {
+        match &self.lock().stream {
+            Stream::Tls(tls) => tls.is_complete(),
+            Stream::Plain(_) => true,
+        }
+    }
+
+    /// Returns the bytes written as early data, accepted or not.
+    pub fn early_bytes(&self) -> usize {
+        match &self.lock().stream {
+            Stream::Tls(tls) => tls.early_bytes_written(),
+            Stream::Plain(_) => 0,
+        }
+    }
+
+    /// Returns whether early data was offered.
+    pub fn offered_early_data(&self) -> bool {
+        self.facts().is_some_and(|facts| facts.early_data != EarlyData::NotOffered)
+    }
+
+    /// Returns the sessions received since the last call.
+    pub fn take_sessions(&self) -> Vec<Session> {
+        match &mut self.lock().stream {
+            Stream::Tls(tls) => tls.take_sessions(),
+            Stream::Plain(_) => Vec::new(),
+        }
+    }
+
+    /// Calls a function with the socket.
+    pub fn with_socket<T>(&self, inspect: impl FnOnce(&S) -> T) -> T {
+        match &self.lock().stream {
+            Stream::Plain(socket) => inspect(socket),
+            Stream::Tls(tls) => inspect(tls.socket()),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> StreamCounters {
+        self.lock().counters
+    }
+
+    /// Returns whether a byte was received since the last request.
+    pub(crate) fn response_started(&self) -> bool {
+        self.lock().counters.first_byte.is_some()
+    }
+
+    /// Returns the first error of the stream; the HTTP library may hide its kind.
+    pub(crate) fn take_failure(&self) -> Option<io::Error> {
+        self.lock().failure.take()
+    }
+
+    /// Returns the response head as received (HTTP/1.1 only).
+    pub(crate) fn take_head(&self) -> Vec<u8> {
+        std::mem::take(&mut self.lock().received.bytes)
+    }
+
+    /// Resets times and head for the next request.
+    pub(crate) fn reset_for_request(&self) {
+        let mut inner = self.lock();
+        inner.received = HeadCapture::default();
+        inner.informational = 0;
+        if inner.counters.first_byte.is_some() {
+            inner.written = false;
+            inner.counters.sent = None;
+            inner.counters.first_byte = None;
+        }
+    }
+
+    /// Counts an informational response. Reading fails after too many.
+    pub(crate) fn note_informational(&self) {
+        self.lock().informational += 1;
+    }
+
+    /// Returns whether too many informational responses were received.
+    pub(crate) fn too_many_informational(&self) -> bool {
+        self.lock().informational > MAX_INFORMATIONAL
+    }
+
+    /// Records that the response started at `at`, whatever was received before.
+    pub(crate) fn note_response(&self, at: Instant) {
+        self.lock().counters.first_byte = Some(at);
+    }
+
+    /// Reads until a session arrives or the peer closes; drops other data.
+    pub(crate) fn poll_session(&self, cx: &mut Context<'_>) -> Poll<Vec<Session>> {
+        loop {
+            let sessions = self.take_sessions();
+            if !sessions.is_empty() {
+                return Poll::Ready(sessions);
+            }
+            let mut space = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut space);
+            // Not in the match expression: the lock would be held in the arms.
+            let read = ready!(Pin::new(&mut self.lock().stream).poll_read(cx, &mut buffer));
+            match read {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                _ => return Poll::Ready(self.take_sessions()),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
+    /// Keeps the error and returns a copy of it.
+    fn fail(&mut self, error: io::Error) -> io::Error {
+        let copy = io::Error::new(error.kind(), error.to_string());
+        self.failure.get_or_insert(error);
+        copy
+    }
+
+    fn record_secured(&mut self) {
+        if self.counters.secured.is_none()
+            && let Stream::Tls(tls) = &self.stream
+            && tls.is_complete()
+        {
+            self.counters.secured = Some(Instant::now());
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for SharedStream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let inner = &mut *self.lock();
+        if inner.counters.sent.is_none() {
+            inner.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if inner.informational > MAX_INFORMATIONAL {
+            return Poll::Ready(Err(inner.fail(io::Error::other("too many informational heads"))));
+        }
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut inner.stream).poll_read(cx, buffer);
+        inner.record_secured();
+        match ready!(result) {
+            Ok(()) => {}
+            Err(error) => return Poll::Ready(Err(inner.fail(error))),
+        }
+        match &buffer.filled()[before..] {
+            [] if buffer.remaining() > 0 => inner.counters.ended = true,
+            bytes => {
+                inner.counters.first_byte.get_or_insert_with(Instant::now);
+                inner.received.take(bytes);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let inner = &mut *self.lock();
+        match ready!(Pin::new(&mut inner.stream).poll_write(cx, data)) {
+            Ok(count) => {
+                inner.written |= count > 0;
+                Poll::Ready(Ok(count))
+            }
+            Err(error) => Poll::Ready(Err(inner.fail(error))),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let inner = &mut *self.lock();
+        if !inner.written {
+            return Poll::Ready(Ok(()));
+        }
+        if inner.counters.sent.is_none() {
+            inner.counters.sent = Some(Instant::now());
+            if let Some(reader) = inner.reader.take() {
+                reader.wake();
+            }
+        }
+        match ready!(Pin::new(&mut inner.stream).poll_flush(cx)) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(inner.fail(error))),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.lock().stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buffer),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(cx, data),
+            Self::Tls(tls) => Pin::new(tls).poll_write(cx, data),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Takes the TLS error out of an `io::Error`.
+pub(crate) fn tls_error(error: io::Error) -> Result<TlsError, io::Error> {
+    match TlsError::in_io(&error) {
+        Some(_) => error.downcast(),
+        None => Err(error),
+    }
+}
+
+/// Copies an HTTP/1.1 head up to its empty line, including informational heads before it (RFC 9110
+/// section 15.2).
+#[derive(Default)]
+struct HeadCapture {
+    bytes: Vec<u8>,
+    /// Where the head that is being copied starts.
+    start: usize,
+    whole: bool,
+}
+
+/// Maximum length of the copy of a head.
+const MAX_HEAD_BYTES: usize = 256 * 1024;
+
+impl HeadCapture {
+    fn take(&mut self, mut more: &[u8]) {
+        while !self.whole && !more.is_empty() {
+            let from = self.bytes.len().saturating_sub(3).max(self.start);
+            let old = self.bytes.len();
+            self.bytes.extend_from_slice(&more[..more.len().min(MAX_HEAD_BYTES - old)]);
+            let end = self.bytes[from..].windows(4).position(|four| four == b"\r\n\r\n");
+            let Some(end) = end.map(|at| from + at + 4) else {
+                self.whole = self.bytes.len() == MAX_HEAD_BYTES;
+                return;
+            };
+            self.bytes.truncate(end);
+            more = &more[end - old..];
+            let informational = self.bytes[self.start..]
+                .split(|byte| *byte == b' ')
+                .nth(1)
+                .is_some_and(|status| status.len() == 3 && status[0] == b'1' && status != b"101");
+            self.whole = !informational || end == MAX_HEAD_BYTES;
+            self.start = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nC: d\r\n\r\n";
+
+    proptest! {
+        #[test]
+        fn rfc9110_15_2_heads_end_where_the_last_one_ends(cuts in proptest::collection::vec(1..9usize, 0..40)) {
+            let mut tap = HeadCapture::default();
+            let all = [HEADS, b"body\r\n\r\nbody"].concat();
+            let mut rest = all.as_slice();
+            for cut in cuts {
+                let (now, later) = rest.split_at(cut.min(rest.len()));
+                tap.take(now);
+                rest = later;
+            }
+            tap.take(rest);
+            prop_assert_eq!(&tap.bytes, HEADS);
+        }
+
+        #[test]
+        fn a_head_without_end_is_copied_only_so_far(size in 1..70_000usize) {
+            let mut tap = HeadCapture::default();
+            for _ in 0..MAX_HEAD_BYTES / size + 2 {
+                tap.take(&vec![b'x'; size]);
+            }
+            prop_assert_eq!(tap.bytes.len(), MAX_HEAD_BYTES);
+        }
+    }
+}

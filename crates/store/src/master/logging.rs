@@ -1,0 +1,160 @@
+//! Logs the state of a store: each change once, with its fix.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use firstflight_replay::Unknown;
+
+use super::heartbeat::ahead;
+use crate::{Address, StoreError};
+
+/// Logs changes of state, and remembers the last one.
+#[derive(Default)]
+pub(super) struct StateLogger {
+    last: Option<LoggedState>,
+}
+
+#[derive(PartialEq, Eq)]
+enum LoggedState {
+    Lost(StoreError),
+    NoAddress,
+    Healthy,
+    ClaimProblem(Unknown),
+}
+
+impl StateLogger {
+    fn has_changed(&mut self, last: LoggedState) -> bool {
+        let news = self.last.as_ref() != Some(&last);
+        self.last = Some(last);
+        news
+    }
+
+    /// No address of the master is known.
+    pub(super) fn no_address(&mut self) {
+        if self.has_changed(LoggedState::NoAddress) {
+            tracing::warn!(
+                "no early data: no majority names a master of the store; check the sentinels, or the \
+                 nodes of the cluster"
+            );
+        }
+    }
+
+    /// The connection failed, or could not be opened.
+    pub(super) fn lost(&mut self, address: &Address, error: &StoreError) {
+        if self.has_changed(LoggedState::Lost(error.clone())) {
+            tracing::warn!(%address, "no early data: {error}");
+        }
+    }
+
+    /// A heartbeat succeeded; `problem` says why claims do not count.
+    pub(super) fn heartbeat(
+        &mut self,
+        address: &Address,
+        claim_problem: Option<Unknown>,
+        store_time: Duration,
+        node_time: Duration,
+    ) {
+        if !self.has_changed(claim_problem.map_or(LoggedState::Healthy, LoggedState::ClaimProblem))
+        {
+            return;
+        }
+        match claim_problem {
+            None => tracing::info!(%address, "connected to the store"),
+            Some(Unknown::Evicting) => tracing::warn!(
+                %address,
+                "no early data: the store may evict records; set its maxmemory-policy to noeviction"
+            ),
+            Some(Unknown::Clock) => tracing::warn!(
+                %address,
+                store_ahead_ms = ahead(store_time, node_time),
+                "no early data: the clocks of this node and of the store differ by more than \
+                 clock_margin; check the time service on both"
+            ),
+            // The heartbeat succeeded, so the store is there, but not confirmed as the master.
+            Some(Unknown::Absent) => tracing::warn!(
+                %address,
+                "no early data: no majority of the sentinels, or of the cluster's masters, has \
+                 confirmed the store as master; check them and the network to them"
+            ),
+            Some(why) => tracing::warn!(
+                %address,
+                ?why,
+                "no early data: the replies of the store do not count now"
+            ),
+        }
+    }
+
+    /// A new epoch starts.
+    pub(super) fn epoch(&self, address: &Address, window: Duration) {
+        tracing::info!(
+            %address,
+            ?window,
+            "the store starts to record; claims count after one recording window"
+        );
+    }
+
+    /// The record of a new epoch could not be written.
+    pub(super) fn no_epoch(&self, address: &Address, error: &StoreError) {
+        tracing::warn!(%address, "the record of the epoch could not be written: {error}");
+    }
+}
+
+/// Logs why claims fail: when the reason changes, or as a reminder, and at most once a second. There
+/// may be thousands of claims a second, with alternating results.
+#[derive(Default)]
+pub(super) struct ClaimWarnings {
+    last: Mutex<Option<(String, Instant)>>,
+}
+
+impl ClaimWarnings {
+    const MIN_INTERVAL: Duration = Duration::from_secs(1);
+    const REMINDER_INTERVAL: Duration = Duration::from_secs(300);
+
+    /// Logs that claims are refused.
+    pub(super) fn warn(&self, address: &Address, why: &str) {
+        if self.has_changed(why, Instant::now()) {
+            tracing::warn!(%address, "no early data: {why}");
+        }
+    }
+
+    fn has_changed(&self, why: &str, now: Instant) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = last.as_ref().is_none_or(|(last, at)| {
+            let pause = if last == why { Self::REMINDER_INTERVAL } else { Self::MIN_INTERVAL };
+            now.saturating_duration_since(*at) >= pause
+        });
+        if news {
+            *last = Some((why.to_owned(), now));
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_not_flooded() {
+        let take_warnings = ClaimWarnings::default();
+        let start = Instant::now();
+        let last = |why, after| take_warnings.has_changed(why, start + Duration::from_secs(after));
+        assert!(last("a", 0));
+        assert!(!last("b", 0), "a second has not passed");
+        assert!(last("b", 1));
+        assert!(!last("b", 300));
+        assert!(last("b", 301));
+    }
+
+    #[test]
+    fn each_change_is_logged_once() {
+        let mut logger = StateLogger::default();
+        let lost = || LoggedState::Lost(StoreError::Absent("x".to_owned()));
+        assert!(logger.has_changed(lost()));
+        assert!(!logger.has_changed(lost()));
+        assert!(logger.has_changed(LoggedState::Healthy));
+        assert!(logger.has_changed(LoggedState::ClaimProblem(Unknown::Clock)));
+        assert!(!logger.has_changed(LoggedState::ClaimProblem(Unknown::Clock)));
+        assert!(logger.has_changed(lost()));
+    }
+}

@@ -1,0 +1,120 @@
+//! One connection that carries claims and records, and is reopened when it breaks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{Incarnation, Master, batch, heartbeat};
+use crate::StoreError;
+use crate::connection::{Connection, error_of, integer, text, time, unexpected_reply};
+use crate::settings::RETRY_DELAY;
+
+type Incarnations = watch::Receiver<Option<Arc<Incarnation>>>;
+
+/// Runs for ever.
+pub(super) async fn run(master: Arc<Master>) {
+    let mut incarnations = master.life.subscribe();
+    // Reconnect at once the first time: the store may have closed the connection on purpose.
+    let mut pause = Duration::ZERO;
+    loop {
+        let life = match incarnations.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(life)) => life.clone(),
+            _ => return,
+        };
+        let error = tokio::select! {
+            error = serve_once(&master, &life, &mut pause) => error,
+            () = closed(&mut incarnations, &life) => continue,
+        };
+        tracing::debug!(address = %life.address, %error, "connection to the store is gone");
+        tokio::time::sleep(pause).await;
+        pause = RETRY_DELAY;
+    }
+}
+
+/// Returns when `life` is over.
+async fn closed(incarnations: &mut Incarnations, life: &Arc<Incarnation>) {
+    let over =
+        |now: &Option<Arc<Incarnation>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, life));
+    let _ = incarnations.wait_for(over).await;
+}
+
+async fn serve_once(master: &Master, life: &Incarnation, pause: &mut Duration) -> StoreError {
+    match open_worker_connection(master, life).await {
+        Ok(mut connection) => {
+            let _open = OpenGuard::new(master);
+            serve(master, life, &mut connection, pause).await
+        }
+        Err(error) => error,
+    }
+}
+
+async fn serve(
+    master: &Master,
+    life: &Incarnation,
+    connection: &mut Connection,
+    pause: &mut Duration,
+) -> StoreError {
+    loop {
+        let jobs = tokio::select! {
+            biased;
+            error = connection.closed() => return error,
+            jobs = master.queue.next() => jobs,
+        };
+        if let Err(error) = batch::run(connection, life, master, jobs).await {
+            return error;
+        }
+        *pause = Duration::ZERO;
+    }
+}
+
+/// Opens a connection, and checks that the same process answers as in the heartbeat, and that it has
+/// not returned to an earlier state since.
+async fn open_worker_connection(
+    master: &Master,
+    life: &Incarnation,
+) -> Result<Connection, StoreError> {
+    let settings = &master.settings;
+    let mut connection = Connection::open(&life.address, &settings.connect_options).await?;
+    // Read the mark before the query: heartbeats continue meanwhile.
+    let mark = master.continuity().mark().cloned();
+    let mut request = redis::cmd("INFO").arg("server").get_packed_command();
+    redis::cmd("GET").arg(&master.mark_key).write_packed_command(&mut request);
+    redis::cmd("TIME").write_packed_command(&mut request);
+    let values =
+        tokio::time::timeout(settings.connect_options.timeout, connection.exchange(&request, 3))
+            .await;
+    let values = values.unwrap_or_else(|_| Err(StoreError::Absent("no reply".to_owned())))?;
+    if let Some(error) = values.iter().find_map(error_of) {
+        return Err(error);
+    }
+    let [last, there, now] = values.as_slice() else { return Err(unexpected_reply()) };
+    let run_id = text(last).and_then(|last| heartbeat::field(last, "run_id"));
+    if run_id != Some(life.run_id.as_str()) {
+        return Err(StoreError::Absent("another process listens at the address".to_owned()));
+    }
+    let there = integer(there).and_then(|there| u64::try_from(there).ok());
+    let now = time(now).ok_or_else(unexpected_reply)?;
+    if mark.is_some_and(|mark| mark.is_lost(&life.run_id, &life.replication_id, there, now)) {
+        return Err(StoreError::Absent("it has returned to an earlier state".to_owned()));
+    }
+    settings.counters.connection();
+    Ok(connection)
+}
+
+/// Counts the open connections, so that claims fail at once if there is none.
+struct OpenGuard<'a>(&'a Master);
+
+impl<'a> OpenGuard<'a> {
+    fn new(master: &'a Master) -> Self {
+        master.open.fetch_add(1, Ordering::Relaxed);
+        Self(master)
+    }
+}
+
+impl Drop for OpenGuard<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,157 @@
+//! Stores that are none: a proxy before a real one that answers nonsense, and TLS to the wrong one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+use firstflight_replay::{StoreReply::*, Unknown};
+use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, Topology};
+use firstflight_testkit::{StoreKind, StoreListen, StoreOptions, StoreProcess};
+use libtest_mimic::Trial;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+/// All tests of this module.
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![
+        nonsense_is_unknown_and_costs_no_memory,
+        tls_reaches_only_the_store_that_is_meant,
+        authorities_that_cannot_be_read_are_a_wrong_setting
+    ]
+}
+
+/// What a proxy puts in the place of responses, by number; the first is none.
+fn nonsense() -> [Vec<u8>; 9] {
+    let long = [b"$9223372036854775807\r\n".as_slice(), &[b'x'; 1 << 16]].concat();
+    let short: [&[u8]; 7] = [
+        b"\xff\x00\x13garbage without an end of line ",
+        b"*4096\r\n*4096\r\n*4096\r\n",
+        b"*-7\r\n",
+        b":1\r\n:2\r\n:3\r\n",
+        b"+OK\r\n",
+        b"-ERR no\r\n",
+        b"$-1\r\n*2\r\n$1\r\n1\r\n$1\r\n1\r\n",
+    ];
+    let [a, b, c, d, e, f, g] = short.map(<[u8]>::to_vec);
+    [Vec::new(), long, a, b, c, d, e, f, g]
+}
+
+/// Passes a connection on; while `mode` is not 0, whatever comes back is replaced by that nonsense,
+/// without end.
+async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
+    let Ok(mut far) = UnixStream::connect(upstream).await else { return };
+    let (mut asked, mut answered) = ([0; 4096], [0; 4096]);
+    let nonsense = nonsense();
+    loop {
+        let done = tokio::select! {
+            read = near.read(&mut asked) => match read {
+                Ok(1..) => far.write_all(&asked[..read.unwrap()]).await.is_err(),
+                _ => true,
+            },
+            read = far.read(&mut answered) => match (read, mode.load(Ordering::Relaxed)) {
+                (Ok(read @ 1..), 0) => near.write_all(&answered[..read]).await.is_err(),
+                (Ok(1..), kind) => {
+                    while near.write_all(&nonsense[usize::from(kind)]).await.is_ok() {}
+                    true
+                }
+                _ => true,
+            },
+        };
+        if done {
+            return;
+        }
+    }
+}
+
+/// The most memory that this process ever had, in KiB.
+fn peak_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+async fn nonsense_is_unknown_and_costs_no_memory() {
+    let redis = StoreProcess::redis(StoreListen::Unix);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("proxy");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mode = Arc::new(AtomicU8::new(0));
+    let (upstream, shared) = (redis.socket(), mode.clone());
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            tokio::spawn(pass(near, upstream.clone(), shared.clone()));
+        }
+    });
+    let store = open(config(Topology::Single(Address::Unix(path))));
+    until(&store, Won).await;
+    let before = peak_kib();
+    for kind in 1..nonsense().len() {
+        mode.store(u8::try_from(kind).unwrap(), Ordering::Relaxed);
+        let end = Instant::now() + Duration::from_millis(700);
+        while Instant::now() < end {
+            let reply = claim(&store, fresh()).await;
+            // That a key is there may be a lie that costs a request its response, but no more.
+            assert!(matches!(reply, Unknown(_) | Lost), "{kind}: {reply:?}");
+            let record = store.get("x").await;
+            assert!(record.is_err() || record == Ok(None), "{kind}: {record:?}");
+        }
+    }
+    let grown = peak_kib() - before;
+    assert!(grown < 96 << 10, "{grown} KiB more");
+    mode.store(0, Ordering::Relaxed);
+    until(&store, Won).await;
+}
+
+struct Paper {
+    _directory: tempfile::TempDir,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+fn paper() -> Paper {
+    let made = rcgen::generate_simple_self_signed(["store.test".to_owned()]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (directory.path().join("cert"), directory.path().join("key"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    Paper { _directory: directory, certificate, key }
+}
+
+async fn tls_reaches_only_the_store_that_is_meant() {
+    let (right, wrong) = (paper(), paper());
+    for kind in [StoreKind::Redis] {
+        let listen =
+            StoreListen::Tls { certificate: right.certificate.clone(), key: right.key.clone() };
+        let process = StoreProcess::start(StoreOptions::new(kind, listen));
+        let with = |ca: &Paper, name: Option<&str>| StoreConfig {
+            tls: Some(StoreTls {
+                ca_file: Some(ca.certificate.clone()),
+                server_name: name.map(ToOwned::to_owned),
+            }),
+            ..config(Topology::Single(at_port(&process)))
+        };
+        let store = open(with(&right, Some("store.test")));
+        until(&store, Won).await;
+        let flight = fresh();
+        assert_eq!(claim(&store, flight).await, Won);
+        assert_eq!(claim(&store, flight).await, Lost);
+        for (ca, name) in
+            [(&right, None), (&right, Some("other.test")), (&wrong, Some("store.test"))]
+        {
+            let store = open(with(ca, name));
+            let error = store.get("x").await.unwrap_err();
+            assert!(matches!(error, StoreError::Absent(_)), "{error}");
+            assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
+        }
+    }
+}
+
+async fn authorities_that_cannot_be_read_are_a_wrong_setting() {
+    let tls = StoreTls { ca_file: Some("/nowhere/ca.pem".into()), server_name: None };
+    let address = Address::Tcp("localhost".to_owned(), 1);
+    let config = StoreConfig { tls: Some(tls), ..config(Topology::Single(address)) };
+    let error = firstflight_store::Store::open(config, unix_micros).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
+}

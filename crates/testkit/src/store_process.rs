@@ -1,0 +1,304 @@
+//! One store process.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::child::SupervisedChild;
+use crate::child::free_port;
+use crate::child::program_path;
+
+/// Which program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// `redis-server` in `PATH`.
+    Redis,
+    /// `valkey-server` in `PATH`, or where `scripts/install-deps` puts it.
+    Valkey,
+}
+
+/// Where it listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreListen {
+    /// A unix socket in its own directory.
+    Unix,
+    /// A port of 127.0.0.1.
+    Tcp,
+    /// TLS on a port of 127.0.0.1 (and an ordinary port for [`StoreProcess::ask`]): PEM files of a
+    /// certificate and its key.
+    Tls {
+        /// The certificate.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+}
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// Which program.
+    pub kind: StoreKind,
+    /// Where it listens.
+    pub listen: StoreListen,
+    /// Settings besides, as in `redis.conf`: name and value.
+    pub settings: Vec<(String, String)>,
+    /// How far its clock is off, as faketime says it (`+7s`); `None`: not at all. Valkey only:
+    /// Debian's Redis has an allocator that faketime does not get along with.
+    pub clock: Option<String>,
+}
+
+impl StoreOptions {
+    /// No settings of its own, and the right time.
+    pub fn new(kind: StoreKind, listen: StoreListen) -> Self {
+        Self { kind, listen, settings: Vec::new(), clock: None }
+    }
+
+    /// With one more setting.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.settings.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// With a clock that is off, as faketime says it (`+7s`).
+    #[must_use]
+    pub fn clock(mut self, offset: &str) -> Self {
+        self.clock = Some(offset.to_owned());
+        self
+    }
+}
+
+/// A store process without persistence, killed when dropped.
+pub struct StoreProcess {
+    plan: StoreOptions,
+    directory: TempDir,
+    port: u16,
+    tls_port: u16,
+    child: Option<SupervisedChild>,
+}
+
+impl StoreProcess {
+    /// `redis-server`.
+    ///
+    /// # Panics
+    /// As [`StoreProcess::start`].
+    pub fn redis(listen: StoreListen) -> Self {
+        Self::start(StoreOptions::new(StoreKind::Redis, listen))
+    }
+
+    /// `valkey-server`.
+    ///
+    /// # Panics
+    /// As [`StoreProcess::start`].
+    pub fn valkey(listen: StoreListen) -> Self {
+        Self::start(StoreOptions::new(StoreKind::Valkey, listen))
+    }
+
+    /// Starts a process and waits until it answers.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(plan: StoreOptions) -> Self {
+        let directory = tempfile::Builder::new().prefix("ff-rig-").tempdir().expect("a directory");
+        let mut process = Self { plan, directory, port: 0, tls_port: 0, child: None };
+        for _ in 0..5 {
+            process.choose_ports();
+            process.launch();
+            if process.wait_ready() {
+                return process;
+            }
+        }
+        panic!("the store does not start; its log:\n{}", process.log());
+    }
+
+    /// Host and port (TLS if it was requested).
+    pub fn tcp(&self) -> (String, u16) {
+        let tls = matches!(self.plan.listen, StoreListen::Tls { .. });
+        ("127.0.0.1".to_owned(), if tls { self.tls_port } else { self.port })
+    }
+
+    /// Its unix socket, which it has besides whatever [`StoreListen`] says.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("s")
+    }
+
+    /// `redis://`, `rediss://` or `unix://`, as [`StoreListen`] says.
+    pub fn url(&self) -> String {
+        let (host, port) = self.tcp();
+        match self.plan.listen {
+            StoreListen::Unix => format!("unix://{}", self.socket().display()),
+            StoreListen::Tcp => format!("redis://{host}:{port}"),
+            StoreListen::Tls { .. } => format!("rediss://{host}:{port}"),
+        }
+    }
+
+    /// Its process id, 0 if it was killed.
+    pub fn pid(&self) -> i32 {
+        self.child.as_ref().map_or(0, SupervisedChild::pid)
+    }
+
+    /// Whether it runs (also if it is frozen).
+    pub fn runs(&self) -> bool {
+        self.child.as_ref().is_some_and(SupervisedChild::runs)
+    }
+
+    /// Stops it where it is (SIGSTOP): its sockets stay, and nothing is answered.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Kills it (SIGKILL).
+    pub fn kill(&mut self) {
+        self.child = None;
+    }
+
+    /// Kills it and starts it again at the same address. It keeps nothing.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.launch();
+        assert!(self.wait_ready(), "the store does not start again; its log:\n{}", self.log());
+    }
+
+    /// Asks it by `redis-cli` and gives the response, or the error that it answered by, trimmed.
+    ///
+    /// # Panics
+    /// If `redis-cli` cannot be started.
+    pub fn ask(&self, words: &[&str]) -> String {
+        self.ask_as(None, words)
+    }
+
+    /// [`StoreProcess::ask`] as the ACL user `(name, password)`.
+    ///
+    /// # Panics
+    /// If `redis-cli` cannot be started.
+    pub fn ask_as(&self, user: Option<(&str, &str)>, words: &[&str]) -> String {
+        let mut command = Command::new("redis-cli");
+        command.arg("-s").arg(self.socket());
+        if let Some((name, password)) = user {
+            command.args(["--no-auth-warning", "--user", name, "--pass", password]);
+        }
+        let output = command.args(words).output().expect("redis-cli (install-deps) can be started");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// What it wrote into its log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn plain_port(&self) -> u16 {
+        self.port
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.child {
+            child.signal(signal);
+        }
+    }
+
+    fn choose_ports(&mut self) {
+        match self.plan.listen {
+            StoreListen::Unix => {}
+            StoreListen::Tcp => self.port = free_port(),
+            StoreListen::Tls { .. } => (self.port, self.tls_port) = (free_port(), free_port()),
+        }
+    }
+
+    fn launch(&mut self) {
+        self.child = None;
+        let _ = fs::remove_file(self.socket());
+        let mut command = self.plan.clock.as_deref().map(off_clock).unwrap_or_default();
+        command.push(program(self.plan.kind));
+        command.extend(self.arguments());
+        self.child = Some(SupervisedChild::start(&command));
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let path = |name: &str| self.directory.path().join(name).display().to_string();
+        let mut settings = vec![
+            ("port".to_owned(), self.port.to_string()),
+            ("bind".to_owned(), "127.0.0.1".to_owned()),
+            ("unixsocket".to_owned(), path("s")),
+            ("dir".to_owned(), path("")),
+            ("logfile".to_owned(), path("log")),
+            ("save".to_owned(), String::new()),
+            ("appendonly".to_owned(), "no".to_owned()),
+            ("repl-diskless-sync-delay".to_owned(), "0".to_owned()),
+            ("repl-ping-replica-period".to_owned(), "1".to_owned()),
+        ];
+        if let StoreListen::Tls { certificate, key } = &self.plan.listen {
+            settings.extend([
+                ("tls-port".to_owned(), self.tls_port.to_string()),
+                ("tls-cert-file".to_owned(), certificate.display().to_string()),
+                ("tls-key-file".to_owned(), key.display().to_string()),
+                ("tls-auth-clients".to_owned(), "no".to_owned()),
+            ]);
+        }
+        settings.extend(self.plan.settings.iter().cloned());
+        settings.into_iter().flat_map(|(name, value)| argument(&name, &value)).collect()
+    }
+
+    /// Whether it answered within five seconds; an error is a response too.
+    fn wait_ready(&self) -> bool {
+        let end = Instant::now() + Duration::from_secs(5);
+        while self.runs() && Instant::now() < end {
+            let response = self.ask(&["ping"]);
+            if response.contains("PONG")
+                || response.contains("NOAUTH")
+                || response.contains("NOPERM")
+            {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+/// The words that give the program behind them another time. `faketime` itself would stay between
+/// us and the program, so its library is loaded directly. The monotonic clock stays: timers are not
+/// what is to be tried.
+fn off_clock(offset: &str) -> Vec<String> {
+    let library = Command::new("faketime")
+        .args(["-f", offset, "printenv", "LD_PRELOAD"])
+        .output()
+        .expect("faketime (install-deps) can be started");
+    let library = String::from_utf8_lossy(&library.stdout).trim().to_owned();
+    vec![
+        "env".to_owned(),
+        format!("LD_PRELOAD={library}"),
+        format!("FAKETIME={offset}"),
+        "DONT_FAKE_MONOTONIC=1".to_owned(),
+    ]
+}
+
+/// `--name value ...`: a value of several words is several arguments, an empty one is one.
+fn argument(name: &str, value: &str) -> Vec<String> {
+    let mut words = vec![format!("--{name}")];
+    match value {
+        "" => words.push(String::new()),
+        _ => words.extend(value.split(' ').map(ToOwned::to_owned)),
+    }
+    words
+}
+
+fn program(kind: StoreKind) -> String {
+    let name = match kind {
+        StoreKind::Redis => "redis-server",
+        StoreKind::Valkey => "valkey-server",
+    };
+    program_path(name).display().to_string()
+}

@@ -1,0 +1,238 @@
+//! The bodies of requests and responses, and the time limits on their progress.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep_until};
+
+use crate::connection_cache::{Owner, Stream};
+use crate::error::Stalled;
+use crate::pool::Permit;
+use crate::sender::Sender;
+use crate::server_list::BodyEnd;
+use crate::{Body, BodyError};
+
+/// Shared by the body and whoever waits for its response.
+#[derive(Clone)]
+pub(crate) struct Progress(Arc<Mutex<State>>);
+
+struct State {
+    /// When something last went on.
+    last: Instant,
+    /// Whether the client is waited for.
+    client: bool,
+    /// Whether the client broke off.
+    broken: bool,
+}
+
+/// A request's body that notes its progress.
+pub(crate) struct Upload {
+    body: Body,
+    progress: Progress,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(State { last: Instant::now(), client: false, broken: false })))
+    }
+
+    /// Now something went on.
+    pub(crate) fn note(&self) {
+        self.lock().last = Instant::now();
+    }
+
+    /// Waits until nothing has gone on for that long. Whether it is the client that does not.
+    pub(crate) async fn stalled_for(&self, limit: Duration) -> bool {
+        loop {
+            let (last, client) = {
+                let state = self.lock();
+                (state.last, state.client)
+            };
+            if last.elapsed() >= limit {
+                return client;
+            }
+            sleep_until((last + limit).into()).await;
+        }
+    }
+
+    /// Whether the client broke its body off.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.lock().broken
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Upload {
+    pub(crate) fn new(body: Body, progress: Progress) -> Self {
+        Self { body, progress }
+    }
+}
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let mut state = self.progress.lock();
+        state.client = frame.is_pending();
+        if let Poll::Ready(frame) = &frame {
+            state.last = Instant::now();
+            state.broken |= matches!(frame, Some(Err(_)));
+        }
+        drop(state);
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+pub(crate) struct ResponseBody {
+    body: Incoming,
+    limit: Duration,
+    /// Runs while the server is waited for, not while the client is.
+    stall_timer: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+    /// Until the end.
+    completion: Option<Completion>,
+}
+
+/// What is to be done at the end.
+pub(crate) struct Completion {
+    pub(crate) permit: Permit,
+    pub(crate) sender: Sender,
+    /// Whether the connection now speaks another protocol.
+    pub(crate) upgraded: bool,
+}
+
+impl ResponseBody {
+    pub(crate) fn new(body: Incoming, limit: Duration, completion: Completion) -> Self {
+        let mut response =
+            Self { body, limit, stall_timer: None, waiting: false, completion: Some(completion) };
+        // What has become a tunnel runs until it is dropped.
+        let tunnel = response.completion.as_ref().is_some_and(|completion| completion.upgraded);
+        if response.body.is_end_stream() && !tunnel {
+            response.end(BodyEnd::Whole);
+        }
+        response
+    }
+
+    fn end(&mut self, end: BodyEnd) {
+        if let Some(completion) = self.completion.take() {
+            completion.end(end);
+        }
+    }
+
+    /// The server is waited for.
+    fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = (Instant::now() + self.limit).into();
+        let stall_timer =
+            self.stall_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if !self.waiting {
+            self.waiting = true;
+            stall_timer.as_mut().reset(deadline);
+        }
+        stall_timer.as_mut().poll(cx)
+    }
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
+            if this.poll_stall(cx).is_pending() {
+                return Poll::Pending;
+            }
+            this.end(BodyEnd::Stalled);
+            return Poll::Ready(Some(Err(Stalled(this.limit).into())));
+        };
+        this.waiting = false;
+        match &frame {
+            Some(Err(_)) => this.end(BodyEnd::Broken),
+            None => this.end(BodyEnd::Whole),
+            Some(Ok(_)) if this.body.is_end_stream() => this.end(BodyEnd::Whole),
+            Some(Ok(_)) => {}
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        let whole = self.body.is_end_stream();
+        self.end(if whole { BodyEnd::Whole } else { BodyEnd::Abandoned });
+    }
+}
+
+impl Completion {
+    fn end(self, end: BodyEnd) {
+        self.permit.body_ended(end);
+        match self.sender {
+            Sender::Http1(sender, owner) if end == BodyEnd::Whole && !self.upgraded => {
+                keep(self.permit, sender, owner);
+            }
+            Sender::Http1(..) => {}
+            // Streams end one by one, and a connection that stands still is of no use to others.
+            Sender::Http2(_, stream) => discard(&self.permit, &stream, end),
+        }
+    }
+}
+
+fn discard(permit: &Permit, stream: &Stream, end: BodyEnd) {
+    if end == BodyEnd::Stalled {
+        permit.server().cache.discard(stream);
+    }
+}
+
+/// Keeps a connection once it is ready for the next request: mostly that is now.
+fn keep(permit: Permit, mut sender: http1::SendRequest<Upload>, owner: Owner) {
+    if sender.is_ready() {
+        return permit.keep(sender, owner);
+    }
+    // The rest of a request's body may still be on its way. The server's place is free meanwhile.
+    let shared = Arc::downgrade(&permit.shared);
+    let index = permit.index;
+    drop(permit);
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(async move {
+            if sender.ready().await.is_ok()
+                && let Some(shared) = shared.upgrade()
+            {
+                shared.keep(index, sender, owner);
+            }
+        });
+    }
+}

@@ -1,0 +1,142 @@
+//! The connections that are kept to one server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::proxy_protocol::Addresses;
+use hyper::client::conn::{http1, http2};
+
+use crate::body::Upload;
+
+/// Whose connection it is, where the server was told by a PROXY header.
+pub(crate) type Owner = Option<Addresses>;
+
+/// The kept connections.
+#[derive(Default)]
+pub(crate) struct ConnectionCache {
+    /// Without a request, the one used last at the end.
+    idle: Mutex<Vec<Idle>>,
+    shared: Mutex<Vec<Shared>>,
+}
+
+struct Idle {
+    sender: http1::SendRequest<Upload>,
+    owner: Owner,
+    since: Instant,
+}
+
+/// One of HTTP/2, for many requests at a time.
+struct Shared {
+    sender: http2::SendRequest<Upload>,
+    /// Streams that the server allows at a time.
+    allowed: Arc<AtomicUsize>,
+    owner: Owner,
+    streams: Streams,
+    /// When a look last found it in use.
+    used: Instant,
+}
+
+/// A running request on a shared connection.
+pub(crate) struct Stream(Streams);
+
+type Streams = Arc<AtomicUsize>;
+
+/// Streams at a time on one connection, though the server allow more: one that fails takes as many
+/// requests with it.
+const MAX_STREAMS: usize = 100;
+
+impl ConnectionCache {
+    /// The idle connection that was used last.
+    pub(crate) fn take(&self, owner: Owner) -> Option<http1::SendRequest<Upload>> {
+        let mut idle = lock(&self.idle);
+        loop {
+            let index = idle.iter().rposition(|idle| idle.owner == owner)?;
+            let found = idle.remove(index);
+            if found.sender.is_ready() {
+                return Some(found.sender);
+            }
+        }
+    }
+
+    /// Keeps a connection, and in place of the one that was used longest ago if there are `max`.
+    pub(crate) fn put(
+        &self,
+        sender: http1::SendRequest<Upload>,
+        owner: Owner,
+        max: usize,
+        now: Instant,
+    ) {
+        let mut idle = lock(&self.idle);
+        idle.push(Idle { sender, owner, since: now });
+        if idle.len() > max {
+            idle.remove(0);
+        }
+    }
+
+    /// A connection with room for one more stream, and the stream.
+    pub(crate) fn checkout_shared(
+        &self,
+        owner: Owner,
+    ) -> Option<(http2::SendRequest<Upload>, Stream)> {
+        let mut shared = lock(&self.shared);
+        shared.retain(|shared| !shared.sender.is_closed());
+        let free = shared.iter().find(|shared| {
+            let max = shared.allowed.load(Ordering::Relaxed).min(MAX_STREAMS);
+            shared.owner == owner && shared.streams.load(Ordering::Relaxed) < max
+        })?;
+        Some((free.sender.clone(), Stream::start(&free.streams)))
+    }
+
+    /// Keeps a new connection, with a first stream on it.
+    pub(crate) fn add_shared(
+        &self,
+        sender: http2::SendRequest<Upload>,
+        allowed: Arc<AtomicUsize>,
+        owner: Owner,
+        now: Instant,
+    ) -> Stream {
+        let streams = Streams::default();
+        let stream = Stream::start(&streams);
+        lock(&self.shared).push(Shared { sender, allowed, owner, streams, used: now });
+        stream
+    }
+
+    /// Takes no more streams on the connection that this one is on.
+    pub(crate) fn discard(&self, stream: &Stream) {
+        lock(&self.shared).retain(|shared| !Arc::ptr_eq(&shared.streams, &stream.0));
+    }
+
+    /// Closes what has not been used for `limit`.
+    pub(crate) fn sweep(&self, limit: Duration, now: Instant) {
+        let fresh = |since: Instant| now.duration_since(since) < limit;
+        lock(&self.idle).retain(|idle| fresh(idle.since) && !idle.sender.is_closed());
+        lock(&self.shared).retain_mut(|shared| {
+            if shared.streams.load(Ordering::Relaxed) > 0 {
+                shared.used = now;
+            }
+            fresh(shared.used) && !shared.sender.is_closed()
+        });
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.idle).len() + lock(&self.shared).len()
+    }
+}
+
+impl Stream {
+    fn start(streams: &Streams) -> Self {
+        streams.fetch_add(1, Ordering::Relaxed);
+        Self(streams.clone())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,83 @@
+//! Active health checks, and the closing of idle connections.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, header};
+use http_body_util::{BodyExt, Empty};
+use tokio::time::{sleep, timeout};
+
+use crate::body::{Progress, Upload};
+use crate::pool::Shared;
+use crate::sender;
+use crate::{HealthCheck, Protocol};
+
+/// Starts the background tasks of a pool, which end with it.
+pub(crate) fn start(shared: &Arc<Shared>) {
+    tokio::spawn(sweep(Arc::downgrade(shared)));
+    if let Some(check) = &shared.config.check {
+        for index in 0..shared.servers.len() {
+            tokio::spawn(check_regularly(Arc::downgrade(shared), index, check.clone()));
+        }
+    }
+}
+
+async fn sweep(shared: Weak<Shared>) {
+    loop {
+        sleep(SWEEP_INTERVAL).await;
+        let Some(shared) = shared.upgrade() else { return };
+        for server in &shared.servers {
+            server.cache.sweep(shared.config.idle_timeout, Instant::now());
+        }
+    }
+}
+
+async fn check_regularly(pool: Weak<Shared>, index: usize, check: HealthCheck) {
+    loop {
+        let Some(shared) = pool.upgrade() else { return };
+        let result = timeout(check.timeout, probe(&shared, index, &check)).await;
+        let result =
+            result.unwrap_or_else(|_| Err(format!("no response within {:?}", check.timeout)));
+        shared.checked(index, result);
+        drop(shared);
+        sleep(check.interval).await;
+    }
+}
+
+/// Checks over a new connection, because a server must also accept connections to be healthy.
+async fn probe(shared: &Shared, index: usize, check: &HealthCheck) -> Result<(), String> {
+    let server = &shared.servers[index];
+    let host = check.host.clone().unwrap_or_else(|| server.address.authority());
+    let io = server.connect(shared.config.proxy_protocol, None).await;
+    let io = io.map_err(|error| error.to_string())?;
+    let request = match shared.config.protocol {
+        Protocol::Http1 => Request::get(check.path.as_str()),
+        Protocol::Http2 => Request::get(format!("http://{host}{}", check.path)),
+    };
+    let body = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
+    let mut request =
+        request.body(Upload::new(body, Progress::new())).map_err(|error| error.to_string())?;
+    let headers = request.headers_mut();
+    headers.insert(header::USER_AGENT, HeaderValue::from_static("firstflight-health"));
+    let response = match shared.config.protocol {
+        Protocol::Http1 => {
+            let host = HeaderValue::from_str(&host).map_err(|error| error.to_string())?;
+            headers.insert(header::HOST, host);
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            sender::http1(io).await.map_err(reason)?.send_request(request).await
+        }
+        Protocol::Http2 => sender::http2(io).await.map_err(reason)?.0.send_request(request).await,
+    };
+    match response.map_err(reason)?.status() {
+        status if status.is_success() || status.is_redirection() => Ok(()),
+        status => Err(format!("it responded {status}")),
+    }
+}
+
+fn reason(error: hyper::Error) -> String {
+    error.to_string()
+}
+
+/// Interval between sweeps of idle connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,292 @@
+//! A pool's servers, as far as decisions go: who gets a request, and what is made of how it went.
+
+use std::time::Instant;
+
+use http::StatusCode;
+
+use crate::balance::{self, Candidate, Pick};
+use crate::health::Health;
+use crate::pool::RequestTotals;
+use crate::retry::Budget;
+use crate::retry::{self, Failure, RetryDecision};
+use crate::{Balance, PoolConfig, ServerHealth};
+
+/// The servers, by their place in [`PoolConfig::servers`].
+pub(crate) struct ServerList {
+    balance: Balance,
+    /// Requests at a time to each.
+    max_requests: usize,
+    max_attempts: u32,
+    members: Vec<ServerState>,
+    budget: Budget,
+    next_server: usize,
+    /// Requests that were sent again, and those that the budget did not allow to be.
+    pub(crate) retries: u64,
+    pub(crate) retries_denied: u64,
+}
+
+/// One server.
+pub(crate) struct ServerState {
+    pub(crate) health: Health,
+    pub(crate) in_flight: usize,
+    pub(crate) totals: RequestTotals,
+}
+
+/// How far one request has come.
+#[derive(Default)]
+pub(crate) struct AttemptHistory {
+    /// Where it has failed.
+    tried: Vec<usize>,
+    /// How often it failed, stale connections apart.
+    attempts: u32,
+    /// Whether it has met a stale connection.
+    stale: bool,
+}
+
+/// A server's standing before and after an event.
+pub(crate) type Change = (ServerHealth, ServerHealth);
+
+/// How a response's body ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyEnd {
+    /// It is there.
+    Whole,
+    /// The server broke it off.
+    Broken,
+    /// It stood still.
+    Stalled,
+    /// The client left.
+    Abandoned,
+}
+
+impl ServerList {
+    pub(crate) fn new(config: &PoolConfig, now: Instant) -> Self {
+        let member = |_| ServerState {
+            health: Health::new(config, now),
+            in_flight: 0,
+            totals: RequestTotals::default(),
+        };
+        Self {
+            balance: config.balance,
+            max_requests: config.requests,
+            max_attempts: config.retry.tries,
+            members: config.servers.iter().map(member).collect(),
+            budget: Budget::new(&config.retry),
+            next_server: 0,
+            retries: 0,
+            retries_denied: 0,
+        }
+    }
+
+    pub(crate) fn members(&self) -> &[ServerState] {
+        &self.members
+    }
+
+    /// A new request has come.
+    pub(crate) fn start(&mut self) {
+        self.budget.deposit();
+    }
+
+    /// Chooses a server, on which the request runs from now on, until [`ServerList::end`].
+    pub(crate) fn pick(&mut self, history: &AttemptHistory, now: Instant) -> Pick {
+        let candidates: Vec<_> = (self.members.iter().enumerate())
+            .map(|(index, member)| Candidate {
+                state: member.health.state(now),
+                in_flight: member.in_flight,
+                full: member.in_flight >= self.max_requests,
+                tried: history.tried.contains(&index),
+            })
+            .collect();
+        let pick = balance::pick(self.balance, &candidates, self.next_server);
+        if let Pick::Server(index) = pick {
+            self.next_server = self.next_server.wrapping_add(1);
+            self.members[index].in_flight += 1;
+            self.members[index].totals.requests += 1;
+        }
+        pick
+    }
+
+    /// A request on a server is over, one way or another.
+    pub(crate) fn end(&mut self, index: usize) {
+        self.members[index].in_flight -= 1;
+    }
+
+    /// The head of a response has come.
+    pub(crate) fn answered(&mut self, index: usize, status: StatusCode, now: Instant) -> Change {
+        let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
+        self.members[index].totals.responses[class] += 1;
+        self.judge(index, now, |health| health.succeeded(now))
+    }
+
+    /// A request has failed.
+    pub(crate) fn failed(&mut self, index: usize, failure: Failure, now: Instant) -> Change {
+        let totals = &mut self.members[index].totals;
+        *match failure {
+            Failure::Connect => &mut totals.connect_failed,
+            Failure::Stale => &mut totals.stale,
+            Failure::Broken => &mut totals.broken,
+            Failure::Refused => &mut totals.refused,
+            Failure::Timeout => &mut totals.timeouts,
+            Failure::Client => &mut totals.abandoned,
+        } += 1;
+        self.judge(index, now, |health| match failure {
+            // None of them says that the server is ill.
+            Failure::Stale | Failure::Refused | Failure::Client => {}
+            Failure::Connect | Failure::Broken | Failure::Timeout => health.failed(now),
+        })
+    }
+
+    /// A response's body has ended.
+    pub(crate) fn body_ended(&mut self, index: usize, end: BodyEnd, now: Instant) -> Change {
+        let totals = &mut self.members[index].totals;
+        match end {
+            BodyEnd::Whole => {}
+            BodyEnd::Broken => totals.bodies_broken += 1,
+            BodyEnd::Stalled => totals.bodies_stalled += 1,
+            BodyEnd::Abandoned => totals.abandoned += 1,
+        }
+        self.judge(index, now, |health| match end {
+            BodyEnd::Whole | BodyEnd::Abandoned => {}
+            BodyEnd::Broken | BodyEnd::Stalled => health.failed(now),
+        })
+    }
+
+    /// A health check has ended.
+    pub(crate) fn checked(&mut self, index: usize, healthy: bool, now: Instant) -> Change {
+        self.judge(index, now, |health| health.checked(healthy, now))
+    }
+
+    /// Whether a request that has failed at a server is sent again. `unsent`, `repeatable`: see
+    /// [`retry::again`].
+    pub(crate) fn again(
+        &mut self,
+        history: &mut AttemptHistory,
+        index: usize,
+        failure: Failure,
+        unsent: bool,
+        repeatable: bool,
+    ) -> RetryDecision {
+        let was_stale = history.stale;
+        if failure == Failure::Stale && !was_stale {
+            history.stale = true;
+        } else {
+            history.tried.push(index);
+            history.attempts += 1;
+        }
+        let attempts = history.attempts;
+        let again =
+            retry::again(failure, unsent, repeatable, attempts, self.max_attempts, was_stale);
+        if again == RetryDecision::Elsewhere && !self.budget.withdraw() {
+            self.retries_denied += 1;
+            return RetryDecision::No;
+        }
+        self.retries += u64::from(again != RetryDecision::No);
+        again
+    }
+
+    fn judge(&mut self, index: usize, now: Instant, event: impl FnOnce(&mut Health)) -> Change {
+        let health = &mut self.members[index].health;
+        let before = health.state(now);
+        event(health);
+        (before, health.state(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::RetryRule;
+
+    fn server_list(servers: usize, retry: RetryRule, now: Instant) -> ServerList {
+        let servers = vec!["http://localhost:1".parse().unwrap(); servers];
+        ServerList::new(&PoolConfig { retry, ..PoolConfig::new(servers) }, now)
+    }
+
+    /// Sends a request to the end. Who is dead refuses the connection. How often it was sent, and
+    /// whether it was answered.
+    fn send(server_list: &mut ServerList, dead: &[bool], now: Instant) -> (u32, bool) {
+        let mut history = AttemptHistory::default();
+        server_list.start();
+        for sent in 1.. {
+            let Pick::Server(index) = server_list.pick(&history, now) else {
+                return (sent - 1, false);
+            };
+            server_list.end(index);
+            if !dead[index] {
+                server_list.answered(index, StatusCode::OK, now);
+                return (sent, true);
+            }
+            server_list.failed(index, Failure::Connect, now);
+            if server_list.again(&mut history, index, Failure::Connect, true, false)
+                == RetryDecision::No
+            {
+                return (sent, false);
+            }
+        }
+        unreachable!("a request has few tries")
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_is_lost_while_one_of_two_servers_lives(
+            events in prop::collection::vec((0usize..3, 0u64..2000), 1..300),
+        ) {
+            let mut now = Instant::now();
+            let mut server_list = server_list(2, RetryRule { burst: 300, ..RetryRule::default() }, now);
+            for (who, wait) in events {
+                now += Duration::from_millis(wait);
+                let dead = [who == 0, who == 1];
+                prop_assert!(send(&mut server_list, &dead, now).1, "{dead:?}");
+            }
+            prop_assert!(server_list.members().iter().all(|member| member.in_flight == 0));
+        }
+
+        #[test]
+        fn a_dead_pool_is_sent_its_share_more_and_no_multiple(
+            requests in 1u32..400,
+            percent in 0u32..50,
+            burst in 0u32..20,
+        ) {
+            let now = Instant::now();
+            let mut server_list = server_list(3, RetryRule { tries: 3, percent, burst }, now);
+            let sent: u32 = (0..requests).map(|_| send(&mut server_list, &[true; 3], now).0).sum();
+            prop_assert!(sent <= requests + burst + requests * percent / 100);
+        }
+    }
+
+    #[test]
+    fn a_dead_server_is_asked_seldom() {
+        let now = Instant::now();
+        let mut server_list = server_list(2, RetryRule::default(), now);
+        for second in 0..60 {
+            (0..100).for_each(|_| {
+                assert!(send(&mut server_list, &[true, false], now + Duration::from_secs(second)).1)
+            });
+        }
+        // Three to notice, then after 1, 2, 4, 8, 16 and 32 s once each: a trial is as long as it
+        // takes, so a second more or less.
+        assert!(
+            server_list.members()[0].totals.requests <= 3 + 6,
+            "{:?}",
+            server_list.members()[0].totals
+        );
+    }
+
+    #[test]
+    fn requests_above_the_room_wait() {
+        let now = Instant::now();
+        let servers = vec!["http://localhost:1".parse().unwrap(); 2];
+        let config = PoolConfig { requests: 1, ..PoolConfig::new(servers) };
+        let mut server_list = ServerList::new(&config, now);
+        let history = AttemptHistory::default();
+        let Pick::Server(first) = server_list.pick(&history, now) else { panic!("no server") };
+        assert!(matches!(server_list.pick(&history, now), Pick::Server(other) if other != first));
+        assert_eq!(server_list.pick(&history, now), Pick::Full);
+        server_list.end(first);
+        assert_eq!(server_list.pick(&history, now), Pick::Server(first));
+    }
+}
