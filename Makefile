@@ -73,7 +73,7 @@ chaos: deps-test ## Attacks servers by copies of flights while things go wrong, 
 operations: deps-test ## Reloads, key rotations and an upgrade under load, results to results/... (RESULTS=...)
 	@scripts/operations $(RESULTS)
 
-first-response: deps-lab ## Times the way from git clone to the first 0-RTT answer (RESULTS=...)
+first-response: deps-lab ## Times the way from git clone to the first 0-RTT response (RESULTS=...)
 	@scripts/first-response $(RESULTS)
 
 conformance: deps-test ## Tries the server by tools and attacks, raw data to results/... (RESULTS=...)

@@ -24,11 +24,11 @@ impl Source for ServerHandle {
     }
 
     fn state(&self) -> State {
-        let closed = self.early_data_closed();
+        let closed = self.early_data_unavailable();
         State {
             server: server(self),
             early_data: EarlyDataState {
-                enabled: self.wants_early_data(),
+                enabled: self.early_data_enabled(),
                 closed_because: closed.map(|reason| reason.name().to_owned()),
             },
             keys: keys(self.keys()),

@@ -66,7 +66,7 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
         let address = server.local_addrs()[0];
         let handle = server.handle();
         let serving = tokio::spawn(server.run(std::future::pending()));
-        handle.serves().await;
+        handle.wait_until_serving().await;
         let story = tour(address, page(&root), trusted, handle.clone()).await?;
         let shown = TryOutput { story: &story, root: &root, address, began };
         let told = if args.json { shown.json() } else { shown.text(args.once) };

@@ -1,4 +1,4 @@
-//! What can keep a server from starting, each in one sentence that names the fix.
+//! Errors that keep a server from starting. Each message is one sentence that names the fix.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,88 +12,88 @@ use firstflight_tickets::{FileError, KeyEncryptionError};
 use firstflight_tls::TlsError;
 use firstflight_upstream::PoolError;
 
-/// Why a server cannot start.
+/// Why a server cannot start or reload.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Certificate, key, cipher or version that TLS does not take.
+    /// Certificate, key, cipher or version was rejected by TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No address to listen on.
+    /// The configuration has no listener.
     #[error("there is no address to listen on; give one with --listen ADDRESS:PORT")]
     NoAddress,
-    /// Another process has the port.
+    /// Another process listens on the TCP port.
     #[error(
         "{0} is in use already; stop the program that listens there or choose another port \
          with --listen"
     )]
     AddressInUse(SocketAddr),
-    /// Another process has the port for UDP.
+    /// Another process listens on the UDP port.
     #[error(
-        "{0} is in use already for UDP, by which HTTP/3 goes; stop the program that listens there, \
-         choose another port with --listen, or leave HTTP/3 out with --no-http3"
+        "the UDP port {0}, which HTTP/3 needs, is in use already; stop the program that listens there, \
+         choose another port with --listen, or disable HTTP/3 with --no-http3"
     )]
     UdpInUse(SocketAddr),
-    /// A port below 1024 without the right to it.
+    /// A port below 1024 needs a privilege.
     #[error(
         "listening on {0} is not permitted; choose a port from 1024 on or give the program \
          CAP_NET_BIND_SERVICE"
     )]
     AddressForbidden(SocketAddr),
-    /// Listening failed otherwise.
+    /// Binding failed for another reason.
     #[error("cannot listen on {address}: {reason}; give an address of this machine")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The system's error.
         reason: io::Error,
     },
-    /// The directory to serve is not there or is none.
+    /// The directory to serve does not exist or is not a directory.
     #[error("cannot serve {path}: {reason}; give a readable directory with --root")]
     Root {
-        /// As given.
+        /// The configured path.
         path: PathBuf,
-        /// Why not.
+        /// What is wrong with it.
         reason: String,
     },
-    /// An upstream cannot be.
+    /// The settings of an upstream are invalid.
     #[error("upstream {name}: {reason}")]
     Upstream {
         /// The pool's name.
         name: String,
-        /// Why not.
+        /// What is wrong with them.
         reason: PoolError,
     },
-    /// The settings are of no use.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The store's settings cannot be.
+    /// The settings of the store are invalid.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The ticket keys cannot be had.
+    /// The ticket key file cannot be used.
     #[error(transparent)]
     TicketKeys(#[from] FileError),
-    /// The keys under which ticket keys are sealed in the store cannot be had.
+    /// The file of key-encryption keys, which seal the store's records, cannot be used.
     #[error(transparent)]
     KeyEncryption(#[from] KeyEncryptionError),
-    /// Certificates from an authority cannot be kept.
+    /// ACME certificates cannot be stored.
     #[error(transparent)]
     Acme(#[from] AcmeError),
-    /// A part of the work was broken off; a defect of ours, or the process is ending.
-    #[error("broken off: {0}")]
+    /// A task panicked or was cancelled because the process is ending.
+    #[error("interrupted: {0}")]
     Interrupted(String),
-    /// The access log cannot be written.
+    /// The access log cannot be opened.
     #[error("cannot write the access log {path}: {reason}; give a file in a writable directory")]
     AccessLog {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         reason: io::Error,
     },
-    /// What the process before this one has left cannot be used.
-    #[error("cannot take the place of the process before this one: {0}; start this one by itself")]
+    /// The state inherited from the previous process cannot be used.
+    #[error("cannot take over from the previous process: {0}; start this one without it")]
     InheritedState(std::io::Error),
-    /// A self-signed certificate cannot be made.
+    /// A certificate cannot be made.
     #[error(transparent)]
     IssuedCertificate(#[from] AuthorityError),
     /// The self-signed certificate cannot be saved.
@@ -101,7 +101,14 @@ pub enum ServerError {
     SaveCertificate {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         reason: io::Error,
     },
+}
+
+impl ServerError {
+    /// An invalid setting. `text`: a sentence that names the fix.
+    pub(crate) fn setting(text: impl Into<String>) -> Self {
+        Self::Config(ConfigError::Setting(text.into()))
+    }
 }

@@ -1,8 +1,8 @@
-//! A server from its configuration to its last response.
+//! Starts, runs, reloads and stops a server.
 
-pub(crate) mod certificates;
+pub(crate) mod acme;
 pub(crate) mod handle;
-pub(crate) mod readings;
+pub(crate) mod metrics;
 pub(crate) mod snapshots;
 
 use std::future::Future;
@@ -15,7 +15,7 @@ use firstflight_certificates::acme::CertificateState;
 use firstflight_config::{CertificateSource, ConfigError, Listener, ServerConfig, TicketSettings};
 use firstflight_replay::{EpochScope, SharedConfig, TicketEpochs};
 use firstflight_store::{Store, StoreTls};
-use firstflight_telemetry::metrics::{self, Metrics};
+use firstflight_telemetry::metrics::{Metrics, Snapshot as MetricsSnapshot};
 use firstflight_telemetry::otlp::{Exporter, TelemetrySettings};
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
 use tokio::sync::{Mutex, watch};
@@ -23,22 +23,22 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
-use self::certificates::AcmeCertificates;
+use self::acme::AcmeCertificates;
 use self::handle::ServerHandle;
 use self::snapshots::SnapshotBuilder;
 use crate::ServerError;
 use crate::certificates::development::now;
 use crate::certificates::{announce, exposed_keys};
-use crate::context::memory::Budget;
-use crate::context::{Shutdown, Stop, stopped};
+use crate::context::memory::MemoryBudget;
+use crate::context::{Shutdown, ShutdownStage, wait_for_stage};
 use crate::gate::EarlyDataGate;
 use crate::handler::proxy::Pools;
 use crate::handoff::InheritedState;
 use crate::handshake::Handshakes;
-use crate::handshake::tickets::{TicketRing, name_of_this_node};
-use crate::http::Shared;
+use crate::handshake::tickets::{TicketRing, default_node_name};
+use crate::http::ServerContext;
 use crate::listen::permits::ConnectionPermits;
-use crate::listen::sockets::Port;
+use crate::listen::sockets::BoundPort;
 use crate::listen::udp::QuicPorts;
 use crate::listen::{self, Listeners};
 use crate::observe::Observers;
@@ -48,21 +48,21 @@ use crate::observe::status::Replays;
 use crate::observe::trace::Tracer;
 use crate::route::Snapshot;
 
-/// A server that listens. Connections are accepted once it runs.
+/// A server whose sockets are bound. It accepts connections once [`run`](Self::run) is called.
 pub struct Server {
-    ports: Vec<(Listener, Port)>,
+    ports: Vec<(Listener, BoundPort)>,
     addresses: Vec<SocketAddr>,
     state: Arc<ServerState>,
 }
 
-/// A server's state, as long as the process lives.
+/// State that lives as long as the process.
 pub(crate) struct ServerState {
-    /// What the newest snapshot was made of. Held while another is made.
+    /// The configuration of the newest snapshot. Locked while another snapshot is built.
     config: Mutex<ServerConfig>,
     builder: SnapshotBuilder,
     acme: AcmeCertificates,
-    /// What connections need of it.
-    shared: Arc<Shared>,
+    /// The state that connections use.
+    shared: Arc<ServerContext>,
     ring: Arc<TicketRing>,
     permits: Arc<ConnectionPermits>,
     listeners: Arc<Listeners>,
@@ -73,7 +73,7 @@ pub(crate) struct ServerState {
 }
 
 impl Server {
-    /// Checks the configuration, reads its files and listens.
+    /// Checks the configuration, reads its files and binds the listeners.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the fix.
@@ -83,9 +83,11 @@ impl Server {
         Ok(server)
     }
 
-    /// The same with sockets that are open already, and what the process before this one has left.
-    /// If there was one, its register comes after this ([`ServerHandle::take_over`]). Logs are
-    /// opened later, by [`open_logs`](Self::open_logs).
+    /// Like [`bind`](Self::bind), with sockets and secrets inherited from a service manager or from
+    /// the previous process.
+    ///
+    /// The previous process's strike register is taken over afterwards, by
+    /// [`ServerHandle::take_over`]. Logs are opened later, by [`open_logs`](Self::open_logs).
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the fix.
@@ -105,32 +107,32 @@ impl Server {
         let epochs = Arc::new(TicketEpochs::new(scope));
         let ring = TicketRing::open(&config.tickets, known_store, keys_before, epochs.clone())?;
         let ports = listen::bind(&config, &mut inherited)?;
-        inherited.warn_of_the_rest();
+        inherited.warn_about_unused();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let metrics = Arc::new(Metrics::default());
         let acme = AcmeCertificates::new(&config, known_store, &metrics)?;
         let challenges = acme.challenges();
         let tls_challenges = Arc::new(challenges.clone());
         let builder = SnapshotBuilder::new(&config, ring.clone(), &addresses, tls_challenges)?;
-        // What an authority has issued is read later, by the user that the process becomes.
+        // Issued certificates are read later, by the user that the process runs as.
         let snapshot = builder.build(1, &config, &Pools::new(), &[])?;
-        snapshot.begin();
+        snapshot.start();
         announce(&config.certificate);
         if let Some(development) = builder.development_in_use() {
             development.announce();
         }
         let warnings = config.warnings().into_iter().chain(exposed_keys(&config));
         warnings.for_each(|warning| warn!("{warning}"));
-        ring.begin().await;
+        ring.wait_for_first_ring().await;
         let gate = EarlyDataGate::new(&config.early_data, epochs, ring.lifetime(), store);
         let state = Arc::new(OnceLock::new());
         let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, state.clone()));
         metrics.reloads.started(jiff::Timestamp::now().as_millisecond());
         let (access_log, replays) = (OnceLock::new(), Replays::default());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerContext {
             snapshot: ArcSwap::from_pointee(snapshot),
             observers: Arc::new(Observers { metrics, tracer, access_log, replays }),
-            memory: Budget::new(config.limits.memory),
+            memory: MemoryBudget::new(config.limits.memory),
             gate,
             challenges,
             shutdown: Shutdown::new(),
@@ -152,16 +154,17 @@ impl Server {
             permits,
             listeners,
             quic_ports,
-            history: History::begin(),
+            history: History::new(),
             serving: watch::Sender::new(false),
         });
         let _ = state.set(Arc::downgrade(&server));
         Ok(Self { ports, addresses, state: server })
     }
 
-    /// Opens the access log and the key log, if they are not open yet. To be called as the user
-    /// that the process runs as, once it is that: whoever owns their directory chooses what is
-    /// written.
+    /// Opens the access log and the key log, unless they are open.
+    ///
+    /// Call this after the process has dropped its privileges: the owner of the directory may
+    /// choose which file is written.
     ///
     /// # Errors
     /// [`ServerError`]: a log cannot be written.
@@ -176,19 +179,19 @@ impl Server {
         Ok(())
     }
 
-    /// The addresses listened on, with the ports that the system chose.
+    /// The bound addresses, with the ports that the system chose.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// A handle that stays good while the server runs.
+    /// A handle that controls the server and reads its state.
     pub fn handle(&self) -> ServerHandle {
         ServerHandle(self.state.clone())
     }
 
-    /// Serves until `shutdown` is ready or [`ServerHandle::stop`] is called, then finishes running
-    /// requests, for [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) at most,
-    /// and writes the access log to its end.
+    /// Serves until `shutdown` is ready or [`ServerHandle::stop`] is called. Then finishes running
+    /// requests within [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) and
+    /// flushes the access log.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         if let Err(error) = self.open_logs().await {
             error!("{error}");
@@ -206,14 +209,14 @@ impl Server {
         }
         state.serving.send_replace(true);
         state.start_orders().await;
-        tasks.spawn(housekeeping(state.clone()));
+        tasks.spawn(maintenance(state.clone()));
         tasks.spawn(state.ring.clone().follow());
-        let mut told = shared.shutdown.subscribe();
+        let mut stage = shared.shutdown.subscribe();
         tokio::select! {
             () = shutdown => {}
-            () = stopped(&mut told, Stop::Announced) => {}
+            () = wait_for_stage(&mut stage, ShutdownStage::Announced) => {}
         }
-        shared.shutdown.advance(Stop::Announced);
+        shared.shutdown.advance(ShutdownStage::Announced);
         state.stop_orders().await;
         drain(&state).await;
         tasks.shutdown().await;
@@ -231,7 +234,7 @@ impl Server {
 }
 
 impl ServerState {
-    /// The snapshot of a configuration, beside the one in use.
+    /// Builds a snapshot of a configuration. The snapshot in use stays in use.
     ///
     /// # Errors
     /// [`ServerError`].
@@ -246,55 +249,55 @@ impl ServerState {
             let pools = &state.shared.snapshot().pools;
             state.builder.build(number, &config, pools, &states)
         };
-        // It reads files, maybe from a slow disk.
+        // Building reads files, possibly from a slow disk.
         let built = tokio::task::spawn_blocking(build).await;
         built.map_err(|error| ServerError::Interrupted(error.to_string()))?
     }
 }
 
-/// From the word to stop until no connection is left.
+/// Stops accepting and waits until all connections have ended, within the configured limits.
 async fn drain(state: &ServerState) {
     let (shared, shutdown) = (&state.shared, &state.shared.shutdown);
     let limits = shared.snapshot().limits.clone();
-    let mut told = shutdown.subscribe();
-    let left_to_another = *told.borrow() == Stop::Leave;
-    if !limits.drain_delay.is_zero() && !left_to_another {
+    let mut stage = shutdown.subscribe();
+    let has_successor = *stage.borrow() == ShutdownStage::HandedOver;
+    if !limits.drain_delay.is_zero() && !has_successor {
         info!("stopping in {:?}: not ready any more", limits.drain_delay);
-        let _ = timeout(limits.drain_delay, stopped(&mut told, Stop::Now)).await;
+        let _ = timeout(limits.drain_delay, wait_for_stage(&mut stage, ShutdownStage::Abort)).await;
     }
     info!("stopping: no new connections, running requests are finished");
-    state.listeners.close(left_to_another).await;
-    if !left_to_another {
-        shutdown.advance(Stop::Finish);
+    state.listeners.close(has_successor).await;
+    if !has_successor {
+        shutdown.advance(ShutdownStage::Draining);
     }
-    if is_empty_within(state, &mut told, limits.drain_timeout).await {
+    if drained_within(state, &mut stage, limits.drain_timeout).await {
         return;
     }
-    // Idle connections that were left open hear of it now.
-    shutdown.advance(Stop::Finish);
-    if left_to_another && is_empty_within(state, &mut told, CLOSE_TIMEOUT).await {
+    // Idle connections that the handover left open are closed now.
+    shutdown.advance(ShutdownStage::Draining);
+    if has_successor && drained_within(state, &mut stage, CLOSE_TIMEOUT).await {
         return;
     }
-    warn!("requests that are still running are broken off");
-    shutdown.advance(Stop::Now);
-    let _ = timeout(CLOSE_TIMEOUT, state.permits.all_free()).await;
+    warn!("drain_timeout has passed: aborting the requests that are still running");
+    shutdown.advance(ShutdownStage::Abort);
+    let _ = timeout(CLOSE_TIMEOUT, state.permits.wait_until_unused()).await;
 }
 
-/// Whether all connections end in that time, and before all is to be dropped.
-async fn is_empty_within(
+/// Returns whether all connections end within `time`, and before the server is told to abort.
+async fn drained_within(
     state: &ServerState,
-    told: &mut watch::Receiver<Stop>,
+    stage: &mut watch::Receiver<ShutdownStage>,
     time: Duration,
 ) -> bool {
     tokio::select! {
-        () = state.permits.all_free() => true,
+        () = state.permits.wait_until_unused() => true,
         () = tokio::time::sleep(time) => false,
-        () = stopped(told, Stop::Now) => false,
+        () = wait_for_stage(stage, ShutdownStage::Abort) => false,
     }
 }
 
-/// Whether a configuration could be served: reads all files that it names, and listens nowhere.
-/// The store is not asked.
+/// Checks whether a configuration could be served: reads all files that it names, but binds no
+/// socket and does not connect to the store.
 ///
 /// # Errors
 /// [`ServerError`], one sentence with the fix.
@@ -309,7 +312,7 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
     let ring = TicketRing::open(&TicketSettings::default(), None, None, epochs)?;
     let mut config = config.clone();
-    // No file is written, nor an authority made.
+    // The check writes no file and creates no development authority.
     if let CertificateSource::SelfSigned { .. } | CertificateSource::Development =
         config.certificate
     {
@@ -321,8 +324,8 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// The store that the configuration names, if it does. That it is not there is no error: its
-/// connections are made, and made again, beside all else.
+/// Opens the configured store, if there is one. An unreachable store is not an error: its
+/// connections are made, and made again, in the background.
 fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, ServerError> {
     let Some(store) = &config.store else { return Ok(None) };
     let mut store = store.clone();
@@ -331,7 +334,7 @@ fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, Se
     Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
 }
 
-/// `server`: the one whose metrics are sent beside the spans, once there is one.
+/// Starts the exporter of traces and metrics. `server` provides the metrics, once it is set.
 fn tracer(
     settings: &TelemetrySettings,
     config: &ServerConfig,
@@ -339,44 +342,44 @@ fn tracer(
 ) -> Tracer {
     let snapshot = move || {
         let server = server.get().and_then(Weak::upgrade);
-        server.map_or_else(metrics::Snapshot::default, |server| server.metrics())
+        server.map_or_else(MetricsSnapshot::default, |server| server.metrics())
     };
     let exporter = settings.otlp.clone().map(|endpoint| {
-        let node = config.tickets.node.clone().unwrap_or_else(name_of_this_node);
+        let node = config.tickets.node.clone().unwrap_or_else(default_node_name);
         Exporter::start(endpoint, settings, &node, Box::new(snapshot)).0
     });
     Tracer::new(settings.clone(), exporter)
 }
 
-/// What has to be looked at about once a second.
-async fn housekeeping(state: Arc<ServerState>) {
+/// Does periodic work about once a second.
+async fn maintenance(state: Arc<ServerState>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         state.shared.gate.watch_clock();
-        state.quic_ports.look();
+        state.quic_ports.maintain();
         renew(&state).await;
-        // Files of keys may lie on a slow disk.
+        // Key files may be on a slow disk.
         let ring = state.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;
     }
 }
 
-/// Shows new certificates of the development authority before the old ones end.
+/// Renews the certificates of the development authority before they expire.
 async fn renew(state: &Arc<ServerState>) {
     let Some(development) = state.builder.development_in_use() else { return };
-    if !development.is_due(now()) || state.shared.shutdown.stage() != Stop::No {
+    if !development.is_due(now()) || state.shared.shutdown.stage() != ShutdownStage::Running {
         return;
     }
     match ServerHandle(state.clone()).rebuild().await {
         Ok(()) => info!("the development authority has signed a new certificate"),
         Err(error) => {
-            warn!("no new development certificate: {error}; the next try is in an hour");
-            development.put_off(now() + 3600);
+            warn!("no new development certificate: {error}; the next attempt is in an hour");
+            development.postpone(now() + 3600);
         }
     }
 }
 
-/// For connections to end after they were told to drop everything.
+/// How long connections have to end after they were told to abort.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -51,7 +51,7 @@ pub(super) async fn serve(
         Some(way) => Predecessor::hear(way).map(|(before, inherited)| (Some(before), inherited))?,
         None => {
             let Activated { tcp, udp } = activated();
-            (None, InheritedState::of_sockets(tcp, udp))
+            (None, InheritedState::from_sockets(tcp, udp))
         }
     };
     let server = Server::bind_with(config, inherited).await.map_err(sentence)?;
@@ -69,7 +69,7 @@ pub(super) async fn serve(
     }
     let handle = server.handle();
     let running = tokio::spawn(server.run(std::future::pending()));
-    handle.serves().await;
+    handle.wait_until_serving().await;
     if let Some(before) = predecessor {
         before.serving().await;
         console = Console::open(admin, &handle).await.unwrap_or_else(|error| {

@@ -114,14 +114,14 @@ pub(super) async fn hand_on(
         drop(way);
         let attempt = attempt.clone();
         spawn_blocking(move || attempt.end()).await?;
-        if timeout(LAST_WORDS, server.take_back()).await.is_err() {
+        if timeout(LAST_WORDS, server.wait_until_taken_back()).await.is_err() {
             warn!("the new process has ended, and something still has its register or its sockets");
         }
         return Err(error);
     }
     step_aside.await;
     let _ = way.send(MAIN, &[]);
-    server.leave();
+    server.stop_for_successor();
     info!("process {process} has taken over; this one ends with its last connection");
     if let Some(mut successor) = attempt.over() {
         thread::spawn(move || ended(successor.wait()));
@@ -144,7 +144,7 @@ async fn hand_over(
     way: &Arc<HandoffChannel>,
 ) -> anyhow::Result<()> {
     server.hand_over(stream(register)?).await?;
-    server.leave_udp();
+    server.hand_over_udp();
     way.send(GO, &[])?;
     match hear(way).await {
         Ok(word) if word == SERVING => Ok(()),

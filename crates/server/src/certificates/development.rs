@@ -1,5 +1,5 @@
-//! The certificates of a server that was given none: signed by the development authority of this
-//! user, and self-signed where that may not vouch for a name or is not to be had.
+//! Certificates for sites that none is configured for: signed by the user's development authority,
+//! or self-signed for names that the authority is not allowed to sign.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,133 +14,142 @@ use tracing::{info, warn};
 
 use crate::ServerError;
 
-/// Makes them, and holds those that are shown.
-pub(crate) struct Development {
-    /// `None`: there is none, and the reason has been said.
+/// Makes development certificates and holds those in use.
+pub(crate) struct DevelopmentCertificates {
+    /// `None` if there is no authority. The reason has been logged.
     authority: Option<Authority>,
-    /// The addresses that certificates are for besides the sites' names.
+    /// Addresses that the certificates are valid for, in addition to the sites' names.
     addresses: Vec<String>,
-    shown: Mutex<Option<PresentedCertificate>>,
+    current: Mutex<Option<CurrentCertificates>>,
 }
 
-/// Certificates that are shown.
+/// The certificates in use.
 #[derive(Clone)]
-struct PresentedCertificate {
-    /// The names of all sites, for which they were made.
+struct CurrentCertificates {
+    /// The names of all sites.
     names: BTreeSet<String>,
-    /// From the authority, for all that it may vouch for.
+    /// Signed by the authority, for the names that it is allowed to sign.
     signed: Option<Identity>,
-    /// From nobody, for all names: made where one needs it.
-    plain: Option<Identity>,
-    /// When they are to be made again, in seconds since 1970.
-    due: u64,
+    /// Self-signed, for all names. Made only if a site needs it.
+    self_signed_identity: Option<Identity>,
+    /// When to renew them, in seconds since 1970.
+    renew_at: u64,
 }
 
-impl Development {
-    /// For a server that listens on `addresses`. Makes the authority if there is none.
+impl DevelopmentCertificates {
+    /// For a server that listens on `addresses`. Creates the authority if the user has none.
     pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
-        let made = directory().and_then(|home| Authority::open_or_make(&home, now()));
+        let made = directory().and_then(|path| Authority::open_or_make(&path, now()));
         let authority = made.inspect_err(|error| {
-            warn!("{error}; until then the certificate is self-signed, and nobody believes it");
+            warn!(
+                "{error}; until then the certificate is self-signed, and clients do not trust it"
+            );
         });
         Self::new(authority.ok(), addresses)
     }
 
     /// `authority`: `None` for self-signed certificates.
     pub(crate) fn new(authority: Option<Authority>, addresses: &[SocketAddr]) -> Self {
-        Self { authority, addresses: addresses_of(addresses), shown: Mutex::default() }
+        Self { authority, addresses: certificate_addresses(addresses), current: Mutex::default() }
     }
 
-    /// Makes certificates for sites with these names, unless it has them and they last.
+    /// Makes certificates for sites with these names, unless current ones exist.
     ///
     /// # Errors
     /// [`ServerError::IssuedCertificate`].
     pub(crate) fn prepare(&self, names: &[&String], now: u64) -> Result<(), ServerError> {
         let names: BTreeSet<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if !shown.as_ref().is_some_and(|shown| shown.names == names && now < shown.due) {
-            *shown = Some(self.make(names, now)?);
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if !current.as_ref().is_some_and(|current| current.names == names && now < current.renew_at)
+        {
+            *current = Some(self.make(names, now)?);
         }
         Ok(())
     }
 
-    /// The certificate of a site with these names, which have been prepared for.
+    /// The certificate of a site with these names. Call [`prepare`](Self::prepare) first.
     pub(crate) fn identity(&self, names: &[String]) -> Option<Identity> {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = shown.as_ref()?;
-        match &shown.signed {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = current.as_ref()?;
+        match &current.signed {
             Some(signed) if names.iter().all(|name| may_vouch_for(name)) => Some(signed.clone()),
-            _ => shown.plain.clone(),
+            _ => current.self_signed_identity.clone(),
         }
     }
 
-    /// Whether what is shown should be made again.
+    /// Whether the certificates should be renewed.
     pub(crate) fn is_due(&self, now: u64) -> bool {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.as_ref().is_some_and(|shown| now >= shown.due)
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().is_some_and(|current| now >= current.renew_at)
     }
 
-    /// Shows none any more: there are others.
-    pub(crate) fn rest(&self) {
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// Drops the certificates: the configuration names others.
+    pub(crate) fn clear(&self) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Leaves what is shown as it is until then.
-    pub(crate) fn put_off(&self, until: u64) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shown) = &mut *shown {
-            shown.due = until;
+    /// Postpones the renewal.
+    pub(crate) fn postpone(&self, until: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(current) = &mut *current {
+            current.renew_at = until;
         }
     }
 
-    /// Says how clients come to trust it.
+    /// Logs how clients can trust the certificates.
     pub(crate) fn announce(&self) {
         if let Some(authority) = &self.authority {
             info!(
-                "certificate by the development authority in {}: `firstflight fetch` believes it, \
-                 others by --cacert or after `firstflight authority trust`",
+                "certificate signed by the development authority in {}: `firstflight fetch` trusts it, \
+                 other clients with --cacert or after `firstflight authority trust`",
                 authority.certificate().display()
             );
         }
     }
 
-    fn make(&self, names: BTreeSet<String>, now: u64) -> Result<PresentedCertificate, ServerError> {
-        let ours = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-        let all: BTreeSet<_> = ours.iter().chain(&self.addresses).chain(&names).cloned().collect();
-        let (within, beyond): (Vec<_>, Vec<_>) =
+    fn make(&self, names: BTreeSet<String>, now: u64) -> Result<CurrentCertificates, ServerError> {
+        let loopback = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let all: BTreeSet<_> =
+            loopback.iter().chain(&self.addresses).chain(&names).cloned().collect();
+        let (signable, unsignable): (Vec<_>, Vec<_>) =
             all.iter().cloned().partition(|name| may_vouch_for(name));
-        let mut shown = PresentedCertificate { names, signed: None, plain: None, due: u64::MAX };
+        let mut current = CurrentCertificates {
+            names,
+            signed: None,
+            self_signed_identity: None,
+            renew_at: u64::MAX,
+        };
         if let Some(authority) = &self.authority {
-            let made = authority.sign(&within, now)?;
+            let made = authority.sign(&signable, now)?;
             let identity = made.identity()?;
             let expires = identity.expires().and_then(|expires| u64::try_from(expires).ok());
-            shown.due = renew_at(now, expires.unwrap_or(now));
-            shown.signed = Some(identity);
+            current.renew_at = renew_at(now, expires.unwrap_or(now));
+            current.signed = Some(identity);
         }
-        let sites_beyond = beyond.iter().any(|name| shown.names.contains(name));
-        if sites_beyond || shown.signed.is_none() {
+        let has_unsignable_site = unsignable.iter().any(|name| current.names.contains(name));
+        if has_unsignable_site || current.signed.is_none() {
             let all: Vec<_> = all.into_iter().collect();
-            shown.plain = Some(self_signed(&all)?.identity()?);
+            current.self_signed_identity = Some(self_signed(&all)?.identity()?);
         }
-        if self.authority.is_some() && !beyond.is_empty() {
+        if self.authority.is_some() && !unsignable.is_empty() {
             warn!(
-                "the development authority may not vouch for {}, nobody believes that \
-                 certificate; give certificate and key",
-                beyond.join(", ")
+                "the development authority is not allowed to sign for {}, so clients do not trust \
+                 that certificate; configure certificate and key",
+                unsignable.join(", ")
             );
         }
-        Ok(shown)
+        Ok(current)
     }
 }
 
-/// Now, in seconds since 1970.
+/// The current time, in seconds since 1970.
 pub(crate) fn now() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or(0)
 }
 
-/// What clients may call a server by that listens here. Where that is every address, those that the
-/// machine has on private networks: a telephone beside it comes by one of them.
-fn addresses_of(listened: &[SocketAddr]) -> Vec<String> {
+/// The addresses that clients may use for this server. A listener on all addresses has those of the
+/// machine on private networks, so that a phone on the same network can connect.
+fn certificate_addresses(listened: &[SocketAddr]) -> Vec<String> {
     let mut all: BTreeSet<IpAddr> =
         listened.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect();
     if listened.iter().any(|address| address.ip().is_unspecified()) {
@@ -161,11 +170,11 @@ mod tests {
 
     const NOW: u64 = 1_790_000_000;
 
-    fn development() -> (tempfile::TempDir, Development) {
-        let home = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_make(home.path(), NOW).unwrap();
+    fn development() -> (tempfile::TempDir, DevelopmentCertificates) {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_make(directory.path(), NOW).unwrap();
         let listened = ["10.1.2.3:443".parse().unwrap(), "[::]:443".parse().unwrap()];
-        (home, Development::new(Some(authority), &listened))
+        (directory, DevelopmentCertificates::new(Some(authority), &listened))
     }
 
     fn strings(names: &[&str]) -> Vec<String> {
@@ -173,8 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn one_certificate_for_all_that_the_authority_may_vouch_for() {
-        let (_home, development) = development();
+    fn one_certificate_covers_all_names_that_the_authority_may_sign() {
+        let (_directory, development) = development();
         let names = strings(&["a.test", "b.internal"]);
         development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
         let identity = development.identity(&names[..1]).unwrap();
@@ -186,21 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn a_site_beyond_it_is_self_signed_and_others_are_not() {
-        let (_home, development) = development();
+    fn only_sites_that_the_authority_may_not_sign_are_self_signed() {
+        let (_directory, development) = development();
         let names = strings(&["a.test", "example.com"]);
         development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
-        let beyond = development.identity(&names).unwrap();
-        assert!(beyond.covers("example.com") && beyond.covers("a.test"));
+        let unsignable = development.identity(&names).unwrap();
+        assert!(unsignable.covers("example.com") && unsignable.covers("a.test"));
         assert!(!development.identity(&names[..1]).unwrap().covers("example.com"));
-        let alone = Development::new(None, &[]);
+        let alone = DevelopmentCertificates::new(None, &[]);
         alone.prepare(&[&names[0]], NOW).unwrap();
         assert!(alone.identity(&names[..1]).unwrap().covers("a.test"));
     }
 
     #[test]
-    fn it_is_made_anew_before_its_end_and_for_new_names() {
-        let (_home, development) = development();
+    fn the_certificate_is_renewed_before_it_expires_and_for_new_names() {
+        let (_directory, development) = development();
         let (old, new) = (strings(&["a.test"]), strings(&["a.test", "b.test"]));
         let prepare = |names: &[String], now| {
             development.prepare(&names.iter().collect::<Vec<_>>(), now).unwrap();

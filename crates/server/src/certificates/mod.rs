@@ -1,4 +1,4 @@
-//! What is known of the certificates that are shown, and newer ones in their place.
+//! The sites' certificates: where they come from and what they are replaced by.
 
 pub(crate) mod development;
 pub(crate) mod store;
@@ -22,33 +22,34 @@ use crate::ServerError;
 /// The certificate of a site.
 #[derive(Clone, Debug)]
 pub struct SiteCertificate {
-    /// The site's first name; `default`: it has none.
+    /// The site's first name, or `default` if it has no names.
     pub site: String,
-    /// All of the site's names.
+    /// All names of the site.
     pub names: Vec<String>,
-    /// Where it comes from.
+    /// Where the certificate comes from.
     pub source: CertificateSource,
-    /// When what is shown expires, in seconds since 1970; `None`: it does not say so well.
+    /// When it expires, in seconds since 1970. `None` if its date is not valid.
     pub not_after: Option<i64>,
-    /// What an authority has issued, of what is shown.
+    /// The issued ACME certificate, if one is installed.
     issued: Option<Arc<Issued>>,
 }
 
 /// Where a certificate comes from.
 #[derive(Clone, Debug)]
 pub enum CertificateSource {
-    /// Two files.
+    /// Two configured files.
     Files,
-    /// It was made at the start, and nobody has signed it.
+    /// Self-signed when the server started.
     SelfSigned,
-    /// The development authority of this user, or nobody where that may not vouch for the names.
+    /// Signed by the user's development authority, or self-signed for names that it is not allowed
+    /// to sign.
     Development,
-    /// An authority, by ACME: what is done about it.
+    /// An ACME authority, with the state of the order.
     Acme(Box<CertificateState>),
 }
 
 impl CertificateSource {
-    /// The same as metrics and status name it.
+    /// The source as metrics and status name it.
     pub fn origin(&self) -> CertificateOrigin {
         match self {
             Self::Files => CertificateOrigin::Files,
@@ -60,13 +61,13 @@ impl CertificateSource {
 }
 
 impl SiteCertificate {
-    /// Whether there is none yet: what is shown then nobody trusts.
+    /// Whether none has been issued yet. Clients then see a self-signed placeholder.
     pub fn is_missing(&self) -> bool {
         matches!(self.source, CertificateSource::Acme(_)) && self.issued.is_none()
     }
 }
 
-/// The certificates that identities have, of the sites of a configuration.
+/// The certificates of a configuration's sites.
 pub(crate) fn of(
     config: &ServerConfig,
     identities: &Identities,
@@ -74,8 +75,8 @@ pub(crate) fn of(
 ) -> Vec<SiteCertificate> {
     let sources: Vec<&Configured> = match &config.content {
         Content::Sites(content) => {
-            let own = content.sites.iter().map(|site| site.certificate.as_ref());
-            own.map(|own| own.unwrap_or(&config.certificate)).collect()
+            let site_certificates = content.sites.iter().map(|site| site.certificate.as_ref());
+            site_certificates.map(|own| own.unwrap_or(&config.certificate)).collect()
         }
         Content::PingPong => vec![&config.certificate],
     };
@@ -101,44 +102,48 @@ pub(crate) fn of(
     identities.entries().iter().zip(sources).map(certificate).collect()
 }
 
-/// The same identities, with what an authority has issued since in the place of what is `shown`.
+/// The same identities with newly issued ACME certificates in place of the installed ones.
 ///
 /// # Errors
-/// [`ServerError::Tls`]: it is of no use.
-pub(crate) fn renewed(
+/// [`ServerError::Tls`]: an issued certificate is unusable.
+pub(crate) fn with_newer(
     config: &ServerConfig,
     before: &Identities,
-    shown: &[SiteCertificate],
+    installed: &[SiteCertificate],
     states: &[CertificateState],
 ) -> Result<Identities, ServerError> {
     let sites: &[Site] = match &config.content {
         Content::Sites(content) => &content.sites,
         Content::PingPong => &[],
     };
-    let entry = |(index, (entry, shown)): (usize, (&IdentityEntry, &SiteCertificate))| {
-        let Some(issued) = newer(states, shown) else { return Ok(entry.clone()) };
-        let plain = issued.identity()?;
+    let entry = |(index, (entry, installed)): (usize, (&IdentityEntry, &SiteCertificate))| {
+        let Some(issued) = newer(states, installed) else { return Ok(entry.clone()) };
+        let unstapled = issued.identity()?;
         let ocsp = sites.get(index).and_then(|site| site.ocsp.as_deref());
-        let identity = stapled(plain.clone(), ocsp).unwrap_or_else(|error| {
-            warn!("{error}; the new certificate of {} is shown without it", shown.site);
-            plain
+        let identity = with_ocsp_file(unstapled.clone(), ocsp).unwrap_or_else(|error| {
+            warn!(
+                "{error}; the new certificate of {} is used without an OCSP response",
+                installed.site
+            );
+            unstapled
         });
         Ok(IdentityEntry { names: entry.names.clone(), identity })
     };
-    let mut entries = before.entries().iter().zip(shown).enumerate().map(entry);
+    let mut entries = before.entries().iter().zip(installed).enumerate().map(entry);
     let Some(first) = entries.next().transpose()? else { return Ok(before.clone()) };
     let others: Result<_, ServerError> = entries.collect();
     Ok(Identities::new(first, others?)?)
 }
 
-/// What an authority has issued for a site and is not shown yet.
+/// The issued certificate of a site that is not installed yet.
 pub(crate) fn newer<'a>(
     states: &'a [CertificateState],
-    shown: &SiteCertificate,
+    installed: &SiteCertificate,
 ) -> Option<&'a Arc<Issued>> {
-    let CertificateSource::Acme(_) = shown.source else { return None };
-    let is_new = |new: &&Arc<Issued>| shown.issued.as_ref().is_none_or(|it| it.chain != new.chain);
-    issued(states, &shown.names).filter(is_new)
+    let CertificateSource::Acme(_) = installed.source else { return None };
+    let is_new =
+        |new: &&Arc<Issued>| installed.issued.as_ref().is_none_or(|it| it.chain != new.chain);
+    issued(states, &installed.names).filter(is_new)
 }
 
 /// The certificate for these names, if it has been issued.
@@ -149,12 +154,12 @@ pub(crate) fn issued<'a>(
     states.iter().find(|state| state.names == names)?.issued.as_ref()
 }
 
-/// A certificate that nobody has signed, for a server that listens on `addresses`, with its key.
-/// `save`: a file to write it to.
+/// A self-signed certificate for a server that listens on `addresses`. `save`: a file to write it
+/// to.
 ///
 /// # Errors
 /// [`ServerError::IssuedCertificate`], [`ServerError::Tls`] or [`ServerError::SaveCertificate`].
-pub(crate) fn unsigned<'a>(
+pub(crate) fn self_signed_identity<'a>(
     names: impl IntoIterator<Item = &'a String>,
     save: Option<&Path>,
     addresses: &[SocketAddr],
@@ -167,7 +172,7 @@ pub(crate) fn unsigned<'a>(
     Ok(made.identity()?)
 }
 
-/// What is shown for names that have no certificate yet. Nobody is to trust it.
+/// A self-signed certificate for names that have none yet. Clients are not expected to trust it.
 ///
 /// # Errors
 /// [`ServerError::IssuedCertificate`].
@@ -175,27 +180,30 @@ pub(crate) fn placeholder(names: &[String]) -> Result<Identity, ServerError> {
     Ok(self_signed(names)?.identity()?)
 }
 
-/// Says how clients come to trust a certificate that was made.
+/// Logs how clients can trust a self-signed certificate.
 pub(crate) fn announce(source: &Configured) {
     match source {
         Configured::Files { .. } | Configured::Development | Configured::Acme => {}
         Configured::SelfSigned { save: Some(path), .. } => {
             let path = path.display();
-            info!("self-signed certificate for trying out: clients trust it by --cacert {path}");
+            info!("self-signed certificate for testing: clients trust it with --cacert {path}");
         }
         Configured::SelfSigned { save: None, .. } => info!(
-            "self-signed certificate for trying out: clients need -k, or --cacert FILE after \
+            "self-signed certificate for testing: clients need -k, or --cacert FILE after \
              --save-cert FILE here"
         ),
     }
 }
 
-/// An identity with the OCSP response in a file. One that is of no use is left out with a warning:
-/// clients then do without, as they do with servers that have none.
+/// An identity with the OCSP response from a file. An invalid response is left out with a warning,
+/// and clients then proceed as with servers that do not staple.
 ///
 /// # Errors
 /// [`ServerError::Tls`]: the file cannot be read.
-pub(crate) fn stapled(identity: Identity, file: Option<&Path>) -> Result<Identity, ServerError> {
+pub(crate) fn with_ocsp_file(
+    identity: Identity,
+    file: Option<&Path>,
+) -> Result<Identity, ServerError> {
     let Some(path) = file else { return Ok(identity) };
     let response = fs::read(path).map_err(|source| TlsError::File {
         what: "OCSP response",
@@ -211,7 +219,7 @@ pub(crate) fn stapled(identity: Identity, file: Option<&Path>) -> Result<Identit
     }
 }
 
-/// `localhost`, the addresses that are one machine's, and the names asked for.
+/// `localhost`, the loopback addresses, the listeners' addresses and the given names.
 fn names_for<'a>(
     names: impl IntoIterator<Item = &'a String>,
     addresses: &[SocketAddr],
@@ -223,16 +231,16 @@ fn names_for<'a>(
     all.into_iter().collect()
 }
 
-/// A warning for each private key's file that others may read or write, with the fix. Not an error:
-/// a server that ran yesterday is to run today.
+/// Returns a warning with the fix for each private key file that others can read or write. This is
+/// not an error, so that a running deployment keeps starting.
 pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
     let sites = match &config.content {
         Content::Sites(content) => &*content.sites,
         Content::PingPong => &[],
     };
-    let own = sites.iter().filter_map(|site| site.certificate.as_ref());
+    let site_certificates = sites.iter().filter_map(|site| site.certificate.as_ref());
     let mut keys: Vec<&Path> = std::iter::once(&config.certificate)
-        .chain(own)
+        .chain(site_certificates)
         .filter_map(|source| match source {
             Configured::Files { key, .. } => Some(key.as_path()),
             _ => None,
@@ -252,7 +260,7 @@ fn exposed(key: &Path) -> Option<String> {
     })
 }
 
-/// A group may read what is root's: so the server is given its keys by packages.
+/// The group may read a key that root owns: packages give keys to a server that way.
 fn is_exposed(mode: u32, owner: u32) -> bool {
     mode & if owner == 0 { 0o037 } else { 0o077 } != 0
 }
@@ -276,7 +284,7 @@ mod exposed_keys_tests {
     use super::*;
 
     #[test]
-    fn a_group_may_read_what_is_roots() {
+    fn a_group_may_read_keys_owned_by_root() {
         for (mode, owner) in [(0o600, 0), (0o640, 0), (0o400, 1000), (0o600, 1000)] {
             assert!(!is_exposed(mode, owner), "{mode:o} of {owner}");
         }

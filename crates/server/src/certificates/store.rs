@@ -1,4 +1,4 @@
-//! What nodes that serve the same names share, in the store, sealed under the key-encryption keys.
+//! Records that the nodes of a cluster share in the store, sealed under the key-encryption keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,36 +13,37 @@ use tracing::{debug, warn};
 use crate::ServerError;
 use crate::context::now;
 
-/// The store's side of certificates; without a store, or without keys to seal under, there is
-/// none, and each node asks for itself.
+/// Shares ACME records between nodes. Without a store or key-encryption keys nothing is shared, and
+/// each node orders certificates for itself.
 #[derive(Clone)]
-pub(crate) struct SharedCertificateStore(Option<Arc<Shared>>);
+pub(crate) struct SharedCertificateStore(Option<Arc<SealedStore>>);
 
-struct Shared {
+struct SealedStore {
     store: Store,
     keys: KeyEncryption,
-    /// Which records cannot be read, and why, so that each is complained of once.
+    /// Records that cannot be read, with the reason, so that each is logged once.
     unreadable: Mutex<BTreeMap<String, String>>,
 }
 
-impl Shared {
-    /// The key that a record is under may be about to leave. Between two nodes that put at a time
-    /// the older content may stay; who has the newer one puts it again when he looks next.
-    async fn seal_anew(&self, place: &str, content: &[u8]) {
-        let sealed = self.keys.seal(content, place);
-        if let Err(error) = self.store.replace(place, &sealed).await {
-            debug!("{place} is sealed anew later: {error}");
+impl SealedStore {
+    /// Seals a record under the newest key, because the one it is under may be removed soon. If two
+    /// nodes write at the same time, the older content may win; the node with the newer one writes
+    /// it again at its next refresh.
+    async fn reseal(&self, store_key: &str, content: &[u8]) {
+        let sealed = self.keys.seal(content, store_key);
+        if let Err(error) = self.store.replace(store_key, &sealed).await {
+            debug!("{store_key} will be sealed under the new key later: {error}");
         }
     }
 
-    /// Whether a record's trouble is news. `None`: it can be read.
-    fn may_complain(&self, place: &str, trouble: Option<&str>) -> bool {
+    /// Whether an error for a record is new. `None` means that the record can be read.
+    fn is_new_error(&self, store_key: &str, error: Option<&str>) -> bool {
         let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
-        match trouble {
-            None => unreadable.remove(place).is_some(),
-            Some(trouble) => {
-                let before = unreadable.insert(place.to_owned(), trouble.to_owned());
-                before.as_deref() != Some(trouble)
+        match error {
+            None => unreadable.remove(store_key).is_some(),
+            Some(error) => {
+                let before = unreadable.insert(store_key.to_owned(), error.to_owned());
+                before.as_deref() != Some(error)
             }
         }
     }
@@ -56,19 +57,19 @@ impl SharedCertificateStore {
             return Ok(Self(None));
         };
         let keys = KeyEncryption::open(key_encryption)?;
-        Ok(Self(Some(Arc::new(Shared {
+        Ok(Self(Some(Arc::new(SealedStore {
             store: store.clone(),
             keys,
             unreadable: Mutex::default(),
         }))))
     }
 
-    /// The shared side, with the keys that its file has now.
-    async fn shared(&self) -> Result<Arc<Shared>, SharedRecordsError> {
-        let none = || SharedRecordsError("nothing is shared".to_owned());
+    /// The store and its keys, after reading the key file again.
+    async fn shared(&self) -> Result<Arc<SealedStore>, SharedRecordsError> {
+        let none = || SharedRecordsError("there is no shared store".to_owned());
         let shared = self.0.clone().ok_or_else(none)?;
         let refreshed = shared.clone();
-        // That the file is of no use, the ticket keys' side says.
+        // The ticket keys use the same file and log its errors.
         let refresh = move || refreshed.keys.refresh(now()).map(drop).unwrap_or_default();
         let _ = tokio::task::spawn_blocking(refresh).await;
         Ok(shared)
@@ -82,24 +83,24 @@ impl SharedRecords for SharedCertificateStore {
 
     async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, SharedRecordsError> {
         let shared = self.shared().await?;
-        let place = place(name);
-        let Some(sealed) = shared.store.get(&place).await.map_err(trouble)? else {
-            shared.may_complain(&place, None);
+        let store_key = store_key(name);
+        let Some(sealed) = shared.store.get(&store_key).await.map_err(store_error)? else {
+            shared.is_new_error(&store_key, None);
             return Ok(None);
         };
-        match shared.keys.unseal(&sealed, &place) {
+        match shared.keys.unseal(&sealed, &store_key) {
             Ok(unsealed) => {
-                shared.may_complain(&place, None);
+                shared.is_new_error(&store_key, None);
                 if !unsealed.up_to_date {
-                    shared.seal_anew(&place, &unsealed.content).await;
+                    shared.reseal(&store_key, &unsealed.content).await;
                 }
                 Ok(Some(unsealed.content.to_vec()))
             }
-            // The store has answered: who holds what belongs there puts it again.
+            // The store works, so the node that has the certificate writes it again.
             Err(error) => {
                 let error = error.to_string();
-                if shared.may_complain(&place, Some(&error)) {
-                    warn!("{place} in the store counts as absent: {error}");
+                if shared.is_new_error(&store_key, Some(&error)) {
+                    warn!("{store_key} in the store is unreadable and counts as absent: {error}");
                 }
                 Ok(None)
             }
@@ -112,9 +113,9 @@ impl SharedRecords for SharedCertificateStore {
         record: &[u8],
         life: Duration,
     ) -> Result<(), SharedRecordsError> {
-        let (shared, place) = (self.shared().await?, place(name));
-        let sealed = shared.keys.seal(record, &place);
-        shared.store.put(&place, &sealed, life).await.map_err(trouble)
+        let (shared, store_key) = (self.shared().await?, store_key(name));
+        let sealed = shared.keys.seal(record, &store_key);
+        shared.store.put(&store_key, &sealed, life).await.map_err(store_error)
     }
 
     async fn put_new(
@@ -123,23 +124,23 @@ impl SharedRecords for SharedCertificateStore {
         record: &[u8],
         life: Duration,
     ) -> Result<bool, SharedRecordsError> {
-        let (shared, place) = (self.shared().await?, place(name));
-        let sealed = shared.keys.seal(record, &place);
-        shared.store.put_new(&place, &sealed, life).await.map_err(trouble)
+        let (shared, store_key) = (self.shared().await?, store_key(name));
+        let sealed = shared.keys.seal(record, &store_key);
+        shared.store.put_new(&store_key, &sealed, life).await.map_err(store_error)
     }
 
     async fn remove(&self, name: &str) -> Result<(), SharedRecordsError> {
         let shared = self.shared().await?;
-        shared.store.delete(&place(name)).await.map_err(trouble)
+        shared.store.delete(&store_key(name)).await.map_err(store_error)
     }
 }
 
-/// Where a record lies, which is also what it is sealed for.
-fn place(name: &str) -> String {
+/// The key of a record in the store. The record is sealed for this key.
+fn store_key(name: &str) -> String {
     format!("acme:{name}")
 }
 
-fn trouble(error: StoreError) -> SharedRecordsError {
+fn store_error(error: StoreError) -> SharedRecordsError {
     SharedRecordsError(format!("the store: {error}"))
 }
 
@@ -158,15 +159,15 @@ mod tests {
     use super::*;
 
     const LIFE: Duration = Duration::from_secs(3600);
-    const PLACE: &str = "firstflight:acme:ca/certificate/one";
+    const STORE_KEY: &str = "firstflight:acme:ca/certificate/one";
 
-    struct Bench {
+    struct TestStore {
         redis: StoreProcess,
         store: Store,
         dir: tempfile::TempDir,
     }
 
-    impl Bench {
+    impl TestStore {
         fn new() -> Self {
             let redis = StoreProcess::redis(StoreListen::Unix);
             let address = StoreUrl::parse(&redis.url(), 6379).unwrap().address;
@@ -176,8 +177,8 @@ mod tests {
             Self { redis, store, dir: tempfile::tempdir().unwrap() }
         }
 
-        /// A node whose file has these keys. A file that changes keeps the old ones open for a
-        /// while; a node that is started does not.
+        /// A node with these key-encryption keys. A changed file keeps the old keys open for a
+        /// while; a newly started node does not have them.
         fn node(&self, name: &str, keys: &[char]) -> SharedCertificateStore {
             let path = self.dir.path().join(name);
             write(&path, keys);
@@ -198,45 +199,54 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_record_outlives_the_key_that_it_was_sealed_under() {
-        let bench = Bench::new();
-        let old = bench.node("old", &['a']);
+    async fn a_record_outlives_the_key_that_sealed_it() {
+        let test_store = TestStore::new();
+        let old = test_store.node("old", &['a']);
         put(&old).await;
-        // Nobody has looked yet: it is as if it were not there, and that is no trouble of the
-        // store.
-        assert_eq!(read(&bench.node("new", &['b'])).await, None);
-        // One look by a node that has both seals it under the new one, for the rest of its life.
-        assert_eq!(read(&bench.node("both", &['b', 'a'])).await.as_deref(), Some(&b"whole"[..]));
-        assert_eq!(read(&bench.node("after", &['b'])).await.as_deref(), Some(&b"whole"[..]));
-        let left: u64 = bench.redis.ask(&["PTTL", PLACE]).trim().parse().unwrap();
+        // No node has read the record with both keys yet, so it counts as absent. That is no failure
+        // of the store.
+        assert_eq!(read(&test_store.node("new", &['b'])).await, None);
+        // A node with both keys seals it under the new one, for the rest of its lifetime.
+        assert_eq!(
+            read(&test_store.node("both", &['b', 'a'])).await.as_deref(),
+            Some(&b"whole"[..])
+        );
+        assert_eq!(read(&test_store.node("after", &['b'])).await.as_deref(), Some(&b"whole"[..]));
+        let left: u64 = test_store.redis.ask(&["PTTL", STORE_KEY]).trim().parse().unwrap();
         assert!(left > 0 && left <= 3_600_000, "{left}");
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_cannot_be_read_is_absent_and_complained_of_once() {
-        let bench = Bench::new();
-        let node = bench.node("kek", &['a']);
+    async fn an_unreadable_record_counts_as_absent_and_is_logged_once() {
+        let test_store = TestStore::new();
+        let node = test_store.node("kek", &['a']);
         put(&node).await;
-        bench.redis.ask(&["SET", PLACE, "x"]);
+        test_store.redis.ask(&["SET", STORE_KEY, "x"]);
         assert_eq!(read(&node).await, None);
         let shared = node.0.clone().unwrap();
-        let place = place("ca/certificate/one");
-        let reason = shared.unreadable.lock().unwrap().get(&place).cloned().expect("it was told");
-        assert!(!shared.may_complain(&place, Some(&reason)), "again");
-        assert!(shared.may_complain(&place, Some("another reason")));
-        assert!(shared.may_complain("another record", Some(&reason)));
-        // Put again it is whole, and worth a complaint when it is spoiled again.
+        let store_key = store_key("ca/certificate/one");
+        let reason = shared
+            .unreadable
+            .lock()
+            .unwrap()
+            .get(&store_key)
+            .cloned()
+            .expect("the error is recorded");
+        assert!(!shared.is_new_error(&store_key, Some(&reason)), "again");
+        assert!(shared.is_new_error(&store_key, Some("another reason")));
+        assert!(shared.is_new_error("another record", Some(&reason)));
+        // A readable record resets this, so the next failure is logged again.
         node.put("ca/certificate/one", b"anew", LIFE).await.unwrap();
         assert_eq!(read(&node).await.as_deref(), Some(&b"anew"[..]));
-        assert!(shared.may_complain(&place, Some(&reason)));
+        assert!(shared.is_new_error(&store_key, Some(&reason)));
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_store_that_is_away_is_no_absent_record() {
-        let mut bench = Bench::new();
-        let node = bench.node("kek", &['a']);
+    async fn an_unavailable_store_is_an_error_and_not_an_absent_record() {
+        let mut test_store = TestStore::new();
+        let node = test_store.node("kek", &['a']);
         put(&node).await;
-        bench.redis.kill();
+        test_store.redis.kill();
         assert!(node.get("ca/certificate/one").await.is_err());
     }
 

@@ -1,5 +1,6 @@
-//! Memory that clients take beside their connections: heads of requests, handshakes that are not
-//! complete, connections to upstreams. One bound for the whole process (`memory` in `[limits]`).
+//! Limits the memory that clients use in addition to their connections: request heads, incomplete
+//! handshakes, upstream connections. One limit applies to the whole process (`memory` in
+//! `[limits]`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,33 +9,33 @@ use std::time::{Duration, Instant};
 use http::HeaderMap;
 use tracing::warn;
 
-/// How much may be held, and how much is.
-pub(crate) struct Budget {
+/// The memory limit and its current use.
+pub(crate) struct MemoryBudget {
     limit: AtomicUsize,
     held: AtomicUsize,
-    /// When it was last logged that more was wanted.
+    /// When reaching the limit was last logged.
     logged: Mutex<Option<Instant>>,
 }
 
-/// What one request or one handshake holds; given back when it is dropped.
-pub(crate) struct Charge {
-    budget: Arc<Budget>,
+/// The memory held by one request or handshake, released when dropped.
+pub(crate) struct MemoryCharge {
+    budget: Arc<MemoryBudget>,
     held: AtomicUsize,
 }
 
-impl Budget {
+impl MemoryBudget {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit: limit.into(), held: AtomicUsize::new(0), logged: Mutex::new(None) })
     }
 
-    /// Changes the limit. What is held stays.
+    /// Changes the limit. Memory in use stays in use.
     pub(crate) fn resize(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// A charge that holds nothing yet.
-    pub(crate) fn open(self: &Arc<Self>) -> Charge {
-        Charge { budget: self.clone(), held: AtomicUsize::new(0) }
+    pub(crate) fn charge(self: &Arc<Self>) -> MemoryCharge {
+        MemoryCharge { budget: self.clone(), held: AtomicUsize::new(0) }
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -52,15 +53,15 @@ impl Budget {
         if logged.is_none_or(|last| last.elapsed() > LOG_INTERVAL) {
             *logged = Some(Instant::now());
             warn!(
-                "requests and handshakes hold {limit} bytes, as much as they may: further ones are \
-                 refused (memory in [limits])"
+                "the memory limit of {limit} bytes is reached: further requests and handshakes are \
+                 refused; raise memory in [limits]"
             );
         }
     }
 }
 
-impl Charge {
-    /// Holds so many bytes more. False: there are not so many, and nothing has changed.
+impl MemoryCharge {
+    /// Reserves memory. Returns false if the limit is reached; nothing has changed then.
     pub(crate) fn grow(&self, bytes: usize) -> bool {
         let taken = self.budget.take(bytes);
         if taken {
@@ -69,41 +70,42 @@ impl Charge {
         taken
     }
 
-    /// Gives all of it back.
+    /// Releases everything.
     pub(crate) fn clear(&self) {
         self.budget.held.fetch_sub(self.held.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-/// What a request holds until its response has ended. Its fields are in memory twice, as they came
-/// and as an upstream is sent them, and each is stored in two maps.
-pub(crate) fn of_request(target: &str, headers: Option<&HeaderMap>) -> usize {
+/// The memory of a request until its response has ended. Its fields are stored twice, as received
+/// and as sent to an upstream, in two maps.
+pub(crate) fn request_bytes(target: &str, headers: Option<&HeaderMap>) -> usize {
     let fields = headers.into_iter().flatten();
-    let fields = fields.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + FIELD);
-    REQUEST + 2 * target.len() + fields.sum::<usize>()
+    let fields =
+        fields.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + FIELD_OVERHEAD);
+    REQUEST_OVERHEAD + 2 * target.len() + fields.sum::<usize>()
 }
 
 /// Task, stream, record and log line of a request.
-const REQUEST: usize = 4 * 1024;
+const REQUEST_OVERHEAD: usize = 4 * 1024;
 
-/// Two entries of a map that may be twice as large as its content.
-const FIELD: usize = 320;
+/// Two map entries, where a map may have twice the capacity that it needs.
+const FIELD_OVERHEAD: usize = 320;
 
-/// A connection to an upstream, with its buffers here and in the kernel.
-pub(crate) const UPSTREAM: usize = 32 * 1024;
+/// A connection to an upstream, with its buffers in this process and in the kernel.
+pub(crate) const UPSTREAM_CONNECTION_BYTES: usize = 32 * 1024;
 
-/// For each byte of a handshake that is not complete: the copy that is kept for a handshake that
-/// may start again, the library's, and what their buffers are too large.
-pub(crate) const HANDSHAKE_BYTE: usize = 3;
+/// For each byte of an incomplete handshake: a copy for a restart of the handshake, the library's
+/// copy, and the unused capacity of their buffers.
+pub(crate) const HANDSHAKE_BYTE_FACTOR: usize = 3;
 
-/// For each piece of a head that is not complete.
-pub(crate) const PIECE: usize = 128;
+/// For each received piece of an incomplete head.
+pub(crate) const HEAD_PIECE_OVERHEAD: usize = 128;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -114,9 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_is_dropped_is_free_again() {
-        let budget = Budget::new(100);
-        let (first, second) = (budget.open(), budget.open());
+    fn charges_above_the_limit_are_refused_and_dropped_charges_are_released() {
+        let budget = MemoryBudget::new(100);
+        let (first, second) = (budget.charge(), budget.charge());
         assert!(first.grow(60) && second.grow(40));
         assert!(!second.grow(1));
         drop(first);
@@ -124,9 +126,9 @@ mod tests {
         second.clear();
         assert!(second.grow(100));
         budget.resize(50);
-        assert!(!budget.open().grow(1));
+        assert!(!budget.charge().grow(1));
         drop(second);
-        assert!(budget.open().grow(50));
+        assert!(budget.charge().grow(50));
     }
 
     #[test]
@@ -135,8 +137,8 @@ mod tests {
         for _ in 0..100 {
             headers.append("a", HeaderValue::from_static(""));
         }
-        assert!(of_request("/", Some(&headers)) > 100 * 300);
+        assert!(request_bytes("/", Some(&headers)) > 100 * 300);
         headers.insert("a", HeaderValue::from_str(&"x".repeat(28_000)).unwrap());
-        assert!(of_request("/", Some(&headers)) > 2 * 28_000);
+        assert!(request_bytes("/", Some(&headers)) > 2 * 28_000);
     }
 }

@@ -1,4 +1,4 @@
-//! What every stage may use: the facts of a connection, how far stopping has come, clocks, memory.
+//! ServerContext by all stages: connection facts, shutdown stages, clocks, memory limits.
 
 pub(crate) mod memory;
 
@@ -13,26 +13,26 @@ use firstflight_tls::{Handshake, SteadyClock};
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
-/// Why a response's body broke off.
+/// Why a response's body failed.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of any response.
 pub(crate) type ResponseBody = http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>;
 
-/// What is known of a connection once early data is accepted or refused.
+/// The facts of a connection once early data is accepted or refused.
 pub(crate) struct ConnectionFacts {
     pub(crate) client: SocketAddr,
     /// The address that the client connected to.
     pub(crate) local: SocketAddr,
     pub(crate) tls: Handshake,
-    /// Why TLS did not accept early data; `None`: it did.
+    /// Why TLS refused early data; `None` if it was accepted.
     pub(crate) refused: Option<RefusedReason>,
     /// The flight, if TLS accepted early data.
     pub(crate) flight: Option<Flight>,
 }
 
 impl ConnectionFacts {
-    /// Why TLS accepted early data or not, as the access log has it.
+    /// Whether early data was accepted, or why not, as in the access log.
     pub(crate) fn early_data(&self) -> &'static str {
         self.refused.map_or("accepted", RefusedReason::name)
     }
@@ -48,7 +48,8 @@ impl ConnectionFacts {
 pub(crate) struct HandshakeState(watch::Receiver<bool>);
 
 impl HandshakeState {
-    /// An incomplete handshake, and the sender of its completion. Dropped before, it never will be.
+    /// An incomplete handshake and the sender that completes it. If the sender is dropped before,
+    /// the handshake has failed.
     pub(crate) fn new() -> (watch::Sender<bool>, Self) {
         let (sender, receiver) = watch::channel(false);
         (sender, Self(receiver))
@@ -58,53 +59,52 @@ impl HandshakeState {
         *self.0.borrow()
     }
 
-    /// Waits until it is complete. False: the connection ended before.
+    /// Waits until the handshake is complete. Returns false if it has failed.
     pub(crate) async fn completes(&self) -> bool {
         self.0.clone().wait_for(|complete| *complete).await.is_ok()
     }
 }
 
-/// How far stopping has come.
+/// The stages of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
-    /// Not at all.
-    No,
-    /// Probes are told that it will, connections are still accepted.
+pub(crate) enum ShutdownStage {
+    /// The server runs.
+    Running,
+    /// Readiness probes fail, but connections are still accepted.
     Announced,
-    /// Another process has taken over. Requests go on until a connection has had its last response,
-    /// which says so.
-    Leave,
+    /// A successor accepts new connections. Each existing connection ends after its next response.
+    HandedOver,
     /// Running requests are finished, idle connections closed.
-    Finish,
-    /// Everything is dropped.
-    Now,
+    Draining,
+    /// Everything is aborted.
+    Abort,
 }
 
-/// Tells all tasks how far stopping has come.
-pub(crate) struct Shutdown(watch::Sender<Stop>);
+/// Announces the stages of a shutdown to all tasks.
+pub(crate) struct Shutdown(watch::Sender<ShutdownStage>);
 
 impl Shutdown {
     pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(Stop::No))
+        Self(watch::Sender::new(ShutdownStage::Running))
     }
 
-    /// How far stopping has come, from now on.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Stop> {
+    /// Receives the current stage and later ones.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<ShutdownStage> {
         self.0.subscribe()
     }
 
-    /// How far stopping has come now.
-    pub(crate) fn stage(&self) -> Stop {
+    /// The current stage.
+    pub(crate) fn stage(&self) -> ShutdownStage {
         *self.0.borrow()
     }
 
-    /// Whether connections are to end.
+    /// Whether connections should end.
     pub(crate) fn is_finishing(&self) -> bool {
-        self.stage() >= Stop::Leave
+        self.stage() >= ShutdownStage::HandedOver
     }
 
-    /// Stops, if it has not come as far.
-    pub(crate) fn advance(&self, stage: Stop) {
+    /// Enters a stage, unless a later one has been reached.
+    pub(crate) fn advance(&self, stage: ShutdownStage) {
         self.0.send_if_modified(|now| {
             let further = *now < stage;
             *now = stage.max(*now);
@@ -113,24 +113,31 @@ impl Shutdown {
     }
 }
 
-/// Waits until stopping has come as far as `stage`.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<Stop>, stage: Stop) {
-    // The sender goes only with the server itself.
+/// Waits until the shutdown reaches `stage` or a later one.
+pub(crate) async fn wait_for_stage(
+    stop: &mut watch::Receiver<ShutdownStage>,
+    stage: ShutdownStage,
+) {
+    // Cannot fail: the sender lives as long as the server.
     let _ = stop.wait_for(|now| *now >= stage).await;
 }
 
-/// Waits for the next stage of stopping; `finishing`: the connection comes to its end anyway.
-pub(crate) async fn next_stop(stop: &mut watch::Receiver<Stop>, finishing: bool) -> Stop {
-    stopped(stop, if finishing { Stop::Now } else { Stop::Leave }).await;
+/// Waits for the next stage that matters to a connection. `finishing`: it ends anyway.
+pub(crate) async fn next_stage(
+    stop: &mut watch::Receiver<ShutdownStage>,
+    finishing: bool,
+) -> ShutdownStage {
+    wait_for_stage(stop, if finishing { ShutdownStage::Abort } else { ShutdownStage::HandedOver })
+        .await;
     *stop.borrow()
 }
 
-/// The time by which TLS ages tickets too.
+/// The current time by the clock that TLS ages tickets with.
 pub(crate) fn now() -> UnixTime {
     UnixTime(u64::try_from(SteadyClock::unix_micros() / 1_000_000).unwrap_or(0))
 }
 
-/// A clock that all processes of a machine read alike, and that is never set.
+/// The machine's monotonic clock, which all its processes share.
 pub(crate) fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }

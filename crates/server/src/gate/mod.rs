@@ -1,4 +1,5 @@
-//! The gate with a clock and a policy: whose is a flight, and why early data was refused.
+//! The gate of a server: claims flights by a clock, in the process's register, in a successor's, or
+//! in a store.
 
 pub(crate) mod shared_register;
 
@@ -24,29 +25,29 @@ use tracing::warn;
 use crate::context::monotonic;
 use crate::gate::shared_register::SharedRegister;
 
-/// Decides over early data for the whole server.
+/// Decides about early data for the whole server.
 pub(crate) struct EarlyDataGate {
     gate: Gate,
-    /// The register of the whole cluster. With it the gate and its own register stand idle.
+    /// The strike register of the cluster. With it, the gate's own register is unused.
     shared: Option<SharedRegister>,
-    /// Which tickets bring early data.
+    /// Decides which tickets allow early data.
     epochs: Arc<TicketEpochs>,
-    /// The way to the process that has the register now.
+    /// The process that has the register now, if it was handed over.
     successor: ArcSwapOption<Successor>,
-    began: Instant,
+    started_at: Instant,
     claimants: AtomicU64,
-    /// Whether the store did not take the last record.
-    is_store_away: AtomicBool,
+    /// Whether the store failed to take the last record.
+    store_failed: AtomicBool,
 }
 
-/// The way to the process that has the register now.
+/// Sends queries to the process that has the register now.
 #[derive(Clone)]
 pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
 
-/// A question for that process.
+/// A query for the successor.
 pub(crate) struct SuccessorRequest {
-    pub(crate) question: HandoffQuery,
-    /// Gone, if nobody waits for it.
+    pub(crate) query: HandoffQuery,
+    /// Closed if nobody waits for the reply any more.
     pub(crate) reply: oneshot::Sender<HandoffReply>,
 }
 
@@ -55,60 +56,61 @@ impl Successor {
         Self(requests)
     }
 
-    /// What the other process says. `None`: it has gone, or the register is ours again.
-    pub(crate) async fn ask(&self, question: HandoffQuery) -> Option<HandoffReply> {
+    /// The successor's reply. Returns `None` if it has ended, or if the register belongs to this
+    /// process again.
+    pub(crate) async fn query(&self, query: HandoffQuery) -> Option<HandoffReply> {
         let (reply, response) = oneshot::channel();
-        self.0.send(SuccessorRequest { question, reply }).ok()?;
+        self.0.send(SuccessorRequest { query, reply }).ok()?;
         response.await.ok()
     }
 
-    /// Waits until the register is ours again.
-    pub(crate) async fn gone(&self) {
+    /// Waits until the register belongs to this process again.
+    pub(crate) async fn closed(&self) {
         self.0.closed().await;
     }
 }
 
-/// What came of claiming a name.
+/// The outcome of claiming a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameClaim {
-    /// Nobody had it.
+    /// The name was free.
     Won,
-    /// Somebody has it.
+    /// The name is taken.
     Taken,
-    /// Nobody can say, in the words of the access log.
+    /// The outcome is unknown, with the reason for the access log.
     Unknown(&'static str),
 }
 
-/// What has to be known of a connection before TLS is given its ClientHello.
+/// Facts about a connection from before TLS receives its ClientHello.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     /// The ticket epoch.
     epoch: u32,
-    /// Names the connection in the store.
+    /// Identifies the connection in the store.
     claimant: Claimant,
 }
 
-/// A flight whose early data was refused, and which the register does not know yet. Before the
-/// first request of its connection runs it has to be spent: [`EarlyDataGate::spend`].
+/// A flight whose early data was refused and which has no record yet. It has to be spent before the
+/// connection's first request runs: [`EarlyDataGate::spend`].
 #[derive(Clone, Copy)]
-pub(crate) struct Unspent {
+pub(crate) struct UnspentFlight {
     offered: OfferedFlight,
     arrival: Arrival,
-    heard_at: HeardAt,
+    received_at: ReceivedAt,
 }
 
-/// A moment just before TLS was given a ClientHello, by both clocks.
+/// The time just before TLS received a ClientHello, by both clocks.
 #[derive(Clone, Copy)]
-pub(crate) struct HeardAt {
-    /// By the gate's own clock, which only goes forward.
-    own: Duration,
+pub(crate) struct ReceivedAt {
+    /// By the gate's clock, which is monotonic.
+    gate_time: Duration,
     /// By [`SteadyClock`], in microseconds since 1970.
     unix_micros: i64,
 }
 
 impl EarlyDataGate {
-    /// `epochs`: a new one, which the tickets carry that are issued from now on; tickets are good
-    /// for `ticket_lifetime`.
+    /// A gate for a server whose tickets are valid for `ticket_lifetime`. `epochs`: a new epoch,
+    /// which is written into tickets from now on.
     pub(crate) fn new(
         settings: &EarlyDataSettings,
         epochs: Arc<TicketEpochs>,
@@ -127,127 +129,131 @@ impl EarlyDataGate {
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
             epochs,
             successor: ArcSwapOption::empty(),
-            began: Instant::now(),
+            started_at: Instant::now(),
             claimants: AtomicU64::new(RandomState::new().hash_one(())),
-            is_store_away: AtomicBool::new(false),
+            store_failed: AtomicBool::new(false),
         }
     }
 
-    /// Why TLS should not even look for early data on a new connection, if so. `enabled`: whether
-    /// the configuration wants any.
-    pub(crate) fn admission(&self, enabled: bool) -> Result<(), Refused> {
-        match self.shared.as_ref().and_then(SharedRegister::resting) {
-            _ if !enabled => Err(Refused::SwitchedOff),
-            Some(why) => Err(Refused::Shared(SharedRefusal::Store(why))),
+    /// Why TLS should not accept early data on a new connection at all. `enabled`: whether the
+    /// configuration enables early data.
+    pub(crate) fn admission(&self, enabled: bool) -> Result<(), EarlyDataRefusal> {
+        match self.shared.as_ref().and_then(SharedRegister::unavailable) {
+            _ if !enabled => Err(EarlyDataRefusal::SwitchedOff),
+            Some(why) => Err(EarlyDataRefusal::Shared(SharedRefusal::Store(why))),
             None => Ok(()),
         }
     }
 
-    /// Call it before TLS is given a ClientHello.
+    /// Call this before TLS receives a ClientHello.
     pub(crate) fn arrival(&self) -> Arrival {
         let claimant = Claimant::new(self.claimants.fetch_add(1, Ordering::Relaxed));
         Arrival { epoch: self.epochs.current(), claimant }
     }
 
-    /// A moment to give [`EarlyDataGate::claim`]: now, or when the last bytes came
+    /// The time for [`EarlyDataGate::claim`]: now, or when the last bytes were received
     /// ([`firstflight_tls::Accepting::received_at`]).
-    pub(crate) fn heard_at(&self, unix_micros: Option<i64>) -> HeardAt {
-        let (now, own) = (SteadyClock::unix_micros(), self.now());
+    pub(crate) fn received_at(&self, unix_micros: Option<i64>) -> ReceivedAt {
+        let (now, gate_time) = (SteadyClock::unix_micros(), self.now());
         let unix_micros = unix_micros.unwrap_or(now);
-        // Nothing, if the clock was set back meanwhile. Another ticket epoch has started then.
-        HeardAt { own: own.saturating_sub(micros(now - unix_micros)), unix_micros }
+        // Zero if the clock was set back meanwhile. A new ticket epoch has started then.
+        ReceivedAt { gate_time: gate_time.saturating_sub(micros(now - unix_micros)), unix_micros }
     }
 
-    /// Settles the claim of a flight whose early data TLS would accept, and with it whether it
-    /// should. What is not known within the store's budget is refused.
+    /// Claims a flight whose early data TLS would accept. If the store does not reply within its
+    /// budget, early data is refused.
     ///
-    /// `redeemed`: the flight's ticket could be used once only, and this was the time; so nobody
-    /// else has the flight.
+    /// `redeemed`: the flight's single-use ticket was redeemed for this connection, so nobody else
+    /// has the flight.
     pub(crate) async fn claim(
         &self,
         facts: &Handshake,
-        (arrival, heard_at): (Arrival, HeardAt),
+        (arrival, received_at): (Arrival, ReceivedAt),
         redeemed: bool,
-    ) -> Result<Flight, Refused> {
-        let flight = Unspent::of(facts, arrival, heard_at)?;
-        let Some(shared) = &self.shared else { return self.claim_here(&flight).await };
-        let offer = flight.by_unix_time();
+    ) -> Result<Flight, EarlyDataRefusal> {
+        let flight = UnspentFlight::from_handshake(facts, arrival, received_at)?;
+        let Some(shared) = &self.shared else { return self.claim_locally(&flight).await };
+        let offer = flight.offer_by_unix_time();
         let response = match redeemed {
             true => StoreReply::Won,
             false => shared.claim(&offer, arrival.claimant, || self.now()).await,
         };
         let now = micros(SteadyClock::unix_micros());
-        shared.gate().settle(&offer, response, now).map_err(Refused::Shared)
+        shared.gate().settle(&offer, response, now).map_err(EarlyDataRefusal::Shared)
     }
 
-    async fn claim_here(&self, flight: &Unspent) -> Result<Flight, Refused> {
-        let offer = flight.by_own_clock();
+    async fn claim_locally(&self, flight: &UnspentFlight) -> Result<Flight, EarlyDataRefusal> {
+        let offer = flight.offer_by_gate_clock();
         for _ in 0..MAX_HANDOVER_ATTEMPTS {
             match self.gate.claim(&offer, self.now()) {
                 Err(Refusal::HandedOver) => {}
-                settled => return settled.map_err(Refused::Gate),
+                settled => return settled.map_err(EarlyDataRefusal::Gate),
             }
-            let question = HandoffQuery::Flight(self.in_common(flight));
-            if let Some(HandoffReply::Flight(response)) = self.ask(question).await {
-                return response.map(|won| offer.settled(won)).map_err(Refused::Gate);
+            let query = HandoffQuery::Flight(self.offer_by_monotonic_clock(flight));
+            if let Some(HandoffReply::Flight(response)) = self.query_successor(query).await {
+                return response.map(|won| offer.settled(won)).map_err(EarlyDataRefusal::Gate);
             }
         }
-        Err(Refused::Gate(Refusal::HandedOver))
+        Err(EarlyDataRefusal::Gate(Refusal::HandedOver))
     }
 
-    /// The same at once, where no store has to be asked. [`Refusal::HandedOver`]: nothing is
-    /// recorded yet, and nothing of the flight may run before [`EarlyDataGate::claim`] has settled
-    /// it.
+    /// Like [`claim`](Self::claim), but without waiting, if no store is configured.
+    ///
+    /// [`Refusal::HandedOver`] means that nothing is recorded yet. Nothing of the flight may run
+    /// before [`EarlyDataGate::claim`] has settled it.
     pub(crate) fn claim_at_once(
         &self,
         facts: &Handshake,
         arrival: Arrival,
-        heard_at: HeardAt,
-    ) -> Result<Flight, Refused> {
-        let offer = Unspent::of(facts, arrival, heard_at)?.by_own_clock();
-        self.gate.claim(&offer, self.now()).map_err(Refused::Gate)
+        received_at: ReceivedAt,
+    ) -> Result<Flight, EarlyDataRefusal> {
+        let offer =
+            UnspentFlight::from_handshake(facts, arrival, received_at)?.offer_by_gate_clock();
+        self.gate.claim(&offer, self.now()).map_err(EarlyDataRefusal::Gate)
     }
 
-    /// Records a flight whose early data was refused, so that no copy of it is accepted later, and
-    /// says whether the requests of its connection may run. Call it when the handshake is complete.
+    /// Records a flight whose early data was refused, so that no copy of it is accepted later. Call
+    /// this when the handshake is complete; the outcome decides whether the connection's requests
+    /// may run.
     ///
-    /// A store that does not respond is tried again for [`RECORD_TIMEOUT`], unless that has been in
-    /// vain before. `None`: the flight is not recorded, and this node does not know whether a copy
-    /// has run, or will run, on another node.
-    pub(crate) async fn spend(&self, flight: &Unspent) -> Option<SpendOutcome> {
+    /// If the store does not reply, tries again for [`RECORD_TIMEOUT`], unless the previous flight
+    /// already waited in vain. Returns `None` if the flight is not recorded: a copy may have run on
+    /// another node, or may run later.
+    pub(crate) async fn spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
         let attempts = async {
-            let mut pause = FIRST_PAUSE;
+            let mut pause = MIN_RETRY_PAUSE;
             loop {
-                match self.try_to_spend(flight).await {
+                match self.try_spend(flight).await {
                     Some(spent) => return Some(spent),
-                    // Others have waited for it in vain, and it has not come back since.
-                    None if self.is_store_away.load(Ordering::Relaxed) => return None,
+                    // Other flights have waited in vain, and the store has not replied since.
+                    None if self.store_failed.load(Ordering::Relaxed) => return None,
                     None => sleep(pause).await,
                 }
-                pause = (2 * pause).min(MAX_PAUSE);
+                pause = (2 * pause).min(MAX_RETRY_PAUSE);
             }
         };
         let spent = timeout(RECORD_TIMEOUT, attempts).await.ok().flatten();
-        self.is_store_away.store(spent.is_none(), Ordering::Relaxed);
+        self.store_failed.store(spent.is_none(), Ordering::Relaxed);
         spent
     }
 
-    async fn try_to_spend(&self, flight: &Unspent) -> Option<SpendOutcome> {
+    async fn try_spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
         if let Some(shared) = &self.shared {
             let claimant = flight.arrival.claimant;
-            return shared.spend(&flight.by_unix_time(), claimant, || self.now()).await;
+            return shared.spend(&flight.offer_by_unix_time(), claimant, || self.now()).await;
         }
-        let mut spent = self.gate.spend(&flight.by_own_clock(), self.now());
+        let mut spent = self.gate.spend(&flight.offer_by_gate_clock(), self.now());
         if spent == SpendOutcome::HandedOver
-            && let Some(HandoffReply::Spent(theirs)) =
-                self.ask(HandoffQuery::Spend(self.in_common(flight))).await
+            && let Some(HandoffReply::Spent(remote)) = self
+                .query_successor(HandoffQuery::Spend(self.offer_by_monotonic_clock(flight)))
+                .await
         {
-            spent = theirs;
+            spent = remote;
         }
         (spent != SpendOutcome::HandedOver).then_some(spent)
     }
 
-    /// Claims a name, an idempotency key or a nonce, for so long.
+    /// Claims a name (an idempotency key or a nonce) for `life`.
     pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> NameClaim {
         if let Some(shared) = &self.shared {
             return match shared.claim_name(name, life).await {
@@ -261,7 +267,7 @@ impl EarlyDataGate {
             if claim != ClaimOutcome::Closed {
                 break;
             }
-            claim = match self.ask(HandoffQuery::Name(name, life)).await {
+            claim = match self.query_successor(HandoffQuery::Name(name, life)).await {
                 Some(HandoffReply::Name(claim)) => claim,
                 _ => self.gate.claim_name(name, life, self.now()),
             };
@@ -274,22 +280,22 @@ impl EarlyDataGate {
         }
     }
 
-    /// Gives a name back that was won: what it was claimed for has certainly not happened.
+    /// Releases a claimed name because its request was certainly not executed.
     pub(crate) async fn release_name(&self, name: ClaimKey) {
         match &self.shared {
             Some(shared) => shared.release_name(name).await,
             None if self.gate.release_name(name, self.now()) => {}
-            None => drop(self.ask(HandoffQuery::Release(name)).await),
+            None => drop(self.query_successor(HandoffQuery::Release(name)).await),
         }
     }
 
-    /// Closes the gate for `successor`, and says all that it knows. `None`: it has a successor,
-    /// who has claimed since what is not known here.
-    pub(crate) fn close(&self, successor: Successor) -> Option<RegisterSnapshot> {
-        // First the way to it, then the closing: who finds the gate closed finds the way.
-        let before =
+    /// Closes the gate and returns its records for `successor`. Returns `None` if it was handed
+    /// over before, since the successor's claims are not known here.
+    pub(crate) fn hand_over(&self, successor: Successor) -> Option<RegisterSnapshot> {
+        // Sets the successor first: whoever finds the gate closed needs the successor.
+        let earlier =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
-        before.is_none().then(|| self.gate.hand_off(monotonic(), self.now()))
+        earlier.is_none().then(|| self.gate.hand_off(monotonic(), self.now()))
     }
 
     /// Whether another process has the register.
@@ -300,65 +306,69 @@ impl EarlyDataGate {
     /// Waits until no other process has the register.
     pub(crate) async fn without_successor(&self) {
         if let Some(successor) = self.successor.load_full() {
-            successor.gone().await;
+            successor.closed().await;
         }
     }
 
-    /// Opens it again, as there is no successor after all.
+    /// Opens the gate again after a failed handover.
     pub(crate) fn reopen(&self) {
         self.gate.reopen();
         self.successor.store(None);
     }
 
-    /// Takes over what another process's gate knew.
+    /// Takes over the records of another process's gate.
     pub(crate) fn take_over(&self, inheritance: &RegisterSnapshot) {
         self.gate.restore(inheritance, monotonic(), self.now());
     }
 
-    /// Answers a process that has handed its register over.
-    pub(crate) fn response(&self, question: &HandoffQuery) -> HandoffReply {
-        question.execute(&self.gate, monotonic(), self.now())
+    /// Replies to a process that has handed over its register.
+    pub(crate) fn reply_to(&self, query: &HandoffQuery) -> HandoffReply {
+        query.execute(&self.gate, monotonic(), self.now())
     }
 
-    async fn ask(&self, question: HandoffQuery) -> Option<HandoffReply> {
+    async fn query_successor(&self, query: HandoffQuery) -> Option<HandoffReply> {
         let successor = self.successor.load_full()?;
-        successor.ask(question).await
+        successor.query(query).await
     }
 
-    /// The flight by the clock that the next process reads too.
-    fn in_common(&self, flight: &Unspent) -> FlightOffer {
-        let passed = self.now().saturating_sub(flight.heard_at.own);
+    /// The flight by the machine's monotonic clock, which both processes read.
+    fn offer_by_monotonic_clock(&self, flight: &UnspentFlight) -> FlightOffer {
+        let passed = self.now().saturating_sub(flight.received_at.gate_time);
         flight.offer(monotonic().saturating_sub(passed))
     }
 
-    /// Why no flight could be accepted now, as far as one can know before it comes.
-    pub(crate) fn closed(&self) -> Option<RefusedReason> {
+    /// Why no flight can be accepted at the moment, as far as that is known in advance.
+    pub(crate) fn unavailable(&self) -> Option<RefusedReason> {
         match &self.shared {
-            Some(shared) => shared.resting().map(store_reason),
+            Some(shared) => shared.unavailable().map(store_reason),
             None => self.gate.is_full().then_some(RefusedReason::RegisterFull),
         }
     }
 
-    /// Counters of the register in this process.
+    /// Counters of this process's register.
     pub(crate) fn statistics(&self) -> RegisterStatistics {
         self.gate.statistics()
     }
 
-    /// The register of the whole cluster, if there is one.
+    /// The cluster's strike register, if there is one.
     pub(crate) fn shared(&self) -> Option<&SharedRegister> {
         self.shared.as_ref()
     }
 
-    /// No early data on tickets issued before now: there have been flights that left no record.
+    /// Starts a new ticket epoch because records are missing: earlier tickets bring no early data.
     pub(crate) fn start_epoch(&self) {
         self.gate.start_epoch();
     }
 
-    /// Follows a machine's clock that was set. Tickets that were issued before bring no early data
-    /// any more: their ages are measured by another clock from now on.
+    /// Follows a change of the machine's clock. Earlier tickets bring no early data from then on,
+    /// because their ages were measured by another clock.
+    ///
+    /// Freshness depends on ages that only grow. So tickets are issued and aged by the machine's
+    /// clock as it was at the start, advanced by the monotonic clock. A clock that is set is
+    /// noticed within a second.
     pub(crate) fn watch_clock(&self) {
         let step = SteadyClock::system_clock_offset_micros();
-        if step.unsigned_abs() <= MAX_STEP.as_micros() as u64 {
+        if step.unsigned_abs() <= MAX_CLOCK_STEP.as_micros() as u64 {
             return;
         }
         self.gate.start_epoch();
@@ -370,67 +380,71 @@ impl EarlyDataGate {
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 }
 
-impl Unspent {
-    /// The flight that a ClientHello offered early data with.
+impl UnspentFlight {
+    /// The flight of a ClientHello that offered early data.
     ///
     /// # Errors
-    /// [`Refused::Unseen`]: it offered none, so there is none to accept.
-    fn of(facts: &Handshake, arrival: Arrival, heard_at: HeardAt) -> Result<Self, Refused> {
-        let offered = facts.offered_flight.ok_or(Refused::Unseen)?;
-        Ok(Self { offered, arrival, heard_at })
+    /// [`EarlyDataRefusal::Unseen`]: it offered none.
+    fn from_handshake(
+        facts: &Handshake,
+        arrival: Arrival,
+        received_at: ReceivedAt,
+    ) -> Result<Self, EarlyDataRefusal> {
+        let offered = facts.offered_flight.ok_or(EarlyDataRefusal::Unseen)?;
+        Ok(Self { offered, arrival, received_at })
     }
 
-    /// What is still to be recorded of a connection without early data. `refused`: why its early
-    /// data was refused by this server; `redeemed`: its ticket is used up, so no copy is accepted.
-    pub(crate) fn left_by(
+    /// The flight that has to be spent on a connection without early data. `refused`: why this
+    /// server refused early data. `redeemed`: the ticket is used up, so no copy is accepted.
+    pub(crate) fn needing_record(
         facts: &Handshake,
-        (arrival, heard_at): (Arrival, HeardAt),
-        refused: Option<Refused>,
+        (arrival, received_at): (Arrival, ReceivedAt),
+        refused: Option<EarlyDataRefusal>,
         redeemed: bool,
     ) -> Option<Self> {
-        match redeemed || refused.is_some_and(Refused::is_recorded) {
+        match redeemed || refused.is_some_and(EarlyDataRefusal::is_recorded) {
             true => None,
-            false => Self::of(facts, arrival, heard_at).ok(),
+            false => Self::from_handshake(facts, arrival, received_at).ok(),
         }
     }
 
-    fn by_own_clock(&self) -> FlightOffer {
-        self.offer(self.heard_at.own)
+    fn offer_by_gate_clock(&self) -> FlightOffer {
+        self.offer(self.received_at.gate_time)
     }
 
-    fn by_unix_time(&self) -> FlightOffer {
-        self.offer(micros(self.heard_at.unix_micros))
+    fn offer_by_unix_time(&self) -> FlightOffer {
+        self.offer(micros(self.received_at.unix_micros))
     }
 
     fn offer(&self, seen_at: Duration) -> FlightOffer {
         let OfferedFlight { digest, ticket_age_skew } = self.offered;
-        // A ticket that does not open here may open elsewhere, or later. Its client's clock is
-        // taken to be right.
+        // A ticket that cannot be opened here may be opened elsewhere or later. The client's clock
+        // is assumed to be right.
         let skew = ticket_age_skew.unwrap_or(0);
         FlightOffer::new(ClaimKey::of_flight(&digest), skew, seen_at, self.arrival.epoch)
     }
 }
 
-/// Why early data is refused by TLS on a connection.
+/// Why early data is refused on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// By configuration.
+pub(crate) enum EarlyDataRefusal {
+    /// The configuration disables early data.
     SwitchedOff,
-    /// By the gate with a register of its own.
+    /// The gate refused it by this process's register.
     Gate(Refusal),
-    /// By the rules of the shared register.
+    /// The rules of the shared register refused it.
     Shared(SharedRefusal),
-    /// Over QUIC with a shared register: the flight that quinn reads is not the one that was
-    /// claimed, or none was seen.
+    /// Over QUIC with a shared register: quinn processed another flight than the claimed one, or
+    /// none was claimed.
     Unseen,
 }
 
-impl Refused {
-    /// Whether the flight has left a record, or can be accepted nowhere any more.
+impl EarlyDataRefusal {
+    /// Whether the flight has a record, or cannot be accepted anywhere any more.
     fn is_recorded(self) -> bool {
         match self {
             Self::Gate(refusal) => refusal != Refusal::HandedOver,
@@ -439,7 +453,7 @@ impl Refused {
         }
     }
 
-    /// As metrics and the access log have it.
+    /// The reason as metrics and the access log name it.
     pub(crate) fn reason(self) -> RefusedReason {
         match self {
             Self::SwitchedOff => RefusedReason::Disabled,
@@ -455,10 +469,10 @@ impl Refused {
     }
 }
 
-/// How often a gate is asked that is being handed over, or back.
+/// Attempts to claim a flight while the register is being handed over or returned.
 const MAX_HANDOVER_ATTEMPTS: usize = 3;
 
-/// Why the store's word is not to be had.
+/// Why the store's reply is missing.
 pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
     match why {
         Unknown::Absent => RefusedReason::StoreDown,
@@ -475,13 +489,14 @@ fn micros(unix: i64) -> Duration {
     Duration::from_micros(u64::try_from(unix).unwrap_or(0))
 }
 
-/// How long the requests of a refused flight wait for its record, before they get 425:
+/// How long the requests of a refused flight wait for its record before they get 425: long enough
 /// for a failover of the store, and shorter than clients wait for a response.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between attempts to record a flight.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// The pauses between attempts to record a flight.
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(20);
+const MAX_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Less than the gate's clock margin, more than clocks are slewed by between two looks.
-const MAX_STEP: Duration = Duration::from_secs(2);
+/// The largest step of the clock that is ignored: less than the gate's clock margin, and more than
+/// clocks are slewed between two checks.
+const MAX_CLOCK_STEP: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The cluster's strike register as one node sees it: the store, and a filter before it.
+//! The cluster's strike register from one node's view: the store, with a filter in front of it.
 
 use std::time::Duration;
 
@@ -14,33 +14,33 @@ use tracing::debug;
 pub(crate) struct SharedRegister {
     store: Store,
     gate: SharedGate,
-    /// Flights whose claims have come out here, so that the copies which hit this node need no
-    /// store. It may be lost or full: then the store is asked.
+    /// Flights whose claims this node has settled, so that copies sent to this node do not reach
+    /// the store. Missing entries are harmless: the store decides.
     filter: StrikeRegister,
 }
 
 impl SharedRegister {
-    /// The register in `store`, whose settings are `config`, with a filter for `capacity` flights.
+    /// The register in `store` with the settings `config`, and a filter for `capacity` flights.
     pub(crate) fn new(store: Store, config: SharedConfig, capacity: usize) -> Self {
         Self { store, gate: SharedGate::new(config), filter: StrikeRegister::new(capacity) }
     }
 
-    /// Why claims are not even tried now, if so.
-    pub(crate) fn resting(&self) -> Option<Unknown> {
+    /// Why the store is not used at the moment, if it is not.
+    pub(crate) fn unavailable(&self) -> Option<Unknown> {
         self.store.unavailable_reason()
     }
 
-    /// The store's counters, and those of the filter before it.
+    /// The counters of the store and of the filter.
     pub(crate) fn statistics(&self) -> (StoreStatistics, RegisterStatistics) {
         (self.store.statistics(), self.filter.statistics())
     }
 
-    /// The rules over what comes of a claim.
+    /// The rules that decide by the outcome of a claim.
     pub(crate) fn gate(&self) -> &SharedGate {
         &self.gate
     }
 
-    /// Claims a flight, within the store's budget. `now` is a clock that only goes forward.
+    /// Claims a flight within the store's budget. `now` is a monotonic clock.
     pub(crate) async fn claim(
         &self,
         offer: &FlightOffer,
@@ -51,16 +51,16 @@ impl SharedRegister {
             return StoreReply::Lost;
         }
         let response = self.store.claim(offer.key(), claimant, self.record_end(offer)).await;
-        // A claim that came out is taken for good. One whose outcome is not known was executed
-        // nowhere, and the honest original may still come.
+        // A settled claim is final. A flight with an unknown outcome was not executed, and the
+        // honest original may still arrive.
         if !matches!(response, StoreReply::Unknown(_)) {
             self.remember(offer.key(), now());
         }
         response
     }
 
-    /// One attempt to record a flight whose early data was refused. `None`: it is not recorded, and
-    /// a copy of it may have been accepted by another node since it came, or may still be.
+    /// Tries once to record a flight whose early data was refused. Returns `None` if it is not
+    /// recorded: a copy may have been accepted by another node since it arrived, or may be later.
     pub(crate) async fn spend(
         &self,
         offer: &FlightOffer,
@@ -75,22 +75,22 @@ impl SharedRegister {
             Ok(store::Spent::Taken) => Some(SpendOutcome::Executed),
             Err(why) => {
                 debug!("a flight is not recorded yet: {why:?}");
-                // As the clocks were when it came: a copy that was fresh then may have run since.
-                let came_at = self.by_store_clock(offer.received_at());
-                let is_stale = came_at >= self.gate.config().closed_at(offer.exact_at());
+                // By the clocks at its arrival: a copy that was fresh then may have run since.
+                let arrived_at = self.by_store_clock(offer.received_at());
+                let is_stale = arrived_at >= self.gate.config().closed_at(offer.exact_at());
                 is_stale.then_some(SpendOutcome::Recorded)
             }
         }
     }
 
-    /// When the flight's record may go, by the store's clock. A ticket is dead by then, however old
-    /// its client says that it is.
+    /// When the flight's record may expire, by the store's clock. The limit is the lifetime of a
+    /// ticket, whatever age the client states.
     fn record_end(&self, offer: &FlightOffer) -> Duration {
         let latest = unix_time().saturating_add(MAX_TICKET_LIFETIME);
         self.gate.config().record_end(offer.exact_at().min(latest))
     }
 
-    /// A reading of this node's clock as the store's, as far as their distance is known.
+    /// Converts this node's time to the store's, as far as the offset is known.
     fn by_store_clock(&self, time: Duration) -> Duration {
         let offset = self.store.clock_offset_micros().unwrap_or(0);
         let distance = Duration::from_micros(offset.unsigned_abs());
@@ -104,15 +104,16 @@ impl SharedRegister {
         self.filter.claim(key, now + self.gate.config().record_life(), now);
     }
 
-    /// Claims a name for so long. There is no filter before it: another node may give it back.
+    /// Claims a name for `life`. The filter does not apply, because another node may release the
+    /// name.
     pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreReply {
         self.store.claim_name(name, life).await
     }
 
-    /// Gives a name back.
+    /// Releases a name.
     pub(crate) async fn release_name(&self, name: ClaimKey) {
         if let Err(error) = self.store.release_name(name).await {
-            debug!("an idempotency key could not be given back: {error}");
+            debug!("cannot release an idempotency key: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Responses to an authority that checks whether names lead here.
+//! Responds to the challenges of an ACME authority, over HTTP and in TLS handshakes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 
 use crate::context::ResponseBody;
 
-/// Responses to an authority's challenges, over HTTP and in TLS handshakes.
+/// The responses to an authority's challenges.
 #[derive(Clone)]
 pub(crate) struct AcmeChallenges {
     responses: Answers,
@@ -19,13 +19,13 @@ pub(crate) struct AcmeChallenges {
 }
 
 impl AcmeChallenges {
-    /// `responses`: to the challenges of orders that are under way.
+    /// `responses`: those of the orders in progress.
     pub(crate) fn new(responses: Answers, metrics: Arc<Metrics>) -> Self {
         Self { responses, metrics }
     }
 
-    /// The response to an authority's request (RFC 8555 section 8.3), whatever its host. `None`: it
-    /// is none, or no order is under way.
+    /// The response to an authority's request (RFC 8555 section 8.3), whatever its host. Returns
+    /// `None` if the request is not a challenge, or no order is in progress.
     pub(crate) fn respond<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
         if self.responses.is_idle() {
             return None;
@@ -49,8 +49,8 @@ impl ChallengeCertificates for AcmeChallenges {
 }
 
 fn token<B>(request: &Request<B>) -> Option<&str> {
-    let asks = matches!(*request.method(), Method::GET | Method::HEAD);
-    asks.then(|| request.uri().path().strip_prefix("/.well-known/acme-challenge/"))?
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    is_read.then(|| request.uri().path().strip_prefix("/.well-known/acme-challenge/"))?
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
-//! The files below a directory.
+//! Serves the files below a directory.
 //!
-//! Ranges, conditions, index pages, types and ready-made encodings are tower-http's. Here is what
-//! it leaves open: which paths are served at all, `If-Range`, which requests have a range, and
-//! answers' fields and texts.
+//! tower-http implements ranges, conditions, index pages, types and precompressed files. This
+//! module adds which paths are served at all, `If-Range`, which requests have a range, and the
+//! fields and texts of responses.
+//!
+//! Files up to 64 KiB are read immediately instead of on another thread. They are nearly always in
+//! the page cache, and the response is ready in time to leave with the server's flight. Larger
+//! files are read on file threads while they are sent.
 
 use std::borrow::Cow;
 use std::fs::Metadata;
@@ -30,28 +34,28 @@ use crate::ServerError;
 use crate::context::{BodyError, ResponseBody};
 use crate::handler::response::plain;
 
-/// A directory, ready to serve.
+/// A directory that is ready to serve.
 pub(crate) struct Files {
-    directory: ServeDir<DefaultServeDirFallback, PromptBackend>,
-    /// Whether answers depend on the encodings that a client takes.
+    directory: ServeDir<DefaultServeDirFallback, FileBackend>,
+    /// Whether responses depend on `Accept-Encoding`.
     varies: bool,
 }
 
 impl Files {
-    /// Checks that the directory is there, and the names of encodings.
+    /// Checks the directory and the names of the encodings.
     ///
     /// # Errors
     /// [`ServerError::Root`] or [`ServerError::Config`].
     pub(crate) fn new(settings: &FileSettings) -> Result<Self, ServerError> {
-        let wrong = |reason: std::io::Error| ServerError::Root {
+        let invalid = |reason: std::io::Error| ServerError::Root {
             path: settings.root.clone(),
             reason: reason.to_string(),
         };
         check_root(&settings.root)?;
-        // The library puts a dot before a relative one.
-        let root = std::path::absolute(&settings.root).map_err(wrong)?;
-        let files = PromptBackend::new(&root, settings.follow_symlinks).map_err(wrong)?;
-        // Who asks for several ranges gets the whole, as RFC 9110 section 14.2 allows.
+        // tower-http prefixes a relative path with a dot.
+        let root = std::path::absolute(&settings.root).map_err(invalid)?;
+        let files = FileBackend::new(&root, settings.follow_symlinks).map_err(invalid)?;
+        // RFC 9110 section 14.2: a request for several ranges may get the whole file.
         let mut directory = ServeDir::with_backend(root, files).ignore_multi_range_requests(true);
         for encoding in &settings.precompressed {
             directory = match &**encoding {
@@ -65,7 +69,7 @@ impl Files {
         Ok(Self { directory, varies: !settings.precompressed.is_empty() })
     }
 
-    /// Answers a request. Its body is of no interest.
+    /// Responds to a request. Its body is ignored.
     pub(crate) async fn respond<B>(&self, request: Request<B>) -> Response<ResponseBody> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
@@ -76,19 +80,19 @@ impl Files {
             return plain(StatusCode::NOT_FOUND);
         }
         let (mut parts, _) = request.into_parts();
-        // RFC 9110 section 14.2: of other methods and in other units it does not count.
-        let range = bytes_asked_for(&parts.headers).filter(|_| parts.method == Method::GET);
+        // RFC 9110 section 14.2: ignored for other methods and units.
+        let range = byte_range(&parts.headers).filter(|_| parts.method == Method::GET);
         match range {
             Some(range) => parts.headers.insert(header::RANGE, range),
             None => parts.headers.remove(header::RANGE),
         };
-        let location = directory_of(&parts.uri);
+        let location = with_trailing_slash(&parts.uri);
         let response = self.fetch(Request::from_parts(parts, ())).await;
         self.complete(response, location)
     }
 
-    /// Fetches, by `If-Range` too (RFC 9110 section 13.1.5), which tower-http does not know: what
-    /// the file is now can be asked only by fetching it.
+    /// Fetches a file and applies `If-Range` (RFC 9110 section 13.1.5), which tower-http does not
+    /// implement. The current entity tag is known only after fetching the file.
     async fn fetch(&self, request: Request<()>) -> Response<ResponseBody> {
         let headers = request.headers();
         let condition =
@@ -97,11 +101,11 @@ impl Files {
         let mut whole = request.clone();
         whole.headers_mut().remove(header::RANGE);
         let whole = self.look_up(whole).await;
-        if !is_this_one(&condition, whole.headers()) {
+        if !if_range_matches(&condition, whole.headers()) {
             return whole;
         }
         let part = self.look_up(request).await;
-        // The file may have been replaced meanwhile.
+        // The file may have been replaced between the two requests.
         match part.headers().get(header::ETAG) == whole.headers().get(header::ETAG) {
             true => part,
             false => whole,
@@ -120,7 +124,7 @@ impl Files {
     ) -> Response<ResponseBody> {
         let status = response.status();
         if status.is_redirection() && response.headers_mut().remove(header::LOCATION).is_some() {
-            // On this host, whatever the request calls it.
+            // Redirect on this host only, whatever host the request names.
             let Some(location) = location else { return plain(StatusCode::NOT_FOUND) };
             response = plain(status);
             response.headers_mut().insert(header::LOCATION, location);
@@ -135,7 +139,7 @@ impl Files {
             headers.insert(header::CONTENT_TYPE, with_charset);
         }
         if self.varies && status == StatusCode::NOT_MODIFIED {
-            // RFC 9110 section 15.4.5: what a 200 would have had.
+            // RFC 9110 section 15.4.5: the field that a 200 response would have.
             headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
         }
         headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
@@ -143,28 +147,28 @@ impl Files {
     }
 }
 
-/// Types are by name, and browsers should not guess others from what is in a file.
+/// Types follow from file names; browsers should not guess others from the content.
 const NOSNIFF: HeaderName = header::X_CONTENT_TYPE_OPTIONS;
 
 fn check_root(root: &Path) -> Result<(), ServerError> {
-    let wrong = |reason: String| ServerError::Root { path: root.to_owned(), reason };
-    let metadata = std::fs::metadata(root).map_err(|error| wrong(error.to_string()))?;
+    let invalid = |reason: String| ServerError::Root { path: root.to_owned(), reason };
+    let metadata = std::fs::metadata(root).map_err(|error| invalid(error.to_string()))?;
     if !metadata.is_dir() {
-        return Err(wrong("it is no directory".to_owned()));
+        return Err(invalid("it is not a directory".to_owned()));
     }
-    std::fs::read_dir(root).map(drop).map_err(|error| wrong(error.to_string()))
+    std::fs::read_dir(root).map(drop).map_err(|error| invalid(error.to_string()))
 }
 
 fn unknown_encoding(encoding: &str) -> ConfigError {
     let known: Vec<_> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     ConfigError::Setting(format!(
-        "unknown encoding {encoding:?} among precompressed; allowed are {}",
+        "unknown encoding {encoding:?} in precompressed; supported: {}",
         known.join(", ")
     ))
 }
 
-/// Whether a path can be a file's that is to be seen: no dot segments, however they are written,
-/// nothing hidden but `/.well-known` (RFC 8615), no empty segments, and text.
+/// Whether a path may be served: no dot segments in any spelling, no hidden files except
+/// `/.well-known` (RFC 8615), no empty segments, valid UTF-8.
 fn may_be_served(path: &str) -> bool {
     let Some(path) = path.strip_prefix('/') else { return false };
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -179,9 +183,9 @@ fn may_be_served(path: &str) -> bool {
         })
 }
 
-/// The target with a slash at its path's end. `None`: the path does not start with one slash, and a
-/// browser could take it for another host's.
-fn directory_of(uri: &http::Uri) -> Option<HeaderValue> {
+/// The target with a slash at the end of its path. Returns `None` if the path does not start with
+/// exactly one slash, because a browser could take it for another host.
+fn with_trailing_slash(uri: &http::Uri) -> Option<HeaderValue> {
     let path = uri.path();
     if !path.starts_with('/') || path.starts_with("//") {
         return None;
@@ -190,8 +194,8 @@ fn directory_of(uri: &http::Uri) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("{path}/{query}")).ok()
 }
 
-/// The request's `Range`, if there is one, in bytes. Its unit may be written in either case.
-fn bytes_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
+/// The request's `Range`, if it is in bytes. The unit is case-insensitive.
+fn byte_range(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut fields = headers.get_all(header::RANGE).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
     let (unit, ranges) = field.to_str().ok()?.split_once('=')?;
@@ -199,19 +203,19 @@ fn bytes_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
     bytes.then(|| HeaderValue::try_from(format!("bytes={ranges}")).ok())?
 }
 
-/// Whether the response is the representation that an `If-Range` means: by a strong entity tag, or
-/// by the very date of its last change.
-fn is_this_one(condition: &HeaderValue, response: &HeaderMap) -> bool {
+/// Whether the response is the representation that `If-Range` names: by a strong entity tag, or by
+/// the exact date of the last change.
+fn if_range_matches(condition: &HeaderValue, response: &HeaderMap) -> bool {
     let same = |name| response.get(name) == Some(condition);
     match condition.as_bytes().first() {
         Some(b'"') => same(header::ETAG),
-        // A weak tag never matches here; none of ours is one.
+        // A weak tag never matches.
         Some(b'W') if condition.as_bytes().starts_with(b"W/") => false,
         _ => same(header::LAST_MODIFIED),
     }
 }
 
-/// Text is UTF-8 unless its type says otherwise.
+/// Text is UTF-8 unless its type names another charset.
 fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
     let text = content_type.to_str().ok()?;
     let textual = text.starts_with("text/") || text == "application/javascript";
@@ -219,55 +223,55 @@ fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
         .then(|| HeaderValue::try_from(format!("{text}; charset=utf-8")).ok())?
 }
 
-/// Files up to this size are read at once: what leaves in a few flights anyway.
-const MAX_PROMPT_BYTES: u64 = 64 * 1024;
+/// Files up to this size are read immediately: they leave in a few flights anyway.
+const MAX_INLINE_BYTES: u64 = 64 * 1024;
 
-/// Opens files below a directory. Symbolic links lead nowhere outside it, whatever happens in it
-/// meanwhile: the kernel sees to that, name by name.
+/// Opens files below a directory. The kernel makes sure that symbolic links do not lead outside,
+/// whatever is renamed meanwhile.
 #[derive(Clone, Debug)]
-pub(crate) struct PromptBackend {
+pub(crate) struct FileBackend {
     root: Arc<Path>,
     follow_symlinks: bool,
 }
 
-impl PromptBackend {
-    /// Files below `root`.
+impl FileBackend {
+    /// Serves files below `root`.
     ///
     /// # Errors
-    /// What keeps the kernel from opening below a directory.
+    /// Why the kernel cannot open files below a directory.
     pub(crate) fn new(root: &Path, follow_symlinks: bool) -> io::Result<Self> {
         let files = Self { root: root.into(), follow_symlinks };
-        match files.below(root, OFlag::O_PATH) {
+        match files.open_beneath(root, OFlag::O_PATH) {
             Ok(_) => Ok(files),
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "symbolic links cannot be kept within a directory: this kernel is older than Linux \
-                 5.6, or the sandbox forbids openat2 (systemd's RestrictSUIDSGID does); allow links \
+                "symbolic links cannot be confined to the directory: this kernel is older than Linux \
+                 5.6, or the sandbox forbids openat2 (as systemd's RestrictSUIDSGID does); allow links \
                  with follow_symlinks = true",
             )),
             Err(error) => Err(error),
         }
     }
 
-    /// Opens a path, which is the directory's or below it.
-    fn below(&self, path: &Path, flags: OFlag) -> io::Result<std::fs::File> {
+    /// Opens the directory or a path below it.
+    fn open_beneath(&self, path: &Path, flags: OFlag) -> io::Result<std::fs::File> {
         let flags = flags | OFlag::O_CLOEXEC;
         if self.follow_symlinks {
             return Ok(open(path, flags, Mode::empty())?.into());
         }
-        let below = path.strip_prefix(&self.root).map_err(io::Error::other)?;
-        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
-        // Each time by its name: what it stands for may be replaced, as deployments do.
+        let relative = path.strip_prefix(&self.root).map_err(io::Error::other)?;
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        // Opened by its name each time: a deployment may have replaced the directory.
         let flags_of_root = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root: OwnedFd = open(&*self.root, flags_of_root, Mode::empty())?;
         let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(flags).resolve(resolve);
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
-            match openat2(&root, below, how) {
+            match openat2(&root, relative, how) {
                 Ok(file) => return Ok(file.into()),
-                // Something was renamed while the kernel looked.
-                Err(Errno::EAGAIN) if tries < MAX_RENAMES => tries += 1,
+                // Something was renamed during the lookup.
+                Err(Errno::EAGAIN) if attempts < MAX_LOOKUP_RETRIES => attempts += 1,
                 Err(Errno::EAGAIN | Errno::EXDEV | Errno::ELOOP | Errno::ENAMETOOLONG) => {
                     return Err(io::ErrorKind::NotFound.into());
                 }
@@ -277,49 +281,50 @@ impl PromptBackend {
     }
 
     fn metadata_of(&self, path: &Path) -> io::Result<Metadata> {
-        self.below(path, OFlag::O_PATH)?.metadata()
+        self.open_beneath(path, OFlag::O_PATH)?.metadata()
     }
 
-    fn read(&self, path: &Path) -> io::Result<PromptFile> {
-        // Opening a pipe could keep the whole worker waiting.
-        let file = self.below(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
+    fn read(&self, path: &Path) -> io::Result<OpenedFile> {
+        // `O_NONBLOCK`, because opening a pipe could block the worker.
+        let file =
+            self.open_beneath(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::NotFound, "not a regular file"));
         }
         let content = match metadata.len() {
-            0..=MAX_PROMPT_BYTES => {
+            0..=MAX_INLINE_BYTES => {
                 let mut bytes = Vec::with_capacity(metadata.len() as usize);
-                // A file that grows meanwhile is served as long as it was.
+                // A file that grows meanwhile is served with its previous length.
                 file.take(metadata.len()).read_to_end(&mut bytes)?;
-                PromptContent::Read(Cursor::new(bytes))
+                FileContent::Read(Cursor::new(bytes))
             }
-            _ => PromptContent::Handle(tokio::fs::File::from_std(file)),
+            _ => FileContent::Handle(tokio::fs::File::from_std(file)),
         };
-        Ok(PromptFile { metadata, content })
+        Ok(OpenedFile { metadata, content })
     }
 }
 
-/// How often a name is looked up again when something was renamed meanwhile.
-const MAX_RENAMES: usize = 4;
+/// Lookups after something was renamed meanwhile.
+const MAX_LOOKUP_RETRIES: usize = 4;
 
-/// An open file: all of a small one, a handle to a large one.
+/// An open file: the content of a small one, a handle to a large one.
 #[derive(Debug)]
-pub(crate) struct PromptFile {
+pub(crate) struct OpenedFile {
     metadata: Metadata,
-    content: PromptContent,
+    content: FileContent,
 }
 
 #[derive(Debug)]
-enum PromptContent {
+enum FileContent {
     Read(Cursor<Vec<u8>>),
     Handle(tokio::fs::File),
 }
 
-impl Backend for PromptBackend {
-    type File = PromptFile;
+impl Backend for FileBackend {
+    type File = OpenedFile;
     type Metadata = Metadata;
-    type OpenFuture = Ready<io::Result<PromptFile>>;
+    type OpenFuture = Ready<io::Result<OpenedFile>>;
     type MetadataFuture = Ready<io::Result<Metadata>>;
 
     fn open(&self, path: PathBuf) -> Self::OpenFuture {
@@ -331,7 +336,7 @@ impl Backend for PromptBackend {
     }
 }
 
-impl File for PromptFile {
+impl File for OpenedFile {
     type Metadata = Metadata;
     type MetadataFuture<'a> = Ready<io::Result<Metadata>>;
 
@@ -340,35 +345,34 @@ impl File for PromptFile {
     }
 }
 
-impl AsyncRead for PromptFile {
+impl AsyncRead for OpenedFile {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.content {
-            PromptContent::Read(bytes) => Pin::new(bytes).poll_read(cx, buffer),
-            PromptContent::Handle(file) => Pin::new(file).poll_read(cx, buffer),
+            FileContent::Read(bytes) => Pin::new(bytes).poll_read(cx, buffer),
+            FileContent::Handle(file) => Pin::new(file).poll_read(cx, buffer),
         }
     }
 }
 
-impl AsyncSeek for PromptFile {
+impl AsyncSeek for OpenedFile {
     fn start_seek(mut self: Pin<&mut Self>, position: io::SeekFrom) -> io::Result<()> {
         match &mut self.content {
-            PromptContent::Read(bytes) => Pin::new(bytes).start_seek(position),
-            PromptContent::Handle(file) => Pin::new(file).start_seek(position),
+            FileContent::Read(bytes) => Pin::new(bytes).start_seek(position),
+            FileContent::Handle(file) => Pin::new(file).start_seek(position),
         }
     }
 
     fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
         match &mut self.content {
-            PromptContent::Read(bytes) => Pin::new(bytes).poll_complete(cx),
-            PromptContent::Handle(file) => Pin::new(file).poll_complete(cx),
+            FileContent::Read(bytes) => Pin::new(bytes).poll_complete(cx),
+            FileContent::Handle(file) => Pin::new(file).poll_complete(cx),
         }
     }
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
 mod tests;

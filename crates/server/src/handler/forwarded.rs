@@ -1,5 +1,8 @@
-//! Fields in which proxies tell an upstream about the client. This server is the edge, so it sets
-//! or removes them, in heads and in trailers: what a client says about itself is no evidence.
+//! The fields that tell an upstream about the client. This server is the edge: it sets or removes
+//! them, in heads and in trailers, because a client's statements about itself are not trustworthy.
+//!
+//! `Host` is kept. `X-Forwarded-For` and `X-Forwarded-Proto` are set, not extended. The other
+//! fields that proxies add are removed. `Early-Data` is never removed on a client's request.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -9,29 +12,29 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
-/// Says what is known about the client, in place of what it says.
+/// Replaces the client's statements about itself by what is known about it.
 pub(crate) fn set(headers: &mut HeaderMap, client: SocketAddr) {
     remove(headers, is_about_client);
-    // An IPv4 client of a dual-stack socket is still an IPv4 client.
+    // A dual-stack socket reports IPv4 clients as mapped IPv6 addresses.
     let address: IpAddr = client.ip().to_canonical();
     let address = HeaderValue::from_str(&address.to_string()).expect("an address is visible ASCII");
     headers.insert("x-forwarded-for", address);
     headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
 }
 
-/// Removes fields that are told from this server's own only by an underscore. Servers that hand
-/// fields on as variables (CGI, WSGI, FastCGI) take both for the same, and a client could say who
-/// it is, or that its request is not early.
+/// Removes fields whose names differ from this server's own only by an underscore. Servers that
+/// pass fields as variables (CGI, WSGI, FastCGI) treat both alike, so a client could forge its
+/// address, or claim that its request is not early.
 pub(crate) fn remove_lookalikes(headers: &mut HeaderMap) {
-    remove_spelt(headers, |name| OURS.contains(&name));
+    remove_underscore_variants(headers, |name| CONTROLLED_FIELDS.contains(&name));
 }
 
-/// The same for a field that a configuration names, in lower case.
-pub(crate) fn remove_lookalikes_of(ours: &str, headers: &mut HeaderMap) {
-    remove_spelt(headers, |name| name == ours.replace('_', "-"));
+/// Like [`remove_lookalikes`], for a field that the configuration names, in lower case.
+pub(crate) fn remove_lookalikes_of(field: &str, headers: &mut HeaderMap) {
+    remove_underscore_variants(headers, |name| name == field.replace('_', "-"));
 }
 
-fn remove_spelt(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
+fn remove_underscore_variants(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
     let lookalikes: Vec<HeaderName> = headers
         .keys()
         .filter(|name| name.as_str().contains('_'))
@@ -43,8 +46,8 @@ fn remove_spelt(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
     }
 }
 
-/// What this server says to an upstream, or takes out on the way there.
-const OURS: [&str; 12] = [
+/// Fields that this server sets on requests to an upstream, or removes.
+const CONTROLLED_FIELDS: [&str; 12] = [
     "connection",
     "content-length",
     "early-data",
@@ -59,10 +62,10 @@ const OURS: [&str; 12] = [
     "x-real-ip",
 ];
 
-/// A request's body without the trailers that would change what its head says.
+/// A request's body without trailers that would override its head.
 pub(crate) struct Forwarded<B> {
     body: B,
-    /// The field that names the flight to the upstream.
+    /// The field that identifies the flight for the upstream.
     flight: Option<HeaderName>,
 }
 
@@ -98,15 +101,15 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Forwarded<B> {
     }
 }
 
-/// Fields of this name tell about the client or its connection. Scripts get `Proxy` as the variable
+/// Whether a field describes the client or its connection. CGI scripts see `Proxy` as the variable
 /// HTTP_PROXY (CVE-2016-5385).
 fn is_about_client(name: &str) -> bool {
     matches!(name, "forwarded" | "proxy" | "x-forwarded" | "x-real-ip")
         || name.starts_with("x-forwarded-")
 }
 
-/// RFC 9110 section 6.5.1: no trailer may change how a request is read, routed, authenticated or
-/// answered. Servers that add trailers to the head would take them for its fields.
+/// RFC 9110 section 6.5.1: a trailer must not change framing, routing, authentication or response
+/// control. Servers that merge trailers into the head would do so.
 fn remove_from_trailers(trailers: &mut HeaderMap, flight: Option<&HeaderName>) {
     let flight = flight.map(|name| name.as_str().replace('_', "-"));
     remove(trailers, |name| {
@@ -146,17 +149,17 @@ const HEAD_ONLY: [&str; 26] = [
     "www-authenticate",
 ];
 
-/// Removes the fields that are meant, which some servers also read with `_` in place of `-`.
-fn remove(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
-    let meant: Vec<HeaderName> = headers
+/// Removes the matching fields, also where `_` replaces `-`, as some servers read them.
+fn remove(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
+    let matching: Vec<HeaderName> = headers
         .keys()
         .filter(|name| match name.as_str() {
-            name if name.contains('_') => is_meant(&name.replace('_', "-")),
-            name => is_meant(name),
+            name if name.contains('_') => matches(&name.replace('_', "-")),
+            name => matches(name),
         })
         .cloned()
         .collect();
-    for name in meant {
+    for name in matching {
         headers.remove(name);
     }
 }
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_says_nothing_about_itself() {
+    fn a_clients_statements_about_itself_are_replaced() {
         let mut headers = fields(&[
             "forwarded",
             "proxy",
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_looks_like_our_own_is_removed() {
+    fn only_lookalikes_of_this_servers_fields_are_removed() {
         let mut headers = HeaderMap::new();
         for name in ["x_forwarded_for", "early_data", "x-forwarded_proto", "x_app", "x-real-ip"] {
             headers.insert(name, HeaderValue::from_static("1"));

@@ -1,4 +1,4 @@
-//! What responds to a request that may run: files, an upstream, WebSocket, ACME challenges.
+//! Produces the responses: files, upstreams, WebSocket tunnels, ACME challenges.
 
 pub(crate) mod acme_challenge;
 pub(crate) mod files;
@@ -19,25 +19,25 @@ use crate::gate::EarlyDataGate;
 use crate::observe::connection::ConnectionObserver;
 use crate::observe::request::RequestRecord;
 
-/// What a handler is told of a request beside its head and body.
+/// What a handler knows about a request besides its head and body.
 pub(crate) struct RequestContext<'a> {
     pub(crate) connection: &'a ConnectionObserver,
     pub(crate) handshake: &'a HandshakeState,
-    /// Whether the request came early and its connection's handshake is incomplete now.
+    /// Whether the request arrived early and its handshake is still incomplete.
     pub(crate) before_completion: bool,
-    /// What it has claimed.
+    /// The claims that the request holds.
     pub(crate) claims: &'a RequestClaims,
-    /// Where the upstream's work is noted, and what the request holds.
+    /// Records the upstream's work and the memory that the request holds.
     pub(crate) record: &'a RequestRecord,
-    /// The field by which the upstream goes on with the request's trace.
+    /// The field that continues the request's trace at the upstream.
     pub(crate) traceparent: Option<String>,
-    /// The WebSocket that it requests, if it does.
+    /// The kind of WebSocket that it requests, if any.
     pub(crate) websocket: Option<WebSocket>,
     /// How long to read a body that the response does not depend on.
     pub(crate) body_timeout: Duration,
 }
 
-/// What a request has claimed to run, and what the upstream learns of its flight.
+/// The claims of a request, and the field that identifies its flight for the upstream.
 #[derive(Debug, Default)]
 pub(crate) struct RequestClaims {
     /// The claim that is released if the request is not sent.
@@ -45,10 +45,10 @@ pub(crate) struct RequestClaims {
     flight: FlightField,
 }
 
-/// The field by which the upstream learns of the flight, and its value.
+/// The field that identifies the flight for the upstream, and its value.
 pub(crate) type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
 
-/// A mark on a response of ours: certainly no byte of the request has reached an application.
+/// Marks a response of this server: certainly no byte of the request has reached an application.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotSent;
 
@@ -57,12 +57,12 @@ impl RequestClaims {
         Self { key, flight }
     }
 
-    /// The field that names the flight to the upstream.
+    /// The field that identifies the flight for the upstream.
     pub(crate) fn flight_field(&self) -> Option<&HeaderName> {
         self.flight.as_ref().map(|(name, _)| name)
     }
 
-    /// Marks the request for the upstream. What a client says of flights is no evidence.
+    /// Sets the field that identifies the flight, replacing any value from the client.
     pub(crate) fn mark(&self, headers: &mut HeaderMap) {
         if let Some((header, id)) = &self.flight {
             remove_lookalikes_of(header.as_str(), headers);
@@ -73,7 +73,7 @@ impl RequestClaims {
         }
     }
 
-    /// Releases what was claimed for nothing, as the response's extensions say.
+    /// Releases the claim if the response's extensions say that the request was not sent.
     pub(crate) async fn release_if_unsent(
         &self,
         response: &http::Extensions,

@@ -1,4 +1,4 @@
-//! The reverse proxy: requests to a pool of HTTP servers, marked while they are early.
+//! The reverse proxy: forwards requests to a pool of HTTP servers, and marks early ones.
 
 use std::collections::BTreeMap;
 
@@ -23,17 +23,16 @@ use crate::handler::{NotSent, RequestContext};
 use crate::observe::trace::UpstreamNotes;
 
 /// Forwards requests to a pool.
-///
-/// - `Host` stays what the client asked for, as applications build links and pick sites by it.
-/// - `X-Forwarded-For` and `X-Forwarded-Proto` are set, and what else a client says about itself is
-///   removed ([`forwarded`]).
-/// - Hop-by-hop fields are removed both ways (RFC 9110 section 7.6.1), upgrades with them.
+/// - `Host` is kept, because applications build links and select sites by it.
+/// - `X-Forwarded-For` and `X-Forwarded-Proto` are set, and the client's other statements about
+///   itself are removed ([`forwarded`]).
+/// - Hop-by-hop fields are removed in both directions (RFC 9110 section 7.6.1), including upgrades.
 #[derive(Clone)]
 pub(crate) struct Proxy {
     pool: Pool,
 }
 
-/// The header of RFC 8470 section 5.1.
+/// RFC 8470 section 5.1.
 const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 impl Proxy {
@@ -42,7 +41,7 @@ impl Proxy {
         Self { pool }
     }
 
-    /// Forwards a request. `None`: the client went away in the middle.
+    /// Forwards a request. Returns `None` if the client has disconnected.
     pub(crate) async fn forward<B>(
         &self,
         request: Request<B>,
@@ -61,7 +60,7 @@ impl Proxy {
             return Some(self.open_tunnel(request, kind, context).await);
         }
         let mut request = request;
-        if let Some(status) = end_of_the_way(&mut request) {
+        if let Some(status) = terminal_status(&mut request) {
             return Some(plain(status));
         }
         let had_early_data = request.headers().contains_key(EARLY_DATA);
@@ -69,19 +68,19 @@ impl Proxy {
         let Some((mut parts, body)) = translate(request, context) else {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
-        pass_trace_on(&mut parts.headers, context);
+        set_traceparent(&mut parts.headers, context);
         context.claims.mark(&mut parts.headers);
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
-        // removed, and one field of value 1 whatever the client made of it.
+        // removed, and always a single field of value 1.
         if early || had_early_data {
             parts.headers.insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
         let replayable = body.is_end_stream();
-        let again = (early && !had_early_data && replayable).then(|| parts.clone());
+        let retry = (early && !had_early_data && replayable).then(|| parts.clone());
         let response = self.send(Request::from_parts(parts, body), context).await;
-        match again {
-            // RFC 8470 section 5.2: a 425 to a request that only we marked may be retried, after
-            // the handshake.
+        match retry {
+            // RFC 8470 section 5.2: the proxy may retry after the handshake if it marked the
+            // request itself and got 425.
             Some(mut parts) if response.status() == StatusCode::TOO_EARLY => {
                 if !context.handshake.completes().await {
                     return None;
@@ -93,7 +92,7 @@ impl Proxy {
         }
     }
 
-    /// Asks the upstream for a WebSocket.
+    /// Requests a WebSocket from the upstream.
     async fn open_tunnel<B>(
         &self,
         mut request: Request<B>,
@@ -109,23 +108,23 @@ impl Proxy {
             return plain(StatusCode::BAD_REQUEST);
         };
         if !body.is_end_stream() {
-            // Which of its bytes were the tunnel's, not all servers would agree about.
+            // Servers would disagree about which of its bytes belong to the tunnel.
             return plain(StatusCode::BAD_REQUEST);
         }
-        pass_trace_on(&mut head.headers, context);
+        set_traceparent(&mut head.headers, context);
         context.claims.mark(&mut head.headers);
         let expected = websocket::prepare_request(&mut head, kind);
-        let response = match self.ask(Request::from_parts(head, empty()), context).await {
+        let response = match self.send_to_pool(Request::from_parts(head, empty()), context).await {
             Ok(response) => response,
             Err(response) => return response,
         };
         let (mut response, tunnel) = websocket::respond(response, kind, client, expected.as_ref());
         match tunnel {
             Some(tunnel) => {
-                let tunnel = tunnel.ending_after(self.pool.config().tunnel_timeout);
+                let tunnel = tunnel.with_idle_timeout(self.pool.config().tunnel_timeout);
                 response.extensions_mut().insert(PendingTunnel::new(tunnel));
             }
-            None => tidy(&mut response),
+            None => remove_connection_fields(&mut response),
         }
         response
     }
@@ -135,7 +134,7 @@ impl Proxy {
         request: Request<ResponseBody>,
         context: &RequestContext<'_>,
     ) -> Response<ResponseBody> {
-        match self.ask(request, context).await {
+        match self.send_to_pool(request, context).await {
             Ok(mut response) => {
                 if response.status() == StatusCode::TOO_EARLY {
                     context
@@ -146,14 +145,14 @@ impl Proxy {
                         .too_early
                         .count(TooEarlyBy::Upstream);
                 }
-                tidy(&mut response);
+                remove_connection_fields(&mut response);
                 response
             }
             Err(response) => response,
         }
     }
 
-    async fn ask(
+    async fn send_to_pool(
         &self,
         request: Request<ResponseBody>,
         context: &RequestContext<'_>,
@@ -162,8 +161,8 @@ impl Proxy {
         let (client, local) = (connection.facts.client, connection.facts.local);
         let observer =
             &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
-        let terms = SendOptions { client, local, observer };
-        self.pool.send(request, &terms).await.map_err(|error| {
+        let options = SendOptions { client, local, observer };
+        self.pool.send(request, &options).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
             let mut response = plain(status(&error));
             if is_unsent(&error) {
@@ -174,8 +173,8 @@ impl Proxy {
     }
 }
 
-/// Whether certainly no byte of a request was sent that may not be repeated. (Of one that may be,
-/// an earlier try may have been.)
+/// Whether certainly no byte of an unsafe request was sent. (An earlier attempt of a safe request
+/// may have been sent.)
 fn is_unsent(error: &SendError) -> bool {
     matches!(
         error,
@@ -187,7 +186,7 @@ fn is_unsent(error: &SendError) -> bool {
     )
 }
 
-/// What a client is told of a failure.
+/// The response's status after a failure.
 fn status(error: &SendError) -> StatusCode {
     match error {
         SendError::NoServer | SendError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -199,7 +198,7 @@ fn status(error: &SendError) -> StatusCode {
     }
 }
 
-/// The request as the upstream is to see it. `None`: it names a host that is none.
+/// The request as the upstream receives it. Returns `None` if its host is invalid.
 fn translate<B>(
     request: Request<B>,
     context: &RequestContext<'_>,
@@ -221,14 +220,15 @@ where
     if trailers {
         parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    // Our side answers 100 (Continue) by itself when the upstream reads the body.
+    // This server's HTTP library sends 100 (Continue) when the upstream reads the body.
     parts.headers.remove(header::EXPECT);
     match body.size_hint().exact() {
-        // Then the body goes in chunks, and one length is enough (RFC 9112 section 6.2).
+        // The body is then sent in chunks, which must not be combined with a length (RFC 9112
+        // section 6.2).
         None => {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
-        // Once, and without the leading zeros that some take for an octal number.
+        // A single value, without leading zeros, which some servers read as octal.
         Some(length) if parts.headers.contains_key(header::CONTENT_LENGTH) => {
             parts.headers.insert(header::CONTENT_LENGTH, length.into());
         }
@@ -237,17 +237,18 @@ where
     join_cookies(&mut parts.headers);
     parts.headers.append(header::VIA, via);
     forwarded::set(&mut parts.headers, context.connection.facts.client);
-    // For this connection's library alone.
+    // They belong to this connection's library.
     parts.extensions = http::Extensions::new();
     let body = Forwarded::new(body, context.claims.flight_field().cloned());
     Some((parts, body.map_err(Into::into).boxed_unsync()))
 }
 
-/// With what a request is answered here that must not go on. One that may has a hop less to go
-/// (RFC 9110 section 7.6.2).
-fn end_of_the_way<B>(request: &mut Request<B>) -> Option<StatusCode> {
+/// The status if a request must not be forwarded. Otherwise decrements `Max-Forwards` (RFC 9110
+/// section 7.6.2).
+fn terminal_status<B>(request: &mut Request<B>) -> Option<StatusCode> {
     match *request.method() {
-        // It would say back what is only meant for the upstream, and what scripts must not see.
+        // The response would repeat fields that are meant for the upstream only, and expose them to
+        // scripts.
         Method::TRACE => Some(StatusCode::NOT_IMPLEMENTED),
         Method::OPTIONS => {
             let left = request.headers_mut().get_mut(header::MAX_FORWARDS)?;
@@ -261,8 +262,8 @@ fn end_of_the_way<B>(request: &mut Request<B>) -> Option<StatusCode> {
     }
 }
 
-/// Tells the upstream the request's trace.
-fn pass_trace_on(headers: &mut HeaderMap, context: &RequestContext<'_>) {
+/// Continues the request's trace at the upstream.
+fn set_traceparent(headers: &mut HeaderMap, context: &RequestContext<'_>) {
     if let (Some(tracer), Some(traceparent)) =
         (&context.connection.observers.tracer, &context.traceparent)
     {
@@ -270,17 +271,17 @@ fn pass_trace_on(headers: &mut HeaderMap, context: &RequestContext<'_>) {
     }
 }
 
-/// Takes out of a response what concerns the upstream's connection.
-fn tidy(response: &mut Response<ResponseBody>) {
+/// Removes the fields of the upstream's connection from a response.
+fn remove_connection_fields(response: &mut Response<ResponseBody>) {
     let chunked = response.headers().contains_key(header::TRANSFER_ENCODING);
     remove_hop_by_hop(response.headers_mut());
     if chunked {
-        // RFC 9112 section 6.3: the length was not what counted.
+        // RFC 9112 section 6.3: chunked coding overrides the length.
         response.headers_mut().remove(header::CONTENT_LENGTH);
     }
 }
 
-/// Whether the client takes fields behind the body (RFC 9110 section 6.5.1).
+/// Whether the client accepts trailers (RFC 9110 section 6.5.1).
 fn takes_trailers(headers: &HeaderMap) -> bool {
     let members = headers.get_all(header::TE).iter().filter_map(|value| value.to_str().ok());
     members.flat_map(|value| value.split(',')).any(|member| {
@@ -288,7 +289,7 @@ fn takes_trailers(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Removes what concerns one connection only (RFC 9110 section 7.6.1).
+/// Removes hop-by-hop fields (RFC 9110 section 7.6.1).
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -296,8 +297,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-        // RFC 8470 section 5.1: never among the connection's options. And nobody may have the
-        // fields removed by which the upstream tells requests and sites apart.
+        // RFC 8470 section 5.1: `Early-Data` is never a connection option. A client must not be
+        // able to remove the fields that the upstream selects sites and early requests by.
         .filter(|name| *name != EARLY_DATA && *name != header::HOST)
         .collect();
     for name in named {
@@ -310,7 +311,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/2 clients may split cookies over several fields; HTTP/1.1 wants one (RFC 9113 section
+/// HTTP/2 clients may split cookies into several fields; HTTP/1.1 requires one (RFC 9113 section
 /// 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let cookies: Vec<_> = headers.get_all(header::COOKIE).iter().map(|c| c.as_bytes()).collect();
@@ -334,8 +335,8 @@ fn via(version: http::Version) -> HeaderValue {
 /// Pools by name.
 pub(crate) type Pools = BTreeMap<String, Pool>;
 
-/// The pools that a configuration names. One of `before` whose settings stay is taken over: with
-/// its connections, and with what is known of its servers.
+/// The pools of a configuration. A pool of `before` with the same settings is kept, with its
+/// connections and the state of its servers.
 ///
 /// # Errors
 /// [`ServerError::Upstream`].
@@ -355,7 +356,7 @@ pub(crate) fn pools(config: &ServerConfig, before: &Pools) -> Result<Pools, Serv
     Ok(pools)
 }
 
-/// Notes each try for its request, and counts it.
+/// Records each attempt for its request, and counts it.
 pub(crate) struct AttemptObserver<'a> {
     pub(crate) notes: &'a UpstreamNotes,
     pub(crate) metrics: &'a Metrics,
@@ -370,7 +371,7 @@ impl Observer for AttemptObserver<'_> {
     }
 }
 
-/// What metrics say of a pool.
+/// The values for metrics.
 pub(crate) fn reading(pool: PoolStatus) -> UpstreamReading {
     UpstreamReading {
         name: pool.name,
@@ -444,7 +445,7 @@ mod tests {
                 request = request.header(header::MAX_FORWARDS, hops);
             }
             let mut request = request.body(()).unwrap();
-            let status = end_of_the_way(&mut request).map(|status| status.as_u16());
+            let status = terminal_status(&mut request).map(|status| status.as_u16());
             assert_eq!(status, answered, "{method} {hops:?}");
             let now =
                 request.headers().get(header::MAX_FORWARDS).map(|left| left.to_str().unwrap());

@@ -1,4 +1,4 @@
-//! Responses of the server's own, and bodies.
+//! Responses that the server produces itself, and request bodies that are not used.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::context::ResponseBody;
 
-/// A short response of the server's own.
+/// A short plain-text response.
 pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
     let text = format!("{} {}\n", status.as_u16(), status.canonical_reason().unwrap_or_default());
     let mut response =
@@ -23,11 +23,12 @@ pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
     response
 }
 
-/// Reads the body of a request whose response does not depend on it, so that the request is known
-/// to be whole: one whose length turns out wrong gets no response as if it were right (RFC 9113
-/// section 8.1.1). A long one is not waited for, and neither is one whose client waits to be asked
-/// for it.
-/// `None`: it is broken.
+/// Reads the body of a request whose response does not depend on it, to verify that the request is
+/// complete: a body of the wrong length must not get a normal response (RFC 9113 section 8.1.1). A
+/// long body is not read to its end, and a client that waits for 100 (Continue) is not asked to
+/// send.
+///
+/// Returns `None` if the body is malformed.
 pub(crate) async fn discard<B>(
     request: Request<B>,
     limit: Duration,
@@ -53,15 +54,15 @@ where
     Some(Request::from_parts(parts, empty()))
 }
 
-/// What a form sends to the wrong address, not an upload.
+/// Enough for a form that is sent to the wrong address, not for an upload.
 const MAX_DISCARDED: usize = 64 * 1024;
 
-/// No body.
+/// An empty body.
 pub(crate) fn empty() -> ResponseBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A response that says what is wrong, as RFC 9457 has it.
+/// A problem response (RFC 9457).
 pub(crate) fn problem(status: StatusCode, title: &str, detail: &str) -> Response<ResponseBody> {
     let text = serde_json::json!({ "title": title, "status": status.as_u16(), "detail": detail });
     let body = Full::from(text.to_string()).map_err(|never| match never {}).boxed_unsync();

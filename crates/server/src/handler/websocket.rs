@@ -1,5 +1,5 @@
-//! WebSocket: a request that becomes a tunnel to an upstream, which speaks HTTP/1.1. The client
-//! asks by an upgrade (RFC 6455) or, over HTTP/2, by an extended CONNECT (RFC 8441).
+//! WebSocket: turns a request into a tunnel to an upstream over HTTP/1.1. The client opens it with
+//! an upgrade (RFC 6455) or, over HTTP/2, with an extended CONNECT (RFC 8441).
 
 use std::io;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use crate::context::ResponseBody;
 use crate::handler::response::{empty, plain};
 use crate::observe::request::RequestRecord;
 
-/// How a client requests a WebSocket.
+/// How a client opens a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WebSocket {
     /// RFC 6455 section 4.1.
@@ -34,14 +34,14 @@ pub(crate) enum WebSocket {
     Connect,
 }
 
-/// The WebSocket that a request is for, if it is. Other protocols are requested in vain: `h2c`
-/// would be a way around all that is decided request by request.
+/// The kind of WebSocket that a request opens, if it does. Other protocols are ignored: an upgrade
+/// to `h2c` would bypass all checks of later requests.
 pub(crate) fn requested<B>(request: &Request<B>) -> Option<WebSocket> {
     let headers = request.headers();
     match (request.version(), request.method()) {
         (Version::HTTP_11, &Method::GET) => {
-            let matches = lists(headers, &header::UPGRADE, "websocket")
-                && lists(headers, &header::CONNECTION, "upgrade");
+            let matches = has_token(headers, &header::UPGRADE, "websocket")
+                && has_token(headers, &header::CONNECTION, "upgrade");
             matches.then_some(WebSocket::Upgrade)
         }
         (Version::HTTP_2, &Method::CONNECT) => {
@@ -52,8 +52,8 @@ pub(crate) fn requested<B>(request: &Request<B>) -> Option<WebSocket> {
     }
 }
 
-/// Makes a request, from which all that concerns one connection was removed, the request to the
-/// upstream. Returns the accept that its key requires, where the key is ours.
+/// Turns a request without hop-by-hop fields into the request to the upstream. Returns the
+/// `Sec-WebSocket-Accept` to expect if the key was generated here.
 pub(crate) fn prepare_request(head: &mut request::Parts, kind: WebSocket) -> Option<HeaderValue> {
     head.method = Method::GET;
     let headers = &mut head.headers;
@@ -68,12 +68,12 @@ pub(crate) fn prepare_request(head: &mut request::Parts, kind: WebSocket) -> Opt
     getrandom::fill(&mut random).expect("the system gives random bytes");
     let key = STANDARD.encode(random);
     let accept = accept(&key);
-    headers.insert(header::SEC_WEBSOCKET_KEY, visible(&key));
+    headers.insert(header::SEC_WEBSOCKET_KEY, header_value(&key));
     headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
     Some(accept)
 }
 
-/// The response to the client, and the tunnel behind it if the upstream agrees. `expected`: see
+/// The response to the client, and the tunnel if the upstream has accepted it. `expected`: see
 /// [`prepare_request`].
 pub(crate) fn respond(
     mut response: Response<ResponseBody>,
@@ -82,12 +82,12 @@ pub(crate) fn respond(
     expected: Option<&HeaderValue>,
 ) -> (Response<ResponseBody>, Option<Tunnel>) {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        // To a CONNECT it would say that the tunnel is there.
+        // A success would tell the client of a CONNECT that the tunnel is open.
         let misleading = kind == WebSocket::Connect && response.status().is_success();
         return (if misleading { plain(StatusCode::BAD_GATEWAY) } else { response }, None);
     }
     let headers = response.headers();
-    let agreed = lists(headers, &header::UPGRADE, "websocket")
+    let agreed = has_token(headers, &header::UPGRADE, "websocket")
         && expected.is_none_or(|accept| headers.get(header::SEC_WEBSOCKET_ACCEPT) == Some(accept));
     if !agreed {
         return (plain(StatusCode::BAD_GATEWAY), None);
@@ -108,11 +108,11 @@ pub(crate) fn respond(
             head.headers.remove(header::SEC_WEBSOCKET_ACCEPT);
         }
     }
-    // The body holds the place on the upstream's server.
+    // The body holds the permit of the upstream connection.
     (Response::from_parts(head, empty()), Some(Tunnel::new(client, upstream, body)))
 }
 
-/// A tunnel on its way from who opened it to the connection's task, in a response's extensions.
+/// Carries a tunnel from the handler to the connection's task, in the response's extensions.
 #[derive(Clone)]
 pub(crate) struct PendingTunnel(Arc<Mutex<Option<Tunnel>>>);
 
@@ -121,94 +121,94 @@ impl PendingTunnel {
         Self(Arc::new(Mutex::new(Some(tunnel))))
     }
 
-    /// The tunnel behind a response.
+    /// Takes the tunnel out of a response.
     pub(crate) fn take<B>(response: &mut Response<B>) -> Option<Tunnel> {
         let pending = response.extensions_mut().remove::<Self>()?;
         pending.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Whether a field's list has a member, in whatever case.
-fn lists(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
+/// Whether a comma-separated field contains a token, ignoring case.
+fn has_token(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case(member))
 }
 
-/// RFC 6455 section 4.2.2, 5.4.
+/// RFC 6455 section 4.2.2, item 5.4.
 fn accept(key: &str) -> HeaderValue {
     let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
-    visible(&STANDARD.encode(digest))
+    header_value(&STANDARD.encode(digest))
 }
 
-fn visible(base64: &str) -> HeaderValue {
+fn header_value(base64: &str) -> HeaderValue {
     HeaderValue::from_str(base64).expect("base64 is visible ASCII")
 }
 
 /// RFC 6455 section 1.3.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A tunnel whose ends are not there yet: the client's is once the response is written.
+/// A tunnel whose ends are not ready yet: the client's end is ready once the response is written.
 pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
-    /// Holds the place on the upstream's server.
-    place: ResponseBody,
+    /// Holds the permit of the upstream connection.
+    permit: ResponseBody,
     idle: Duration,
 }
 
-/// One end, which notes what it gives.
-struct End {
+/// One end of a tunnel, which counts the bytes read from it.
+struct TunnelEnd {
     io: TokioIo<Upgraded>,
-    given: u64,
-    /// Whether it has said all.
+    bytes_read: u64,
+    /// Whether it has closed its sending direction.
     ended: bool,
-    last: Last,
+    last: LastActivity,
 }
 
-/// When an end last gave something.
+/// When bytes were last read from either end.
 #[derive(Clone)]
-struct Last(Arc<Mutex<Instant>>);
+struct LastActivity(Arc<Mutex<Instant>>);
 
 impl Tunnel {
-    pub(crate) fn new(client: OnUpgrade, upstream: OnUpgrade, place: ResponseBody) -> Self {
-        Self { client, upstream, place, idle: Duration::MAX }
+    pub(crate) fn new(client: OnUpgrade, upstream: OnUpgrade, permit: ResponseBody) -> Self {
+        Self { client, upstream, permit, idle: Duration::MAX }
     }
 
-    /// Ends when neither side has said anything for that long.
-    pub(crate) fn ending_after(self, idle: Duration) -> Self {
+    /// Ends the tunnel when no bytes have been read for this long.
+    pub(crate) fn with_idle_timeout(self, idle: Duration) -> Self {
         Self { idle, ..self }
     }
 
-    /// Carries bytes until both sides have ended, or one has broken off. The request runs as long.
+    /// Copies bytes until both ends have closed, or one fails. The request lasts as long.
     pub(crate) async fn run(self, mut record: RequestRecord) {
-        let Self { client, upstream, place, idle } = self;
+        let Self { client, upstream, permit, idle } = self;
         let (client, upstream) = match tokio::try_join!(client, upstream) {
             Ok(both) => both,
-            Err(error) => return debug!("a tunnel has no ends: {error}"),
+            Err(error) => return debug!("a tunnel could not be opened: {error}"),
         };
-        let last = Last(Arc::new(Mutex::new(Instant::now())));
+        let last = LastActivity(Arc::new(Mutex::new(Instant::now())));
         let end = |upgraded| {
             let io = TokioIo::new(upgraded);
-            End { io, given: 0, ended: false, last: last.clone() }
+            TunnelEnd { io, bytes_read: 0, ended: false, last: last.clone() }
         };
         let (mut client, mut upstream) = (end(client), end(upstream));
-        let carried = tokio::select! {
-            carried = copy_bidirectional(&mut client, &mut upstream) => carried.map(|_| ()),
-            () = last.stands_still_for(idle) => Err(io::ErrorKind::TimedOut.into()),
+        let copied = tokio::select! {
+            copied = copy_bidirectional(&mut client, &mut upstream) => copied.map(|_| ()),
+            () = last.wait_until_idle(idle) => Err(io::ErrorKind::TimedOut.into()),
         };
-        record.bytes(upstream.given);
-        match carried {
-            // A client that has heard all may leave without a word.
+        record.bytes(upstream.bytes_read);
+        match copied {
+            // After the upstream has closed, a client may disconnect without closing the tunnel.
             _ if upstream.ended => record.complete(),
             Ok(()) => record.complete(),
             Err(error) => debug!("a tunnel broke off: {error}"),
         }
-        drop(place);
+        drop(permit);
     }
 }
 
-impl Last {
-    async fn stands_still_for(&self, limit: Duration) {
+impl LastActivity {
+    async fn wait_until_idle(&self, limit: Duration) {
         loop {
             let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match last.checked_add(limit) {
@@ -220,7 +220,7 @@ impl Last {
     }
 }
 
-impl AsyncRead for End {
+impl AsyncRead for TunnelEnd {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -229,14 +229,14 @@ impl AsyncRead for End {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let count = buffer.filled().len() - before;
-        self.given += count as u64;
+        self.bytes_read += count as u64;
         self.ended |= count == 0;
         *self.last.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for End {
+impl AsyncWrite for TunnelEnd {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc6455_4_1_what_asks_for_a_websocket() {
+    fn rfc6455_4_1_an_upgrade_requests_a_websocket() {
         let both = [("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")];
         let ask = |version, method, fields: &[_]| requested(&request(version, method, fields));
         assert_eq!(ask(Version::HTTP_11, "GET", &both), Some(WebSocket::Upgrade));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8441_5_an_extended_connect_asks_too() {
+    fn rfc8441_5_an_extended_connect_requests_a_websocket() {
         for (protocol, expected) in [("websocket", Some(WebSocket::Connect)), ("connect-udp", None)]
         {
             let mut request = request(Version::HTTP_2, "CONNECT", &[]);
@@ -297,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn rfc6455_1_3_the_accept_of_the_example() {
+    fn rfc6455_1_3_the_accept_value_of_the_example() {
         assert_eq!(accept("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
-    fn rfc8441_5_the_key_is_ours_and_has_to_be_answered() {
+    fn rfc8441_5_the_server_generates_the_key_and_checks_the_accept() {
         let (mut head, ()) = request(Version::HTTP_2, "CONNECT", &[]).into_parts();
         let expected = prepare_request(&mut head, WebSocket::Connect).unwrap();
         assert_eq!(head.method, Method::GET);

@@ -1,6 +1,6 @@
-//! Upgrades: sockets, secrets, the register and QUIC packets on their way to the next process.
+//! Upgrades: hands sockets, secrets, the strike register and QUIC packets over to the next process.
 //!
-//! Here is what a process leaves to the one that takes its place, beside its register.
+//! This file holds the sockets and secrets. The register follows over a stream of its own.
 
 pub(crate) mod register;
 pub(crate) mod relay;
@@ -15,97 +15,103 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 use zeroize::Zeroizing;
 
-/// Sockets that are open already, from a service manager or from the process before this one, and
-/// what that one kept secret.
+/// Open sockets from a service manager or from the previous process, and the previous process's
+/// secrets.
 #[derive(Default)]
 pub struct InheritedState {
     pub(crate) ports: Vec<InheritedPort>,
     pub(crate) secrets: Option<Secrets>,
-    /// Where packets of the other process's QUIC connections go.
+    /// Receives the packets of the previous process's QUIC connections.
     pub(crate) packets: Option<UnixStream>,
 }
 
-/// A port with sockets.
+/// The sockets of one listener.
 pub(crate) struct InheritedPort {
-    /// As the configuration had it, maybe with port 0.
-    pub(crate) asked: SocketAddr,
+    /// The configured address, possibly with port 0.
+    pub(crate) requested: SocketAddr,
     pub(crate) address: SocketAddr,
     pub(crate) tcp: Option<TcpListener>,
     pub(crate) udp: Vec<UdpSocket>,
 }
 
-/// What clients have something of, and what is thus to stay as it is.
+/// Secrets that clients depend on, so the next process keeps them.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Secrets {
-    /// The key of stateless resets.
+    /// The key of stateless resets (RFC 9000 section 10.3).
     pub(crate) reset_key: [u8; 32],
-    /// By which the other process knows its connection ids.
+    /// Marks the process's connection ids, so that the next process recognizes them.
     pub(crate) id_mark: [u8; 32],
-    /// The ticket keys, where they are the process's own.
+    /// The ticket keys, if they are the process's own and come from no file or store.
     ring: Option<String>,
 }
 
-/// What goes along with the descriptors.
+/// Describes the descriptors that are sent along.
 #[derive(Serialize, Deserialize)]
 struct Inventory {
     version: u32,
-    ports: Vec<Entry>,
+    ports: Vec<PortDescription>,
     secrets: Option<Secrets>,
     packets: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
-    asked: SocketAddr,
+struct PortDescription {
+    #[serde(rename = "asked")]
+    requested: SocketAddr,
     address: SocketAddr,
     tcp: bool,
     udp: usize,
 }
 
 impl InheritedState {
-    /// Of sockets alone, which are known by their addresses.
-    pub fn of_sockets(tcp: Vec<TcpListener>, udp: Vec<UdpSocket>) -> Self {
+    /// Sockets only. They are matched to listeners by their addresses.
+    pub fn from_sockets(tcp: Vec<TcpListener>, udp: Vec<UdpSocket>) -> Self {
         let mut ports: Vec<InheritedPort> = Vec::new();
-        let mut at = |address: SocketAddr| {
+        let mut index = |address: SocketAddr| {
             let known = ports.iter().position(|port| port.address == address);
             known.unwrap_or_else(|| {
-                ports.push(InheritedPort { asked: address, address, tcp: None, udp: Vec::new() });
+                ports.push(InheritedPort {
+                    requested: address,
+                    address,
+                    tcp: None,
+                    udp: Vec::new(),
+                });
                 ports.len() - 1
             })
         };
         let tcp: Vec<_> = tcp
             .into_iter()
-            .filter_map(|socket| Some((at(socket.local_addr().ok()?), socket)))
+            .filter_map(|socket| Some((index(socket.local_addr().ok()?), socket)))
             .collect();
         let udp: Vec<_> = udp
             .into_iter()
-            .filter_map(|socket| Some((at(socket.local_addr().ok()?), socket)))
+            .filter_map(|socket| Some((index(socket.local_addr().ok()?), socket)))
             .collect();
-        tcp.into_iter().for_each(|(at, socket)| ports[at].tcp = Some(socket));
-        udp.into_iter().for_each(|(at, socket)| ports[at].udp.push(socket));
+        tcp.into_iter().for_each(|(index, socket)| ports[index].tcp = Some(socket));
+        udp.into_iter().for_each(|(index, socket)| ports[index].udp.push(socket));
         Self { ports, secrets: None, packets: None }
     }
 
-    /// The sockets that were given for an address, if any were.
-    pub(crate) fn take(&mut self, asked: SocketAddr) -> Option<InheritedPort> {
-        let at = self.ports.iter().position(|port| port.asked == asked)?;
-        // In order: several may have been asked for alike, each with a port that the system chose.
-        Some(self.ports.remove(at))
+    /// Takes the sockets for a configured address, if there are any.
+    pub(crate) fn take(&mut self, requested: SocketAddr) -> Option<InheritedPort> {
+        let index = self.ports.iter().position(|port| port.requested == requested)?;
+        // In order: several listeners may have the same address with port 0.
+        Some(self.ports.remove(index))
     }
 
-    /// Says what nobody has asked for.
-    pub(crate) fn warn_of_the_rest(&self) {
+    /// Warns about sockets that no listener uses.
+    pub(crate) fn warn_about_unused(&self) {
         for port in &self.ports {
             warn!("the socket for {} is not used: no listener has that address", port.address);
         }
     }
 
-    /// The ticket keys of the process before this one, if they were its own.
+    /// The ticket keys of the previous process, if they were its own.
     pub(crate) fn ring(&self) -> Option<Ring> {
         Ring::from_text(self.secrets.as_ref()?.ring.as_deref()?)
     }
 
-    /// All of it for another process: a description, and the descriptors that go along.
+    /// Serializes the state for another process: a description, and the descriptors to send along.
     pub fn parts(&self) -> (Zeroizing<Vec<u8>>, Vec<BorrowedFd<'_>>) {
         let mut descriptors = Vec::new();
         for port in &self.ports {
@@ -113,64 +119,65 @@ impl InheritedState {
             descriptors.extend(port.udp.iter().map(AsFd::as_fd));
         }
         descriptors.extend(self.packets.iter().map(AsFd::as_fd));
-        let entry = |port: &InheritedPort| Entry {
-            asked: port.asked,
+        let description = |port: &InheritedPort| PortDescription {
+            requested: port.requested,
             address: port.address,
             tcp: port.tcp.is_some(),
             udp: port.udp.len(),
         };
         let inventory = Inventory {
             version: VERSION,
-            ports: self.ports.iter().map(entry).collect(),
+            ports: self.ports.iter().map(description).collect(),
             secrets: self.secrets.clone(),
             packets: self.packets.is_some(),
         };
         (Zeroizing::new(serde_json::to_vec(&inventory).unwrap_or_default()), descriptors)
     }
 
-    /// Puts it together again. Descriptors that are not part of it are left over.
+    /// Restores the state from [`parts`](Self::parts). Leaves descriptors that do not belong to it
+    /// in `descriptors`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`]: it comes from a program that is too different.
+    /// [`io::ErrorKind::InvalidData`]: the description comes from an incompatible version.
     pub fn from_parts(bytes: &[u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<Self> {
         let invalid = || {
-            let text = "the process before this one leaves what this version cannot read; stop it \
-                        and start this one by itself";
+            let text = "the previous process sent a state that this version cannot read; stop it \
+             and start this one without it";
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
         let inventory: Inventory = serde_json::from_slice(bytes).map_err(|_| invalid())?;
-        let wanted: usize =
+        let needed: usize =
             inventory.ports.iter().map(|port| port.udp.saturating_add(port.tcp.into())).sum();
-        let wanted = wanted + usize::from(inventory.packets);
-        if inventory.version != VERSION || wanted > descriptors.len() {
+        let needed = needed + usize::from(inventory.packets);
+        if inventory.version != VERSION || needed > descriptors.len() {
             return Err(invalid());
         }
-        let mut given = descriptors.drain(..wanted);
+        let mut received = descriptors.drain(..needed);
         let mut ports = Vec::new();
-        for Entry { asked, address, tcp, udp } in inventory.ports {
-            let tcp = given.by_ref().take(tcp.into()).next().map(TcpListener::from);
-            let udp = given.by_ref().take(udp).map(UdpSocket::from).collect();
-            ports.push(InheritedPort { asked, address, tcp, udp });
+        for PortDescription { requested, address, tcp, udp } in inventory.ports {
+            let tcp = received.by_ref().take(tcp.into()).next().map(TcpListener::from);
+            let udp = received.by_ref().take(udp).map(UdpSocket::from).collect();
+            ports.push(InheritedPort { requested, address, tcp, udp });
         }
-        let packets = given.next().map(UnixStream::from);
+        let packets = received.next().map(UnixStream::from);
         Ok(Self { ports, secrets: inventory.secrets, packets })
     }
 }
 
 impl Secrets {
-    /// Fresh ones.
-    pub(crate) fn fresh() -> Self {
+    /// New random secrets.
+    pub(crate) fn generate() -> Self {
         Self { reset_key: random(), id_mark: random(), ring: None }
     }
 
-    /// Those of a process for the next one, which marks connection ids by a key of its own.
+    /// The secrets for the next process, which replaces the key of the marks by its own.
     pub(crate) fn with_ring(&self, ring: Option<&Ring>) -> Self {
         let ring = ring.map(|ring| ring.to_text().to_string());
         Self { reset_key: self.reset_key, id_mark: self.id_mark, ring }
     }
 
-    /// Those of a process that takes another one's place.
-    pub(crate) fn after(before: &Self) -> Self {
+    /// The secrets of a process that succeeds another one.
+    pub(crate) fn inherit(before: &Self) -> Self {
         Self { reset_key: before.reset_key, id_mark: random(), ring: None }
     }
 }
@@ -206,14 +213,14 @@ mod tests {
     fn sockets_and_secrets_arrive_at_their_addresses() {
         let ((first, udp), (second, _)) = (sockets(), sockets());
         let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
-        let mut inherited = InheritedState::of_sockets(vec![first, second], vec![udp]);
-        let secrets = Secrets::fresh();
+        let mut inherited = InheritedState::from_sockets(vec![first, second], vec![udp]);
+        let secrets = Secrets::generate();
         inherited.secrets = Some(secrets.clone());
-        let (bytes, given) = inherited.parts();
-        let mut given: Vec<_> =
-            given.into_iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
-        let mut arrived = InheritedState::from_parts(&bytes, &mut given).unwrap();
-        assert!(given.is_empty());
+        let (bytes, received) = inherited.parts();
+        let mut received: Vec<_> =
+            received.into_iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
+        let mut arrived = InheritedState::from_parts(&bytes, &mut received).unwrap();
+        assert!(received.is_empty());
         let one = arrived.take(addresses[0]).unwrap();
         assert_eq!(one.tcp.unwrap().local_addr().unwrap(), addresses[0]);
         assert_eq!(one.udp[0].local_addr().unwrap(), addresses[0]);
@@ -224,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_descriptors_or_is_of_another_version_is_refused() {
+    fn missing_descriptors_and_other_versions_are_refused() {
         let (tcp, _) = sockets();
-        let inherited = InheritedState::of_sockets(vec![tcp], Vec::new());
+        let inherited = InheritedState::from_sockets(vec![tcp], Vec::new());
         let (bytes, _) = inherited.parts();
         assert!(InheritedState::from_parts(&bytes, &mut Vec::new()).is_err());
         let other =

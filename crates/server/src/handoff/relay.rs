@@ -1,8 +1,9 @@
-//! Packets between a process and its successor: the sockets are read by the newer one, and the
-//! older one's connections go on until they have ended.
+//! Relays QUIC packets between a process and its successor. The successor reads the sockets, while
+//! the older process serves its connections to their end.
 //!
-//! The newer one knows the older one's connection ids by their mark, and passes their packets on
-//! over a stream. Answers leave from the older one's own handles on the same sockets.
+//! The successor recognizes the older process's connection ids by a mark, and relays their packets
+//! over a stream. The older process sends its responses through its own handles on the same
+//! sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,67 +17,68 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tracing::debug;
 
-/// The process before this one, as long as it is there.
+/// The previous process, as seen by its successor.
 pub(crate) struct Predecessor {
     mark: IdMark,
-    to: mpsc::Sender<Vec<u8>>,
+    queue: mpsc::Sender<Vec<u8>>,
 }
 
 /// A packet for a connection of the older process.
 pub(crate) struct RelayedPacket {
-    /// Which port it came to.
+    /// The port that received it.
     pub(crate) port: SocketAddr,
     pub(crate) meta: RecvMeta,
     pub(crate) datagram: Vec<u8>,
 }
 
 impl Predecessor {
-    /// At the other end of a stream; its connection ids bear `mark`.
+    /// A process at the other end of `stream`, whose connection ids bear `mark`.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's I/O error.
     pub(crate) fn new(stream: StdUnixStream, mark: IdMark) -> io::Result<Arc<Self>> {
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
-        let (to, from) = mpsc::channel(QUEUE);
-        tokio::spawn(write(stream, from));
-        Ok(Arc::new(Self { mark, to }))
+        let (queue, queued) = mpsc::channel(QUEUE_LENGTH);
+        tokio::spawn(write(stream, queued));
+        Ok(Arc::new(Self { mark, queue }))
     }
 
-    /// Whether a datagram is for one of its connections. Once it has gone, none is: then ours is
-    /// the word that the connection is lost (RFC 9000 section 10.3).
-    pub(crate) fn has(&self, datagram: &[u8]) -> bool {
-        !self.to.is_closed() && self.mark.is_on(datagram)
+    /// Whether a datagram belongs to one of its connections. After it has ended, none does: then
+    /// this process answers with a stateless reset (RFC 9000 section 10.3).
+    pub(crate) fn owns(&self, datagram: &[u8]) -> bool {
+        !self.queue.is_closed() && self.mark.is_on(datagram)
     }
 
-    /// Whether it has gone.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.to.is_closed()
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.queue.is_closed()
     }
 
-    /// Passes a datagram on. One more than it can take is lost, as at a socket.
-    pub(crate) fn pass(&self, port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) {
-        let _ = self.to.try_send(frame(port, meta, datagram));
+    /// Relays a datagram. Drops it if the queue is full, as a socket would.
+    pub(crate) fn relay(&self, port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) {
+        let _ = self.queue.try_send(frame(port, meta, datagram));
     }
 }
 
-/// Writes until the other end has gone. It never says anything, so its end is seen by reading.
-async fn write(stream: UnixStream, mut from: mpsc::Receiver<Vec<u8>>) {
+/// Writes queued frames until the other end closes. The other end never sends, so a read detects
+/// its end.
+async fn write(stream: UnixStream, mut queued: mpsc::Receiver<Vec<u8>>) {
     let (mut reader, mut writer) = stream.into_split();
     let writing = async {
-        while let Some(frame) = from.recv().await {
+        while let Some(frame) = queued.recv().await {
             writer.write_all(&frame).await?;
         }
         io::Result::Ok(())
     };
     let mut nothing = [0];
     tokio::select! {
-        written = writing => debug!("passing packets on: {written:?}"),
-        _ = reader.read(&mut nothing) => debug!("the process before this one has gone"),
+        written = writing => debug!("relaying packets ended: {written:?}"),
+        _ = reader.read(&mut nothing) => debug!("the previous process has ended"),
     }
 }
 
-/// Receives what the newer process passes on, until it has gone.
+/// Delivers the packets that the newer process relays, until it has ended.
 pub(crate) async fn receive(stream: UnixStream, deliver: impl Fn(RelayedPacket)) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     loop {
@@ -87,20 +89,20 @@ pub(crate) async fn receive(stream: UnixStream, deliver: impl Fn(RelayedPacket))
         let mut frame = vec![0; length as usize];
         stream.read_exact(&mut frame).await?;
         match parse(&frame) {
-            Some(passed) => deliver(passed),
+            Some(packet) => deliver(packet),
             None => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
-/// Length, ECN bits, then port, client and our address as text, each with its length, and the
-/// datagram.
+/// A frame: its length, the ECN bits, then port, client address and local address as text, each
+/// with its length, and the datagram.
 fn frame(port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 4];
     frame.push(meta.ecn.map_or(0, |ecn| ecn as u8));
-    let ours = meta.dst_ip.map_or_else(String::new, |ip| ip.to_string());
-    for text in [port.to_string(), meta.addr.to_string(), ours] {
-        // An address is never longer than 60.
+    let local = meta.dst_ip.map_or_else(String::new, |ip| ip.to_string());
+    for text in [port.to_string(), meta.addr.to_string(), local] {
+        // An address has at most 60 characters.
         frame.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
         frame.extend_from_slice(text.as_bytes());
     }
@@ -118,8 +120,8 @@ fn parse(frame: &[u8]) -> Option<RelayedPacket> {
         rest = after;
         std::str::from_utf8(text).ok()
     };
-    let (port, client, ours) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
-    let dst_ip = match ours {
+    let (port, client, local) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
+    let dst_ip = match local {
         "" => None,
         ip => Some(ip.parse::<IpAddr>().ok()?),
     };
@@ -130,10 +132,10 @@ fn parse(frame: &[u8]) -> Option<RelayedPacket> {
     Some(RelayedPacket { port, meta, datagram })
 }
 
-/// Some bursts.
-const QUEUE: usize = 1024;
+/// Several bursts of datagrams.
+const QUEUE_LENGTH: usize = 1024;
 
-/// A datagram's longest, and the addresses.
+/// The longest datagram, with room for the addresses.
 const MAX_FRAME: u32 = 65_535 + 256;
 
 #[cfg(test)]
@@ -144,24 +146,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_framed_is_parsed(
+        fn relayed_frames_round_trip(
             ecn in 0u8..4,
             client in any::<(IpAddr, u16)>(),
-            ours in any::<Option<IpAddr>>(),
+            local in any::<Option<IpAddr>>(),
             datagram in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let client = SocketAddr::from(client);
             let mut meta = RecvMeta::default();
-            (meta.addr, meta.dst_ip, meta.ecn) = (client, ours, EcnCodepoint::from_bits(ecn));
+            (meta.addr, meta.dst_ip, meta.ecn) = (client, local, EcnCodepoint::from_bits(ecn));
             let port = "[::]:443".parse().unwrap();
             let framed = frame(port, &meta, &datagram);
             let length = u32::from_be_bytes(*framed.first_chunk().unwrap());
             prop_assert_eq!(length as usize, framed.len() - 4);
-            let passed = parse(&framed[4..]).unwrap();
-            prop_assert_eq!((passed.port, passed.meta.addr), (port, client));
-            prop_assert_eq!((passed.meta.dst_ip, passed.meta.ecn), (ours, meta.ecn));
-            prop_assert_eq!(&passed.datagram, &datagram);
-            prop_assert_eq!((passed.meta.len, passed.meta.stride), (datagram.len(), datagram.len()));
+            let packet = parse(&framed[4..]).unwrap();
+            prop_assert_eq!((packet.port, packet.meta.addr), (port, client));
+            prop_assert_eq!((packet.meta.dst_ip, packet.meta.ecn), (local, meta.ecn));
+            prop_assert_eq!(&packet.datagram, &datagram);
+            prop_assert_eq!((packet.meta.len, packet.meta.stride), (datagram.len(), datagram.len()));
         }
 
         #[test]

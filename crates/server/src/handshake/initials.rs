@@ -1,5 +1,5 @@
-//! A second reader of the first packets that come in on a socket: a flight is claimed in the store
-//! before quinn reads its ClientHello.
+//! Reads the first packets of QUIC connections before quinn does, so that a flight can be claimed
+//! in the store before quinn processes its ClientHello.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,39 +11,39 @@ use quinn::{ConnectionId, Incoming};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A ClientHello that came, and the address token that came with it.
+/// The ClientHello of a new connection, and its address token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedInitial {
     pub(crate) client_hello: Vec<u8>,
     pub(crate) token: Vec<u8>,
 }
 
-/// First flights as they come in on one socket.
+/// The first flights received on one socket.
 pub(crate) struct InitialPackets {
-    state: Mutex<State>,
-    began: Instant,
+    state: Mutex<InitialsState>,
+    created_at: Instant,
 }
 
-struct State {
+struct InitialsState {
     flights: FirstFlights,
-    /// Who waits for the rest of a ClientHello.
+    /// Tasks that wait for the rest of a ClientHello.
     waiting: HashMap<(SocketAddr, ConnectionId), oneshot::Sender<()>>,
 }
 
 impl InitialPackets {
     pub(crate) fn new() -> Arc<Self> {
         let flights = FirstFlights::new(FirstFlightsLimits::default());
-        let state = Mutex::new(State { flights, waiting: HashMap::new() });
-        Arc::new(Self { state, began: Instant::now() })
+        let state = Mutex::new(InitialsState { flights, waiting: HashMap::new() });
+        Arc::new(Self { state, created_at: Instant::now() })
     }
 
-    /// The ClientHello of a connection that starts. One that takes several datagrams is waited for
-    /// a moment. `None`: it is not to be had.
-    pub(crate) async fn of(&self, incoming: &Incoming) -> Option<ReceivedInitial> {
+    /// The ClientHello of a new connection. Waits briefly if it spans several datagrams. Returns
+    /// `None` if it is incomplete or was not recorded.
+    pub(crate) async fn client_hello_of(&self, incoming: &Incoming) -> Option<ReceivedInitial> {
         let remote = incoming.remote_address();
         let (id, rest) = {
             let mut state = self.state();
-            // After a Retry the client goes on with an id that only the Retry's token tells.
+            // After a Retry the client uses a new connection id, which only the token reveals.
             let after_retry = incoming.remote_address_validated() && !incoming.may_retry();
             let id = match after_retry {
                 true => state.flights.with_token(remote)?,
@@ -79,24 +79,24 @@ impl InitialPackets {
         self.state().flights.forget(incoming.remote_address(), &incoming.orig_dst_cid());
     }
 
-    /// Looks at a datagram that comes in.
-    pub(crate) fn see(&self, remote: SocketAddr, datagram: &[u8]) {
+    /// Records a received datagram.
+    pub(crate) fn record(&self, remote: SocketAddr, datagram: &[u8]) {
         if !FirstFlights::may_begin(datagram) {
             return;
         }
         let mut state = self.state();
-        if let Some(id) = state.flights.see(remote, datagram, self.began.elapsed())
+        if let Some(id) = state.flights.see(remote, datagram, self.created_at.elapsed())
             && let Some(waiting) = state.waiting.remove(&(remote, id))
         {
             let _ = waiting.send(());
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InitialsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// For the rest of a ClientHello. Datagrams of one flight come together; one that was lost comes
-/// again after a second only (RFC 9002 section 6.2.2), and is then not worth waiting for.
+/// The datagrams of one flight arrive together. A lost one is retransmitted after a second at the
+/// earliest (RFC 9002 section 6.2.2), which is too long to wait.
 const CLIENT_HELLO_TIMEOUT: Duration = Duration::from_millis(50);

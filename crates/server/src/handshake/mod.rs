@@ -1,4 +1,5 @@
-//! TLS up to early data accepted or refused, over TCP and over QUIC; tickets and address tokens.
+//! TLS handshakes over TCP and QUIC, up to the decision about early data. Tickets and address
+//! tokens.
 
 pub(crate) mod initials;
 pub(crate) mod quic;
@@ -13,22 +14,26 @@ use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{EarlyDataReason, Handshake, WithheldReason};
 
 use self::tickets::TicketRing;
-use crate::gate::Refused;
-use crate::http::Shared;
+use crate::gate::EarlyDataRefusal;
+use crate::http::ServerContext;
 
-/// What all handshakes share, as long as the process lives.
+/// State that all handshakes share.
 pub(crate) struct Handshakes {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerContext>,
     pub(crate) ring: Arc<TicketRing>,
     pub(crate) tokens: AddressTokens,
 }
 
-/// Why early data was not accepted; `None`: it was. `refused`: what was decided here, which TLS
-/// may not have come to ask.
-pub(crate) fn refusal(facts: &Handshake, refused: Option<Refused>) -> Option<RefusedReason> {
+/// Why early data was refused. Returns `None` if it was accepted. `refused`: this server's
+/// decision, which TLS may not have come to apply.
+pub(crate) fn refusal(
+    facts: &Handshake,
+    refused: Option<EarlyDataRefusal>,
+) -> Option<RefusedReason> {
     use EarlyDataReason as Reason;
     Some(match (refused, facts.early_data_reason) {
-        // Not resumed for the store's sake: a single-use ticket's session was not to be had.
+        // A single-use ticket whose session the store did not return looks like one that was not
+        // resumed.
         (Some(refused), Reason::Disabled | Reason::Withheld(_) | Reason::SessionNotResumed) => {
             refused.reason()
         }

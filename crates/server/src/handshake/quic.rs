@@ -1,4 +1,4 @@
-//! TLS over QUIC, up to early data accepted or refused; what follows is HTTP/3's or ping-pong's.
+//! TLS over QUIC up to the decision about early data. HTTP/3 or ping-pong follows.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,38 +13,38 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 use tracing::debug;
 
-use crate::context::{Stop, stopped};
-use crate::gate::{Arrival, HeardAt, Refused, Unspent};
+use crate::context::{ShutdownStage, wait_for_stage};
+use crate::gate::{Arrival, EarlyDataRefusal, ReceivedAt, UnspentFlight};
 use crate::handshake::initials::{InitialPackets, ReceivedInitial};
 use crate::handshake::{Handshakes, refusal};
-use crate::http::connection::{Connection, Negotiated, Origin};
+use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
 use crate::http::h3_streams::{H3_NO_ERROR, close_connection};
-use crate::http::{Shared, h3, ping_pong};
+use crate::http::{ServerContext, h3, ping_pong};
 use crate::observe::metrics::ConnectionMetrics;
 use crate::route::Snapshot;
 
-/// A connection that starts.
+/// A new connection.
 pub(crate) struct NewConnection<P> {
     pub(crate) incoming: Incoming,
-    /// Dropped when the handshake is complete, or has failed.
+    /// Released when the handshake has completed or failed.
     pub(crate) permit: P,
-    /// With a store, what came in on the endpoint.
+    /// The first packets received on the endpoint, if flights are claimed in a store.
     pub(crate) initials: Option<Arc<InitialPackets>>,
-    /// The port it came to.
+    /// The local port.
     pub(crate) port: u16,
 }
 
-/// Serves one connection, from its first packet to its end.
+/// Serves one connection from its first packet to its end.
 ///
 /// # Errors
-/// Why it ended before it was one.
+/// Why the handshake failed.
 pub(crate) async fn serve<P>(
     handshakes: Arc<Handshakes>,
     new: NewConnection<P>,
-    mut stop: watch::Receiver<Stop>,
+    mut stop: watch::Receiver<ShutdownStage>,
 ) -> Result<(), ConnectionError> {
     let shared = &handshakes.shared;
-    let metrics = ConnectionMetrics::begin(&shared.observers.metrics, Transport::Quic);
+    let metrics = ConnectionMetrics::start(&shared.observers.metrics, Transport::Quic);
     let snapshot = shared.snapshot();
     let deadline = metrics.accepted_at() + snapshot.limits.header_timeout;
     let NewConnection { incoming, permit, initials, port } = new;
@@ -53,28 +53,28 @@ pub(crate) async fn serve<P>(
     let accepting = accept(&handshakes, &snapshot, initials.as_deref(), incoming);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline.into(), accepting) => accepted,
-        () = stopped(&mut stop, Stop::Now) => return Ok(()),
+        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return Ok(()),
     };
     let Ok(accepted) = accepted else {
         metrics.timed_out();
         return Err(ConnectionError::TimedOut);
     };
     let Some((connecting, negotiated)) = accepted? else {
-        metrics.has_no_handshake();
+        metrics.expect_no_handshake();
         return Ok(());
     };
     let Ok((quic, handshake)) = connecting.into_0rtt() else {
         unreachable!("a server may always send before the client's Finished");
     };
-    let origin = Origin { client, local, snapshot, metrics, alt_svc: None };
+    let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc: None };
     let (connection, completion) = Connection::new(shared.clone(), origin, negotiated);
     let handshake = async {
-        // It says whether early data was accepted, which is a client's question; and ends as well
-        // when the connection does.
+        // quinn reports whether early data was accepted, which only a client needs. The future also
+        // ends when the connection does.
         handshake.await;
         drop(permit);
         if quic.close_reason().is_none() {
-            completion.reached(&connection);
+            completion.signal(&connection);
         }
         std::future::pending::<()>().await;
     };
@@ -89,19 +89,20 @@ pub(crate) async fn serve<P>(
         () = handshake => {}
         () = served => {}
     }
-    // Nothing more is to be sent, or to be waited for.
+    // There is nothing left to send or to wait for.
     close_connection(&quic, VarInt::from_u32(H3_NO_ERROR), b"");
     Ok(())
 }
 
-/// Accepts a connection. The flight's claim is settled before TLS answers its ClientHello: over
-/// QUIC what is lost of early data is sent again after the handshake, so a flight may not be
-/// accepted that has no record. `initials`: with a store, what came in on the endpoint.
+/// Accepts a connection. The flight's claim is settled before TLS answers the ClientHello. Over
+/// QUIC, lost early data is sent again after the handshake, so a flight without a record must not
+/// be accepted. `initials`: the first packets received on the endpoint, if flights are claimed in a
+/// store.
 ///
-/// `None`: its client was asked to show its address by a Retry, or there is no HTTP/3 any more.
+/// Returns `None` if the client was sent a Retry, or if HTTP/3 has been disabled meanwhile.
 ///
 /// # Errors
-/// The handshake's.
+/// The handshake failed.
 pub(crate) async fn accept(
     handshakes: &Handshakes,
     snapshot: &Snapshot,
@@ -117,29 +118,29 @@ pub(crate) async fn accept(
     let outcome = Arc::new(Mutex::new(ClaimOutcome::default()));
     let (mut session, mut withheld, mut redeemed) = (None, None, false);
     let arrival = shared.gate.arrival();
-    // TLS has not been given anything yet.
-    let heard_at = shared.gate.heard_at(None);
+    // TLS has received nothing yet.
+    let received_at = shared.gate.received_at(None);
     let judge = match initials {
-        None => judge(shared.clone(), outcome.clone(), (arrival, heard_at)),
+        None => judge(shared.clone(), outcome.clone(), (arrival, received_at)),
         Some(initials) => {
-            let arrived = initials.of(&incoming).await;
-            // First the token, then the claim: a client that is sent away has to find its flight
-            // unclaimed when it comes back.
-            if is_spent(handshakes, &incoming, arrived.as_ref()).await {
+            let arrived = initials.client_hello_of(&incoming).await;
+            // The token comes before the claim: a client that is sent a Retry must find its flight
+            // unclaimed when it returns.
+            if is_token_spent(handshakes, &incoming, arrived.as_ref()).await {
                 shared.observers.metrics.quic.refused.count(QuicRefusal::TokenSpent);
                 let _ = incoming.retry();
                 return Ok(None);
             }
-            let ahead = match arrived {
+            let settled_claim = match arrived {
                 Some(arrived) => {
                     let crypto = (&*config.crypto, snapshot.early_data);
                     SettledClaim::settle(handshakes, crypto, &arrived.client_hello, arrival).await
                 }
-                None => SettledClaim::unseen(),
+                None => SettledClaim::unknown(),
             };
-            (session, withheld) = (ahead.session.clone(), ahead.withheld);
+            (session, withheld) = (settled_claim.session.clone(), settled_claim.withheld);
             redeemed = matches!(session, Some(OpenedTicket::Session(_)));
-            ahead.judge(outcome.clone())
+            settled_claim.judge(outcome.clone())
         }
     };
     let config = config.for_connection(config.crypto.for_connection(judge, session));
@@ -149,20 +150,28 @@ pub(crate) async fn accept(
     let mut recorded = redeemed;
     let ClaimOutcome { mut flight, mut refused, claim } =
         std::mem::take(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner));
-    if let Some(Refused::Gate(Refusal::HandedOver)) = refused {
-        // Nothing of it has run, as nobody serves the connection yet. Its client sends again what
-        // was refused: another process's copy must not have run by then.
-        match shared.gate.claim(&facts, (arrival, heard_at), false).await {
-            // Too late for TLS to accept it, but it has its record.
+    if let Some(EarlyDataRefusal::Gate(Refusal::HandedOver)) = refused {
+        // Nothing of it has been executed, because the connection is not served yet. Its client
+        // will send the refused requests again; a copy must not have been executed by the successor
+        // before that.
+        match shared.gate.claim(&facts, (arrival, received_at), false).await {
+            // Too late for TLS to accept the early data, but the flight has its record.
             Ok(theirs) if theirs.won() => recorded = true,
             Ok(theirs) => flight = Some(theirs),
-            Err(Refused::Gate(Refusal::HandedOver)) => return Err(ConnectionError::LocallyClosed),
+            Err(EarlyDataRefusal::Gate(Refusal::HandedOver)) => {
+                return Err(ConnectionError::LocallyClosed);
+            }
             Err(why) => refused = Some(why),
         }
     }
     let unspent = match flight {
         Some(_) => None,
-        None => Unspent::left_by(&facts, (arrival, heard_at), refused.or(withheld), recorded),
+        None => UnspentFlight::needing_record(
+            &facts,
+            (arrival, received_at),
+            refused.or(withheld),
+            recorded,
+        ),
     };
     let refused = match refused {
         Some(refused) => Some(refused.reason()),
@@ -172,22 +181,22 @@ pub(crate) async fn accept(
     Ok(Some((connecting, negotiated)))
 }
 
-/// Claims the flight in this process's own register, while TLS asks.
+/// Claims the flight in this process's register when TLS asks.
 fn judge(
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     outcome: Arc<Mutex<ClaimOutcome>>,
-    (arrival, heard_at): (Arrival, HeardAt),
+    (arrival, received_at): (Arrival, ReceivedAt),
 ) -> EarlyDataJudge {
     Box::new(move |facts| {
-        let began = Instant::now();
-        let claim = shared.gate.claim_at_once(facts, arrival, heard_at);
-        outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
+        let requested_at = Instant::now();
+        let claim = shared.gate.claim_at_once(facts, arrival, received_at);
+        outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, requested_at)
     })
 }
 
-/// Whether a connection came with a NEW_TOKEN token that another node has accepted before, or that
-/// cannot be looked for because nothing is known of its first packet.
-async fn is_spent(
+/// Whether a NEW_TOKEN token was accepted before by another node, or cannot be checked because the
+/// first packet was not recorded.
+async fn is_token_spent(
     handshakes: &Handshakes,
     incoming: &Incoming,
     arrived: Option<&ReceivedInitial>,
@@ -196,32 +205,32 @@ async fn is_spent(
         return false;
     }
     match arrived.and_then(|arrived| handshakes.tokens.serial(&arrived.token)) {
-        // What the store can't say this process's own log has said already.
+        // If the store is unreachable, this process's own record decides, which quinn has checked.
         Some(token) => handshakes.ring.spend_everywhere(token).await.unwrap_or(false),
         None => true,
     }
 }
 
-/// What was settled of a connection before it starts.
+/// The claim of a connection that has not started yet.
 pub(crate) struct SettledClaim {
-    /// The flight and what became of its claim; `None`: there is no flight.
-    claim: Option<(OfferedFlight, Result<Flight, Refused>)>,
+    /// The flight and the outcome of its claim; `None`: the connection has no flight.
+    claim: Option<(OfferedFlight, Result<Flight, EarlyDataRefusal>)>,
     /// When the claim was requested.
-    began: Instant,
-    /// The session of its single-use ticket, if it has one.
+    requested_at: Instant,
+    /// The session of a single-use ticket, if the client offered one.
     pub(crate) session: Option<OpenedTicket>,
-    /// Why early data is refused whatever the ClientHello says, if so.
-    pub(crate) withheld: Option<Refused>,
+    /// Why early data is refused regardless of the ClientHello, if it is.
+    pub(crate) withheld: Option<EarlyDataRefusal>,
 }
 
 impl SettledClaim {
-    /// Nothing is known of the connection's ClientHello: early data is refused.
-    pub(crate) fn unseen() -> Self {
-        Self { claim: None, began: Instant::now(), session: None, withheld: None }
+    /// Nothing is known about the ClientHello, so early data is refused.
+    pub(crate) fn unknown() -> Self {
+        Self { claim: None, requested_at: Instant::now(), session: None, withheld: None }
     }
 
-    /// Rehearses a ClientHello, and claims the flight in the store if TLS would accept its early
-    /// data. `early_data`: whether the configuration wants any.
+    /// Processes a ClientHello on a temporary TLS machine, and claims the flight in the store if
+    /// TLS would accept its early data. `early_data`: whether the configuration enables early data.
     pub(crate) async fn settle(
         handshakes: &Handshakes,
         (crypto, early_data): (&ServerCrypto, bool),
@@ -230,40 +239,41 @@ impl SettledClaim {
     ) -> Self {
         let gate = &handshakes.shared.gate;
         let rehearse = |session| {
-            let heard_at = gate.heard_at(None);
-            let rehearsal = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
+            let received_at = gate.received_at(None);
+            let preview = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
                 debug!("rehearsing a ClientHello: {error}");
                 FirstFlightPreview::Nothing
             });
-            (rehearsal, heard_at)
+            (preview, received_at)
         };
-        let mut settled = Self::unseen();
+        let mut settled = Self::unknown();
         settled.withheld = gate.admission(early_data).err();
-        let (mut rehearsal, mut heard_at) = rehearse(None);
+        let (mut preview, mut received_at) = rehearse(None);
         let mut redeemed = false;
-        if let FirstFlightPreview::NeedsSession(id) = &rehearsal {
+        if let FirstFlightPreview::NeedsSession(id) = &preview {
             let ticket = handshakes.ring.redeem(id).await;
             if let Some(why) = ticket.withheld {
-                settled.withheld = Some(Refused::Shared(SharedRefusal::Store(why)));
+                settled.withheld = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
             }
-            // Who has taken a session out of the store has its flight for himself.
+            // Only one connection gets a session out of the store, so the flight has no other
+            // claimant.
             redeemed = matches!(ticket.session, OpenedTicket::Session(_));
             settled.session = Some(ticket.session.clone());
-            (rehearsal, heard_at) = rehearse(Some(ticket.session));
+            (preview, received_at) = rehearse(Some(ticket.session));
         }
-        if let (None, FirstFlightPreview::EarlyData(facts)) = (settled.withheld, rehearsal) {
-            settled.began = Instant::now();
-            let claim = gate.claim(&facts, (arrival, heard_at), redeemed).await;
+        if let (None, FirstFlightPreview::EarlyData(facts)) = (settled.withheld, preview) {
+            settled.requested_at = Instant::now();
+            let claim = gate.claim(&facts, (arrival, received_at), redeemed).await;
             settled.claim = facts.offered_flight.map(|flight| (flight, claim));
         }
         settled
     }
 
-    /// The judge of the connection, which leaves its outcome. It accepts the flight that was
-    /// settled and no other: anybody can send Initial packets, and quinn may have read another
-    /// ClientHello than was rehearsed.
+    /// The judge of the connection, which records its decision in `outcome`. It accepts only the
+    /// flight that was claimed: anybody can send Initial packets, so quinn may have processed
+    /// another ClientHello.
     pub(crate) fn judge(self, outcome: Arc<Mutex<ClaimOutcome>>) -> EarlyDataJudge {
-        let began = self.began;
+        let requested_at = self.requested_at;
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
                 Some((flight, claim))
@@ -271,26 +281,30 @@ impl SettledClaim {
                 {
                     claim
                 }
-                _ => Err(self.withheld.unwrap_or(Refused::Unseen)),
+                _ => Err(self.withheld.unwrap_or(EarlyDataRefusal::Unseen)),
             };
-            outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
+            outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, requested_at)
         })
     }
 }
 
-/// What the judge has decided.
+/// The judge's decision.
 #[derive(Default)]
 pub(crate) struct ClaimOutcome {
     pub(crate) flight: Option<Flight>,
-    pub(crate) refused: Option<Refused>,
+    pub(crate) refused: Option<EarlyDataRefusal>,
     pub(crate) claim: Option<(Instant, Instant)>,
 }
 
 impl ClaimOutcome {
-    /// Notes what became of the flight's claim. `began`: when it was
-    /// asked for. Whether TLS is to accept the early data.
-    pub(crate) fn note(&mut self, claim: Result<Flight, Refused>, began: Instant) -> bool {
-        self.claim = Some((began, Instant::now()));
+    /// Records the outcome of the flight's claim, requested at `requested_at`. Returns whether TLS is to
+    /// accept the early data.
+    pub(crate) fn note(
+        &mut self,
+        claim: Result<Flight, EarlyDataRefusal>,
+        requested_at: Instant,
+    ) -> bool {
+        self.claim = Some((requested_at, Instant::now()));
         match claim {
             Ok(flight) => self.flight = Some(flight),
             Err(why) => self.refused = Some(why),

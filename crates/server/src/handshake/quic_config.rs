@@ -1,4 +1,4 @@
-//! What quinn is told: windows, sizes, timeouts, tokens.
+//! The configuration of quinn: windows, sizes, timeouts, tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +13,23 @@ use crate::context::now;
 use crate::handshake::tickets::TicketRing;
 use crate::route::QuicConfig;
 
-/// Address tokens, and which of them are spent. They outlive configurations.
+/// Address tokens and the record of spent ones. They outlive configurations.
 pub(crate) struct QuicTokens {
     pub(crate) tokens: AddressTokens,
     spent: Arc<SpentTokens>,
 }
 
 impl QuicTokens {
-    /// Sealed under the ring's keys.
+    /// Tokens sealed under the ring's keys.
     pub(crate) fn new(ring: &TicketRing) -> Self {
         Self {
             tokens: AddressTokens::new(ring.keys().clone(), now),
-            spent: Arc::new(SpentTokens::new(SPENT_TOKENS, now)),
+            spent: Arc::new(SpentTokens::new(SPENT_TOKENS_BYTES, now)),
         }
     }
 }
 
-/// What a configuration tells connections.
+/// The QUIC settings of a configuration.
 ///
 /// # Errors
 /// [`ServerError::Tls`].
@@ -40,7 +40,7 @@ pub(crate) fn quic_config(
     settings: &firstflight_config::ServerConfig,
 ) -> Result<QuicConfig, ServerError> {
     let (http3, limits) = (&settings.http3, &settings.limits);
-    // What a client remembers of HTTP/3's settings beside the transport's.
+    // A client remembers HTTP/3 settings together with the transport parameters.
     let bound_to = limits.header_size.to_be_bytes();
     let crypto = ServerCrypto::with_settings(tls, &bound_to)?;
     let refusing = crypto.for_connection(Box::new(|_| false), None);
@@ -50,63 +50,65 @@ pub(crate) fn quic_config(
     validation
         .lifetime(http3.token_lifetime.unwrap_or(ring.lifetime()))
         .log(tokens.spent.clone())
-        .sent(TOKENS);
+        .sent(TOKENS_PER_CONNECTION);
     config
         .validation_token_config(validation)
-        .max_incoming(INCOMING)
-        .incoming_buffer_size(INCOMING_BYTES)
-        .incoming_buffer_size_total(ALL_INCOMING_BYTES);
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size(MAX_INCOMING_BYTES)
+        .incoming_buffer_size_total(MAX_TOTAL_INCOMING_BYTES);
     Ok(QuicConfig { crypto, server: config })
 }
 
-/// The transport parameters and their like, the same on every connection: early data is bound to
-/// them, so they change only with the configuration.
+/// The transport parameters and other settings. They are the same for every connection and change
+/// only with the configuration, because early data is bound to them.
 fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(limits.streams.into())
-        .max_concurrent_uni_streams(UNI_STREAMS.into())
+        .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
-        // An idle client is told to go before it is taken for dead. And a client that only waits
-        // for its response is silent for as long as the upstream may be.
+        // The server closes an idle connection before quinn considers it dead. A client that waits
+        // for a response is silent for as long as the upstream may take.
         .max_idle_timeout(Some(
-            IdleTimeout::try_from(limits.idle_timeout.max(limits.upstream_timeout) + CLOSE_GRACE)
-                .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
+            IdleTimeout::try_from(
+                limits.idle_timeout.max(limits.upstream_timeout) + CLOSE_GRACE_PERIOD,
+            )
+            .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
         ))
         .initial_mtu(settings.initial_mtu)
         .congestion_controller_factory(Arc::new(Burst::default()))
-        // Nothing here speaks in datagrams.
+        // No DATAGRAM frames are used (RFC 9221).
         .datagram_receive_buffer_size(None);
     transport
 }
 
-/// Tokens in NEW_TOKEN frames that a connection brings: as many as tickets, one for each connection
-/// that it may start.
-const TOKENS: u32 = 2;
+/// NEW_TOKEN tokens for each connection, as many as tickets: one for each connection that the
+/// client may open next.
+const TOKENS_PER_CONNECTION: u32 = 2;
 
-/// Connections at a time that wait for the store's word on their flights, for each worker. What
-/// comes beyond is ignored, and comes again by itself.
-const INCOMING: usize = 4096;
+/// Connections on each worker that wait for the store. More are ignored; their clients retransmit.
+const MAX_INCOMING: usize = 4096;
 
-/// Bytes of 0-RTT that such a connection may send meanwhile, more than a client's first window,
-/// and all of them together.
-const INCOMING_BYTES: u64 = 64 * 1024;
-const ALL_INCOMING_BYTES: u64 = 16 * 1024 * 1024;
+/// 0-RTT bytes buffered for each waiting connection, more than a client's initial window, and for
+/// all of them together.
+const MAX_INCOMING_BYTES: u64 = 64 * 1024;
+const MAX_TOTAL_INCOMING_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Bytes in which spent tokens are noted, a bit each.
-const SPENT_TOKENS: usize = 4 << 20;
+/// Bytes of the record of spent tokens, one bit for each token.
+const SPENT_TOKENS_BYTES: usize = 4 << 20;
 
-/// For a client that was told to go.
-const CLOSE_GRACE: Duration = Duration::from_secs(2);
+/// How long an idle client has to react to the connection's close.
+const CLOSE_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
-/// Control and QPACK streams are three; the rest is for streams of types that nobody knows.
-const UNI_STREAMS: u32 = 16;
+/// HTTP/3 needs three streams (control and QPACK). The rest is for unknown stream types.
+const MAX_UNI_STREAMS: u32 = 16;
 
-/// What an upload may be ahead of its upstream. At 260 ms of round trip half a megabyte is 2 MB/s.
+/// How far an upload may be ahead of its upstream. Half a megabyte at 260 ms of round trip is 2
+/// MB/s.
 const STREAM_WINDOW: u32 = 512 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// What may wait for a client's acknowledgement, and is kept in memory so long.
+/// Unacknowledged bytes that are kept in memory for each connection.
 const SEND_WINDOW: u64 = 1024 * 1024;

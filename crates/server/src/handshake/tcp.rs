@@ -1,4 +1,4 @@
-//! TLS over TCP, up to early data accepted or refused; what follows is HTTP's or ping-pong's.
+//! TLS over TCP up to the decision about early data. HTTP or ping-pong follows.
 
 use std::time::Instant;
 
@@ -11,16 +11,16 @@ use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 use tracing::debug;
 
-use crate::context::{Stop, stopped};
-use crate::gate::{Refused, Unspent};
+use crate::context::{ShutdownStage, wait_for_stage};
+use crate::gate::{EarlyDataRefusal, UnspentFlight};
 use crate::handshake::{Handshakes, refusal};
-use crate::http::connection::{Connection, Negotiated, Origin};
-use crate::http::stream::Socket;
+use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
+use crate::http::socket::Socket;
 use crate::http::{h1_h2, ping_pong};
 use crate::route::Snapshot;
 
-/// Serves one connection, from its ClientHello to its end.
-pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origin) {
+/// Serves one connection from its ClientHello to its end.
+pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: AcceptedConnection) {
     let shared = &handshakes.shared;
     let (client, accepted_at) = (origin.client, origin.metrics.accepted_at());
     let mut stop = shared.shutdown.subscribe();
@@ -30,9 +30,9 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origi
     let accepting = accept(handshakes, &origin.snapshot, socket.clone());
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accepting) => accepted,
-        () = stopped(&mut stop, Stop::Now) => return,
+        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return,
     };
-    socket.has_handshake();
+    socket.release_handshake_memory();
     let (mut stream, negotiated) = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
@@ -45,17 +45,17 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origi
         }
     };
     if negotiated.tls.alpn.as_deref() == Some(ACME_TLS_ALPN) {
-        origin.metrics.has_no_handshake();
+        origin.metrics.expect_no_handshake();
         debug!("{client}: an authority has validated {:?}", negotiated.tls.server_name);
-        // Its handshake is all that there is to it (RFC 8737 section 3).
+        // The validation ends with the handshake (RFC 8737 section 3).
         let _ = timeout_at(deadline, stream.shutdown()).await;
         return socket.linger().await;
     }
     let (connection, completion) = Connection::new(shared.clone(), origin, negotiated);
     if stream.is_complete() {
-        completion.reached(&connection);
+        completion.signal(&connection);
     }
-    let ended_well = match &connection.snapshot.sites {
+    let ended_cleanly = match &connection.snapshot.sites {
         None => ping_pong::serve_tcp(&connection, stream, &completion, accepted_at, stop).await,
         Some(_) => {
             let (io, driver) = split_driver(stream);
@@ -63,14 +63,14 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origi
             h1_h2::serve(&connection, io, driver, socket, completion, accepted_at, stop).await
         }
     };
-    if ended_well {
+    if ended_cleanly {
         socket.linger().await;
     }
 }
 
-/// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled: a
-/// flight whose claim is not known is then refused by TLS, so that nothing of it runs early, and
-/// the client sends its request again by itself.
+/// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled. If
+/// the claim is unknown, TLS refuses early data: nothing of it is executed, and the client sends
+/// its request again.
 async fn accept(
     handshakes: &Handshakes,
     snapshot: &Snapshot,
@@ -81,25 +81,27 @@ async fn accept(
     let mut refused = gate.admission(snapshot.early_data).err();
     let mut accepting = Accepting::new(&snapshot.acceptor, socket, refused.is_none())?;
     let (mut redeemed, mut claim) = (false, None);
-    let mut heard_at = None;
+    let mut received_at = None;
     let (flight, facts) = loop {
         match accepting.advance().await? {
             tls::AcceptState::NeedsSession(id) => {
                 let ticket = handshakes.ring.redeem(&id).await;
                 if let Some(why) = ticket.withheld {
-                    refused = Some(Refused::Shared(SharedRefusal::Store(why)));
+                    refused = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
                 }
-                // Who has taken a session out of the store has its flight for himself.
+                // Only one connection gets a session out of the store, so the flight has no other
+                // claimant.
                 redeemed = matches!(ticket.session, OpenedTicket::Session(_));
                 accepting.provide_session(ticket.session);
             }
             tls::AcceptState::Complete => break (None, accepting.facts()),
             tls::AcceptState::EarlyData => {
                 let facts = accepting.facts();
-                let heard_at = *heard_at.insert(gate.heard_at(Some(accepting.received_at())));
-                let began = Instant::now();
-                let claimed = gate.claim(&facts, (arrival, heard_at), redeemed).await;
-                claim = Some((began, Instant::now()));
+                let received_at =
+                    *received_at.insert(gate.received_at(Some(accepting.received_at())));
+                let requested_at = Instant::now();
+                let claimed = gate.claim(&facts, (arrival, received_at), redeemed).await;
+                claim = Some((requested_at, Instant::now()));
                 match claimed {
                     Ok(flight) => break (Some(flight), facts),
                     Err(why) => {
@@ -113,9 +115,10 @@ async fn accept(
     let unspent = match flight {
         Some(_) => None,
         None => {
-            // Later than the ClientHello came: the record lives a little longer for that.
-            let heard_at = heard_at.unwrap_or_else(|| gate.heard_at(None));
-            Unspent::left_by(&facts, (arrival, heard_at), refused, redeemed)
+            // This is later than the ClientHello arrived, so the record lives slightly longer than
+            // needed.
+            let received_at = received_at.unwrap_or_else(|| gate.received_at(None));
+            UnspentFlight::needing_record(&facts, (arrival, received_at), refused, redeemed)
         }
     };
     let refused = refusal(&facts, refused);

@@ -1,4 +1,4 @@
-//! One connection with its snapshot, and the gate's decisions on its requests.
+//! A connection with its snapshot, and the gate's decisions about its requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use http::{HeaderValue, Request};
 use tokio::sync::{OnceCell, watch};
 
 use crate::context::{ConnectionFacts, HandshakeState};
-use crate::gate::Unspent;
-use crate::http::Shared;
+use crate::gate::UnspentFlight;
+use crate::http::ServerContext;
 use crate::http::stream::StreamTasks;
 use crate::observe::connection::ConnectionObserver;
 use crate::observe::metrics::ConnectionMetrics;
@@ -22,78 +22,79 @@ use crate::observe::request::RequestRecord;
 use crate::route::early::Rejection;
 use crate::route::{RequestMatch, Snapshot};
 
-/// What the requests of one connection share.
+/// State that the requests of one connection share.
 pub(crate) struct Connection {
-    pub(crate) shared: Arc<Shared>,
-    /// The one under which it was accepted: for the handshake and early requests.
+    pub(crate) shared: Arc<ServerContext>,
+    /// The snapshot under which the connection was accepted, for its handshake and early requests.
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) observer: Arc<ConnectionObserver>,
     pub(crate) handshake: HandshakeState,
-    /// What responses say about HTTP/3.
+    /// The `Alt-Svc` field of responses, if HTTP/3 is served.
     pub(crate) alt_svc: Option<HeaderValue>,
-    /// Tunnels that requests have become, for the connection's task.
+    /// WebSocket tunnels, which run on the connection's task.
     pub(crate) tunnels: StreamTasks,
-    unspent: Option<Unspent>,
-    /// What came of spending it; `None`: nobody knows.
+    unspent: Option<UnspentFlight>,
+    /// The outcome of spending the flight; the inner `None`: the store did not reply.
     spent: OnceCell<Option<SpendOutcome>>,
 }
 
-/// How a connection came.
-pub(crate) struct Origin {
+/// A connection that was accepted, before its handshake.
+pub(crate) struct AcceptedConnection {
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// The newest one then.
+    /// The newest snapshot when it was accepted.
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) metrics: ConnectionMetrics,
-    /// What responses say about HTTP/3.
+    /// The `Alt-Svc` field of responses, if HTTP/3 is served.
     pub(crate) alt_svc: Option<HeaderValue>,
 }
 
-/// What its handshake has settled, up to early data.
+/// The outcome of the handshake, up to the decision about early data.
 pub(crate) struct Negotiated {
     pub(crate) tls: Handshake,
     /// The flight, if TLS accepted early data.
     pub(crate) flight: Option<Flight>,
-    /// Why TLS did not accept early data; `None`: it did.
+    /// Why TLS refused early data; `None` if it was accepted.
     pub(crate) refused: Option<RefusedReason>,
-    /// From when to when the flight was claimed.
+    /// When the claim was requested and when it was settled.
     pub(crate) claim: Option<(Instant, Instant)>,
     /// The flight, if its early data was refused and it has no record yet.
-    pub(crate) unspent: Option<Unspent>,
+    pub(crate) unspent: Option<UnspentFlight>,
 }
 
-/// Announces that a connection's handshake is complete. When it is gone, it never will be.
-pub(crate) struct Completion(watch::Sender<bool>);
+/// Signals the completion of a connection's handshake. If it is dropped before, the handshake has
+/// failed.
+pub(crate) struct CompletionSignal(watch::Sender<bool>);
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// Run it.
+pub(crate) enum RequestAdmission {
+    /// Execute it.
     Run,
-    /// Respond with 425.
+    /// Respond with 425 (Too Early).
     TooEarly,
-    /// Respond with 503: there is no memory for it.
+    /// Respond with 503: the memory limit is reached.
     Busy,
-    /// The connection ended before its handshake: drop it.
+    /// The connection ended before its handshake was complete: drop the request.
     ConnectionEnded,
 }
 
-impl Completion {
-    /// The client's Finished is verified.
-    pub(crate) fn reached(&self, connection: &Connection) {
+impl CompletionSignal {
+    /// Call this when the client's Finished is verified.
+    pub(crate) fn signal(&self, connection: &Connection) {
         connection.observer.note_complete();
         self.0.send_replace(true);
     }
 }
 
 impl Connection {
-    /// A connection on which early data is accepted or refused. Its handshake may go on.
+    /// A connection whose early data is accepted or refused. Its handshake may still be incomplete.
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        origin: Origin,
+        shared: Arc<ServerContext>,
+        origin: AcceptedConnection,
         negotiated: Negotiated,
-    ) -> (Arc<Self>, Completion) {
-        let Origin { client, local, snapshot, metrics, alt_svc } = origin;
+    ) -> (Arc<Self>, CompletionSignal) {
+        let AcceptedConnection { client, local, snapshot, metrics, alt_svc } = origin;
         let Negotiated { tls, flight, refused, claim, unspent } = negotiated;
         let facts = ConnectionFacts { client, local, tls, refused, flight };
         let (observers, memory) = (shared.observers.clone(), shared.memory.clone());
@@ -109,24 +110,24 @@ impl Connection {
             unspent,
             spent: OnceCell::new(),
         };
-        (Arc::new(connection), Completion(completion))
+        (Arc::new(connection), CompletionSignal(completion))
     }
 
     pub(crate) fn facts(&self) -> &ConnectionFacts {
         &self.observer.facts
     }
 
-    /// Requests that came so far.
-    pub(crate) fn requests_seen(&self) -> u64 {
-        self.observer.seen.load(Ordering::Relaxed)
+    /// The number of requests received.
+    pub(crate) fn requests_received(&self) -> u64 {
+        self.observer.received.load(Ordering::Relaxed)
     }
 
-    /// A time limit ends the connection.
+    /// Records that a time limit ends the connection.
     pub(crate) fn timed_out(&self) {
         self.observer.metrics.timed_out();
     }
 
-    /// Matches a request by this snapshot, and by the certificates that this client was shown.
+    /// Matches a request by `snapshot`, and by the certificates that the client was offered.
     pub(crate) fn match_request<B>(
         &self,
         snapshot: &Snapshot,
@@ -135,44 +136,44 @@ impl Connection {
         RequestMatch::new(snapshot, request, self.facts(), &self.snapshot.identities)
     }
 
-    /// The gate's first word on a request that came whole as early data.
-    pub(crate) fn arrive(&self, may_run_early: bool) -> Option<Decision> {
+    /// The gate's decision about a request that arrived entirely as early data.
+    pub(crate) fn decide_early(&self, may_run_early: bool) -> Option<Decision> {
         self.facts().flight.map(|flight| flight.early_request(may_run_early))
     }
 
-    /// Notes the gate's first word at once: a client that has gone by then is never served, and
-    /// its log line says all the same what it was.
-    pub(crate) fn note(&self, decision: Option<Decision>, record: &mut RequestRecord) {
+    /// Records the gate's decision immediately, so that the log line is complete even if the client
+    /// disconnects before the request is served.
+    pub(crate) fn record_decision(&self, decision: Option<Decision>, record: &mut RequestRecord) {
         if let Some(Decision::Hold(reason)) = decision {
             record.held(held_reason(reason));
         }
         record.claim(self.claim(decision));
     }
 
-    /// Carries the gate's first word out: lets the request run, or holds it until the handshake is
-    /// complete, as long as that takes. `None` is a request that did not come early: it waits until
+    /// Applies the gate's decision: lets the request run, or holds it until the handshake is
+    /// complete. `None` means that the request did not arrive as early data. It then waits until
     /// the connection's flight is spent, if its early data was refused.
     pub(crate) async fn admit(
         &self,
         decision: Option<Decision>,
         record: &mut RequestRecord,
-    ) -> Admission {
+    ) -> RequestAdmission {
         match decision {
             None => self.spend(record).await,
-            Some(Decision::Execute) => Admission::Run,
+            Some(Decision::Execute) => RequestAdmission::Run,
             Some(Decision::Hold(_)) => match self.snapshot.when_not_allowed {
-                WhenNotAllowed::TooEarly => Admission::TooEarly,
+                WhenNotAllowed::TooEarly => RequestAdmission::TooEarly,
                 WhenNotAllowed::Hold => self.hold(record).await,
             },
         }
     }
 
-    /// A request gets 425.
+    /// Counts a request that gets 425.
     pub(crate) fn note_too_early(&self) {
         self.shared.observers.metrics.early_data.too_early.count(TooEarlyBy::Server);
     }
 
-    /// A request is not run by its route's rules.
+    /// Counts a request that its route's rules reject.
     pub(crate) fn note_rejection(&self, rejection: Rejection) {
         let reason = rejection.reason();
         self.shared.observers.metrics.requests.rejected.count(reason);
@@ -190,42 +191,44 @@ impl Connection {
         self.observer.running.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a copy of the flight, whose early data was refused here, has run or may have run.
-    pub(crate) fn is_overtaken(&self) -> bool {
+    /// Whether a copy of this connection's refused flight was executed, or may have been.
+    pub(crate) fn is_replayed(&self) -> bool {
         matches!(self.spent.get(), Some(None | Some(SpendOutcome::Executed)))
     }
 
-    async fn spend(&self, record: &mut RequestRecord) -> Admission {
-        let Some(flight) = &self.unspent else { return Admission::Run };
+    async fn spend(&self, record: &mut RequestRecord) -> RequestAdmission {
+        let Some(flight) = &self.unspent else { return RequestAdmission::Run };
         let since = Instant::now();
         let spent = self.spent.get_or_init(|| self.shared.gate.spend(flight)).await;
-        if since.elapsed() > NOTICEABLE {
+        if since.elapsed() > HELD_THRESHOLD {
             record.held(HeldReason::Unrecorded);
             record.held_since(since);
         }
         match spent {
-            Some(SpendOutcome::Recorded) => Admission::Run,
-            // As by RFC 8470 section 5.2: the client decides whether to make a new request.
-            Some(SpendOutcome::Executed | SpendOutcome::HandedOver) | None => Admission::TooEarly,
+            Some(SpendOutcome::Recorded) => RequestAdmission::Run,
+            // RFC 8470 section 5.2: the client decides whether to send the request again.
+            Some(SpendOutcome::Executed | SpendOutcome::HandedOver) | None => {
+                RequestAdmission::TooEarly
+            }
         }
     }
 
-    async fn hold(&self, record: &mut RequestRecord) -> Admission {
+    async fn hold(&self, record: &mut RequestRecord) -> RequestAdmission {
         let hold = self.observer.metrics.hold();
         let completed = self.handshake.completes().await;
         record.held_since(hold.since());
         let (Some(flight), true) = (self.facts().flight, completed) else {
-            return Admission::ConnectionEnded;
+            return RequestAdmission::ConnectionEnded;
         };
         let release = flight.handshake_complete();
         hold.complete(release == Release::Execute);
         match release {
-            Release::Execute => Admission::Run,
-            Release::TooEarly => Admission::TooEarly,
+            Release::Execute => RequestAdmission::Run,
+            Release::TooEarly => RequestAdmission::TooEarly,
         }
     }
 
-    /// What a request that came early, if it did, shares of its flight's claim.
+    /// The outcome of the flight's claim, for the log line of an early request.
     fn claim(&self, decision: Option<Decision>) -> &'static str {
         match (decision, self.facts().flight) {
             (Some(_), Some(flight)) if flight.won() => "won",
@@ -235,9 +238,8 @@ impl Connection {
     }
 }
 
-/// A request that waits longer than this for its connection's flight to be recorded is logged as
-/// held.
-const NOTICEABLE: Duration = Duration::from_millis(10);
+/// A longer wait for the flight's record is logged as holding the request.
+const HELD_THRESHOLD: Duration = Duration::from_millis(10);
 
 fn held_reason(reason: HoldReason) -> HeldReason {
     match reason {

@@ -1,14 +1,20 @@
-//! Where the requests of an HTTP/1.1 connection start and end (RFC 9112 sections 2.2, 6 and 7.1),
-//! followed beside the HTTP library, which gets no byte beyond a head before it has read that head.
+//! Follows the framing of an HTTP/1.1 connection's requests (RFC 9112 sections 2.2, 6 and 7.1) next
+//! to the HTTP library, and withholds what follows a head until the library has read that head.
 //!
-//! The library reads a trailer section to the next CRLF CRLF, whatever its lines end with. Behind a
-//! bare LF that is the end of a later request's head, and all requests up to there are lost
-//! (docs/reports/hyper-trailer-section.md). Here chunks and trailers are read strictly. Which kind
-//! of body a head announces is for the library to say, so that both cannot disagree about it.
+//! hyper reads a trailer section up to the next CRLF CRLF, whatever ends its lines. After a bare LF
+//! that is the end of a later request's head, and all requests in between are lost
+//! (docs/reports/hyper-trailer-section.md). Chunks and trailers are therefore parsed strictly here.
+//! Which body a head announces is left to the library, so that the two parsers cannot disagree.
 
-use std::time::{Duration, Instant};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
-/// Follows the requests of one connection. It keeps no bytes.
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The framing of one connection's requests. It stores no bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
     stage: Stage,
@@ -20,17 +26,17 @@ enum Stage {
     #[default]
     Start,
     Head(Head),
-    /// Behind a head that the library has not read yet.
+    /// After a head that the library has not read yet.
     HeadEnd,
-    /// In a body of which this many bytes are left.
+    /// In a body with this many bytes left.
     Length(u64),
     Chunked(Chunked),
-    /// Behind the last request: the bytes belong to another protocol.
+    /// After the last request: the bytes belong to another protocol.
     Tunnel,
     Malformed,
 }
 
-/// A position in a head, whose lines may end with LF alone (RFC 9112 section 2.2).
+/// The position in a head, whose lines may end with a bare LF (RFC 9112 section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Head {
     Line,
@@ -38,12 +44,12 @@ enum Head {
     LfCr,
 }
 
-/// A position in a chunked body (RFC 9112 section 7.1), whose lines end with CRLF.
+/// The position in a chunked body (RFC 9112 section 7.1), whose lines end with CRLF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunked {
     SizeStart,
     Size(u64),
-    /// Behind the digits: white space and extensions.
+    /// After the digits: white space and extensions.
     Extension(u64),
     SizeLf(u64),
     Data(u64),
@@ -57,8 +63,8 @@ enum Chunked {
 }
 
 impl Framing {
-    /// Takes the next bytes, and returns how many of them the library may read now. The rest has to
-    /// be given again once the framing is no longer [waiting](Self::is_waiting), unless it is
+    /// Scans the next bytes and returns how many of them the library may read now. The caller scans
+    /// the rest again once the framing no longer [waits](Self::is_waiting), unless it is
     /// [malformed](Self::is_malformed).
     pub(crate) fn scan(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
@@ -71,33 +77,34 @@ impl Framing {
         at
     }
 
-    /// The library has read a head, whose body has this length or, if it has none, comes in chunks.
+    /// Called when the library has read a head. `length` is the length of its body, or `None` for a
+    /// chunked body.
     pub(crate) fn head_read(&mut self, length: Option<u64>) {
         self.stage = match (self.stage, length) {
             (Stage::HeadEnd, Some(0)) => Stage::Start,
             (Stage::HeadEnd, Some(length)) => Stage::Length(length),
             (Stage::HeadEnd, None) => Stage::Chunked(Chunked::SizeStart),
-            // It has read a head where there is none.
+            // The library has found a head where there is none.
             _ => Stage::Malformed,
         };
     }
 
-    /// The connection has become a tunnel.
+    /// Called when the connection has become a tunnel.
     pub(crate) fn become_tunnel(&mut self) {
         self.stage = Stage::Tunnel;
     }
 
-    /// Whether the library has to read a head first.
+    /// Whether the library has to read a head before more bytes may pass.
     pub(crate) fn is_waiting(&self) -> bool {
         self.stage == Stage::HeadEnd
     }
 
-    /// Whether the bytes that follow cannot be read.
+    /// Whether the framing is malformed. No further bytes can be parsed.
     pub(crate) fn is_malformed(&self) -> bool {
         self.stage == Stage::Malformed
     }
 
-    /// Takes one byte, or several alike. `None`: the library may not read any.
+    /// Scans one byte, or several of the same kind. Returns `None` if the library may not read any.
     fn step(&mut self, bytes: &[u8]) -> Option<usize> {
         let byte = bytes[0];
         let mut count = 1;
@@ -115,14 +122,14 @@ impl Framing {
             Stage::Head(Head::Lf) if byte == b'\r' => Stage::Head(Head::LfCr),
             Stage::Head(_) => Stage::Head(Head::Line),
             Stage::Length(left) => {
-                count = up_to(left, bytes);
+                count = min_bytes(left, bytes);
                 match left - count as u64 {
                     0 => Stage::Start,
                     left => Stage::Length(left),
                 }
             }
             Stage::Chunked(Chunked::Data(left)) => {
-                count = up_to(left, bytes);
+                count = min_bytes(left, bytes);
                 Stage::Chunked(match left - count as u64 {
                     0 => Chunked::DataCr,
                     left => Chunked::Data(left),
@@ -142,7 +149,7 @@ impl Framing {
 }
 
 impl Chunked {
-    /// The position behind a byte that is no data. `None`: the byte must not be there.
+    /// The position after a byte of the framing. Returns `None` if the byte is invalid.
     fn next(self, byte: u8) -> Option<Self> {
         Some(match (self, byte) {
             (Self::SizeStart, _) => Self::Size(digit(byte)?),
@@ -172,122 +179,119 @@ fn digit(byte: u8) -> Option<u64> {
     char::from(byte).to_digit(16).map(u64::from)
 }
 
-/// How many of these bytes are among the next `left`.
-fn up_to(left: u64, bytes: &[u8]) -> usize {
+/// The number of these bytes that belong to the next `left`.
+fn min_bytes(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
 
-/// Reads one direction of a connection, in pieces of any size, as frames (RFC 9113 section 4.1).
-#[derive(Debug, Default)]
-pub(crate) struct FrameMeter {
-    /// Bytes of the preface that are still to come.
-    preface: usize,
-    head: [u8; HEAD],
-    /// Bytes of the head that are there, and of the payload that are not.
-    have: usize,
-    left: usize,
+/// A stream that delivers one request's head, then its body, then the next head.
+pub(crate) struct FramedStream<S> {
+    stream: S,
+    requests: RequestFraming,
+    /// Bytes that were read and may not be delivered yet.
+    withheld: Bytes,
 }
 
-/// What was in some bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FrameCounts {
-    /// Bytes of DATA frames.
-    pub(crate) data: u64,
-    /// HEADERS frames.
-    pub(crate) requests: u64,
-    /// Frames that carry nothing of a request: SETTINGS, PING, PRIORITY and what nobody knows.
-    pub(crate) idle: u64,
+/// Tells a [`FramedStream`] which heads the library has read. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct RequestFraming(Arc<Mutex<FramingState>>);
+
+#[derive(Default)]
+struct FramingState {
+    framing: Framing,
+    /// Set if the library reads on before it has reported the head's body.
+    reader: Option<Waker>,
 }
 
-const HEAD: usize = 9;
-/// RFC 9113 section 3.4.
-const PREFACE: usize = 24;
+/// No parser accepts this anywhere in a chunked body. The library therefore refuses the request by
+/// itself, like any malformed body. An error would end the connection without a response.
+const MALFORMED_CHUNK: Bytes = Bytes::from_static(b"\r\r");
 
-impl FrameMeter {
-    /// For what a client sends.
-    pub(crate) fn of_client() -> Self {
-        Self { preface: PREFACE, ..Self::default() }
+impl<S> FramedStream<S> {
+    pub(crate) fn new(stream: S, requests: RequestFraming) -> Self {
+        Self { stream, requests, withheld: Bytes::new() }
+    }
+}
+
+impl RequestFraming {
+    /// The library has read a head. `length` is the length of its body, or `None` for a chunked
+    /// body.
+    pub(crate) fn head_read(&self, length: Option<u64>) {
+        self.change(|framing| framing.head_read(length));
     }
 
-    /// Takes the next bytes.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> FrameCounts {
-        let mut counts = FrameCounts::default();
-        bytes = &bytes[take(&mut self.preface, bytes.len())..];
-        while !bytes.is_empty() {
-            if self.have < HEAD {
-                let count = bytes.len().min(HEAD - self.have);
-                self.head[self.have..self.have + count].copy_from_slice(&bytes[..count]);
-                self.have += count;
-                bytes = &bytes[count..];
-                if self.have < HEAD {
-                    break;
-                }
-                let [a, b, c, ..] = self.head;
-                self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                self.count(&mut counts);
-            }
-            let count = take(&mut self.left, bytes.len());
-            if self.head[3] == DATA {
-                counts.data += count as u64;
-            }
-            bytes = &bytes[count..];
-            if self.left == 0 {
-                self.have = 0;
-            }
-        }
-        counts
+    /// The connection becomes a tunnel with its next response.
+    pub(crate) fn become_tunnel(&self) {
+        self.change(Framing::become_tunnel);
     }
 
-    fn count(&self, counts: &mut FrameCounts) {
-        match self.head[3] {
-            HEADERS => counts.requests += 1,
-            DATA | RST_STREAM | WINDOW_UPDATE | CONTINUATION => {}
-            _ => counts.idle += 1,
+    fn change(&self, change: impl FnOnce(&mut Framing)) {
+        let mut state = self.lock();
+        change(&mut state.framing);
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
         }
     }
-}
 
-/// Takes up to `most` away; how many.
-fn take(left: &mut usize, most: usize) -> usize {
-    let count = most.min(*left);
-    *left -= count;
-    count
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-
-/// How many frames without a request a client may send: a thousand at once, a hundred a second, and
-/// two with each request. A browser sends ten in all; one that is pinged to measure a path, a few a
-/// second.
-#[derive(Debug)]
-pub(crate) struct IdleFrameLimit {
-    left: u64,
-    since: Instant,
-}
-
-impl IdleFrameLimit {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { left: AT_ONCE, since: now }
-    }
-
-    /// Takes note of what came. False: it is too much.
-    pub(crate) fn allows(&mut self, counts: FrameCounts, now: Instant) -> bool {
-        let seconds = now.saturating_duration_since(self.since).as_secs();
-        self.since += Duration::from_secs(seconds);
-        let more = seconds * A_SECOND + counts.requests * A_REQUEST;
-        let left = self.left.saturating_add(more).min(AT_ONCE).checked_sub(counts.idle);
-        self.left = left.unwrap_or(0);
-        left.is_some()
+    fn lock(&self) -> MutexGuard<'_, FramingState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-const AT_ONCE: u64 = 1000;
-const A_SECOND: u64 = 100;
-const A_REQUEST: u64 = 2;
+impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let mut state = this.requests.lock();
+        if state.framing.is_waiting() {
+            state.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        if !state.framing.is_malformed() {
+            if this.withheld.is_empty() {
+                ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+                let read = &buffer.filled()[before..];
+                let passed = state.framing.scan(read);
+                this.withheld = Bytes::copy_from_slice(&read[passed..]);
+                buffer.set_filled(before + passed);
+            } else {
+                let room = this.withheld.len().min(buffer.remaining());
+                let passed = state.framing.scan(&this.withheld[..room]);
+                buffer.put_slice(&this.withheld.split_to(passed));
+            }
+            if !state.framing.is_malformed() {
+                return Poll::Ready(Ok(()));
+            }
+            this.withheld = MALFORMED_CHUNK;
+        }
+        // After that, report the end of the stream.
+        let room = this.withheld.len().min(buffer.remaining());
+        buffer.put_slice(&this.withheld.split_to(room));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for FramedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -297,8 +301,8 @@ mod tests {
 
     const CHUNKED: &str = "POST / HTTP/1.1\r\n\r\n";
 
-    /// Gives all bytes in pieces of these sizes; the heads have bodies of these lengths. Returns
-    /// how many bytes the library may read, and how many heads there were.
+    /// Scans all bytes in pieces of this size, where the heads have bodies of these lengths.
+    /// Returns how many bytes the library may read, and the number of heads.
     fn pass(bytes: &[u8], piece: usize, bodies: &[Option<u64>]) -> (usize, usize, Framing) {
         let mut framing = Framing::default();
         let (mut passed, mut heads) = (0, 0);
@@ -319,8 +323,8 @@ mod tests {
         (passed, heads, framing)
     }
 
-    /// How much of a chunked body passes, however it is cut; `None`: all of it, and the request
-    /// that follows.
+    /// The offset at which a chunked body is refused, for every piece size. Returns `None` if the
+    /// body and the request after it pass.
     fn refused_at(body: &str) -> Option<usize> {
         let bytes = format!("{CHUNKED}{body}GET /next HTTP/1.1\r\n\r\n");
         let outcomes: Vec<_> = (1..=bytes.len())
@@ -393,14 +397,14 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_the_library_reads_elsewhere_ends_the_connection() {
+    fn a_head_that_the_library_finds_elsewhere_is_malformed() {
         let mut framing = Framing::default();
         framing.scan(b"GET / HTTP/1.1\r\n");
         framing.head_read(Some(0));
         assert!(framing.is_malformed());
     }
 
-    /// A request: whether its body comes in chunks, the chunks, and the number of trailer fields.
+    /// A request: whether its body is chunked, its chunks, and the number of trailer fields.
     fn request() -> impl Strategy<Value = (bool, Vec<Vec<u8>>, usize)> {
         let chunk = prop::collection::vec(prop::sample::select(&b"\r\n0a"[..]), 1..40);
         (any::<bool>(), prop::collection::vec(chunk, 0..4), 0usize..3)
@@ -408,7 +412,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_are_told_apart_however_they_are_cut(
+        fn requests_are_separated_however_they_are_split(
             requests in prop::collection::vec(request(), 1..6),
             piece in 1usize..100,
         ) {
@@ -433,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_cut_as_they_are_whole(
+        fn any_bytes_are_scanned_alike_however_they_are_split(
             bytes in prop::collection::vec(prop::sample::select(&b"\r\n01a;: X"[..]), 0..200),
             bodies in prop::collection::vec(prop::option::of(0u64..30), 0..5),
             piece in 1usize..50,
@@ -445,58 +449,118 @@ mod tests {
 }
 
 #[cfg(test)]
-mod h2_frames_tests {
-    use proptest::prelude::*;
+mod stream_tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use http::{Request, Response, StatusCode};
+    use http_body::Body as _;
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::Incoming;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::timeout;
 
     use super::*;
 
-    fn frame(kind: u8, length: usize) -> Vec<u8> {
-        let mut frame = (length as u32).to_be_bytes()[1..].to_vec();
-        frame.extend([kind, 0, 0, 0, 0, 1]);
-        frame.resize(HEAD + length, 0);
-        frame
-    }
-
-    proptest! {
-        #[test]
-        fn rfc9113_4_1_frames_are_counted_however_they_are_cut(
-            frames in prop::collection::vec((0u8..12, 0usize..300), 0..20),
-            piece in 1usize..400,
-        ) {
-            let all: Vec<u8> =
-                frames.iter().flat_map(|(kind, length)| frame(*kind, *length)).collect();
-            let bytes = [vec![b'P'; PREFACE], all].concat();
-            let mut meter = FrameMeter::of_client();
-            let mut counted = FrameCounts::default();
-            for piece in bytes.chunks(piece) {
-                let FrameCounts { data, requests, idle } = meter.feed(piece);
-                counted.data += data;
-                counted.requests += requests;
-                counted.idle += idle;
+    /// Sends these bytes to the library in two parts. Returns the requests with their bodies, and
+    /// the statuses of the responses.
+    async fn read(bytes: &[u8], split: usize) -> (Vec<String>, Vec<u16>) {
+        let (mut client, server) = duplex(1 << 16);
+        let requests = RequestFraming::default();
+        let stream = FramedStream::new(server, requests.clone());
+        let seen = Arc::<Mutex<Vec<String>>>::default();
+        let log = seen.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            requests.head_read(request.body().size_hint().exact());
+            let log = log.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await;
+                let mut response = Response::new(Full::<Bytes>::default());
+                match body {
+                    Ok(body) => {
+                        let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+                        log.lock().unwrap().push(format!("{} {body}", head.uri));
+                    }
+                    Err(_) => *response.status_mut() = StatusCode::BAD_REQUEST,
+                }
+                Ok::<_, Infallible>(response)
             }
-            let data = frames.iter().filter(|(kind, _)| *kind == DATA);
-            prop_assert_eq!(counted.data, data.map(|(_, length)| *length as u64).sum::<u64>());
-            let of = |kinds: &[u8]| frames.iter().filter(|(kind, _)| kinds.contains(kind)).count() as u64;
-            prop_assert_eq!(counted.requests, of(&[HEADERS]));
-            prop_assert_eq!(counted.idle, of(&[2, 4, 5, 6, 7, 10, 11]));
+        });
+        let serving =
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        for part in [&bytes[..split], &bytes[split..]] {
+            // The server closes after a malformed request.
+            let _ = client.write_all(part).await;
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let mut response = String::new();
+        let reading = client.read_to_string(&mut response);
+        timeout(Duration::from_secs(30), reading).await.expect("the connection ends").unwrap();
+        let _ = serving.await.unwrap();
+        let statuses =
+            response.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().unwrap()).collect();
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        (seen, statuses)
+    }
+
+    const NEXT: &str = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
+    const LAST: &str = "GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+
+    /// Sends two more requests after these bytes, split at every offset.
+    async fn expect(bytes: &str, bodies: &[&str], statuses: &[u16]) {
+        let bytes = format!("{bytes}{NEXT}{LAST}");
+        for split in 0..=bytes.len() {
+            let (seen, responses) = read(bytes.as_bytes(), split).await;
+            assert_eq!(seen, bodies, "{bytes:?}, split at {split}");
+            assert_eq!(responses, statuses, "{bytes:?}, split at {split}");
         }
     }
 
-    #[test]
-    fn patience_ends_and_comes_back() {
-        let began = Instant::now();
-        let after = |seconds| began + Duration::from_secs(seconds);
-        let idle = |idle| FrameCounts { idle, ..FrameCounts::default() };
-        let mut limit = IdleFrameLimit::new(began);
-        assert!(limit.allows(idle(1000), began));
-        assert!(!limit.allows(idle(1), began));
-        assert!(limit.allows(idle(100), after(1)));
-        assert!(!limit.allows(idle(1), after(1)));
-        // No more than at first, however long it lasts.
-        assert!(!limit.allows(idle(1001), after(1_000_000)));
-        let mut limit = IdleFrameLimit::new(began);
-        for _ in 0..10_000 {
-            assert!(limit.allows(FrameCounts { requests: 1, idle: 2, data: 0 }, began));
+    fn post(body: &str) -> String {
+        format!("POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n{body}")
+    }
+
+    #[tokio::test]
+    async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
+        for trailers in ["\n", "X: a\n\r\n", "X: a\n\n", "X: a\r\n\n"] {
+            expect(&post(&format!("5\r\nhello\r\n0\r\n{trailers}")), &[], &[400]).await;
         }
+        expect(&post("5\r\nhello\n0\r\n\r\n"), &[], &[400]).await;
+    }
+
+    #[tokio::test]
+    async fn well_formed_requests_are_unchanged() {
+        let all = ["/a hello", "/next ", "/last "];
+        for body in ["5\r\nhello\r\n0\r\n\r\n", "2\r\nhe\r\n3;x=y\r\nllo\r\n00\r\nX: a\r\n\r\n"] {
+            expect(&post(body), &all, &[200, 200, 200]).await;
+        }
+        let length = "\r\nPOST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello";
+        expect(length, &all, &[200, 200, 200]).await;
+        expect("GET /a HTTP/1.1\nHost: h\n\n", &["/a ", "/next ", "/last "], &[200; 3]).await;
+    }
+
+    #[tokio::test]
+    async fn bytes_of_a_tunnel_are_not_requests() {
+        let (mut client, server) = duplex(1 << 16);
+        let requests = RequestFraming::default();
+        let mut stream = FramedStream::new(server, requests.clone());
+        let head = "GET / HTTP/1.1\r\n\r\n";
+        client.write_all(format!("{head}\n\n\r\n\r\n").as_bytes()).await.unwrap();
+        drop(client);
+        let mut delivered = String::new();
+        stream.read_exact(&mut vec![0; head.len()]).await.unwrap();
+        let reading = tokio::spawn(async move {
+            stream.read_to_string(&mut delivered).await.unwrap();
+            delivered
+        });
+        tokio::task::yield_now().await;
+        requests.become_tunnel();
+        assert_eq!(reading.await.unwrap(), "\n\n\r\n\r\n");
     }
 }

@@ -1,5 +1,22 @@
-//! HTTP/1.1 or HTTP/2 on one connection: one task for the library, its streams, the handshake and
-//! the time limits.
+//! HTTP/1.1 and HTTP/2: one task drives the library, its streams, the handshake and the time limits
+//! of a connection.
+//!
+//! # Why one task
+//!
+//! BoringSSL completes a handshake by reading, and an HTTP library does not read while it waits for
+//! a response. A held request would wait forever. So `share` splits the TLS stream into a part for
+//! the library and a [`HandshakeDriver`], and one task polls both, since a socket wakes only the
+//! last task that polled it.
+//!
+//! HTTP/2 streams run on this task too. They end with the connection, and a response that is ready
+//! immediately leaves in one write with the server's flight. For that the library's reads must not
+//! send anything: hyper reads on between taking a request and answering it, and would send the
+//! flight first. The driver, which is polled after the library, sends what no response took along.
+//!
+//! WebSocket tunnels also run here. Over HTTP/1.1 hyper hands the stream over when the tunnel
+//! opens, but the stream still wakes this task and sends at the end of its turn. A tunnel's request
+//! lasts as long as the tunnel, so the limits, the drain and the log apply to it without further
+//! rules.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,22 +34,22 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tracing::debug;
 
-use crate::context::{Stop, stopped};
-use crate::http::connection::{Completion, Connection};
+use crate::context::{ShutdownStage, wait_for_stage};
+use crate::http::connection::{CompletionSignal, Connection};
+use crate::http::framing::{FramedStream, RequestFraming};
 use crate::http::request::HttpService;
-use crate::http::stream::Socket;
+use crate::http::socket::Socket;
 use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};
-use crate::http::stream::{FramedStream, RequestFraming};
 
-/// Serves HTTP until the connection ends. Returns whether it ended as both sides meant it to.
+/// Serves HTTP until the connection ends. Returns whether it ended cleanly.
 pub(crate) async fn serve(
     connection: &Arc<Connection>,
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
-    completion: Completion,
+    completion: CompletionSignal,
     accepted_at: Instant,
-    stop: watch::Receiver<Stop>,
+    stages: watch::Receiver<ShutdownStage>,
 ) -> bool {
     let progress = StreamProgress::default();
     let spawned = StreamTasks::default();
@@ -41,7 +58,7 @@ pub(crate) async fn serve(
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     let http2 = library.is_http2();
     ConnectionTask {
-        clock: TimeLimits::new(connection.clone(), progress.clone(), accepted_at),
+        limits: TimeLimits::new(connection.clone(), progress.clone(), accepted_at),
         connection: connection.clone(),
         library,
         spawned,
@@ -52,18 +69,18 @@ pub(crate) async fn serve(
         ended: None,
         completion,
         progress,
-        // HTTP/1.1 has no word for a request that comes too late: a kept connection ends with
-        // its next response, if another process has taken over.
-        stopping: Box::pin(next_stop(
-            Stop::No,
-            stop,
-            if http2 { Stop::Leave } else { Stop::Finish },
+        // HTTP/1.1 cannot tell a client that its request was not processed. After a handover, a
+        // kept connection ends with its next response instead.
+        stopping: Box::pin(next_stage(
+            ShutdownStage::Running,
+            stages,
+            if http2 { ShutdownStage::HandedOver } else { ShutdownStage::Draining },
         )),
     }
     .await
 }
 
-/// The HTTP library's side, by the protocol that was negotiated (ALPN, RFC 7301).
+/// The HTTP library's connection, by the protocol negotiated with ALPN (RFC 7301).
 enum Library {
     Http1(Pin<Box<Http1>>),
     Http2(Pin<Box<http2::Connection<TokioIo<ConnectionStream>, HttpService, StreamTasks>>>),
@@ -81,7 +98,7 @@ impl Library {
         let limits = &connection.snapshot.limits;
         if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
-            // Rapid resets (CVE-2023-44487) meet the library's own limits.
+            // hyper limits rapid resets (CVE-2023-44487) by itself.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())
                 .enable_connect_protocol()
@@ -92,7 +109,7 @@ impl Library {
         }
         let requests = RequestFraming::default();
         let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
-        // The clock below times heads and idle connections, of both protocols alike.
+        // `TimeLimits` applies the limits on heads and idle connections for both protocols.
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(None)
@@ -110,7 +127,7 @@ impl Library {
         }
     }
 
-    /// Ends the connection after the requests that are running.
+    /// Ends the connection after the running requests.
     fn finish(&mut self) {
         match self {
             Self::Http1(connection) => connection.as_mut().graceful_shutdown(),
@@ -131,12 +148,13 @@ struct ConnectionTask {
     tunnels: Vec<StreamTask>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
-    /// Once the library has ended: whether well. Its last words may still have to be sent.
+    /// Set when the library has ended: whether it ended cleanly. Its last bytes may still be
+    /// unsent.
     ended: Option<bool>,
-    completion: Completion,
+    completion: CompletionSignal,
     progress: StreamProgress,
-    clock: TimeLimits,
-    stopping: Pin<Box<dyn Future<Output = (Stop, watch::Receiver<Stop>)> + Send>>,
+    limits: TimeLimits,
+    stopping: Pin<Box<dyn Future<Output = (ShutdownStage, watch::Receiver<ShutdownStage>)> + Send>>,
 }
 
 impl Future for ConnectionTask {
@@ -144,31 +162,31 @@ impl Future for ConnectionTask {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let this = self.get_mut();
-        if this.poll_stop(cx) == Some(Stop::Now) {
+        if this.poll_stop(cx) == Some(ShutdownStage::Abort) {
             return Poll::Ready(false);
         }
         if this.ended.is_none()
-            && let Poll::Ready(ended_well) = this.poll_protocol(cx)
+            && let Poll::Ready(ended_cleanly) = this.poll_protocol(cx)
         {
-            this.ended = Some(ended_well);
+            this.ended = Some(ended_cleanly);
         }
         this.poll_tunnels(cx);
         match (this.ended, this.poll_send(cx)) {
-            (Some(ended_well), Poll::Ready(_)) if this.tunnels.is_empty() => {
-                return Poll::Ready(ended_well);
+            (Some(ended_cleanly), Poll::Ready(_)) if this.tunnels.is_empty() => {
+                return Poll::Ready(ended_cleanly);
             }
-            (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
+            (_, Poll::Ready(Some(ended_cleanly))) => return Poll::Ready(ended_cleanly),
             _ => {}
         }
-        // Over HTTP/1.1 the response says so.
-        let is_last = !this.connection.snapshot.keep_alive || this.connection.is_overtaken();
-        if is_last && this.library.is_http2() && this.connection.requests_seen() > 0 {
+        // Over HTTP/1.1 the response itself says so (`Connection: close`).
+        let is_last = !this.connection.snapshot.keep_alive || this.connection.is_replayed();
+        if is_last && this.library.is_http2() && this.connection.requests_received() > 0 {
             this.finish(cx);
         }
         loop {
-            match this.clock.poll(cx, this.library.is_http2()) {
+            match this.limits.poll(cx, this.library.is_http2()) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Expired::Cut) => return Poll::Ready(false),
+                Poll::Ready(Expired::Abort) => return Poll::Ready(false),
                 Poll::Ready(Expired::Finish) => this.finish(cx),
             }
         }
@@ -176,8 +194,8 @@ impl Future for ConnectionTask {
 }
 
 impl ConnectionTask {
-    /// The library first, the handshake after it: a response that is there at once then leaves
-    /// in one write with the server's flight.
+    /// Polls the library before the handshake: a response that is ready immediately then leaves in
+    /// one write with the server's flight.
     fn poll_protocol(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let ended = self.poll_library(cx);
         if ended.is_ready() || self.connection.is_complete() {
@@ -185,7 +203,7 @@ impl ConnectionTask {
         }
         match self.driver.poll_complete(cx) {
             Poll::Ready(Ok(())) => {
-                self.completion.reached(&self.connection);
+                self.completion.signal(&self.connection);
             }
             Poll::Ready(Err(error)) => {
                 debug!("{}: {error}", self.connection.facts().client);
@@ -193,12 +211,12 @@ impl ConnectionTask {
             }
             Poll::Pending => {}
         }
-        // Held requests may run now, and early data may have come in on the way.
+        // Held requests may run now, and early data may have been read during the handshake.
         self.poll_library(cx)
     }
 
-    /// Sends what this turn has written: once, so that it leaves in as few segments as it fills.
-    /// `Some`: the socket has failed, and the connection ends as this says.
+    /// Sends what this turn has written, in one write, so that it uses as few segments as possible.
+    /// Returns `Some` if the socket has failed, with whether the connection ended cleanly.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Option<bool>> {
         let sent = self.driver.poll_send(cx);
         self.progress.note_write(sent, self.socket.written()).map(|sent| match sent {
@@ -211,93 +229,101 @@ impl ConnectionTask {
     }
 
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        self.progress.begin();
+        self.progress.start_turn();
         if let Poll::Ready(result) = self.library.poll(cx) {
-            return Poll::Ready(self.note(result));
+            return Poll::Ready(self.is_clean_end(result));
         }
         self.streams.extend(self.spawned.take());
         if self.streams.is_empty() {
             return Poll::Pending;
         }
         while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
-        // In the same turn: it sends what the streams answered, and reads no further.
-        let result = self.library.poll(cx).map(|result| self.note(result));
+        // In the same turn: the library sends the streams' responses and reads no further.
+        let result = self.library.poll(cx).map(|result| self.is_clean_end(result));
         self.streams.extend(self.spawned.take());
         if !self.streams.is_empty() && result.is_pending() {
-            // New ones have to be polled once to leave their waker.
+            // New streams have to be polled once to register their wakers.
             while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
         }
         result
     }
 
-    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel starts. Each is
-    /// polled in each turn, because the stream wakes the task only.
+    /// Polled after the library, which hands the stream over when a tunnel starts. Each tunnel is
+    /// polled in each turn, because the stream wakes only the task.
     fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
         self.tunnels.extend(self.connection.tunnels.take());
         if self.ended.is_some() {
-            self.progress.begin();
+            self.progress.start_turn();
         }
         self.tunnels.retain_mut(|tunnel| tunnel.as_mut().poll(cx).is_pending());
     }
 
-    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Option<Stop> {
+    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Option<ShutdownStage> {
         let Poll::Ready((stage, receiver)) = self.stopping.as_mut().poll(cx) else {
             return None;
         };
-        let first = if self.library.is_http2() { Stop::Leave } else { Stop::Finish };
-        self.stopping = Box::pin(next_stop(stage, receiver, first));
+        let first = if self.library.is_http2() {
+            ShutdownStage::HandedOver
+        } else {
+            ShutdownStage::Draining
+        };
+        self.stopping = Box::pin(next_stage(stage, receiver, first));
         // Registers for the next stage.
         if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
             return Some(stage);
         }
-        if self.library.is_http2() || self.connection.requests_seen() > 0 {
-            self.clock.stopping = Some(Instant::now());
+        if self.library.is_http2() || self.connection.requests_received() > 0 {
+            self.limits.stopping = Some(Instant::now());
             self.library.finish();
         }
-        // Else its first request is on its way, and its response says that it is the last
-        // (`request.rs`): HTTP/1.1 has no word for a request that nobody has executed.
+        // Otherwise the first request is still on its way, and its response will say that it is the
+        // last (`request.rs`): HTTP/1.1 cannot tell a client that its request was not processed.
         Some(stage)
     }
 
     fn finish(&mut self, cx: &mut Context<'_>) {
-        if !self.clock.finishing {
-            self.clock.finishing = true;
+        if !self.limits.finishing {
+            self.limits.finishing = true;
             self.library.finish();
             cx.waker().wake_by_ref();
         }
     }
 
-    fn note(&self, result: hyper::Result<()>) -> bool {
+    fn is_clean_end(&self, result: hyper::Result<()>) -> bool {
         if let Err(error) = &result {
             debug!("{}: {error}", self.connection.facts().client);
         }
-        // A head that was too large has been answered; the peer is to read that.
+        // A head that was too large has been answered, and the peer should be able to read that.
         result.is_ok() || self.connection.is_complete()
     }
 }
 
-/// The stage of stopping after `stage`, of which there are two: from `first` on requests are
-/// finished, then all is dropped.
-async fn next_stop(
-    stage: Stop,
-    mut receiver: watch::Receiver<Stop>,
-    first: Stop,
-) -> (Stop, watch::Receiver<Stop>) {
+/// Waits for the shutdown stage after `stage`. Only two matter here: from `first` on requests are
+/// finished, then everything is aborted.
+async fn next_stage(
+    stage: ShutdownStage,
+    mut receiver: watch::Receiver<ShutdownStage>,
+    first: ShutdownStage,
+) -> (ShutdownStage, watch::Receiver<ShutdownStage>) {
     match stage {
-        Stop::No | Stop::Announced => stopped(&mut receiver, first).await,
-        Stop::Leave | Stop::Finish => stopped(&mut receiver, Stop::Now).await,
-        Stop::Now => std::future::pending().await,
+        ShutdownStage::Running | ShutdownStage::Announced => {
+            wait_for_stage(&mut receiver, first).await
+        }
+        ShutdownStage::HandedOver | ShutdownStage::Draining => {
+            wait_for_stage(&mut receiver, ShutdownStage::Abort).await
+        }
+        ShutdownStage::Abort => std::future::pending().await,
     }
     let now = *receiver.borrow();
     (now, receiver)
 }
 
-/// What to do when a limit is reached.
+/// What to do when a time limit is exceeded.
 enum Expired {
-    /// Say goodbye first.
+    /// Close the connection gracefully.
     Finish,
     /// Drop the connection.
-    Cut,
+    Abort,
 }
 
 /// The time limits of one connection.
@@ -305,9 +331,10 @@ struct TimeLimits {
     connection: Arc<Connection>,
     progress: StreamProgress,
     accepted_at: Instant,
-    /// Since when an HTTP/2 client has let go nothing of its responses, and how much it had before.
-    untaken: Option<(Instant, u64)>,
-    /// Since when no request has been running and none of a response has been left to send.
+    /// Since when an HTTP/2 client's flow control has let no response bytes pass, and how many it
+    /// had let pass before.
+    unacknowledged: Option<(Instant, u64)>,
+    /// Set while no request is running and no response bytes are unsent.
     idle: Option<Idle>,
     stopping: Option<Instant>,
     /// Whether the library was told to end the connection, and since when because of a limit.
@@ -320,9 +347,9 @@ struct TimeLimits {
 struct Idle {
     since: Instant,
     bytes_read: u64,
-    /// Bytes of responses that HTTP/2 had written by then.
+    /// Response bytes that HTTP/2 had written by then.
     data: u64,
-    /// When the first byte of the next request's head came.
+    /// When the first byte of the next request's head arrived.
     head: Option<Instant>,
 }
 
@@ -333,7 +360,7 @@ impl TimeLimits {
             connection,
             progress,
             accepted_at,
-            untaken: None,
+            unacknowledged: None,
             idle: None,
             stopping: None,
             finishing: false,
@@ -343,7 +370,7 @@ impl TimeLimits {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Expired> {
-        self.look(http2);
+        self.update(http2);
         let deadline = self.deadline();
         if let Some(deadline) = deadline {
             if self.sleep.deadline() != deadline.into() {
@@ -356,15 +383,15 @@ impl TimeLimits {
         Poll::Pending
     }
 
-    /// Takes note of what has changed since the last poll.
-    fn look(&mut self, http2: bool) {
+    /// Updates the state from what has changed since the last poll.
+    fn update(&mut self, http2: bool) {
         let data = self.progress.data_written();
-        let offers = http2 && self.connection.observer.offered.load(Ordering::Relaxed) > 0;
-        if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
-            self.untaken = offers.then(|| (Instant::now(), data));
+        let has_unsent = http2 && self.connection.observer.unsent.load(Ordering::Relaxed) > 0;
+        if !has_unsent || self.unacknowledged.is_none_or(|(_, before)| before != data) {
+            self.unacknowledged = has_unsent.then(|| (Instant::now(), data));
         }
-        // A request is over when the library has all of its response, which may be long before the
-        // client has.
+        // The library considers a request complete when it has all of the response, possibly long
+        // before the client has.
         if self.connection.is_busy() || self.progress.blocked_since().is_some() {
             self.idle = None;
             return;
@@ -374,7 +401,7 @@ impl TimeLimits {
         if idle.data != data {
             (idle.since, idle.data) = (now, data);
         }
-        // In HTTP/2 bytes without a request can be anything; such a connection is merely idle.
+        // In HTTP/2 bytes without a request may be any frames, and the connection is still idle.
         if !http2 && bytes_read != idle.bytes_read {
             idle.head.get_or_insert(now);
         }
@@ -385,14 +412,14 @@ impl TimeLimits {
         if let (Some(expired), Some(idle)) = (self.expired, self.idle) {
             return Some(expired.max(idle.since) + CLOSE_TIMEOUT);
         }
-        let first = !self.connection.is_complete() || self.connection.requests_seen() == 0;
+        let first = !self.connection.is_complete() || self.connection.requests_received() == 0;
         let stopping = self.stopping.zip(self.idle).map(|(since, idle)| since.max(idle.since));
         [
             first.then(|| self.accepted_at + limits.header_timeout),
             self.idle.map(|idle| idle.since + limits.idle_timeout),
             self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
             self.progress.blocked_since().map(|since| since + limits.idle_timeout),
-            self.untaken.map(|(since, _)| since + limits.idle_timeout),
+            self.unacknowledged.map(|(since, _)| since + limits.idle_timeout),
             stopping.map(|since| since + CLOSE_TIMEOUT),
         ]
         .into_iter()
@@ -401,15 +428,15 @@ impl TimeLimits {
     }
 
     fn expire(&mut self) -> Expired {
-        // While a response is running or being sent, only a standstill has a limit.
+        // While a response is running or being sent, only a stall is limited.
         if self.idle.is_none() || self.expired.is_some() || !self.connection.is_complete() {
             self.connection.timed_out();
-            return Expired::Cut;
+            return Expired::Abort;
         }
         self.expired = Some(Instant::now());
         Expired::Finish
     }
 }
 
-/// How long a peer has for the last words of an idle or stopped connection.
+/// How long a peer has to read the last bytes of an idle or stopped connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,4 +1,20 @@
-//! HTTP/3 on one connection: its requests, their bodies, its time limits and its end.
+//! HTTP/3 on one connection: requests, bodies, time limits and shutdown.
+//!
+//! # Which requests are early
+//!
+//! h3 does not say which packets carried a request. A server processes 1-RTT packets only after the
+//! client's Finished (RFC 9001 section 5.7). So a request that is read before was early for
+//! certain, and one that is read later comes from a client whose handshake is complete, which is
+//! all that a policy waits for. quinn marks a stream as late as soon as the connection is not
+//! handshaking any more, and that includes a connection closed during its handshake. The server
+//! therefore asks whether the handshake was completed, never whether it is in progress.
+//!
+//! # A connection that lost its claim
+//!
+//! A lost 0-RTT packet's request is sent again in 1-RTT packets. The late requests of a flight can
+//! therefore not be told from its early ones: what the client sends after the handshake may have
+//! been executed for a copy already. Each request of a connection that lost its claim gets 425, and
+//! the connection ends.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -19,27 +35,29 @@ use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use tracing::debug;
 
-use crate::context::{BodyError, Stop, next_stop};
+use crate::context::{BodyError, ShutdownStage, next_stage};
 use crate::http::connection::Connection;
-use crate::http::h3_streams::{Bidi, Link, LinkWatch, StreamEnd, StreamWatch};
-use crate::http::h3_streams::{Recv, Send, StreamState, close_connection, varint};
+use crate::http::h3_streams::{
+    ConnectionWatch, H3BidiStream, H3Connection, StreamEnd, StreamWatch,
+};
+use crate::http::h3_streams::{H3RecvStream, H3SendStream, StreamState, close_connection, varint};
 use crate::http::request;
 use crate::observe::request::RecordedBody;
 
-/// Serves HTTP/3 until the connection ends. `deadline`: for handshake and first request.
+/// Serves HTTP/3 until the connection ends. `deadline`: for the handshake and the first request.
 pub(crate) async fn serve(
     connection: &Arc<Connection>,
     quic: &quinn::Connection,
     deadline: Instant,
-    stop: &mut watch::Receiver<Stop>,
+    stop: &mut watch::Receiver<ShutdownStage>,
 ) {
     let header_size = connection.snapshot.limits.header_size as u64;
-    // What is longer than allowed, and not much, is answered 431.
-    let link = Link::new(quic.clone(), header_size * 2, connection.shared.memory.clone());
+    // Heads that are slightly too large get a 431 response; larger ones are aborted.
+    let link = H3Connection::new(quic.clone(), header_size * 2, connection.shared.memory.clone());
     let watch = link.watch();
     let mut builder = h3::server::builder();
-    // Early data is bound to these too (RFC 9114 section 7.2.4.2): they follow from the
-    // configuration alone, without random ones that nobody knows.
+    // Early data is bound to these settings (RFC 9114 section 7.2.4.2). They follow from the
+    // configuration alone, so random reserved settings are off.
     builder.max_field_section_size(header_size).send_grease(false);
     let built = timeout_at(deadline.into(), builder.build(link)).await;
     let Ok(Ok(http)) = built.inspect_err(|_| connection.timed_out()) else { return };
@@ -49,11 +67,11 @@ pub(crate) async fn serve(
         http,
         watch,
         requests: FuturesUnordered::new(),
-        deadline,
+        first_request_deadline: deadline,
         idle_since: Instant::now(),
         finishing: false,
-        told: false,
-        client_left: false,
+        is_last: false,
+        client_sent_goaway: false,
         abandoned: 0,
     };
     if let Err(error) = session.run(stop).await {
@@ -64,57 +82,60 @@ pub(crate) async fn serve(
 struct Session {
     connection: Arc<Connection>,
     quic: quinn::Connection,
-    http: h3::server::Connection<Link, Bytes>,
-    watch: Arc<LinkWatch>,
+    http: h3::server::Connection<H3Connection, Bytes>,
+    watch: Arc<ConnectionWatch>,
     requests: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
-    deadline: Instant,
-    /// Since when no request has been running, while none is.
+    first_request_deadline: Instant,
+    /// Since when no request has been running.
     idle_since: Instant,
-    /// Whether a GOAWAY was sent.
+    /// Whether a GOAWAY has been sent.
     finishing: bool,
-    /// Whether the connection is to end with its first request.
-    told: bool,
-    /// Whether the client has sent a GOAWAY, and no request of it is left to be accepted.
-    client_left: bool,
-    /// Requests that the client gave up before it had the response.
+    /// Whether the connection ends after its first request.
+    is_last: bool,
+    /// Whether the client has sent a GOAWAY, and no further request of it is left to accept.
+    client_sent_goaway: bool,
+    /// Requests that the client cancelled before it had the response.
     abandoned: u64,
 }
 
 impl Session {
-    async fn run(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
+    async fn run(
+        &mut self,
+        stop: &mut watch::Receiver<ShutdownStage>,
+    ) -> Result<(), ConnectionError> {
         loop {
-            self.goodbye(stop).await?;
-            if self.client_left && self.requests.is_empty() {
+            self.finish_if_last(stop).await?;
+            if self.client_sent_goaway && self.requests.is_empty() {
                 return Ok(());
             }
-            let limit = self.limit();
-            // All requests that are there are taken before the first is answered, so that their
-            // answers share packets.
+            let limit = self.deadline();
+            // All pending requests are accepted before the first response is sent, so that
+            // responses share packets.
             tokio::select! {
                 biased;
-                request = self.http.accept(), if !self.client_left => match request? {
-                    Some(request) => self.take(request),
-                    // What is running is still to be finished.
-                    None => self.client_left = true,
+                request = self.http.accept(), if !self.client_sent_goaway => match request? {
+                    Some(request) => self.accept_request(request),
+                    // Running requests still have to be finished.
+                    None => self.client_sent_goaway = true,
                 },
-                Some(over) = self.requests.next(), if !self.requests.is_empty() => {
+                Some(ended) = self.requests.next(), if !self.requests.is_empty() => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(over == StreamEnd::Abandoned);
+                    self.abandoned += u64::from(ended == StreamEnd::Abandoned);
                     if self.is_abused() {
                         self.close(Code::H3_EXCESSIVE_LOAD);
                         return Ok(());
                     }
                 }
-                now = next_stop(stop, self.finishing || self.told) => match now {
-                    Stop::Now => return Ok(()),
-                    // Its first request is on its way, and the last.
-                    _ if self.connection.requests_seen() == 0 => self.told = true,
+                now = next_stage(stop, self.finishing || self.is_last) => match now {
+                    ShutdownStage::Abort => return Ok(()),
+                    // The first request is on its way, and is the last one.
+                    _ if self.connection.requests_received() == 0 => self.is_last = true,
                     _ => self.finish(stop).await?,
                 },
                 () = sleep_until(limit.into()) => {
-                    // The limit may have moved since it was computed: nothing ends a turn of this
-                    // loop when a request's head is complete or the handshake is.
-                    if self.limit() > Instant::now() {
+                    // The deadline may have moved: no event ends an iteration of this loop when a
+                    // request's head or the handshake completes.
+                    if self.deadline() > Instant::now() {
                         continue;
                     }
                     self.connection.timed_out();
@@ -127,61 +148,67 @@ impl Session {
         }
     }
 
-    fn take(&mut self, request: RequestResolver<Link, Bytes>) {
+    fn accept_request(&mut self, request: RequestResolver<H3Connection, Bytes>) {
         let Some(watch) = self.watch.take_accepted() else { return };
         let serving = serve_request(self.connection.clone(), self.quic.clone(), request, watch);
         self.requests.push(Box::pin(serving));
     }
 
     /// Whether all requests of the connection's flight get 425.
-    fn is_lost(&self) -> bool {
-        self.connection.facts().lost_claim() || self.connection.is_overtaken()
+    fn has_lost_claim(&self) -> bool {
+        self.connection.facts().lost_claim() || self.connection.is_replayed()
     }
 
-    /// Ends a connection that takes no further requests.
-    async fn goodbye(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
-        let seen = self.connection.requests_seen();
-        let last = self.told
+    /// Starts the shutdown of a connection that accepts no further requests.
+    async fn finish_if_last(
+        &mut self,
+        stop: &mut watch::Receiver<ShutdownStage>,
+    ) -> Result<(), ConnectionError> {
+        let received = self.connection.requests_received();
+        let last = self.is_last
             || !self.connection.snapshot.keep_alive
-            || self.connection.is_complete() && self.is_lost();
-        match last && seen > 0 && !self.finishing {
+            || self.connection.is_complete() && self.has_lost_claim();
+        match last && received > 0 && !self.finishing {
             true => self.finish(stop).await,
             false => Ok(()),
         }
     }
 
-    /// Sends a GOAWAY (RFC 9114 section 5.2): requests that have not come by now are rejected,
-    /// which tells the client that nobody has executed them.
+    /// Sends a GOAWAY (RFC 9114 section 5.2). Requests that have not arrived are rejected, which
+    /// tells the client that nobody has executed them.
     ///
-    /// Where the flight's claim is another connection's, that may be wrong. Its requests are let
-    /// through, also late, to get 425.
-    async fn finish(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
+    /// If another connection has the flight's claim, that may be untrue. Requests are then still
+    /// accepted, including late ones, to get 425.
+    async fn finish(
+        &mut self,
+        stop: &mut watch::Receiver<ShutdownStage>,
+    ) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
-        let lost = self.is_lost();
-        if lost && self.watch.next_id() == 0 {
+        let claim_lost = self.has_lost_claim();
+        if claim_lost && self.watch.next_id() == 0 {
             self.close(Code::H3_NO_ERROR);
             return Ok(());
         }
-        let further = if lost { self.connection.snapshot.limits.streams } else { 0 };
+        let further = if claim_lost { self.connection.snapshot.limits.streams } else { 0 };
         self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
-        // The library names the last request plus so many.
+        // The library names the last request plus this number.
         let mut goaway = std::pin::pin!(self.http.shutdown(further as usize + 1));
         loop {
             let limit = self.idle_since + CLOSE_TIMEOUT;
             let is_idle = self.requests.is_empty();
-            // A response that fills the send window keeps the GOAWAY waiting; it goes on meanwhile,
-            // within its own limits.
+            // A response that fills the send window delays the GOAWAY. Requests continue meanwhile,
+            // within their own limits.
             tokio::select! {
                 biased;
                 sent = &mut goaway => return sent,
-                Some(over) = self.requests.next(), if !is_idle => {
+                Some(ended) = self.requests.next(), if !is_idle => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(over == StreamEnd::Abandoned);
+                    self.abandoned += u64::from(ended == StreamEnd::Abandoned);
                 }
-                // The caller meets it again.
-                _ = next_stop(stop, true) => return Ok(()),
-                // A client that does not even take that.
+                // The caller sees it again.
+                _ = next_stage(stop, true) => return Ok(()),
+                // The client does not even read the GOAWAY.
                 () = sleep_until(limit.into()), if is_idle => {
                     close(&self.quic, Code::H3_NO_ERROR);
                     return Ok(());
@@ -190,11 +217,12 @@ impl Session {
         }
     }
 
-    /// When the connection ends as things are.
-    fn limit(&self) -> Instant {
+    /// When the connection ends if nothing else happens.
+    fn deadline(&self) -> Instant {
         let limits = &self.connection.snapshot.limits;
-        let seen = self.connection.requests_seen();
-        let first = (!self.connection.is_complete() || seen == 0).then_some(self.deadline);
+        let received = self.connection.requests_received();
+        let first = (!self.connection.is_complete() || received == 0)
+            .then_some(self.first_request_deadline);
         let idle = self.requests.is_empty().then(|| {
             self.idle_since + if self.finishing { CLOSE_TIMEOUT } else { limits.idle_timeout }
         });
@@ -202,10 +230,11 @@ impl Session {
         [first, idle].into_iter().flatten().min().unwrap_or(never)
     }
 
-    /// Whether a client makes work of requests that it gives up (as CVE-2023-44487 over HTTP/2).
+    /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
+    /// HTTP/2).
     fn is_abused(&self) -> bool {
-        let seen = self.connection.requests_seen();
-        self.abandoned > MAX_ABANDONED && self.abandoned * 2 > seen
+        let received = self.connection.requests_received();
+        self.abandoned > MAX_ABANDONED_REQUESTS && self.abandoned * 2 > received
     }
 
     fn close(&self, code: Code) {
@@ -217,81 +246,81 @@ fn close(quic: &quinn::Connection, code: Code) {
     close_connection(quic, varint(code.value()), b"");
 }
 
-/// How long a client has for the last words of an idle or stopped connection.
+/// How long a client has to read the last bytes of an idle or stopped connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Requests that a client may give up without further questions.
-const MAX_ABANDONED: u64 = 100;
+/// The number of cancelled requests that is always tolerated.
+const MAX_ABANDONED_REQUESTS: u64 = 100;
 
-/// Answers a request, and waits until its client has the response. What is dropped on the way ends
-/// its stream with a reset.
+/// Responds to a request and waits until its client has the response. A request that is dropped
+/// before resets its stream.
 async fn serve_request(
     connection: Arc<Connection>,
     quic: quinn::Connection,
-    resolver: RequestResolver<Link, Bytes>,
+    resolver: RequestResolver<H3Connection, Bytes>,
     watch: StreamWatch,
 ) -> StreamEnd {
-    let StreamWatch { early, state, mut over } = watch;
+    let StreamWatch { early, state, mut ended } = watch;
     let limits = &connection.snapshot.limits;
-    let answered = tokio::select! {
+    let responded = tokio::select! {
         biased;
-        answered = respond(&connection, resolver, early, &state) => answered,
-        // Nobody wants the response any more.
-        over = &mut over => return over,
+        responded = respond(&connection, resolver, early, &state) => responded,
+        // The client has cancelled the request.
+        ended = &mut ended => return ended,
     };
-    // Kept until the client has all of it: one that stops it by then is sent a reset.
-    let _stream = answered.inspect_err(|error| debug!("{}: {error}", connection.facts().client));
-    // A slow client takes its time over what is already written, so it is asked whether it goes on.
+    // Kept until the client has acknowledged all of it, so that a client that cancels before gets a
+    // reset.
+    let _stream = responded.inspect_err(|error| debug!("{}: {error}", connection.facts().client));
+    // A slow client may take its time for what is already written, as long as it makes progress.
     loop {
         let sent = quic.stats().frame_tx.stream;
-        match timeout(limits.idle_timeout, &mut over).await {
-            Ok(over) => return over,
+        match timeout(limits.idle_timeout, &mut ended).await {
+            Ok(ended) => return ended,
             Err(_) if quic.stats().frame_tx.stream == sent => return StreamEnd::Abandoned,
             Err(_) => {}
         }
     }
 }
 
-/// Why a request was not answered, or not to its end.
+/// Why a request got no complete response.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
-    #[error("no head of a request within {0:?}")]
-    SlowHead(Duration),
-    #[error("the client has taken nothing of an answer for {0:?}")]
-    Standstill(Duration),
+    #[error("no request head within {0:?}")]
+    HeadTimeout(Duration),
+    #[error("the client has accepted no response bytes for {0:?}")]
+    Stalled(Duration),
     #[error("the connection ended before its handshake")]
     ConnectionEnded,
     #[error("{0}")]
     Stream(#[from] StreamError),
     #[error("{0}")]
-    BadLength(#[from] BadLength),
+    InvalidContentLength(#[from] InvalidContentLength),
     #[error("{0}")]
     Body(BodyError),
 }
 
 async fn respond(
     connection: &Arc<Connection>,
-    resolver: RequestResolver<Link, Bytes>,
+    resolver: RequestResolver<H3Connection, Bytes>,
     early: bool,
     state: &Arc<StreamState>,
-) -> Result<RequestStream<Send, Bytes>, RequestError> {
+) -> Result<RequestStream<H3SendStream, Bytes>, RequestError> {
     let limits = &connection.snapshot.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
-    // Of a flight that another connection has claimed each request is suspect, also one that comes
-    // late: it may be what was lost on the way and is sent again.
-    // And quinn hands streams of a connection over as late ones when it has ended, too, which is no
-    // proof of anything.
+    // If another connection has claimed the flight, a late request may be one that was lost and
+    // sent again. quinn also marks the streams of a connection as late after it was closed, which
+    // does not prove that the handshake was complete.
     let early = early || !connection.is_complete() || connection.facts().lost_claim();
-    let started = request::begin(connection, &request, early);
+    let started = request::start(connection, &request, early);
     let (mut send, recv) = stream.split();
-    let announced = announced(request.headers()).inspect_err(|_| {
+    let content_length = content_length(request.headers()).inspect_err(|_| {
         send.stop_stream(Code::H3_MESSAGE_ERROR);
     })?;
-    let mut writer = ResponseWriter { send, state, standstill: limits.idle_timeout };
-    let mut body = RequestBody::new(recv, state.clone(), announced);
-    poll_fn(|cx| Poll::Ready(body.look(cx))).await.map_err(RequestError::Body)?;
+    let mut writer = ResponseWriter { send, state, stall_timeout: limits.idle_timeout };
+    let mut body = RequestBody::new(recv, state.clone(), content_length);
+    poll_fn(|cx| Poll::Ready(body.peek(cx))).await.map_err(RequestError::Body)?;
     if request.headers().contains_key(header::EXPECT) && !body.is_end_stream() {
-        writer.go_on().await?;
+        writer.send_continue().await?;
     }
     let head_only = request.method() == Method::HEAD;
     let complete = || connection.is_complete();
@@ -300,46 +329,47 @@ async fn respond(
     writer.send(response.ok_or(RequestError::ConnectionEnded)?, head_only).await
 }
 
-/// Reads the request's head. One that is too large the library answers by itself, or
-/// [`crate::http::h3_streams`] breaks off.
+/// Reads the request's head. The library responds to a slightly too large one by itself;
+/// [`crate::http::h3_streams`] aborts a larger one.
 async fn head(
-    resolver: RequestResolver<Link, Bytes>,
+    resolver: RequestResolver<H3Connection, Bytes>,
     state: &StreamState,
     limit: Duration,
-) -> Result<(Request<()>, RequestStream<Bidi, Bytes>), RequestError> {
+) -> Result<(Request<()>, RequestStream<H3BidiStream, Bytes>), RequestError> {
     let mut resolving = std::pin::pin!(resolver.resolve_request());
     let resolved = tokio::select! {
         biased;
         resolved = &mut resolving => resolved?,
         () = sleep(limit) => {
-            state.break_off();
-            return Err(RequestError::SlowHead(limit));
+            state.abort();
+            return Err(RequestError::HeadTimeout(limit));
         }
     };
-    state.head_is_there();
+    state.note_head();
     Ok(resolved)
 }
 
-/// The way back to the client.
+/// Writes the response.
 struct ResponseWriter<'a> {
-    send: RequestStream<Send, Bytes>,
+    send: RequestStream<H3SendStream, Bytes>,
     state: &'a StreamState,
-    standstill: Duration,
+    stall_timeout: Duration,
 }
 
 impl ResponseWriter<'_> {
-    /// RFC 9110 section 10.1.1: a client that waits for it sends its body now.
-    async fn go_on(&mut self) -> Result<(), RequestError> {
+    /// Sends 100 (Continue) to a client that waits for it before it sends its body (RFC 9110
+    /// section 10.1.1).
+    async fn send_continue(&mut self) -> Result<(), RequestError> {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::CONTINUE;
-        steady(self.state, self.standstill, self.send.send_response(response)).await
+        send_with_progress(self.state, self.stall_timeout, self.send.send_response(response)).await
     }
 
     async fn send(
         mut self,
         response: Response<RecordedBody>,
         head_only: bool,
-    ) -> Result<RequestStream<Send, Bytes>, RequestError> {
+    ) -> Result<RequestStream<H3SendStream, Bytes>, RequestError> {
         let (mut parts, mut body) = response.into_parts();
         let bodyless =
             head_only || matches!(parts.status, StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT);
@@ -351,17 +381,18 @@ impl ResponseWriter<'_> {
             headers.entry(header::DATE).or_insert(date);
         }
         let head = Response::from_parts(parts, ());
-        steady(self.state, self.standstill, self.send.send_response(head)).await?;
+        send_with_progress(self.state, self.stall_timeout, self.send.send_response(head)).await?;
         while !bodyless && let Some(frame) = body.frame().await {
             match frame.map_err(RequestError::Body)?.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => {
-                    steady(self.state, self.standstill, self.send.send_data(data)).await?;
+                    send_with_progress(self.state, self.stall_timeout, self.send.send_data(data))
+                        .await?;
                 }
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
                         let sending = self.send.send_trailers(trailers);
-                        steady(self.state, self.standstill, sending).await?;
+                        send_with_progress(self.state, self.stall_timeout, sending).await?;
                     }
                 }
             }
@@ -371,8 +402,8 @@ impl ResponseWriter<'_> {
     }
 }
 
-/// Sends, as long as the client takes something of it now and then.
-async fn steady(
+/// Sends for as long as the client makes progress.
+async fn send_with_progress(
     state: &StreamState,
     limit: Duration,
     sending: impl Future<Output = Result<(), StreamError>>,
@@ -385,86 +416,94 @@ async fn steady(
             sent = &mut sending => return Ok(sent?),
             () = sleep(limit) => {
                 if state.written() == written {
-                    return Err(RequestError::Standstill(limit));
+                    return Err(RequestError::Stalled(limit));
                 }
             }
         }
     }
 }
 
-/// Now, as RFC 9110 section 6.6.1 has it in each response.
+/// The current time for the `Date` field (RFC 9110 section 6.6.1).
 fn date() -> Option<HeaderValue> {
     let now = jiff::Timestamp::now();
     let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
     HeaderValue::from_str(&printer.timestamp_to_rfc9110_string(&now).ok()?).ok()
 }
 
-/// The body of a request over HTTP/3.
+/// The body of an HTTP/3 request.
 pub(crate) struct RequestBody {
-    stream: RequestStream<Recv, Bytes>,
+    stream: RequestStream<H3RecvStream, Bytes>,
     state: Arc<StreamState>,
-    /// What was read to find out whether there is a body.
-    first: Option<Bytes>,
+    /// Data that was read to find out whether there is a body.
+    peeked: Option<Bytes>,
     trailers: Option<HeaderMap>,
-    /// What is still to come by the head's word (RFC 9114 section 4.1.2).
-    announced: Option<u64>,
-    stage: Stage,
+    /// How many bytes are missing, if the head has a length (RFC 9114 section 4.1.2).
+    remaining: Option<u64>,
+    stage: BodyStage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum BodyStage {
     Data,
     Trailers,
     End,
 }
 
-/// The body is not as long as the head says.
+/// The body is shorter or longer than its `Content-Length`.
 #[derive(Debug, thiserror::Error)]
-#[error("the request's body is not as long as its content-length says")]
-struct WrongLength;
+#[error("the request's body does not have the length of its content-length")]
+struct LengthMismatch;
 
-/// The length of a body by the head's word. An upstream may take another of several words for it,
-/// or read one that is no number in its own way, and then the next request starts where it should
-/// not: so they have to agree (RFC 9110 section 8.6).
+/// The body's length according to the head. Several values have to agree (RFC 9110 section 8.6).
+/// Otherwise an upstream may use another one than this server, or parse a value differently, and
+/// find the next request at another offset.
 ///
 /// # Errors
-/// [`BadLength`]: the request is malformed (RFC 9114 section 4.1.2).
-pub(crate) fn announced(headers: &HeaderMap) -> Result<Option<u64>, BadLength> {
+/// [`InvalidContentLength`]: the request is malformed (RFC 9114 section 4.1.2).
+pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, InvalidContentLength> {
     let mut found = None;
     for value in headers.get_all(header::CONTENT_LENGTH) {
         let digits = value.to_str().ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
-        let length = digits.and_then(|text| text.parse().ok()).ok_or(BadLength)?;
+        let length = digits.and_then(|text| text.parse().ok()).ok_or(InvalidContentLength)?;
         if found.is_some_and(|before| before != length) {
-            return Err(BadLength);
+            return Err(InvalidContentLength);
         }
         found = Some(length);
     }
     Ok(found)
 }
 
-/// The head does not say how long the body is, though it tries.
+/// The `Content-Length` is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request's content-length is no number, or several that differ")]
-pub(crate) struct BadLength;
+#[error("the request's content-length is not a number, or has several different values")]
+pub(crate) struct InvalidContentLength;
 
 impl RequestBody {
-    /// `announced`: [`announced`].
+    /// `content_length`: the result of [`content_length`].
     pub(crate) fn new(
-        stream: RequestStream<Recv, Bytes>,
+        stream: RequestStream<H3RecvStream, Bytes>,
         state: Arc<StreamState>,
-        announced: Option<u64>,
+        content_length: Option<u64>,
     ) -> Self {
-        Self { stream, state, first: None, trailers: None, announced, stage: Stage::Data }
+        Self {
+            stream,
+            state,
+            peeked: None,
+            trailers: None,
+            remaining: content_length,
+            stage: BodyStage::Data,
+        }
     }
 
-    /// Looks whether the body has ended before it started, as most do, so that an upstream is asked
-    /// without one.
-    pub(crate) fn look(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
+    /// Checks whether the body is empty, as most are, so that the upstream gets a request without a
+    /// body.
+    pub(crate) fn peek(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         match self.poll_data(cx) {
-            Poll::Ready(Ok(Some(data))) => self.first = Some(data),
+            Poll::Ready(Ok(Some(data))) => self.peeked = Some(data),
             Poll::Ready(Ok(None)) => match self.poll_trailers(cx) {
                 Poll::Ready(Ok(trailers)) => {
-                    self.stage = if trailers.is_some() { Stage::Trailers } else { Stage::End };
+                    self.stage =
+                        if trailers.is_some() { BodyStage::Trailers } else { BodyStage::End };
                     self.trailers = trailers;
                 }
                 Poll::Ready(Err(error)) => return Err(error.into()),
@@ -480,17 +519,17 @@ impl RequestBody {
         let data = ready!(self.stream.poll_recv_data(cx))?;
         let data = data.map(|mut data| data.copy_to_bytes(data.remaining()));
         let count = data.as_ref().map_or(0, |data| data.len() as u64);
-        self.state.add_handed_on(count);
-        let left = self.announced.map(|left| left.checked_sub(count));
+        self.state.add_delivered(count);
+        let left = self.remaining.map(|left| left.checked_sub(count));
         match (left, &data) {
             (Some(None), _) | (Some(Some(1..)), None) => {
                 self.stream.stop_sending(Code::H3_MESSAGE_ERROR);
-                return Poll::Ready(Err(Box::new(WrongLength)));
+                return Poll::Ready(Err(Box::new(LengthMismatch)));
             }
-            (left, _) => self.announced = left.flatten(),
+            (left, _) => self.remaining = left.flatten(),
         }
         if data.is_none() {
-            self.stage = Stage::Trailers;
+            self.stage = BodyStage::Trailers;
         }
         Poll::Ready(Ok(data))
     }
@@ -512,20 +551,20 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        if let Some(first) = this.first.take() {
+        if let Some(first) = this.peeked.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        if this.stage == Stage::Data
+        if this.stage == BodyStage::Data
             && let Some(data) = ready!(this.poll_data(cx))?
         {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        if this.stage == Stage::Trailers {
+        if this.stage == BodyStage::Trailers {
             let trailers = match this.trailers.take() {
                 None => ready!(this.poll_trailers(cx))?,
                 known => known,
             };
-            this.stage = Stage::End;
+            this.stage = BodyStage::End;
             if let Some(trailers) = trailers {
                 return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
@@ -534,14 +573,14 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.stage == Stage::End && self.first.is_none()
+        self.stage == BodyStage::End && self.peeked.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
-        match (self.stage, self.announced) {
-            (Stage::Data, Some(left)) => SizeHint::with_exact(left + first),
-            (Stage::Data, None) => SizeHint::default(),
+        let first = self.peeked.as_ref().map_or(0, |first| first.len() as u64);
+        match (self.stage, self.remaining) {
+            (BodyStage::Data, Some(left)) => SizeHint::with_exact(left + first),
+            (BodyStage::Data, None) => SizeHint::default(),
             _ => SizeHint::with_exact(first),
         }
     }
@@ -551,20 +590,20 @@ impl Body for RequestBody {
 mod tests {
     use super::*;
 
-    fn said(values: &[&'static str]) -> Result<Option<u64>, BadLength> {
+    fn parsed(values: &[&'static str]) -> Result<Option<u64>, InvalidContentLength> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(header::CONTENT_LENGTH, value.parse().unwrap());
         }
-        announced(&headers)
+        content_length(&headers)
     }
 
     #[test]
-    fn rfc9110_8_6_lengths_that_differ_or_are_no_numbers_are_malformed() {
-        assert_eq!((said(&[]), said(&["7"])), (Ok(None), Ok(Some(7))));
-        assert_eq!(said(&["5", "5"]), Ok(Some(5)));
+    fn rfc9110_8_6_different_or_non_numeric_lengths_are_malformed() {
+        assert_eq!((parsed(&[]), parsed(&["7"])), (Ok(None), Ok(Some(7))));
+        assert_eq!(parsed(&["5", "5"]), Ok(Some(5)));
         for bad in [&["0", "5"][..], &["+5"], &["5, 5"], &[""], &["18446744073709551616"]] {
-            assert_eq!(said(bad), Err(BadLength), "{bad:?}");
+            assert_eq!(parsed(bad), Err(InvalidContentLength), "{bad:?}");
         }
     }
 }

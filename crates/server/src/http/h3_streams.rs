@@ -1,8 +1,12 @@
-//! quinn's connection as the HTTP/3 library sees it.
+//! Adapts quinn's connections to the h3 library.
 //!
-//! Against `h3-quinn` it limits what a client can make the library keep in memory, knows when an
-//! answer has arrived and when its client has turned away, rejects exactly what a GOAWAY names, and
-//! ends what was broken off with a reset instead of an end that looks like a whole response.
+//! In addition to what `h3-quinn` does, this adapter bounds the memory that a client can make h3
+//! allocate (h3 keeps a frame until it is complete, whatever length the peer announces), knows when
+//! a response has been acknowledged or cancelled, rejects the requests that a GOAWAY excludes, and
+//! resets a stream whose response was aborted instead of finishing it.
+//!
+//! The bound is [`Inflow`] of `firstflight-quic`. The client of this project uses it too, since a
+//! server may be as malicious.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,71 +22,74 @@ use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
-use crate::context::memory::{Budget, Charge, PIECE};
+use crate::context::memory::{HEAD_PIECE_OVERHEAD, MemoryBudget, MemoryCharge};
 
-/// A connection whose streams are watched.
-pub(crate) struct Link {
+/// A QUIC connection whose streams are observed.
+pub(crate) struct H3Connection {
     connection: quinn::Connection,
     bidi: BoxStream<'static, Result<(quinn::SendStream, quinn::RecvStream), ConnectionError>>,
     uni: BoxStream<'static, Result<quinn::RecvStream, ConnectionError>>,
     opening: BoxStream<'static, Result<quinn::SendStream, ConnectionError>>,
-    /// Streams of the client in one direction that came so far.
+    /// Unidirectional streams that the client has opened.
     uni_streams: usize,
     head_limit: u64,
-    budget: Arc<Budget>,
-    watch: Arc<LinkWatch>,
+    budget: Arc<MemoryBudget>,
+    watch: Arc<ConnectionWatch>,
 }
 
-/// What the connection's task and its [`Link`] tell each other.
-pub(crate) struct LinkWatch {
-    /// Requests from this stream id on are rejected (RFC 9114 section 5.2).
+/// State shared by the connection's task and its [`H3Connection`].
+pub(crate) struct ConnectionWatch {
+    /// Requests with this stream id or a higher one are rejected (RFC 9114 section 5.2).
     rejected_from: AtomicU64,
-    /// The first stream id that no request has come on.
+    /// The lowest stream id that no request has used.
     next_id: AtomicU64,
-    /// The stream that was handed over last.
+    /// The stream that was accepted last.
     accepted: Mutex<Option<StreamWatch>>,
 }
 
-/// One request's stream, seen from outside of the library.
+/// A request's stream as seen from outside the library.
 pub(crate) struct StreamWatch {
-    /// Whether it was opened before the end of the handshake.
+    /// Whether it was opened before the handshake was complete.
     pub(crate) early: bool,
     pub(crate) state: Arc<StreamState>,
-    /// Ready when nobody waits for the stream's answer any more: the client has all of it, or wants
-    /// none.
-    pub(crate) over: Pin<Box<dyn Future<Output = StreamEnd> + std::marker::Send>>,
+    /// Resolves when the response has been acknowledged or cancelled.
+    pub(crate) ended: Pin<Box<dyn Future<Output = StreamEnd> + std::marker::Send>>,
 }
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
-    /// The client has acknowledged all of it.
+    /// The client has acknowledged the whole response.
     Delivered,
-    /// The client has turned away from it, or has gone.
+    /// The client has cancelled the request, or the connection has ended.
     Abandoned,
 }
 
-impl LinkWatch {
-    /// Rejects requests from this stream id on.
+impl ConnectionWatch {
+    /// Rejects requests with this stream id or a higher one.
     pub(crate) fn reject_from(&self, id: u64) {
         self.rejected_from.fetch_min(id, Ordering::Relaxed);
     }
 
-    /// The first stream id that no request has come on.
+    /// The lowest stream id that no request has used.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.load(Ordering::Relaxed)
     }
 
-    /// The stream that was handed to the library last.
+    /// The stream that was accepted last.
     pub(crate) fn take_accepted(&self) -> Option<StreamWatch> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl Link {
-    /// `head_limit`: bytes that a request's head may have as it is sent. `budget`: for parts of
-    /// heads.
-    pub(crate) fn new(connection: quinn::Connection, head_limit: u64, budget: Arc<Budget>) -> Self {
+impl H3Connection {
+    /// `head_limit`: the maximum size of a request's encoded head. `budget`: limits the memory of
+    /// incomplete heads.
+    pub(crate) fn new(
+        connection: quinn::Connection,
+        head_limit: u64,
+        budget: Arc<MemoryBudget>,
+    ) -> Self {
         let bidi = stream::unfold(connection.clone(), |connection| async {
             Some((connection.accept_bi().await, connection))
         });
@@ -92,7 +99,7 @@ impl Link {
         let opening = stream::unfold(connection.clone(), |connection| async {
             Some((connection.open_uni().await, connection))
         });
-        let watch = LinkWatch {
+        let watch = ConnectionWatch {
             rejected_from: AtomicU64::new(u64::MAX),
             next_id: AtomicU64::new(0),
             accepted: Mutex::new(None),
@@ -109,12 +116,16 @@ impl Link {
         }
     }
 
-    pub(crate) fn watch(&self) -> Arc<LinkWatch> {
+    pub(crate) fn watch(&self) -> Arc<ConnectionWatch> {
         self.watch.clone()
     }
 
-    /// Notes a stream of the client. `None`: it is rejected.
-    fn admit(&self, mut send: quinn::SendStream, mut recv: quinn::RecvStream) -> Option<Bidi> {
+    /// Accepts a stream of the client. Returns `None` if it is rejected.
+    fn admit(
+        &self,
+        mut send: quinn::SendStream,
+        mut recv: quinn::RecvStream,
+    ) -> Option<H3BidiStream> {
         let id = u64::from(VarInt::from(recv.id()));
         if id >= self.watch.rejected_from.load(Ordering::Relaxed) {
             let _ = send.reset(varint(Code::H3_REQUEST_REJECTED.value()));
@@ -122,35 +133,35 @@ impl Link {
             return None;
         }
         self.watch.next_id.fetch_max(id + 4, Ordering::Relaxed);
-        let state = Arc::new(StreamState::new(self.budget.open()));
-        let over = send.stopped().map(|stopped| match stopped {
+        let state = Arc::new(StreamState::new(self.budget.charge()));
+        let ended = send.stopped().map(|stopped| match stopped {
             Ok(None) => StreamEnd::Delivered,
             Ok(Some(_)) | Err(_) => StreamEnd::Abandoned,
         });
         let watch =
-            StreamWatch { early: recv.is_0rtt(), state: state.clone(), over: Box::pin(over) };
+            StreamWatch { early: recv.is_0rtt(), state: state.clone(), ended: Box::pin(ended) };
         *self.watch.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        let recv = Recv::request(recv, self.head_limit, state.clone());
-        Some(Bidi { send: Send::new(send, Some(state)), recv })
+        let recv = H3RecvStream::request(recv, self.head_limit, state.clone());
+        Some(H3BidiStream { send: H3SendStream::new(send, Some(state)), recv })
     }
 }
 
-impl quic::Connection<Bytes> for Link {
-    type RecvStream = Recv;
-    type OpenStreams = Opener;
+impl quic::Connection<Bytes> for H3Connection {
+    type RecvStream = H3RecvStream;
+    type OpenStreams = StreamOpener;
 
     fn poll_accept_recv(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Recv, ConnectionErrorIncoming>> {
-        // The library keeps a place for each as long as the connection lives.
+    ) -> Poll<Result<H3RecvStream, ConnectionErrorIncoming>> {
+        // The library keeps state for each unidirectional stream until the connection ends.
         if self.uni_streams == MAX_UNI_STREAMS {
             return Poll::Pending;
         }
         match ready!(self.uni.poll_next_unpin(cx)) {
             Some(Ok(stream)) => {
                 self.uni_streams += 1;
-                Poll::Ready(Ok(Recv::one_way(stream, self.connection.clone())))
+                Poll::Ready(Ok(H3RecvStream::one_way(stream, self.connection.clone())))
             }
             Some(Err(error)) => Poll::Ready(Err(connection_error(error))),
             None => Poll::Pending,
@@ -160,7 +171,7 @@ impl quic::Connection<Bytes> for Link {
     fn poll_accept_bidi(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Bidi, ConnectionErrorIncoming>> {
+    ) -> Poll<Result<H3BidiStream, ConnectionErrorIncoming>> {
         loop {
             match ready!(self.bidi.poll_next_unpin(cx)) {
                 Some(Ok((send, recv))) => match self.admit(send, recv) {
@@ -173,23 +184,29 @@ impl quic::Connection<Bytes> for Link {
         }
     }
 
-    fn opener(&self) -> Opener {
-        Opener(self.connection.clone())
+    fn opener(&self) -> StreamOpener {
+        StreamOpener(self.connection.clone())
     }
 }
 
-impl quic::OpenStreams<Bytes> for Link {
-    type BidiStream = Bidi;
-    type SendStream = Send;
+impl quic::OpenStreams<Bytes> for H3Connection {
+    type BidiStream = H3BidiStream;
+    type SendStream = H3SendStream;
 
-    fn poll_open_bidi(&mut self, _: &mut Context<'_>) -> Poll<Result<Bidi, StreamErrorIncoming>> {
-        Poll::Ready(Err(no_requests()))
+    fn poll_open_bidi(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<H3BidiStream, StreamErrorIncoming>> {
+        Poll::Ready(Err(cannot_open()))
     }
 
-    fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<Send, StreamErrorIncoming>> {
+    fn poll_open_send(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<H3SendStream, StreamErrorIncoming>> {
         match ready!(self.opening.poll_next_unpin(cx)) {
-            Some(Ok(stream)) => Poll::Ready(Ok(Send::new(stream, None))),
-            Some(Err(error)) => Poll::Ready(Err(lost(error))),
+            Some(Ok(stream)) => Poll::Ready(Ok(H3SendStream::new(stream, None))),
+            Some(Err(error)) => Poll::Ready(Err(connection_lost(error))),
             None => Poll::Pending,
         }
     }
@@ -199,20 +216,26 @@ impl quic::OpenStreams<Bytes> for Link {
     }
 }
 
-/// Closes a connection for the library, which opens nothing by it.
+/// Lets the library close the connection. It opens no streams.
 #[derive(Clone)]
-pub(crate) struct Opener(quinn::Connection);
+pub(crate) struct StreamOpener(quinn::Connection);
 
-impl quic::OpenStreams<Bytes> for Opener {
-    type BidiStream = Bidi;
-    type SendStream = Send;
+impl quic::OpenStreams<Bytes> for StreamOpener {
+    type BidiStream = H3BidiStream;
+    type SendStream = H3SendStream;
 
-    fn poll_open_bidi(&mut self, _: &mut Context<'_>) -> Poll<Result<Bidi, StreamErrorIncoming>> {
-        Poll::Ready(Err(no_requests()))
+    fn poll_open_bidi(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<H3BidiStream, StreamErrorIncoming>> {
+        Poll::Ready(Err(cannot_open()))
     }
 
-    fn poll_open_send(&mut self, _: &mut Context<'_>) -> Poll<Result<Send, StreamErrorIncoming>> {
-        Poll::Ready(Err(no_requests()))
+    fn poll_open_send(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<H3SendStream, StreamErrorIncoming>> {
+        Poll::Ready(Err(cannot_open()))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -220,22 +243,22 @@ impl quic::OpenStreams<Bytes> for Opener {
     }
 }
 
-/// A request's stream.
-pub(crate) struct Bidi {
-    send: Send,
-    recv: Recv,
+/// The stream of a request.
+pub(crate) struct H3BidiStream {
+    send: H3SendStream,
+    recv: H3RecvStream,
 }
 
-impl quic::BidiStream<Bytes> for Bidi {
-    type SendStream = Send;
-    type RecvStream = Recv;
+impl quic::BidiStream<Bytes> for H3BidiStream {
+    type SendStream = H3SendStream;
+    type RecvStream = H3RecvStream;
 
-    fn split(self) -> (Send, Recv) {
+    fn split(self) -> (H3SendStream, H3RecvStream) {
         (self.send, self.recv)
     }
 }
 
-impl quic::SendStream<Bytes> for Bidi {
+impl quic::SendStream<Bytes> for H3BidiStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         self.send.poll_ready(cx)
     }
@@ -257,7 +280,7 @@ impl quic::SendStream<Bytes> for Bidi {
     }
 }
 
-impl quic::RecvStream for Bidi {
+impl quic::RecvStream for H3BidiStream {
     type Buf = Bytes;
 
     fn poll_data(
@@ -276,29 +299,29 @@ impl quic::RecvStream for Bidi {
     }
 }
 
-fn no_requests() -> StreamErrorIncoming {
+fn cannot_open() -> StreamErrorIncoming {
     unknown("a server opens no such streams".to_owned())
 }
 
-/// Streams of the client in one direction in a connection's life. A client needs three, and some
-/// open another to keep servers used to types that they do not know.
+/// Unidirectional streams over the lifetime of a connection. A client needs three, and some open
+/// another of a reserved type.
 const MAX_UNI_STREAMS: usize = 64;
 
 /// The sending half of a stream.
-pub(crate) struct Send {
+pub(crate) struct H3SendStream {
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Bytes>>,
-    /// Of a request's stream.
+    /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
 }
 
-impl Send {
+impl H3SendStream {
     pub(crate) fn new(stream: quinn::SendStream, state: Option<Arc<StreamState>>) -> Self {
         Self { stream, writing: None, state }
     }
 }
 
-impl quic::SendStream<Bytes> for Send {
+impl quic::SendStream<Bytes> for H3SendStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         while let Some(data) = &mut self.writing {
             if !data.has_remaining() {
@@ -319,7 +342,7 @@ impl quic::SendStream<Bytes> for Send {
         if self.writing.is_some() {
             return Err(StreamErrorIncoming::ConnectionErrorIncoming {
                 connection_error: ConnectionErrorIncoming::InternalError(
-                    "written while another write is under way".to_owned(),
+                    "a write is in progress already".to_owned(),
                 ),
             });
         }
@@ -329,7 +352,7 @@ impl quic::SendStream<Bytes> for Send {
 
     fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         if let Some(state) = &self.state {
-            state.is_whole();
+            state.note_finished();
         }
         Poll::Ready(self.stream.finish().map_err(|error| unknown(error.to_string())))
     }
@@ -343,30 +366,31 @@ impl quic::SendStream<Bytes> for Send {
     }
 }
 
-impl Drop for Send {
+impl Drop for H3SendStream {
     fn drop(&mut self) {
-        // The transport ends what is dropped, and half a response would look like a whole one. What
-        // the client has stopped it resets by the client's own code (RFC 9000 section 3.5).
+        // quinn finishes a dropped stream, which would make an aborted response look complete. A
+        // stream that the client has stopped is reset with the client's own code (RFC 9000 section
+        // 3.5).
         let is_stopped = || matches!(self.stream.stopped().now_or_never(), Some(Ok(Some(_))));
-        if self.state.as_ref().is_some_and(|state| state.is_broken()) && !is_stopped() {
+        if self.state.as_ref().is_some_and(|state| state.resets_on_drop()) && !is_stopped() {
             let _ = self.stream.reset(varint(Code::H3_INTERNAL_ERROR.value()));
         }
     }
 }
 
 /// The receiving half of a stream.
-pub(crate) struct Recv {
+pub(crate) struct H3RecvStream {
     stream: quinn::RecvStream,
     inflow: Inflow,
     ended: bool,
-    /// Of a request's stream.
+    /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
-    /// Of a stream in one direction: what ends with it.
+    /// Only for a unidirectional stream: the connection to close on an error.
     connection: Option<quinn::Connection>,
 }
 
-impl Recv {
-    /// A request's. `head`: bytes that a head may have.
+impl H3RecvStream {
+    /// The stream of a request. `head`: the maximum size of its encoded head.
     pub(crate) fn request(stream: quinn::RecvStream, head: u64, state: Arc<StreamState>) -> Self {
         let inflow = Inflow::message(head);
         Self { stream, inflow, ended: false, state: Some(state), connection: None }
@@ -378,7 +402,7 @@ impl Recv {
     }
 }
 
-impl quic::RecvStream for Recv {
+impl quic::RecvStream for H3RecvStream {
     type Buf = Bytes;
 
     fn poll_data(
@@ -393,24 +417,24 @@ impl quic::RecvStream for Recv {
                 return Poll::Ready(Ok(None));
             }
             if let Some(state) = &self.state
-                && self.inflow.is_full(state.handed_on())
+                && self.inflow.is_full(state.delivered())
             {
-                // Who takes what the library has comes by here again.
+                // The task that consumes the library's data polls again.
                 return Poll::Pending;
             }
             let chunk = std::pin::pin!(self.stream.read_chunk(CHUNK, true)).poll(cx);
             match ready!(chunk) {
                 Ok(Some(chunk)) => {
                     let count = chunk.bytes.len();
-                    let has_room = self.state.as_ref().is_none_or(|state| state.has_room(count));
-                    let fed = match has_room {
+                    let reserve = self.state.as_ref().is_none_or(|state| state.reserve(count));
+                    let fed = match reserve {
                         true => self.inflow.feed(chunk.bytes).map_err(|error| error.to_string()),
-                        false => Err("there is no memory for the head".to_owned()),
+                        false => Err("the memory limit for request heads is reached".to_owned()),
                     };
                     if let Err(error) = fed {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
                         if let Some(state) = &self.state {
-                            state.break_off();
+                            state.abort();
                         }
                         if let Some(connection) = &self.connection {
                             close_connection(connection, varint(code), b"");
@@ -441,43 +465,44 @@ impl quic::RecvStream for Recv {
     }
 }
 
-impl Drop for Recv {
+impl Drop for H3RecvStream {
     fn drop(&mut self) {
         if !self.ended {
-            // RFC 9114 section 4.1: the response does not need the rest of the request.
+            // RFC 9114 section 4.1: the response does not depend on the rest of the request.
             let _ = self.stream.stop(varint(Code::H3_NO_ERROR.value()));
         }
     }
 }
 
-/// What is known of a stream.
+/// The state of a request's stream.
 pub(crate) struct StreamState {
-    /// Bytes that the client's flow control has let go so far.
+    /// Response bytes that the client's flow control has let pass.
     written: AtomicU64,
-    /// Bytes of the request's body that the library has handed on so far.
-    handed_on: AtomicU64,
-    /// Whether it is to end with a reset if it is dropped before its end.
-    broken: AtomicBool,
-    /// Whether the request's head is there, and what its parts hold until then.
+    /// Bytes of the request's body that the library has delivered.
+    delivered: AtomicU64,
+    /// Whether to reset the stream if it is dropped before its end.
+    reset_on_drop: AtomicBool,
+    /// Whether the request's head is complete, and the memory of its parts until then.
     has_head: AtomicBool,
-    head: Charge,
+    head: MemoryCharge,
 }
 
 impl StreamState {
-    /// Nothing of it is there. `head`: for the parts of its head.
-    pub(crate) fn new(head: Charge) -> Self {
+    /// A new stream. `head`: the memory of its head's parts.
+    pub(crate) fn new(head: MemoryCharge) -> Self {
         Self {
             written: AtomicU64::new(0),
-            handed_on: AtomicU64::new(0),
-            broken: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
+            reset_on_drop: AtomicBool::new(false),
             has_head: AtomicBool::new(false),
             head,
         }
     }
 
-    /// So many bytes came. False: they belong to a head, and there is no memory for it.
-    pub(crate) fn has_room(&self, count: usize) -> bool {
-        self.has_head.load(Ordering::Relaxed) || self.head.grow(count + PIECE)
+    /// Reserves memory for received bytes. Returns false if they belong to a head and the memory
+    /// limit is reached.
+    pub(crate) fn reserve(&self, count: usize) -> bool {
+        self.has_head.load(Ordering::Relaxed) || self.head.grow(count + HEAD_PIECE_OVERHEAD)
     }
 
     pub(crate) fn written(&self) -> u64 {
@@ -488,37 +513,38 @@ impl StreamState {
         self.written.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_handed_on(&self, count: u64) {
-        self.handed_on.fetch_add(count, Ordering::Relaxed);
+    pub(crate) fn add_delivered(&self, count: u64) {
+        self.delivered.fetch_add(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn handed_on(&self) -> u64 {
-        self.handed_on.load(Ordering::Relaxed)
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+    pub(crate) fn resets_on_drop(&self) -> bool {
+        self.reset_on_drop.load(Ordering::Relaxed)
     }
 
-    /// The head is there. From now on a stream that is dropped unfinished was broken off.
-    pub(crate) fn head_is_there(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+    /// The head is complete. From now on a stream that is dropped unfinished is reset.
+    pub(crate) fn note_head(&self) {
+        self.reset_on_drop.store(true, Ordering::Relaxed);
         self.has_head.store(true, Ordering::Relaxed);
         self.head.clear();
     }
 
-    /// All of the response is written.
-    pub(crate) fn is_whole(&self) {
-        self.broken.store(false, Ordering::Relaxed);
+    /// The whole response is written.
+    pub(crate) fn note_finished(&self) {
+        self.reset_on_drop.store(false, Ordering::Relaxed);
     }
 
-    /// The stream is to be reset when it is dropped.
-    pub(crate) fn break_off(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+    /// Resets the stream when it is dropped.
+    pub(crate) fn abort(&self) {
+        self.reset_on_drop.store(true, Ordering::Relaxed);
     }
 }
 
-/// Closes a connection, and sees that its client is told though the congestion window is full.
+/// Closes a connection, and makes sure that the close is sent even if the congestion window is
+/// full.
 pub(crate) fn close_connection(connection: &quinn::Connection, code: VarInt, reason: &[u8]) {
     firstflight_quic::make_room_for_close(connection.congestion_state());
     connection.close(code, reason);
@@ -529,7 +555,7 @@ pub(crate) const H3_NO_ERROR: u32 = 0x100;
 
 fn id(id: quinn::StreamId) -> StreamId {
     let id = u64::from(VarInt::from(id));
-    StreamId::try_from(id).expect("both are a stream id of 62 bits")
+    StreamId::try_from(id).expect("QUIC and HTTP/3 stream ids both have 62 bits")
 }
 
 pub(crate) fn varint(code: u64) -> VarInt {
@@ -540,7 +566,7 @@ pub(crate) fn unknown(what: String) -> StreamErrorIncoming {
     StreamErrorIncoming::Unknown(what.into())
 }
 
-pub(crate) fn lost(error: ConnectionError) -> StreamErrorIncoming {
+pub(crate) fn connection_lost(error: ConnectionError) -> StreamErrorIncoming {
     StreamErrorIncoming::ConnectionErrorIncoming { connection_error: connection_error(error) }
 }
 
@@ -557,7 +583,7 @@ pub(crate) fn connection_error(error: ConnectionError) -> ConnectionErrorIncomin
 fn read_error(error: ReadError) -> StreamErrorIncoming {
     match error {
         ReadError::Reset(code) => StreamErrorIncoming::StreamTerminated { error_code: code.into() },
-        ReadError::ConnectionLost(error) => lost(error),
+        ReadError::ConnectionLost(error) => connection_lost(error),
         other => unknown(other.to_string()),
     }
 }
@@ -567,10 +593,10 @@ fn write_error(error: WriteError) -> StreamErrorIncoming {
         WriteError::Stopped(code) => {
             StreamErrorIncoming::StreamTerminated { error_code: code.into() }
         }
-        WriteError::ConnectionLost(error) => lost(error),
+        WriteError::ConnectionLost(error) => connection_lost(error),
         other => unknown(other.to_string()),
     }
 }
 
-/// Bytes read from a stream at once.
+/// Bytes to read from a stream at once.
 const CHUNK: usize = 64 * 1024;

@@ -1,6 +1,7 @@
-//! Requests are read, and responses written: HTTP/1.1, HTTP/2, HTTP/3, and ping-pong without HTTP.
+//! Reads requests and writes responses: HTTP/1.1, HTTP/2, HTTP/3, and ping-pong.
 
 pub(crate) mod connection;
+pub(crate) mod frames;
 pub(crate) mod framing;
 pub(crate) mod h1_h2;
 pub(crate) mod h3;
@@ -8,6 +9,7 @@ pub(crate) mod h3_streams;
 pub(crate) mod ping_pong;
 pub(crate) mod redirect;
 pub(crate) mod request;
+pub(crate) mod socket;
 pub(crate) mod stream;
 
 use std::sync::Arc;
@@ -15,23 +17,23 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::context::Shutdown;
-use crate::context::memory::Budget;
+use crate::context::memory::MemoryBudget;
 use crate::gate::EarlyDataGate;
 use crate::handler::acme_challenge::AcmeChallenges;
 use crate::observe::Observers;
 use crate::route::Snapshot;
 
-/// What all connections share, as long as the process lives.
-pub(crate) struct Shared {
+/// State that all connections share, for as long as the process lives.
+pub(crate) struct ServerContext {
     pub(crate) snapshot: ArcSwap<Snapshot>,
     pub(crate) observers: Arc<Observers>,
-    pub(crate) memory: Arc<Budget>,
+    pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) gate: EarlyDataGate,
     pub(crate) challenges: AcmeChallenges,
     pub(crate) shutdown: Shutdown,
 }
 
-impl Shared {
+impl ServerContext {
     /// The newest snapshot.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()

@@ -1,5 +1,5 @@
-//! Ping-pong: `PONG` for each `PING`, without HTTP, to measure round trips and nothing else. Over
-//! QUIC each has its stream.
+//! Ping-pong: answers each `PING` with `PONG`, without HTTP, to measure round trips only. Over QUIC
+//! each ping has its own stream.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,57 +15,59 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout, timeout_at};
 
-use crate::context::{Stop, next_stop, stopped};
-use crate::http::connection::{Admission, Completion, Connection};
-use crate::http::stream::Socket;
-use crate::observe::request::{Head, RequestRecord};
+use crate::context::{ShutdownStage, next_stage, wait_for_stage};
+use crate::http::connection::{CompletionSignal, Connection, RequestAdmission};
+use crate::http::socket::Socket;
+use crate::observe::request::{RequestHead, RequestRecord};
 
-/// Answers pings until the peer closes. Returns whether the connection ended as it should.
+/// Answers pings until the peer closes. Returns whether the connection ended cleanly.
 pub(crate) async fn serve_tcp(
     connection: &Arc<Connection>,
     mut stream: TlsStream<Socket>,
-    completion: &Completion,
+    completion: &CompletionSignal,
     accepted_at: Instant,
-    mut stop: watch::Receiver<Stop>,
+    mut stop: watch::Receiver<ShutdownStage>,
 ) -> bool {
-    let mut game = PingPong { connection, stream: &mut stream, completion, accepted_at };
-    let played = tokio::select! {
-        played = game.play() => played,
-        () = stopped(&mut stop, Stop::Finish) => Ok(()),
+    let mut session = PingPong { connection, stream: &mut stream, completion, accepted_at };
+    let served = tokio::select! {
+        served = session.run() => served,
+        () = wait_for_stage(&mut stop, ShutdownStage::Draining) => Ok(()),
     };
-    if played.is_err() {
+    if served.is_err() {
         return false;
     }
-    // A replay never finishes its handshake, so saying goodbye is limited in time.
-    let farewell = (accepted_at + connection.snapshot.limits.header_timeout)
+    // A replayed flight never completes its handshake, so the close needs a time limit.
+    let close_deadline = (accepted_at + connection.snapshot.limits.header_timeout)
         .max(Instant::now() + Duration::from_secs(1));
-    matches!(timeout_at(farewell.into(), stream.shutdown()).await, Ok(Ok(())))
+    matches!(timeout_at(close_deadline.into(), stream.shutdown()).await, Ok(Ok(())))
 }
 
 struct PingPong<'a> {
     connection: &'a Arc<Connection>,
     stream: &'a mut TlsStream<Socket>,
-    completion: &'a Completion,
+    completion: &'a CompletionSignal,
     accepted_at: Instant,
 }
 
 impl PingPong<'_> {
-    async fn play(&mut self) -> io::Result<()> {
-        while let Some(early) = self.ping().await? {
-            // The policy does not look at pings: they have no method and no path.
-            let decision = early.then(|| self.connection.arrive(true)).flatten();
+    async fn run(&mut self) -> io::Result<()> {
+        while let Some(is_early) = self.ping().await? {
+            // The policy does not apply to pings, which have no method and no path.
+            let decision = is_early.then(|| self.connection.decide_early(true)).flatten();
             let mut record =
-                RequestRecord::begin(&self.connection.observer, &PING, decision.is_some());
-            self.connection.note(decision, &mut record);
+                RequestRecord::start(&self.connection.observer, &PING, decision.is_some());
+            self.connection.record_decision(decision, &mut record);
             match self.admit(decision, &mut record).await? {
-                Admission::Run => {
+                RequestAdmission::Run => {
                     record.executed();
                     self.stream.write_all(b"PONG").await?;
                     self.stream.flush().await?;
                     record.bytes(4);
                     record.complete();
                 }
-                Admission::TooEarly | Admission::Busy | Admission::ConnectionEnded => return Ok(()),
+                RequestAdmission::TooEarly
+                | RequestAdmission::Busy
+                | RequestAdmission::ConnectionEnded => return Ok(()),
             }
             if !self.connection.snapshot.keep_alive {
                 return Ok(());
@@ -74,8 +76,8 @@ impl PingPong<'_> {
         Ok(())
     }
 
-    /// Reads a ping and says whether it came whole as early data. `None`: the peer closed, or sent
-    /// something else.
+    /// Reads a ping. Returns whether it arrived entirely as early data, or `None` if the peer
+    /// closed or sent something else.
     async fn ping(&mut self) -> io::Result<Option<bool>> {
         let mut ping = [0; 4];
         let limits = &self.connection.snapshot.limits;
@@ -90,12 +92,12 @@ impl PingPong<'_> {
         }
     }
 
-    /// The gate's word; the handshake is carried on beside it.
+    /// The gate's decision. A held ping drives the handshake meanwhile.
     async fn admit(
         &mut self,
         decision: Option<Decision>,
         record: &mut RequestRecord,
-    ) -> io::Result<Admission> {
+    ) -> io::Result<RequestAdmission> {
         if !matches!(decision, Some(Decision::Hold(_))) {
             return Ok(self.connection.admit(decision, record).await);
         }
@@ -104,9 +106,9 @@ impl PingPong<'_> {
             (self.connection, &mut *self.stream, self.completion);
         let complete = async {
             poll_fn(|cx| stream.poll_complete(cx)).await?;
-            completion.reached(connection);
-            // The admission ends this.
-            std::future::pending::<io::Result<Admission>>().await
+            completion.signal(connection);
+            // The admission ends this future.
+            std::future::pending::<io::Result<RequestAdmission>>().await
         };
         let both = async {
             tokio::select! {
@@ -121,45 +123,45 @@ impl PingPong<'_> {
     }
 }
 
-/// What there is to say of a ping.
-pub(crate) const PING: Head<'static> =
-    Head { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };
+/// What the access log records of a ping.
+pub(crate) const PING: RequestHead<'static> =
+    RequestHead { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };
 
 /// Answers pings until the peer closes.
 pub(crate) async fn serve_quic(
     connection: &Arc<Connection>,
     quic: &quinn::Connection,
     deadline: Instant,
-    stop: &mut watch::Receiver<Stop>,
+    stop: &mut watch::Receiver<ShutdownStage>,
 ) {
     let mut pings = FuturesUnordered::new();
     let mut deadline = deadline;
-    let mut last = false;
+    let mut is_last = false;
     loop {
         tokio::select! {
-            accepted = quic.accept_bi(), if !last => match accepted {
+            accepted = quic.accept_bi(), if !is_last => match accepted {
                 Ok(streams) => {
                     pings.push(response(connection, streams));
-                    last = !connection.snapshot.keep_alive;
+                    is_last = !connection.snapshot.keep_alive;
                 }
                 Err(_) => return,
             },
             Some(()) = pings.next(), if !pings.is_empty() => {
-                // A copy of a first flight does not keep its place longer for its response.
+                // A copy of a first flight does not keep its connection permit for longer.
                 if connection.is_complete() {
                     deadline = Instant::now() + connection.snapshot.limits.idle_timeout;
                 }
             }
-            now = next_stop(stop, last) => match now {
-                Stop::Now => return,
-                _ => last = true,
+            now = next_stage(stop, is_last) => match now {
+                ShutdownStage::Abort => return,
+                _ => is_last = true,
             },
             () = sleep_until(deadline.into()), if pings.is_empty() || !connection.is_complete() => {
                 connection.timed_out();
                 return;
             }
         }
-        if last && pings.is_empty() {
+        if is_last && pings.is_empty() {
             return;
         }
     }
@@ -167,18 +169,18 @@ pub(crate) async fn serve_quic(
 
 async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
     let (mut send, mut recv) = streams;
-    let early = recv.is_0rtt() || !connection.is_complete() || connection.facts().lost_claim();
+    let is_early = recv.is_0rtt() || !connection.is_complete() || connection.facts().lost_claim();
     let limits = &connection.snapshot.limits;
     match timeout(limits.header_timeout, recv.read_to_end(4)).await {
         Ok(Ok(ping)) if ping == b"PING" => {}
         _ => return drop(send.reset(VarInt::from_u32(0))),
     }
-    // The policy does not look at pings: they have no method and no path.
-    let decision = early.then(|| connection.arrive(true)).flatten();
-    let mut record = RequestRecord::begin(&connection.observer, &PING, decision.is_some());
-    connection.note(decision, &mut record);
+    // The policy does not apply to pings, which have no method and no path.
+    let decision = is_early.then(|| connection.decide_early(true)).flatten();
+    let mut record = RequestRecord::start(&connection.observer, &PING, decision.is_some());
+    connection.record_decision(decision, &mut record);
     match connection.admit(decision, &mut record).await {
-        Admission::Run => {
+        RequestAdmission::Run => {
             record.executed();
             if send.write_all(b"PONG").await.is_err() || send.finish().is_err() {
                 return;
@@ -186,11 +188,11 @@ async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream
             record.bytes(4);
             record.complete();
         }
-        Admission::TooEarly | Admission::Busy | Admission::ConnectionEnded => {
+        RequestAdmission::TooEarly | RequestAdmission::Busy | RequestAdmission::ConnectionEnded => {
             return drop(send.reset(VarInt::from_u32(0)));
         }
     }
     drop(record);
-    // The connection is not to be closed before it has arrived.
+    // The connection must not be closed before the response has arrived.
     let _ = timeout(limits.idle_timeout, send.stopped()).await;
 }

@@ -1,8 +1,8 @@
-//! HTTP without TLS, where every response sends to the same URL with `https`.
+//! HTTP without TLS: each response redirects to the same URL with `https`.
 //!
-//! 308 keeps the method and its body. The host that a client is sent to is the one that it asked,
-//! and one of a site's names if sites have any, so nobody is sent elsewhere by a link of somebody
-//! else's. There is no early data here and no line in the access log: the client comes again.
+//! 308 keeps the method and the body. The redirect goes to the requested host, which has to be a
+//! site's name if sites have names, so a forged link cannot redirect elsewhere. There is no early
+//! data here and no access log line, because the client returns over HTTPS.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -14,20 +14,24 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use crate::context::{ResponseBody, Stop, stopped};
+use crate::context::{ResponseBody, ShutdownStage, wait_for_stage};
 use crate::handler::response::plain;
-use crate::http::Shared;
+use crate::http::ServerContext;
 use crate::route::validation;
 
-/// Serves one connection. `https_port`: where the URLs lead.
-pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, https_port: impl Fn() -> u16) {
+/// Serves one connection. `https_port`: the port of the redirect's URL.
+pub(crate) async fn serve(
+    shared: Arc<ServerContext>,
+    tcp: TcpStream,
+    https_port: impl Fn() -> u16,
+) {
     let mut stop = shared.shutdown.subscribe();
     let limits = shared.snapshot().limits.clone();
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
-        let knows = |host: &str| shared.snapshot().knows(host);
-        // An authority's question is answered here: this is where it comes (RFC 8555 section 8.3).
+        let has_site = |host: &str| shared.snapshot().is_known_host(host);
+        // An authority validates here (RFC 8555 section 8.3).
         let challenge = shared.challenges.respond(&request);
-        let redirect = || respond(&request, https_port(), knows);
+        let redirect = || respond(&request, https_port(), has_site);
         ready(Ok::<_, Infallible>(challenge.unwrap_or_else(redirect)))
     });
     let connection = http1::Builder::new()
@@ -38,21 +42,21 @@ pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, https_port: impl 
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         _ = &mut connection => return,
-        () = stopped(&mut stop, Stop::Finish) => connection.as_mut().graceful_shutdown(),
+        () = wait_for_stage(&mut stop, ShutdownStage::Draining) => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         _ = connection => {}
-        () = stopped(&mut stop, Stop::Now) => {}
+        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => {}
     }
 }
 
 fn respond<B>(
     request: &Request<B>,
     https_port: u16,
-    knows: impl Fn(&str) -> bool,
+    has_site: impl Fn(&str) -> bool,
 ) -> Response<ResponseBody> {
     let Ok(Some(host)) = validation::host(request) else { return plain(StatusCode::BAD_REQUEST) };
-    if !knows(&host) {
+    if !has_site(&host) {
         return plain(StatusCode::MISDIRECTED_REQUEST);
     }
     let Some(location) = location(request, &host, https_port) else {
@@ -63,7 +67,7 @@ fn respond<B>(
     response
 }
 
-/// The same URL with `https`. `None`: the target has no path, as that of `OPTIONS *` has none.
+/// The same URL with `https`. Returns `None` for a target without a path, such as `*`.
 fn location<B>(request: &Request<B>, host: &str, https_port: u16) -> Option<HeaderValue> {
     let target = request.uri().path_and_query()?.as_str();
     if !target.starts_with('/') {
@@ -84,17 +88,17 @@ fn location<B>(request: &Request<B>, host: &str, https_port: u16) -> Option<Head
 mod tests {
     use super::*;
 
-    fn asked(method: &str, target: &str, host: &str, https_port: u16) -> (u16, String) {
+    fn redirected(method: &str, target: &str, host: &str, https_port: u16) -> (u16, String) {
         let request = Request::builder().method(method).uri(target).header(header::HOST, host);
-        let knows = |host: &str| host != "stranger.test";
-        let response = respond(&request.body(()).unwrap(), https_port, knows);
+        let has_site = |host: &str| host != "stranger.test";
+        let response = respond(&request.body(()).unwrap(), https_port, has_site);
         let location = response.headers().get(header::LOCATION);
         let location = location.map_or("", |location| location.to_str().unwrap()).to_owned();
         (response.status().as_u16(), location)
     }
 
     #[test]
-    fn path_and_query_are_kept_and_the_host_is_the_one_that_was_asked() {
+    fn redirects_keep_path_query_and_the_requested_host() {
         for (target, host, port, location) in [
             ("/", "example.test", 443, "https://example.test/"),
             ("/a%20b/?q=1&r", "Example.test:80", 443, "https://example.test/a%20b/?q=1&r"),
@@ -103,12 +107,16 @@ mod tests {
             ("//evil.test/x", "example.test", 443, "https://example.test//evil.test/x"),
             ("http://example.test/x", "other.test", 443, "https://example.test/x"),
         ] {
-            assert_eq!(asked("POST", target, host, port), (308, location.to_owned()), "{target}");
+            assert_eq!(
+                redirected("POST", target, host, port),
+                (308, location.to_owned()),
+                "{target}"
+            );
         }
     }
 
     #[test]
-    fn nobody_is_sent_where_no_site_is() {
+    fn unknown_hosts_are_not_redirected() {
         for (method, target, host, status) in [
             ("GET", "/", "stranger.test", 421),
             ("GET", "http://stranger.test/", "example.test", 421),
@@ -119,7 +127,7 @@ mod tests {
             ("CONNECT", "example.test:443", "example.test:443", 400),
         ] {
             assert_eq!(
-                asked(method, target, host, 443),
+                redirected(method, target, host, 443),
                 (status, String::new()),
                 "{target} {host}"
             );

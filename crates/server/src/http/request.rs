@@ -1,4 +1,4 @@
-//! Each HTTP request: through the gate, to the content, into the access log.
+//! Handles each HTTP request: the gate, the handler, the access log.
 
 use std::fmt;
 use std::future::Future;
@@ -17,33 +17,33 @@ use crate::handler::RequestContext;
 use crate::handler::forwarded::remove_lookalikes;
 use crate::handler::response::plain;
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
-use crate::http::connection::{Admission, Connection};
-use crate::http::stream::RequestFraming;
-use crate::http::stream::Socket;
-use crate::observe::request::{Head, RecordedBody, RequestRecord};
+use crate::http::connection::{Connection, RequestAdmission};
+use crate::http::framing::RequestFraming;
+use crate::http::socket::Socket;
+use crate::observe::request::{RecordedBody, RequestHead, RequestRecord};
 use crate::route::early::RequiredClaims;
 use crate::route::{RequestMatch, validation};
 
-/// Answers the requests of one connection.
+/// Responds to the requests of one connection.
 pub(crate) struct HttpService {
     connection: Arc<Connection>,
     driver: HandshakeDriver<Socket>,
-    /// Those of an HTTP/1.1 connection's stream.
-    requests: Option<RequestFraming>,
+    /// The framing of an HTTP/1.1 connection.
+    framing: Option<RequestFraming>,
 }
 
-/// The connection ended before the request could be run.
+/// The connection ended before the request could be executed.
 #[derive(Debug)]
 pub(crate) struct ConnectionEnded;
 
 impl HttpService {
-    /// `requests`: those of an HTTP/1.1 connection's stream.
+    /// `requests`: the framing of an HTTP/1.1 connection.
     pub(crate) fn new(
         connection: Arc<Connection>,
         driver: HandshakeDriver<Socket>,
-        requests: Option<RequestFraming>,
+        framing: Option<RequestFraming>,
     ) -> Self {
-        Self { connection, driver, requests }
+        Self { connection, driver, framing }
     }
 }
 
@@ -53,41 +53,41 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectionEnded>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        // Here, not in the future: the library calls this while it parses, so at this moment the
-        // stream still knows whether all that it gave so far was early data.
-        let started = begin(&self.connection, &request, self.driver.reading_early());
-        if let Some(requests) = &self.requests {
-            requests.head_read(request.body().size_hint().exact());
+        // Not in the future: the library calls this while it parses, so the stream still knows
+        // whether everything that it has delivered was early data.
+        let started = start(&self.connection, &request, self.driver.reading_early());
+        if let Some(framing) = &self.framing {
+            framing.head_read(request.body().size_hint().exact());
         }
         let (connection, driver) = (self.connection.clone(), self.driver.clone());
-        let requests = self.requests.clone();
+        let framing = self.framing.clone();
         Box::pin(async move {
             let complete = || driver.is_complete();
             let response = respond(&connection, complete, request, started).await;
-            let response =
-                response.map(|response| advertise(&connection, response)).ok_or(ConnectionEnded)?;
-            if let (Some(requests), StatusCode::SWITCHING_PROTOCOLS) = (requests, response.status())
-            {
-                requests.become_tunnel();
+            let response = response
+                .map(|response| advertise_http3(&connection, response))
+                .ok_or(ConnectionEnded)?;
+            if let (Some(framing), StatusCode::SWITCHING_PROTOCOLS) = (framing, response.status()) {
+                framing.become_tunnel();
             }
-            Ok(say_goodbye(&connection, response))
+            Ok(close_after_last(&connection, response))
         })
     }
 }
 
-/// A request that has come: the gate's first decision on it, and what it was matched to.
+/// A request whose head has been read, with the gate's decision about it.
 pub(crate) struct StartedRequest {
     decision: Option<Decision>,
-    /// Of a request that came early, by the same snapshot as the decision. Others are matched by
-    /// the newest one when they run.
+    /// Set for an early request: matched by the same snapshot as the decision. Other requests are
+    /// matched by the newest snapshot when they run.
     matched: Option<RequestMatch>,
     websocket: Option<WebSocket>,
     record: RequestRecord,
 }
 
-/// The gate's first decision on a request, and the start of its record. `early`: it came as
+/// Decides about a request whose head has been read, and starts its record. `early`: it arrived as
 /// early data.
-pub(crate) fn begin<B>(
+pub(crate) fn start<B>(
     connection: &Connection,
     request: &Request<B>,
     early: bool,
@@ -96,20 +96,20 @@ pub(crate) fn begin<B>(
     let early = early && connection.facts().flight.is_some();
     let matched = early.then(|| connection.match_request(&connection.snapshot, request));
     let decision = matched.as_ref().and_then(|matched| {
-        // A tunnel is more than one request, so it waits.
-        connection.arrive(websocket.is_none() && matched.may_run_early(request))
+        // A tunnel is more than one request, so it is held.
+        connection.decide_early(websocket.is_none() && matched.may_run_early(request))
     });
     let target = request.uri().path_and_query().map_or("*", |target| target.as_str());
     let protocol = version_name(request.version());
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
-    let head = Head { method, target, protocol, host, headers: Some(request.headers()) };
-    let mut record = RequestRecord::begin(&connection.observer, &head, decision.is_some());
-    connection.note(decision, &mut record);
+    let head = RequestHead { method, target, protocol, host, headers: Some(request.headers()) };
+    let mut record = RequestRecord::start(&connection.observer, &head, decision.is_some());
+    connection.record_decision(decision, &mut record);
     StartedRequest { decision, matched, websocket, record }
 }
 
-/// Carries the gate's decision out and responds. `None`: nobody is left to respond to.
+/// Applies the gate's decision and responds. Returns `None` if the connection has ended.
 pub(crate) async fn respond<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
@@ -121,32 +121,32 @@ where
     B::Error: Into<BodyError>,
 {
     let head = request.method() == Method::HEAD;
-    let of_form = validation::check(&request);
+    let validated = validation::check(&request);
     remove_lookalikes(request.headers_mut());
     let admission = match started.record.fits() {
         true => connection.admit(started.decision, &mut started.record).await,
-        false => Admission::Busy,
+        false => RequestAdmission::Busy,
     };
-    let mut response = match (admission, of_form) {
-        (Admission::ConnectionEnded, _) => return None,
-        (Admission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
+    let mut response = match (admission, validated) {
+        (RequestAdmission::ConnectionEnded, _) => return None,
+        (RequestAdmission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
         (_, Err(status)) => validation::refusal(status, request.version()),
-        (Admission::TooEarly, _) => {
+        (RequestAdmission::TooEarly, _) => {
             connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
-        // Tunnels to anywhere are none of our jobs. What follows is meant for one.
-        (Admission::Run, _)
+        // This server is not a forward proxy. What follows the request was meant for a tunnel.
+        (RequestAdmission::Run, _)
             if request.method() == Method::CONNECT && started.websocket.is_none() =>
         {
             validation::refusal(StatusCode::NOT_IMPLEMENTED, request.version())
         }
-        (Admission::Run, _) => run(connection, complete, request, &mut started).await?,
+        (RequestAdmission::Run, _) => run(connection, complete, request, &mut started).await?,
     };
     let mut record = started.record;
     record.status(response.status().as_u16());
     if let Some(tunnel) = PendingTunnel::take(&mut response) {
-        // The request runs as long as its tunnel.
+        // The request lasts as long as its tunnel.
         connection.tunnels.add(Box::pin(tunnel.run(record)));
         return Some(response.map(RecordedBody::of_tunnel));
     }
@@ -158,7 +158,7 @@ where
     Some(response.map(|body| RecordedBody::new(body, record, announced, bodyless)))
 }
 
-/// Runs a request that may run, once its route has nothing against it.
+/// Executes a request, unless its route's rules reject it.
 async fn run<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
@@ -170,7 +170,8 @@ where
     B::Error: Into<BodyError>,
 {
     let StartedRequest { decision, matched, websocket, record } = started;
-    // Where `redirect`, or somebody before this server, has sent an authority.
+    // An authority's validation may be redirected here, by this server's redirect or by another
+    // one.
     if let Some(response) = connection.shared.challenges.respond(&request) {
         record.executed();
         return Some(response);
@@ -210,9 +211,9 @@ where
     Some(response)
 }
 
-/// Says that the same is to be had over HTTP/3 (RFC 7838). What an upstream says of itself is of
-/// no use to this server's clients.
-fn advertise<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
+/// Advertises HTTP/3 (RFC 7838). An upstream's own `Alt-Svc` does not apply to this server's
+/// clients.
+fn advertise_http3<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
     match &connection.alt_svc {
         Some(alt_svc) => response.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
         None => response.headers_mut().remove(header::ALT_SVC),
@@ -220,13 +221,13 @@ fn advertise<B>(connection: &Connection, mut response: Response<B>) -> Response<
     response
 }
 
-/// The last response on a connection says so (RFC 9112 section 9.6): while the server stops, and
-/// where a copy of the connection's flight has run, so that the client makes its next try
-/// elsewhere.
-fn say_goodbye<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
+/// Adds `Connection: close` to the last response (RFC 9112 section 9.6): while the server stops,
+/// and after a copy of the connection's flight was executed, so that the client retries on another
+/// connection.
+fn close_after_last<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
     let tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let http1 = connection.facts().tls.alpn.as_deref() != Some(b"h2");
-    let last = connection.shared.shutdown.is_finishing() || connection.is_overtaken();
+    let last = connection.shared.shutdown.is_finishing() || connection.is_replayed();
     if http1 && !tunnel && last {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

@@ -1,6 +1,6 @@
-//! Where connections come in, over TCP and over UDP: sockets, PROXY headers, permits.
+//! Accepts connections over TCP and UDP: sockets, PROXY headers, connection permits.
 //!
-//! Here is all that is listened on, and accepting over TCP. Addresses come and go with reloads.
+//! This file accepts over TCP. Reloads add and remove listeners.
 
 pub(crate) mod permits;
 pub(crate) mod proxy_header;
@@ -27,29 +27,29 @@ use tokio::time::{sleep, timeout_at};
 use tracing::{debug, info, warn};
 
 use crate::ServerError;
-use crate::context::{Stop, stopped};
+use crate::context::{ShutdownStage, wait_for_stage};
 use crate::handoff::{InheritedPort, InheritedState};
 use crate::handshake::{self, Handshakes};
-use crate::http::connection::Origin;
+use crate::http::connection::AcceptedConnection;
 use crate::http::redirect;
 use crate::listen::permits::{ConnectionPermit, ConnectionPermits};
-use crate::listen::sockets::Port;
+use crate::listen::sockets::BoundPort;
 use crate::listen::udp::QuicPorts;
 use crate::observe::metrics::ConnectionMetrics;
 
-/// The addresses listened on.
+/// The open listeners.
 pub(crate) struct Listeners {
-    open: Mutex<Vec<Open>>,
+    open: Mutex<Vec<OpenListener>>,
     handshakes: Arc<Handshakes>,
     permits: Arc<ConnectionPermits>,
     quic_ports: Arc<QuicPorts>,
 }
 
-/// One of them.
-struct Open {
-    /// As the configuration has it, maybe with port 0.
-    asked: SocketAddr,
-    /// With the port that the system chose.
+/// An open listener.
+struct OpenListener {
+    /// The configured address, possibly with port 0.
+    requested: SocketAddr,
+    /// The bound address.
     address: SocketAddr,
     settings: Arc<ArcSwap<Listener>>,
     tcp: Arc<TcpListener>,
@@ -57,41 +57,44 @@ struct Open {
     accepting: JoinHandle<()>,
 }
 
-/// How an address is closed.
+/// How a listener is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// Not at all.
+    /// It stays open.
     No,
-    /// After what waits in the kernel's queue has been accepted: it would be reset.
+    /// After the connections in the kernel's backlog have been accepted; they would be reset
+    /// otherwise.
     AfterQueue,
-    /// At once: another process accepts there too.
+    /// Immediately: another process accepts on the same socket.
     AtOnce,
 }
 
-/// How the addresses of a new configuration differ from those that are open. New ones are bound
-/// already, nobody accepts there yet.
-pub(crate) struct Changes {
-    new: Vec<(Listener, Port)>,
+/// The differences between the open listeners and a new configuration. New addresses are bound
+/// already, but do not accept yet.
+pub(crate) struct ListenerChanges {
+    new: Vec<(Listener, BoundPort)>,
     kept: Vec<(SocketAddr, Listener)>,
-    /// Kept addresses where HTTP/3 starts, and where it ends.
+    /// Kept listeners where HTTP/3 starts, with their new sockets, and where it ends.
     with_udp: Vec<(SocketAddr, Vec<UdpSocket>)>,
     without_udp: Vec<SocketAddr>,
-    gone: Vec<SocketAddr>,
+    removed: Vec<SocketAddr>,
 }
 
-/// Listens on all addresses of a configuration, with the sockets that are open already.
+/// Binds all listeners of a configuration, using inherited sockets where there are any.
 ///
 /// # Errors
-/// [`ServerError`] of the first that cannot be had.
+/// The [`ServerError`] of the first listener that fails.
 pub(crate) fn bind(
     config: &ServerConfig,
     inherited: &mut InheritedState,
-) -> Result<Vec<(Listener, Port)>, ServerError> {
+) -> Result<Vec<(Listener, BoundPort)>, ServerError> {
     check(config)?;
     let bind = |one: &Listener| {
         let udp = has_udp(one, config);
         let port = match inherited.take(one.address) {
-            Some(given) => sockets::listen_with(given, config.limits.backlog, udp)?,
+            Some(inherited_port) => {
+                sockets::listen_with(inherited_port, config.limits.backlog, udp)?
+            }
             None => sockets::listen(one.address, config.limits.backlog, udp)?,
         };
         Ok((one.clone(), port))
@@ -99,10 +102,10 @@ pub(crate) fn bind(
     config.listeners.iter().map(bind).collect()
 }
 
-/// Whether a configuration's addresses can be listened on, as far as that shows beforehand.
+/// Checks the addresses without binding them.
 ///
 /// # Errors
-/// [`ServerError::NoAddress`], or [`ServerError::Config`] for one that is there twice.
+/// [`ServerError::NoAddress`], or [`ServerError::Config`] for an address that occurs twice.
 pub(crate) fn check(config: &ServerConfig) -> Result<(), ServerError> {
     if config.listeners.is_empty() {
         return Err(ServerError::NoAddress);
@@ -110,7 +113,7 @@ pub(crate) fn check(config: &ServerConfig) -> Result<(), ServerError> {
     for (at, one) in config.listeners.iter().enumerate() {
         let before = &config.listeners[..at];
         if one.address.port() != 0 && before.iter().any(|other| other.address == one.address) {
-            let text = format!("{} is listened on twice; name it once", one.address);
+            let text = format!("{} is listed twice; list it once", one.address);
             return Err(ConfigError::Setting(text).into());
         }
     }
@@ -122,7 +125,7 @@ fn has_udp(listener: &Listener, config: &ServerConfig) -> bool {
 }
 
 impl Listeners {
-    /// Without an address yet.
+    /// No open listener yet.
     pub(crate) fn new(
         handshakes: Arc<Handshakes>,
         permits: Arc<ConnectionPermits>,
@@ -131,10 +134,10 @@ impl Listeners {
         Arc::new(Self { open: Mutex::default(), handshakes, permits, quic_ports })
     }
 
-    /// Accepts connections on a port that is bound.
-    pub(crate) fn open(self: &Arc<Self>, listener: Listener, port: Port) {
-        let Port { address, tcp, udp } = port;
-        let asked = listener.address;
+    /// Accepts connections on a bound port.
+    pub(crate) fn open(self: &Arc<Self>, listener: Listener, port: BoundPort) {
+        let BoundPort { address, tcp, udp } = port;
+        let requested = listener.address;
         let settings = Arc::new(ArcSwap::from_pointee(listener));
         let (closing, closed) = watch::channel(Closing::No);
         let tcp = Arc::new(tcp);
@@ -142,26 +145,27 @@ impl Listeners {
         let accepting = tokio::spawn(accepting);
         self.open_udp(address, udp);
         info!("serving on {address}");
-        self.all().push(Open { asked, address, settings, tcp, closing, accepting });
+        self.all().push(OpenListener { requested, address, settings, tcp, closing, accepting });
     }
 
-    /// What a configuration changes, with its new addresses bound.
+    /// Compares a configuration with the open listeners and binds its new addresses.
     ///
     /// # Errors
-    /// [`ServerError`] of the first address that cannot be had. Nothing has changed then.
-    pub(crate) fn plan(&self, config: &ServerConfig) -> Result<Changes, ServerError> {
+    /// The [`ServerError`] of the first address that cannot be bound. Nothing has changed then.
+    pub(crate) fn plan(&self, config: &ServerConfig) -> Result<ListenerChanges, ServerError> {
         check(config)?;
-        let mut changes = Changes {
+        let mut changes = ListenerChanges {
             new: Vec::new(),
             kept: Vec::new(),
             with_udp: Vec::new(),
             without_udp: Vec::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
         };
-        let mut open: Vec<_> = self.all().iter().map(|one| (one.asked, one.address)).collect();
+        let mut open: Vec<_> = self.all().iter().map(|one| (one.requested, one.address)).collect();
         for wanted in &config.listeners {
             let udp = has_udp(wanted, config);
-            let Some(at) = open.iter().position(|(asked, _)| *asked == wanted.address) else {
+            let Some(at) = open.iter().position(|(requested, _)| *requested == wanted.address)
+            else {
                 let port = sockets::listen(wanted.address, config.limits.backlog, udp)?;
                 changes.new.push((wanted.clone(), port));
                 continue;
@@ -174,13 +178,13 @@ impl Listeners {
                 (false, _) => changes.without_udp.push(address),
             }
         }
-        changes.gone = open.into_iter().map(|(_, address)| address).collect();
+        changes.removed = open.into_iter().map(|(_, address)| address).collect();
         Ok(changes)
     }
 
-    /// Does what was planned. Connections that were accepted on an address that is gone go on.
-    pub(crate) fn apply(self: &Arc<Self>, changes: Changes) {
-        for address in changes.gone.iter().chain(&changes.without_udp) {
+    /// Applies planned changes. Connections that were accepted on removed listeners continue.
+    pub(crate) fn apply(self: &Arc<Self>, changes: ListenerChanges) {
+        for address in changes.removed.iter().chain(&changes.without_udp) {
             self.quic_ports.retire(*address);
         }
         for (address, listener) in changes.kept {
@@ -198,7 +202,7 @@ impl Listeners {
             self.open(listener, port);
         }
         self.all().retain(|one| {
-            let stays = !changes.gone.contains(&one.address);
+            let stays = !changes.removed.contains(&one.address);
             if !stays {
                 one.closing.send_replace(Closing::AfterQueue);
                 info!("no longer serving on {}", one.address);
@@ -207,23 +211,28 @@ impl Listeners {
         });
     }
 
-    /// Further handles on all, for a next process.
+    /// Duplicates the listening sockets for a successor.
     ///
     /// # Errors
-    /// The system's.
-    pub(crate) fn bequeath(&self) -> io::Result<Vec<InheritedPort>> {
-        let given = |one: &Open| {
+    /// The system's I/O error.
+    pub(crate) fn duplicate_sockets(&self) -> io::Result<Vec<InheritedPort>> {
+        let duplicate = |one: &OpenListener| {
             let tcp = Some(one.tcp.as_fd().try_clone_to_owned()?.into());
-            Ok(InheritedPort { asked: one.asked, address: one.address, tcp, udp: Vec::new() })
+            Ok(InheritedPort {
+                requested: one.requested,
+                address: one.address,
+                tcp,
+                udp: Vec::new(),
+            })
         };
-        self.all().iter().map(given).collect()
+        self.all().iter().map(duplicate).collect()
     }
 
-    /// Closes all. What waits in the kernel's queues is accepted first, unless another process
-    /// accepts it.
-    pub(crate) async fn close(&self, left_to_another: bool) {
+    /// Closes all listeners. The connections in the kernel's backlog are accepted first, unless
+    /// another process accepts them.
+    pub(crate) async fn close(&self, has_successor: bool) {
         let all = std::mem::take(&mut *self.all());
-        let how = if left_to_another { Closing::AtOnce } else { Closing::AfterQueue };
+        let how = if has_successor { Closing::AtOnce } else { Closing::AfterQueue };
         for one in &all {
             one.closing.send_replace(how);
         }
@@ -232,19 +241,20 @@ impl Listeners {
         }
     }
 
-    /// The addresses, with the ports that the system chose.
+    /// The bound addresses.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.all().iter().map(|one| one.address).collect()
     }
 
-    /// The port of the first address with HTTPS; 443 where none has it, as another process may.
+    /// The port of the first HTTPS listener, or 443 if there is none, since another process may
+    /// listen there.
     pub(crate) fn https_port(&self) -> u16 {
         let all = self.all();
-        let https = |one: &&Open| one.settings.load().protocol == ListenerProtocol::Https;
+        let https = |one: &&OpenListener| one.settings.load().protocol == ListenerProtocol::Https;
         all.iter().find(https).map_or(443, |one| one.address.port())
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Open>> {
+    fn all(&self) -> MutexGuard<'_, Vec<OpenListener>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -252,11 +262,11 @@ impl Listeners {
         let snapshot = self.handshakes.shared.snapshot();
         let (Some(config), false) = (&snapshot.quic, sockets.is_empty()) else { return };
         if let Err(error) = self.quic_ports.open(address, sockets, config) {
-            warn!("no HTTP/3 on {address}: {error}");
+            warn!("HTTP/3 cannot be served on {address}: {error}");
         }
     }
 
-    /// Accepts connections while there are permits, until the address is closed.
+    /// Accepts connections while permits are available, until the listener is closed.
     async fn accept(
         self: Arc<Self>,
         tcp: Arc<TcpListener>,
@@ -274,11 +284,11 @@ impl Listeners {
         let mut waiting = None;
         let accepting = async {
             loop {
-                // Without a permit, clients wait in the backlog.
-                self.permits.one_is_free().await;
+                // Without a permit, clients wait in the kernel's backlog.
+                self.permits.wait_for_free().await;
                 match tcp.accept().await {
                     Ok(accepted) => {
-                        // Another listener may have been faster.
+                        // Another listener may have taken the permit meanwhile.
                         waiting = Some(accepted);
                         let permit = self.permits.take().await;
                         if let Some((stream, client)) = waiting.take() {
@@ -286,9 +296,9 @@ impl Listeners {
                         }
                     }
                     Err(error) => {
-                        // Out of file descriptors or memory, or a peer that has gone again.
+                        // Out of file descriptors or memory, or the client has disconnected.
                         warn!("cannot accept a connection: {error}");
-                        sleep(ACCEPT_PAUSE).await;
+                        sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 }
             }
@@ -298,17 +308,17 @@ impl Listeners {
             _ = closed.wait_for(|closing| *closing != Closing::No) => {}
         }
         if let Some((stream, client)) = waiting {
-            serve(stream, client, self.permits.take_beyond());
+            serve(stream, client, self.permits.take_above_limit());
         }
         if *closed.borrow() == Closing::AtOnce {
             return;
         }
         while let Some(Ok((stream, client))) = tcp.accept().now_or_never() {
-            serve(stream, client, self.permits.take_beyond());
+            serve(stream, client, self.permits.take_above_limit());
         }
     }
 
-    /// Serves one connection: its PROXY header first, if its peer has to send one.
+    /// Serves one connection. Reads its PROXY header first, if the peer has to send one.
     async fn serve(
         self: Arc<Self>,
         mut tcp: TcpStream,
@@ -317,19 +327,19 @@ impl Listeners {
         port: u16,
     ) {
         let shared = &self.handshakes.shared;
-        let metrics = ConnectionMetrics::begin(&shared.observers.metrics, Transport::Tcp);
-        let mut stop = shared.shutdown.subscribe();
+        let metrics = ConnectionMetrics::start(&shared.observers.metrics, Transport::Tcp);
+        let mut stage = shared.shutdown.subscribe();
         let snapshot = shared.snapshot();
-        // Responses leave as they are written; the stream gathers them itself.
+        // The TLS stream gathers what is written, so Nagle's algorithm would only delay it.
         let _ = tcp.set_nodelay(true);
         let limit = snapshot.limits.header_timeout;
         let deadline = (metrics.accepted_at() + limit).into();
-        let ends = tokio::select! {
-            ends = timeout_at(deadline, proxy_header::ends(&listener, &mut tcp, peer)) => ends,
-            () = stopped(&mut stop, Stop::Now) => return,
+        let client_addresses = tokio::select! {
+            client_addresses = timeout_at(deadline, proxy_header::client_addresses(&listener, &mut tcp, peer)) => client_addresses,
+            () = wait_for_stage(&mut stage, ShutdownStage::Abort) => return,
         };
-        let Addresses { source: client, destination: local } = match ends {
-            Ok(Ok(ends)) => ends,
+        let Addresses { source: client, destination: local } = match client_addresses {
+            Ok(Ok(client_addresses)) => client_addresses,
             Ok(Err(error)) => return debug!("{peer}: {error}"),
             Err(_) => {
                 metrics.timed_out();
@@ -337,19 +347,19 @@ impl Listeners {
             }
         };
         if listener.protocol == ListenerProtocol::Redirect {
-            metrics.has_no_handshake();
+            metrics.expect_no_handshake();
             return redirect::serve(shared.clone(), tcp, || self.https_port()).await;
         }
         let alt_svc = snapshot.alt_svc(&listener, port);
-        let origin = Origin { client, local, snapshot, metrics, alt_svc };
+        let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc };
         handshake::tcp::serve(&self.handshakes, tcp, origin).await;
     }
 }
 
-/// Whether HTTP/3 is served, which needs TLS 1.3.
+/// Whether HTTP/3 is served. It needs TLS 1.3.
 pub(crate) fn serves_http3(config: &ServerConfig) -> bool {
     config.http3.enabled && config.tls.max_version >= Version::Tls13
 }
 
-/// Long enough for permits to come free, short enough not to be noticed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Gives other connections time to release resources.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);

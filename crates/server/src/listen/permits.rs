@@ -1,5 +1,5 @@
-//! How many connections there may be, and how many QUIC handshakes in progress: from a point on
-//! only a client that receives at its address starts one (RFC 9000 section 8.1.2).
+//! Limits open connections, and QUIC handshakes in progress: above a threshold clients have to
+//! validate their addresses first (RFC 9000 section 8.1.2).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,73 +8,76 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-/// Bounds the connections of all listeners together.
+/// Limits the connections of all listeners together.
 pub(crate) struct ConnectionPermits {
-    state: Mutex<State>,
+    state: Mutex<PermitState>,
     changed: Notify,
 }
 
-struct State {
+struct PermitState {
     limit: u32,
-    taken: u32,
+    in_use: u32,
 }
 
-/// A connection's place; free again when it is dropped.
+/// The permit of one connection, released when dropped.
 pub(crate) struct ConnectionPermit(Arc<ConnectionPermits>);
 
 impl ConnectionPermits {
     pub(crate) fn new(limit: u32) -> Arc<Self> {
-        let state = Mutex::new(State { limit, taken: 0 });
+        let state = Mutex::new(PermitState { limit, in_use: 0 });
         Arc::new(Self { state, changed: Notify::new() })
     }
 
-    /// Waits for a place.
+    /// Waits for a permit.
     pub(crate) async fn take(self: &Arc<Self>) -> ConnectionPermit {
-        self.wait_for(|state| state.taken < state.limit).await.taken += 1;
+        self.wait_for(|state| state.in_use < state.limit).await.in_use += 1;
         ConnectionPermit(self.clone())
     }
 
-    /// Waits until one is free, and leaves it.
-    pub(crate) async fn one_is_free(&self) {
-        drop(self.wait_for(|state| state.taken < state.limit).await);
+    /// Waits until a permit is free, without taking it.
+    pub(crate) async fn wait_for_free(&self) {
+        drop(self.wait_for(|state| state.in_use < state.limit).await);
     }
 
-    /// A place, if one is free.
+    /// Takes a permit if one is free.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<ConnectionPermit> {
         let mut state = self.state();
-        (state.taken < state.limit).then(|| {
-            state.taken += 1;
+        (state.in_use < state.limit).then(|| {
+            state.in_use += 1;
             ConnectionPermit(self.clone())
         })
     }
 
-    /// A place beyond the limit, for a connection that would be reset otherwise.
-    pub(crate) fn take_beyond(self: &Arc<Self>) -> ConnectionPermit {
-        self.state().taken += 1;
+    /// Takes a permit beyond the limit, for a connection that would be reset otherwise.
+    pub(crate) fn take_above_limit(self: &Arc<Self>) -> ConnectionPermit {
+        self.state().in_use += 1;
         ConnectionPermit(self.clone())
     }
 
-    /// Changes the limit. Connections above the new one stay; further ones wait.
+    /// Changes the limit. Connections above the new limit stay open.
     pub(crate) fn resize(&self, limit: u32) {
         self.state().limit = limit;
         self.changed.notify_waiters();
     }
 
-    /// How many are taken.
-    pub(crate) fn taken(&self) -> u32 {
-        self.state().taken
+    /// The number of permits taken.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.state().in_use
     }
 
-    /// Waits until none is taken.
-    pub(crate) async fn all_free(&self) {
-        drop(self.wait_for(|state| state.taken == 0).await);
+    /// Waits until no permit is taken.
+    pub(crate) async fn wait_until_unused(&self) {
+        drop(self.wait_for(|state| state.in_use == 0).await);
     }
 
-    async fn wait_for(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    async fn wait_for(
+        &self,
+        condition: impl Fn(&PermitState) -> bool,
+    ) -> MutexGuard<'_, PermitState> {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // Before the look: what changes after it wakes us.
+            // Registers before the check, so that no change after it is missed.
             changed.as_mut().enable();
             {
                 let state = self.state();
@@ -86,114 +89,114 @@ impl ConnectionPermits {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PermitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.0.state().taken -= 1;
+        self.0.state().in_use -= 1;
         self.0.changed.notify_waiters();
     }
 }
 
-/// Counts handshakes in progress over all endpoints.
+/// Limits the handshakes in progress on all QUIC endpoints.
 pub(crate) struct HandshakeLimiter {
     retry_above: AtomicUsize,
     refuse_above: AtomicUsize,
-    /// Handshakes in progress, and those of them whose client has not shown its address.
+    /// Handshakes in progress, and those whose client address is not validated.
     handshakes: AtomicUsize,
-    unshown: AtomicUsize,
+    unvalidated: AtomicUsize,
     retried: AtomicU64,
     ignored: AtomicU64,
-    /// Whether a rush was logged, and when it was last felt.
-    told: AtomicBool,
-    felt: Mutex<Option<Instant>>,
+    /// Whether overload was logged, and when a connection was last limited.
+    logged: AtomicBool,
+    last_limited: Mutex<Option<Instant>>,
 }
 
-/// What becomes of a connection that starts.
-pub(crate) enum Admission {
-    /// It may start.
+/// The decision about a new connection.
+pub(crate) enum HandshakeAdmission {
+    /// The handshake may start.
     Handshake(HandshakePermit),
-    /// Its client has to show its address first.
+    /// The client has to validate its address first (Retry).
     Retry,
-    /// Nothing is answered. The client sends again by itself, and has TCP.
+    /// The packet is ignored. The client retransmits, or falls back to TCP.
     Ignore,
 }
 
-/// A handshake in progress; drop it when it is complete, or has failed.
+/// The permit of one handshake in progress. Drop it when the handshake has completed or failed.
 pub(crate) struct HandshakePermit {
     limiter: Arc<HandshakeLimiter>,
-    shown: bool,
+    validated: bool,
 }
 
 impl HandshakeLimiter {
-    /// Retry above so many handshakes of clients that have not shown their addresses, and nothing
-    /// answered above so many of all.
+    /// Requires a Retry above `retry_above` handshakes with unvalidated addresses, and ignores new
+    /// connections above `refuse_above` handshakes in total.
     pub(crate) fn new(retry_above: usize, refuse_above: usize) -> Arc<Self> {
         Arc::new(Self {
             retry_above: retry_above.into(),
             refuse_above: refuse_above.into(),
             handshakes: AtomicUsize::new(0),
-            unshown: AtomicUsize::new(0),
+            unvalidated: AtomicUsize::new(0),
             retried: AtomicU64::new(0),
             ignored: AtomicU64::new(0),
-            told: AtomicBool::new(false),
-            felt: Mutex::new(None),
+            logged: AtomicBool::new(false),
+            last_limited: Mutex::new(None),
         })
     }
 
-    /// Changes the bounds of [`HandshakeLimiter::new`].
+    /// Changes the limits of [`HandshakeLimiter::new`].
     pub(crate) fn resize(&self, retry_above: usize, refuse_above: usize) {
         self.retry_above.store(retry_above, Ordering::Relaxed);
         self.refuse_above.store(refuse_above, Ordering::Relaxed);
     }
 
-    /// Decides over a client; `shown`: it came with a token that says so.
-    pub(crate) fn enter(self: &Arc<Self>, shown: bool) -> Admission {
+    /// Decides about a new connection. `validated`: a token has validated the client's address.
+    pub(crate) fn admit(self: &Arc<Self>, validated: bool) -> HandshakeAdmission {
         if self.handshakes.load(Ordering::Relaxed) >= self.refuse_above.load(Ordering::Relaxed) {
-            self.feel(&self.ignored);
-            return Admission::Ignore;
+            self.note_limited(&self.ignored);
+            return HandshakeAdmission::Ignore;
         }
-        if !shown
-            && self.unshown.load(Ordering::Relaxed) >= self.retry_above.load(Ordering::Relaxed)
+        if !validated
+            && self.unvalidated.load(Ordering::Relaxed) >= self.retry_above.load(Ordering::Relaxed)
         {
-            self.feel(&self.retried);
-            return Admission::Retry;
+            self.note_limited(&self.retried);
+            return HandshakeAdmission::Retry;
         }
         self.handshakes.fetch_add(1, Ordering::Relaxed);
-        self.unshown.fetch_add(usize::from(!shown), Ordering::Relaxed);
-        Admission::Handshake(HandshakePermit { limiter: self.clone(), shown })
+        self.unvalidated.fetch_add(usize::from(!validated), Ordering::Relaxed);
+        HandshakeAdmission::Handshake(HandshakePermit { limiter: self.clone(), validated })
     }
 
-    /// Handshakes in progress.
+    /// The number of handshakes in progress.
     pub(crate) fn handshakes(&self) -> usize {
         self.handshakes.load(Ordering::Relaxed)
     }
 
-    /// Says when a rush is over. Call it about once a second.
-    pub(crate) fn look(&self) {
-        let mut felt = self.felt.lock().unwrap_or_else(PoisonError::into_inner);
-        if felt.is_some_and(|last| last.elapsed() > QUIET_PERIOD) {
-            *felt = None;
-            self.told.store(false, Ordering::Relaxed);
+    /// Logs when an overload has ended. Call it about once a second.
+    pub(crate) fn log_recovery(&self) {
+        let mut last_limited = self.last_limited.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_limited.is_some_and(|last| last.elapsed() > QUIET_PERIOD) {
+            *last_limited = None;
+            self.logged.store(false, Ordering::Relaxed);
             let retried = self.retried.swap(0, Ordering::Relaxed);
             let ignored = self.ignored.swap(0, Ordering::Relaxed);
             info!(
-                "the rush of QUIC connections is over: {retried} clients were asked to show their \
-                 addresses, {ignored} first packets were ignored"
+                "QUIC handshakes are below their limit again: {retried} clients were sent a Retry, \
+                 {ignored} first packets were ignored"
             );
         }
     }
 
-    fn feel(&self, count: &AtomicU64) {
+    fn note_limited(&self, count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
-        *self.felt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        if !self.told.swap(true, Ordering::Relaxed) {
+        *self.last_limited.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if !self.logged.swap(true, Ordering::Relaxed) {
             warn!(
-                "many QUIC connections begin at once: until fewer than {} handshakes are in \
-                 progress, clients have to show their addresses first (Retry)",
+                "too many QUIC handshakes at once: until fewer than {} are in progress, clients have to \
+                 validate their addresses first (Retry)",
                 self.retry_above.load(Ordering::Relaxed)
             );
         }
@@ -203,11 +206,11 @@ impl HandshakeLimiter {
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
         self.limiter.handshakes.fetch_sub(1, Ordering::Relaxed);
-        self.limiter.unshown.fetch_sub(usize::from(!self.shown), Ordering::Relaxed);
+        self.limiter.unvalidated.fetch_sub(usize::from(!self.validated), Ordering::Relaxed);
     }
 }
 
-/// Without a Retry for so long, a rush is over.
+/// An overload has ended after this time without a limited connection.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_a_free_place_and_by_a_larger_limit() {
+    fn a_waiting_task_is_woken_by_a_free_permit_and_by_a_larger_limit() {
         let permits = ConnectionPermits::new(1);
         let first = permits.try_take().unwrap();
         let mut waits = Box::pin(permits.take());
@@ -240,8 +243,8 @@ mod tests {
         assert!((&mut waits).now_or_never().is_none());
         drop(first);
         let third = waits.now_or_never().unwrap();
-        assert_eq!(permits.taken(), 2);
-        let mut empty = Box::pin(permits.all_free());
+        assert_eq!(permits.in_use(), 2);
+        let mut empty = Box::pin(permits.wait_until_unused());
         assert!((&mut empty).now_or_never().is_none());
         drop((second, third));
         assert!(empty.now_or_never().is_some());
@@ -252,36 +255,36 @@ mod tests {
 mod handshake_limit_tests {
     use super::*;
 
-    fn let_in(entry: Admission) -> HandshakePermit {
+    fn admitted(entry: HandshakeAdmission) -> HandshakePermit {
         match entry {
-            Admission::Handshake(handshake_permit) => handshake_permit,
-            Admission::Retry => panic!("a Retry"),
-            Admission::Ignore => panic!("ignored"),
+            HandshakeAdmission::Handshake(handshake_permit) => handshake_permit,
+            HandshakeAdmission::Retry => panic!("a Retry"),
+            HandshakeAdmission::Ignore => panic!("ignored"),
         }
     }
 
     #[test]
-    fn rfc9000_8_1_2_retry_above_and_nothing_above_that() {
+    fn rfc9000_8_1_2_a_retry_above_one_limit_and_no_response_above_the_other() {
         let limiter = HandshakeLimiter::new(2, 4);
-        let first = let_in(limiter.enter(false));
-        let _shown = let_in(limiter.enter(true));
-        let _second = let_in(limiter.enter(false));
-        assert!(matches!(limiter.enter(false), Admission::Retry));
-        let last = let_in(limiter.enter(true));
-        assert!(matches!(limiter.enter(true), Admission::Ignore));
-        assert!(matches!(limiter.enter(false), Admission::Ignore));
+        let first = admitted(limiter.admit(false));
+        let _shown = admitted(limiter.admit(true));
+        let _second = admitted(limiter.admit(false));
+        assert!(matches!(limiter.admit(false), HandshakeAdmission::Retry));
+        let last = admitted(limiter.admit(true));
+        assert!(matches!(limiter.admit(true), HandshakeAdmission::Ignore));
+        assert!(matches!(limiter.admit(false), HandshakeAdmission::Ignore));
         drop(first);
-        let again = let_in(limiter.enter(false));
-        assert!(matches!(limiter.enter(true), Admission::Ignore));
+        let again = admitted(limiter.admit(false));
+        assert!(matches!(limiter.admit(true), HandshakeAdmission::Ignore));
         drop((again, last));
-        let_in(limiter.enter(true));
-        let_in(limiter.enter(false));
+        admitted(limiter.admit(true));
+        admitted(limiter.admit(false));
     }
 
     #[test]
-    fn without_room_for_strangers_all_are_asked() {
+    fn with_a_retry_limit_of_zero_every_client_needs_a_token() {
         let limiter = HandshakeLimiter::new(0, 4);
-        assert!(matches!(limiter.enter(false), Admission::Retry));
-        let_in(limiter.enter(true));
+        assert!(matches!(limiter.admit(false), HandshakeAdmission::Retry));
+        admitted(limiter.admit(true));
     }
 }

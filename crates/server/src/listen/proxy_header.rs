@@ -1,4 +1,4 @@
-//! Connections by way of a load balancer, which says in a PROXY header whose they are.
+//! Reads the PROXY header, in which a load balancer states the client's address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,46 +8,47 @@ use firstflight_upstream::proxy_protocol::{self, Addresses, Header, MAX_HEADER};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// The ends of a connection, as its client made it: read from its first bytes if the peer is one of
-/// those who have to say so. Nobody else may: to him a header is no TLS, and ends the connection.
+/// The addresses of a connection as its client sees them. Reads a PROXY header if the peer is
+/// configured to send one. For any other peer a header is an invalid TLS record, which ends the
+/// connection.
 ///
 /// # Errors
-/// The connection ends, or does not start with a header.
-pub(crate) async fn ends(
+/// The connection ended, or did not start with a header.
+pub(crate) async fn client_addresses(
     listener: &Listener,
     tcp: &mut TcpStream,
     peer: SocketAddr,
 ) -> io::Result<Addresses> {
-    let own = Addresses { source: peer, destination: tcp.local_addr().unwrap_or(peer) };
-    // An IPv4 peer of a dual-stack socket is still an IPv4 peer.
+    let peer_addresses = Addresses { source: peer, destination: tcp.local_addr().unwrap_or(peer) };
+    // A dual-stack socket reports IPv4 peers as mapped IPv6 addresses.
     let address = peer.ip().to_canonical();
     if !listener.proxy_protocol_from.iter().any(|network| network.contains(address)) {
-        return Ok(own);
+        return Ok(peer_addresses);
     }
-    Ok(match header(tcp).await? {
-        Header::Local => own,
+    Ok(match read_header(tcp).await? {
+        Header::Local => peer_addresses,
         Header::Proxied(addresses) => addresses,
     })
 }
 
-/// Takes a header off the connection, and no byte of what follows.
-async fn header(tcp: &mut TcpStream) -> io::Result<Header> {
+/// Reads a header, and no byte beyond it.
+async fn read_header(tcp: &mut TcpStream) -> io::Result<Header> {
     let mut bytes = Vec::new();
-    let mut ahead = [0; MAX_HEADER];
+    let mut peeked = [0; MAX_HEADER];
     loop {
-        let count = tcp.peek(&mut ahead).await?;
+        let count = tcp.peek(&mut peeked).await?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let before = bytes.len();
-        bytes.extend_from_slice(&ahead[..count]);
+        bytes.extend_from_slice(&peeked[..count]);
         let read = proxy_protocol::read(&bytes);
         let read = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        // Without an end in them, all bytes belong to the header.
+        // An incomplete header includes all bytes so far.
         let length = read.map_or(bytes.len(), |(_, length)| length);
-        tcp.read_exact(&mut ahead[..length - before]).await?;
-        if let Some((header, _)) = read {
-            return Ok(header);
+        tcp.read_exact(&mut peeked[..length - before]).await?;
+        if let Some((read_header, _)) = read {
+            return Ok(read_header);
         }
     }
 }
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_header_is_taken_off_byte_by_byte_and_no_byte_more() {
+    async fn a_header_is_read_byte_by_byte_and_nothing_beyond_it() {
         let client = Addresses {
             source: "192.0.2.1:5".parse().unwrap(),
             destination: "192.0.2.2:443".parse().unwrap(),
@@ -92,8 +93,9 @@ mod tests {
                 }
                 theirs.write_all(b"TLS").await.unwrap();
             });
-            let ends = ends(&from("127.0.0.0"), &mut ours, peer).await.unwrap();
-            assert_eq!(ends, client);
+            let client_addresses =
+                client_addresses(&from("127.0.0.0"), &mut ours, peer).await.unwrap();
+            assert_eq!(client_addresses, client);
             let mut rest = String::new();
             ours.read_to_string(&mut rest).await.unwrap();
             assert_eq!(rest, "TLS");
@@ -102,20 +104,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_trusted_is_not_read() {
+    async fn a_header_from_an_untrusted_peer_is_not_read() {
         let (_theirs, mut ours, peer) = pair().await;
         let local = ours.local_addr().unwrap();
-        let ends = ends(&from("10.0.0.0"), &mut ours, peer).await.unwrap();
-        assert_eq!((ends.source, ends.destination), (peer, local));
+        let client_addresses = client_addresses(&from("10.0.0.0"), &mut ours, peer).await.unwrap();
+        assert_eq!((client_addresses.source, client_addresses.destination), (peer, local));
     }
 
     #[tokio::test]
-    async fn who_is_trusted_has_to_send_it() {
+    async fn a_trusted_peer_must_send_a_header() {
         for bytes in [&b"\x16\x03\x01"[..], b"PROXY TCP4 nonsense\r\n", b""] {
             let (mut theirs, mut ours, peer) = pair().await;
             theirs.write_all(bytes).await.unwrap();
             drop(theirs);
-            assert!(ends(&from("127.0.0.0"), &mut ours, peer).await.is_err());
+            assert!(client_addresses(&from("127.0.0.0"), &mut ours, peer).await.is_err());
         }
     }
 }

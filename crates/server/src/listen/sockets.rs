@@ -1,4 +1,4 @@
-//! Listening sockets: address reuse, a long backlog, TCP Fast Open; UDP beside them.
+//! Listening sockets: address reuse, backlog, TCP Fast Open, and UDP on the same port.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,22 +14,26 @@ use tracing::warn;
 use crate::ServerError;
 use crate::handoff::InheritedPort;
 
-/// One address that is listened on.
-pub(crate) struct Port {
-    /// With the port that the system chose, where none was requested.
+/// The sockets of one listener.
+pub(crate) struct BoundPort {
+    /// The bound address, with the port that the system chose.
     pub(crate) address: SocketAddr,
     pub(crate) tcp: TcpListener,
-    /// For HTTP/3, a socket a worker; empty without it.
+    /// One UDP socket for each worker thread, or none without HTTP/3.
     pub(crate) udp: Vec<UdpSocket>,
 }
 
-/// Listens on `address`, over UDP too if HTTP/3 is to be served.
+/// Binds `address` for TCP, and for UDP if HTTP/3 is served.
 ///
 /// # Errors
 /// [`ServerError::AddressInUse`], [`ServerError::UdpInUse`], [`ServerError::AddressForbidden`] or
 /// [`ServerError::Listen`].
-pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<Port, ServerError> {
-    let mut tries = 0;
+pub(crate) fn listen(
+    address: SocketAddr,
+    backlog: u32,
+    http3: bool,
+) -> Result<BoundPort, ServerError> {
+    let mut attempts = 0;
     loop {
         let tcp = listen_tcp(address, backlog)?;
         let bound = tcp.local_addr().unwrap_or(address);
@@ -37,28 +41,31 @@ pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<P
             true => bind_udp(bound),
             false => Ok(Vec::new()),
         };
-        tries += 1;
+        attempts += 1;
         match udp {
-            Ok(udp) => return Ok(Port { address: bound, tcp, udp }),
-            // The system chose a port that is free for TCP alone.
-            Err(ServerError::UdpInUse(_)) if address.port() == 0 && tries < PORT_TRIES => {}
+            Ok(udp) => return Ok(BoundPort { address: bound, tcp, udp }),
+            // The system chose a port that is free for TCP only.
+            Err(ServerError::UdpInUse(_))
+                if address.port() == 0 && attempts < MAX_PORT_ATTEMPTS => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Listens with sockets that are open already, and opens what is missing.
+/// Uses inherited sockets, and binds those that are missing.
 ///
 /// # Errors
 /// As [`listen`].
 pub(crate) fn listen_with(
-    given: InheritedPort,
+    inherited: InheritedPort,
     backlog: u32,
     http3: bool,
-) -> Result<Port, ServerError> {
-    let InheritedPort { address, tcp, udp, .. } = given;
+) -> Result<BoundPort, ServerError> {
+    let InheritedPort { address, tcp, udp, .. } = inherited;
     let tcp = match tcp {
-        Some(tcp) => adopt(tcp).map_err(|reason| ServerError::Listen { address, reason })?,
+        Some(tcp) => {
+            use_inherited(tcp).map_err(|reason| ServerError::Listen { address, reason })?
+        }
         None => listen_tcp(address, backlog)?,
     };
     let udp = match (http3, udp.is_empty()) {
@@ -69,12 +76,12 @@ pub(crate) fn listen_with(
     for socket in &udp {
         socket.set_nonblocking(true).map_err(|reason| ServerError::Listen { address, reason })?;
     }
-    Ok(Port { address, tcp, udp })
+    Ok(BoundPort { address, tcp, udp })
 }
 
-fn adopt(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
+fn use_inherited(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
     tcp.set_nonblocking(true)?;
-    open_fast(&tcp, tcp.local_addr()?);
+    enable_fast_open(&tcp, tcp.local_addr()?);
     TcpListener::from_std(tcp)
 }
 
@@ -93,22 +100,22 @@ fn bind_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    open_fast(&socket, address);
+    enable_fast_open(&socket, address);
     socket.listen(backlog)
 }
 
-/// RFC 7413: a client with a cookie sends its ClientHello, and with it early data, in the SYN.
-fn open_fast(socket: &impl AsFd, address: SocketAddr) {
-    if let Err(error) = setsockopt(socket, TcpFastOpen, &FAST_OPEN_QUEUE) {
+/// RFC 7413: a client that has a cookie sends its ClientHello and early data in the SYN.
+fn enable_fast_open(socket: &impl AsFd, address: SocketAddr) {
+    if let Err(error) = setsockopt(socket, TcpFastOpen, &MAX_FAST_OPEN_QUEUE) {
         warn!(
-            "no TCP Fast Open on {address}: {error}; the kernel allows it by sysctl \
+            "TCP Fast Open is not available on {address}: {error}; enable it with sysctl \
              net.ipv4.tcp_fastopen=3"
         );
     }
 }
 
 sockopt_impl!(
-    /// Connections by Fast Open that have not completed the TCP handshake yet.
+    /// The maximum number of pending Fast Open connections.
     TcpFastOpen,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -116,14 +123,13 @@ sockopt_impl!(
     i32
 );
 
-/// As many as a burst brings within one round trip; above it the kernel falls back to the
-/// ordinary handshake.
-const FAST_OPEN_QUEUE: i32 = 1024;
+/// A burst within one round trip. Above it the kernel uses the ordinary handshake.
+const MAX_FAST_OPEN_QUEUE: i32 = 1024;
 
-/// Ports to try where the system may choose.
-const PORT_TRIES: usize = 20;
+/// Attempts to find a port that is free for TCP and UDP.
+const MAX_PORT_ATTEMPTS: usize = 20;
 
-/// Binds a socket a worker thread on `address`, inside a tokio runtime.
+/// Binds one UDP socket for each worker thread. Needs a tokio runtime.
 ///
 /// # Errors
 /// [`ServerError::UdpInUse`], [`ServerError::AddressForbidden`] or [`ServerError::Listen`].
@@ -141,8 +147,8 @@ fn steering() -> Steering {
 }
 
 fn bind_all(address: SocketAddr, steering: Steering) -> io::Result<Vec<UdpSocket>> {
-    // The first alone on the port, as long as that is not settled: two processes on one port would
-    // share its packets and execute a flight once each.
+    // The first socket binds exclusively: two processes on one port would share its packets, and
+    // each would execute the same flight once.
     let first = socket(address)?;
     first.bind(&address.into())?;
     first.set_reuse_port(true)?;
@@ -162,11 +168,11 @@ fn bind_all(address: SocketAddr, steering: Steering) -> io::Result<Vec<UdpSocket
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
-    // What the kernel allows of it; a burst of first flights should not be dropped.
-    let _ = socket.set_recv_buffer_size(BUFFER);
-    let _ = socket.set_send_buffer_size(BUFFER);
+    // Larger buffers, so that a burst of first flights is not dropped. The kernel may grant less.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     Ok(socket)
 }
 
-/// A millisecond at 16 Gbit/s.
-const BUFFER: usize = 2 * 1024 * 1024;
+/// One millisecond at 16 Gbit/s.
+const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;

@@ -1,4 +1,5 @@
-//! All that listens on UDP: ports come and go with reloads, reset key and limiter stay.
+//! UDP ports with their QUIC endpoints. Reloads add and remove ports; the reset key and the
+//! handshake limiter stay.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::ServerError;
-use crate::context::Stop;
+use crate::context::ShutdownStage;
 use crate::handoff::relay::{self, Predecessor, RelayedPacket};
 use crate::handoff::{InheritedState, Secrets};
 use crate::handshake::Handshakes;
@@ -25,51 +26,51 @@ use crate::handshake::initials::InitialPackets;
 use crate::handshake::quic::{self, NewConnection};
 use crate::http::h3_streams::H3_NO_ERROR;
 use crate::listen::permits::ConnectionPermits;
-use crate::listen::permits::{Admission, HandshakeLimiter};
+use crate::listen::permits::{HandshakeAdmission, HandshakeLimiter};
 use crate::listen::udp_dispatch::DatagramDispatch;
 use crate::listen::udp_dispatch::WorkerSocket;
 use crate::route::QuicConfig;
 
-/// All that listens on UDP.
+/// All UDP ports.
 pub(crate) struct QuicPorts {
-    ports: Mutex<Vec<Port>>,
+    ports: Mutex<Vec<QuicPort>>,
     limiter: Arc<HandshakeLimiter>,
     endpoints: EndpointConfig,
     secrets: Secrets,
     mark: IdMark,
-    /// The process before this one, while its connections go on.
-    before: Option<Arc<Predecessor>>,
-    /// Where the next process passes packets on, once there is one.
+    /// The previous process, while it still has connections.
+    predecessor: Option<Arc<Predecessor>>,
+    /// The stream on which a successor relays packets, once there is a successor.
     packets: Mutex<Option<StdUnixStream>>,
-    /// Whether the next process reads the sockets.
-    left: watch::Sender<bool>,
+    /// Whether the successor reads the sockets.
+    handed_over: watch::Sender<bool>,
     handshakes: Arc<Handshakes>,
     permits: Arc<ConnectionPermits>,
-    /// Whether flights are claimed in a store, so that what comes in has to be read twice.
-    with_store: bool,
+    /// Whether flights are claimed in a store. Then first packets are read before quinn has them.
+    claims_in_store: bool,
 }
 
-/// A port with its endpoints.
-struct Port {
+/// A UDP port with its endpoints.
+struct QuicPort {
     address: SocketAddr,
     workers: Vec<Worker>,
-    /// Further handles on the sockets, for a next process.
+    /// Further handles on the sockets, for a successor.
     sockets: Vec<UdpSocket>,
     dispatch: Arc<DatagramDispatch>,
-    /// Whether it takes new connections. One that does not is kept for those that it has.
+    /// Whether new connections are accepted. A closed port is kept while it has connections.
     open: Arc<AtomicBool>,
 }
 
-/// An endpoint, on one of a port's sockets.
+/// An endpoint on one of a port's sockets.
 #[derive(Clone)]
 struct Worker {
     endpoint: Endpoint,
-    /// What comes in on it, where flights are claimed in a store.
+    /// The first packets received, if flights are claimed in a store.
     initials: Option<Arc<InitialPackets>>,
 }
 
 impl QuicPorts {
-    /// Without a port, and with what the process before this one has left, if there was one.
+    /// No open port yet. Takes the previous process's secrets and stream from `inherited`.
     ///
     /// # Errors
     /// [`ServerError::InheritedState`].
@@ -80,17 +81,17 @@ impl QuicPorts {
         inherited: &mut InheritedState,
     ) -> Result<Self, ServerError> {
         let http3 = &settings.http3;
-        let before = inherited.secrets.take();
-        let secrets = before.as_ref().map_or_else(Secrets::fresh, Secrets::after);
-        let before = match (before, inherited.packets.take()) {
-            (Some(before), Some(stream)) => {
-                let mark = IdMark::new(before.id_mark);
+        let predecessor = inherited.secrets.take();
+        let secrets = predecessor.as_ref().map_or_else(Secrets::generate, Secrets::inherit);
+        let predecessor = match (predecessor, inherited.packets.take()) {
+            (Some(predecessor), Some(stream)) => {
+                let mark = IdMark::new(predecessor.id_mark);
                 Some(Predecessor::new(stream, mark).map_err(ServerError::InheritedState)?)
             }
             _ => None,
         };
         let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(secrets.reset_key)));
-        // quinn would name drafts too, whose keys we do not have.
+        // quinn would offer drafts too, but only the keys of version 1 are implemented.
         endpoints.supported_versions(vec![1]);
         Ok(Self {
             ports: Mutex::new(Vec::new()),
@@ -100,15 +101,15 @@ impl QuicPorts {
             endpoints,
             mark: IdMark::new(secrets.id_mark),
             secrets,
-            before,
+            predecessor,
             packets: Mutex::new(None),
-            left: watch::Sender::new(false),
-            with_store: settings.store.is_some(),
+            handed_over: watch::Sender::new(false),
+            claims_in_store: settings.store.is_some(),
         })
     }
 
-    /// Opens endpoints on a port's sockets and accepts connections, a task an endpoint. When the
-    /// server stops, they refuse further ones.
+    /// Opens an endpoint on each of a port's sockets and accepts connections, one task for each
+    /// endpoint.
     ///
     /// # Errors
     /// [`ServerError::Listen`].
@@ -120,14 +121,14 @@ impl QuicPorts {
     ) -> Result<(), ServerError> {
         let failed = |reason| ServerError::Listen { address, reason };
         let open = Arc::new(AtomicBool::new(true));
-        // As many as there are sockets: they may have come from a process with more threads.
+        // By the number of sockets, since the previous process may have had more threads.
         let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
-        let dispatch = Arc::new(DatagramDispatch::new(steering, self.before.clone(), address));
+        let dispatch = Arc::new(DatagramDispatch::new(steering, self.predecessor.clone(), address));
         let mut workers = Vec::new();
-        let further = sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
-        let further = further.map_err(failed)?;
+        let duplicates = sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
+        let duplicates = duplicates.map_err(failed)?;
         for (number, socket) in (0..).zip(sockets) {
-            let initials = self.with_store.then(InitialPackets::new);
+            let initials = self.claims_in_store.then(InitialPackets::new);
             let opened = open_endpoint(
                 socket,
                 quic_config.server.clone(),
@@ -143,21 +144,21 @@ impl QuicPorts {
         for worker in workers.clone() {
             tokio::spawn(self.clone().accept(worker, open.clone()));
         }
-        self.ports().push(Port { address, workers, sockets: further, dispatch, open });
+        self.ports().push(QuicPort { address, workers, sockets: duplicates, dispatch, open });
         Ok(())
     }
 
-    /// Whether a port is open, or can be opened again by [`QuicPorts::reopen`].
+    /// Whether a port is open, or closed but still there for [`QuicPorts::reopen`].
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         self.ports().iter().any(|port| port.address == address)
     }
 
-    /// Lets a port take connections again.
+    /// Lets a port accept connections again.
     pub(crate) fn reopen(&self, address: SocketAddr) {
         self.set_open(address, true);
     }
 
-    /// Lets a port take no further connections. Those that it has go on.
+    /// Stops a port from accepting connections. Its existing connections continue.
     pub(crate) fn retire(&self, address: SocketAddr) {
         self.set_open(address, false);
     }
@@ -168,21 +169,24 @@ impl QuicPorts {
         }
     }
 
-    /// What the next process needs of this one: further handles on each port's sockets, and the
-    /// way on which it passes packets on.
+    /// Adds what a successor needs to `inherited`: duplicates of the sockets, the secrets, and the
+    /// stream for relayed packets.
     ///
     /// # Errors
-    /// The system's.
-    pub(crate) fn bequeath(
+    /// The system's I/O error.
+    pub(crate) fn export_to(
         &self,
         inherited: &mut InheritedState,
         ring: Option<&Ring>,
     ) -> io::Result<()> {
         for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
             let sockets = port.sockets.iter().map(UdpSocket::try_clone);
-            let given = inherited.ports.iter_mut().find(|given| given.address == port.address);
-            if let Some(given) = given {
-                given.udp = sockets.collect::<Result<_, _>>()?;
+            let inherited_port = inherited
+                .ports
+                .iter_mut()
+                .find(|inherited_port| inherited_port.address == port.address);
+            if let Some(inherited_port) = inherited_port {
+                inherited_port.udp = sockets.collect::<Result<_, _>>()?;
             }
         }
         let (ours, theirs) = StdUnixStream::pair()?;
@@ -193,12 +197,12 @@ impl QuicPorts {
         Ok(())
     }
 
-    /// Leaves the sockets to the next process, which passes on what is for connections of this one.
-    /// If that process dies, the sockets are read here again.
-    pub(crate) fn leave(self: &Arc<Self>) {
-        self.left.send_replace(true);
+    /// Leaves the sockets to the successor, which relays the packets of this process's connections.
+    /// If the successor dies, this process reads the sockets again.
+    pub(crate) fn hand_over(self: &Arc<Self>) {
+        self.handed_over.send_replace(true);
         for port in self.ports().iter() {
-            port.dispatch.leave(true);
+            port.dispatch.set_handed_over(true);
         }
         let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stream = stream.and_then(|stream| UnixStream::from_std(stream).ok());
@@ -211,35 +215,35 @@ impl QuicPorts {
                     }
                 });
                 let ended = ended.await;
-                debug!("the next process passes no more packets on: {ended:?}");
+                debug!("the successor relays no more packets: {ended:?}");
             }
-            // Not sooner: new connections are ignored as long as the register is another process's.
+            // Not earlier: without the register, new connections are ignored.
             quic_ports.handshakes.shared.gate.without_successor().await;
-            quic_ports.stay();
+            quic_ports.take_back();
         });
     }
 
-    /// Reads the sockets again, as there is no next process.
-    fn stay(&self) {
+    /// Reads the sockets again, because there is no successor any more.
+    fn take_back(&self) {
         for port in self.ports().iter() {
-            port.dispatch.leave(false);
+            port.dispatch.set_handed_over(false);
         }
-        self.left.send_replace(false);
+        self.handed_over.send_replace(false);
     }
 
-    /// Waits until the sockets are this process's.
-    pub(crate) async fn has_sockets(&self) {
-        // The sender is ours too.
-        let _ = self.left.subscribe().wait_for(|left| !left).await;
+    /// Waits until this process reads the sockets.
+    pub(crate) async fn wait_for_sockets(&self) {
+        // Cannot fail: the sender lives as long as `self`.
+        let _ = self.handed_over.subscribe().wait_for(|handed_over| !handed_over).await;
     }
 
-    /// Whether the process before this one still serves connections.
+    /// Whether the previous process still serves connections.
     pub(crate) fn has_predecessor(&self) -> bool {
-        self.before.as_ref().is_some_and(|before| !before.is_gone())
+        self.predecessor.as_ref().is_some_and(|predecessor| !predecessor.has_ended())
     }
 
-    /// Takes up another configuration for what an endpoint decides by itself: tokens and buffers.
-    pub(crate) fn take_up(
+    /// Applies a new configuration to the endpoints: tokens, buffers, limits.
+    pub(crate) fn apply_config(
         &self,
         quic_config: Option<&QuicConfig>,
         http3: &firstflight_config::Http3Settings,
@@ -253,17 +257,18 @@ impl QuicPorts {
 
     async fn accept(self: Arc<Self>, worker: Worker, open: Arc<AtomicBool>) {
         let shared = &self.handshakes.shared;
-        let stop = shared.shutdown.subscribe();
+        let stages = shared.shutdown.subscribe();
         while let Some(incoming) = worker.endpoint.accept().await {
-            let stage = *stop.borrow();
-            let handed_over = shared.gate.has_successor();
-            if stage >= Stop::Leave || !open.load(Ordering::Relaxed) || handed_over {
+            let stage = *stages.borrow();
+            let has_successor = shared.gate.has_successor();
+            if stage >= ShutdownStage::HandedOver || !open.load(Ordering::Relaxed) || has_successor
+            {
                 worker.forget(&incoming);
                 match stage {
-                    // The client sends again, and the next process hears it, or this one if the
-                    // register comes back.
-                    Stop::Leave => incoming.ignore(),
-                    _ if handed_over => incoming.ignore(),
+                    // The client retransmits to the successor, or to this process if it gets the
+                    // register back.
+                    ShutdownStage::HandedOver => incoming.ignore(),
+                    _ if has_successor => incoming.ignore(),
                     _ => {
                         shared.observers.metrics.quic.refused.count(QuicRefusal::Refused);
                         incoming.refuse();
@@ -271,39 +276,39 @@ impl QuicPorts {
                 }
                 continue;
             }
-            self.begin(&worker, incoming, &stop);
+            self.start(&worker, incoming, &stages);
         }
     }
 
-    fn begin(
+    fn start(
         self: &Arc<Self>,
         worker: &Worker,
         incoming: quinn::Incoming,
-        stop: &watch::Receiver<Stop>,
+        stage: &watch::Receiver<ShutdownStage>,
     ) {
         let counts = &self.handshakes.shared.observers.metrics.quic;
-        let permit = match self.limiter.enter(incoming.remote_address_validated()) {
-            Admission::Handshake(permit) => permit,
-            Admission::Retry => {
+        let permit = match self.limiter.admit(incoming.remote_address_validated()) {
+            HandshakeAdmission::Handshake(permit) => permit,
+            HandshakeAdmission::Retry => {
                 counts.refused.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
-                // An address that was not shown may always be requested.
+                // Cannot fail: the address is not validated.
                 let _ = incoming.retry();
                 return;
             }
-            Admission::Ignore => {
+            HandshakeAdmission::Ignore => {
                 counts.refused.count(QuicRefusal::Overload);
                 worker.forget(&incoming);
                 return incoming.ignore();
             }
         };
-        // There is no backlog to wait in, and a client that is refused has TCP.
+        // QUIC has no backlog to wait in, and a refused client can use TCP.
         let Some(connection_permit) = self.permits.try_take() else {
             counts.refused.count(QuicRefusal::Refused);
             worker.forget(&incoming);
             return incoming.refuse();
         };
-        // Not one that a Retry brought.
+        // An address token from NEW_TOKEN, not from a Retry.
         if incoming.remote_address_validated() && incoming.may_retry() {
             counts.tokens.count(());
         }
@@ -311,7 +316,7 @@ impl QuicPorts {
         let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
         let initials = worker.initials.clone();
         let new = NewConnection { incoming, permit, initials, port };
-        let serving = quic::serve(self.handshakes.clone(), new, stop.clone());
+        let serving = quic::serve(self.handshakes.clone(), new, stage.clone());
         tokio::spawn(async move {
             if let Err(error) = serving.await {
                 debug!("{client}: {error}");
@@ -320,15 +325,15 @@ impl QuicPorts {
         });
     }
 
-    /// What metrics say of the limiter.
+    /// The values for metrics.
     pub(crate) fn reading(&self) -> QuicReading {
         QuicReading { handshakes: self.limiter.handshakes() as u64 }
     }
 
-    /// Says when a rush of connections is over, and lets go of ports that are not listened on any
-    /// more. Call it about once a second.
-    pub(crate) fn look(&self) {
-        self.limiter.look();
+    /// Does periodic work, about once a second: logs the end of an overload and drops closed ports
+    /// without connections.
+    pub(crate) fn maintain(&self) {
+        self.limiter.log_recovery();
         self.ports().retain(|port| {
             let used = port.open.load(Ordering::Relaxed) || port.connections() > 0;
             if !used {
@@ -338,7 +343,7 @@ impl QuicPorts {
         });
     }
 
-    /// Ends what is left, and sees that the last words leave.
+    /// Closes all connections and waits until their last packets are sent.
     pub(crate) async fn close(&self) {
         let workers = self.workers();
         for Worker { endpoint, .. } in &workers {
@@ -356,17 +361,17 @@ impl QuicPorts {
         self.ports().iter().flat_map(|port| port.workers.clone()).collect()
     }
 
-    fn ports(&self) -> MutexGuard<'_, Vec<Port>> {
+    fn ports(&self) -> MutexGuard<'_, Vec<QuicPort>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Port {
+impl QuicPort {
     fn connections(&self) -> usize {
         self.workers.iter().map(|worker| worker.endpoint.open_connections()).sum()
     }
 
-    /// The sockets close with the last handle on their endpoints, which the accepting tasks have.
+    /// The sockets close with the last handle on their endpoints, held by the accepting tasks.
     fn close(&self) {
         for Worker { endpoint, .. } in &self.workers {
             endpoint.close(VarInt::from_u32(H3_NO_ERROR), b"");
@@ -375,7 +380,8 @@ impl Port {
 }
 
 impl Worker {
-    /// What was seen of a connection that does not start is not for another one with its id.
+    /// Drops the stored packets of a connection that does not start: another connection may use the
+    /// same id.
     fn forget(&self, incoming: &quinn::Incoming) {
         if let Some(initials) = &self.initials {
             initials.forget(incoming);
@@ -383,11 +389,11 @@ impl Worker {
     }
 }
 
-/// An endpoint on one of a port's sockets, for the worker with this number. What comes in is sorted
-/// and shown to `initials` first, where these are.
+/// An endpoint on one of a port's sockets, for the worker with this number. Received datagrams are
+/// dispatched to workers and recorded in `initials` before quinn reads them.
 ///
 /// # Errors
-/// The socket's.
+/// The socket's I/O error.
 fn open_endpoint(
     socket: UdpSocket,
     server: ServerConfig,
@@ -405,5 +411,5 @@ fn open_endpoint(
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
 
-/// For the connections' last packets.
+/// How long to wait for the connections' last packets.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,9 +1,9 @@
-//! Datagrams that came to another worker's socket than the one that has their connection.
+//! Dispatches datagrams to the worker that has their connection.
 //!
-//! The kernel steers by the first datagram of what it joins (GRO), and it joins what comes from one
-//! address and port in one length, whatever connections it is of. A client with many connections on
-//! one socket would have packets dropped, or worse: an endpoint that does not know a connection
-//! resets it (RFC 9000 section 10.3).
+//! The kernel merges datagrams from one address and port (GRO), even if they belong to different
+//! connections, and steers them by the first one. A client with many connections on one socket
+//! would lose packets, or worse: an endpoint resets connections that it does not know (RFC 9000
+//! section 10.3).
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -22,16 +22,17 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use crate::handoff::relay::Predecessor;
 use crate::handshake::initials::InitialPackets;
 
-/// The workers of one port, each with a queue of what came to others, or to the next process.
+/// The workers of one port, each with a queue for datagrams that other sockets, or the successor,
+/// have received.
 pub(crate) struct DatagramDispatch {
     steering: Steering,
-    /// The process that had the port before, and the port.
-    before: Option<(Arc<Predecessor>, SocketAddr)>,
-    /// Whether another process reads the port's sockets.
-    left: AtomicBool,
-    to: Vec<Sender<Datagram>>,
-    /// One for each worker, who alone reads it.
-    at: Vec<Mutex<Receiver<Datagram>>>,
+    /// The previous process, and the port's address.
+    predecessor: Option<(Arc<Predecessor>, SocketAddr)>,
+    /// Whether the successor reads the port's sockets.
+    handed_over: AtomicBool,
+    senders: Vec<Sender<Datagram>>,
+    /// One receiver for each worker.
+    receivers: Vec<Mutex<Receiver<Datagram>>>,
 }
 
 struct Datagram {
@@ -40,72 +41,74 @@ struct Datagram {
 }
 
 impl DatagramDispatch {
-    /// For the port at an address, with the process that had it before, if there was one.
+    /// For the port at `address`. `predecessor`: the previous process, if there is one.
     pub(crate) fn new(
         steering: Steering,
-        before: Option<Arc<Predecessor>>,
+        predecessor: Option<Arc<Predecessor>>,
         address: SocketAddr,
     ) -> Self {
-        let before = before.map(|before| (before, address));
-        let queues = (0..steering.workers()).map(|_| mpsc::channel(QUEUE));
-        let (to, at) = queues.map(|(to, at)| (to, Mutex::new(at))).unzip();
-        Self { steering, before, left: AtomicBool::new(false), to, at }
+        let predecessor = predecessor.map(|predecessor| (predecessor, address));
+        let queues = (0..steering.workers()).map(|_| mpsc::channel(QUEUE_LENGTH));
+        let (senders, receivers) =
+            queues.map(|(sender, receiver)| (sender, Mutex::new(receiver))).unzip();
+        Self { steering, predecessor, handed_over: AtomicBool::new(false), senders, receivers }
     }
 
-    /// Leaves the sockets to another process, or reads them again.
-    pub(crate) fn leave(&self, leave: bool) {
-        self.left.store(leave, Ordering::SeqCst);
-        if !leave {
-            // Who waits for a queue alone has to look at its socket again.
-            for queue in &self.to {
+    /// Leaves the sockets to the successor, or reads them again.
+    pub(crate) fn set_handed_over(&self, handed_over: bool) {
+        self.handed_over.store(handed_over, Ordering::SeqCst);
+        if !handed_over {
+            // Wakes the workers that wait only for their queue, so that they read their sockets
+            // again.
+            for queue in &self.senders {
                 let _ =
                     queue.try_send(Datagram { meta: RecvMeta::default(), datagram: Vec::new() });
             }
         }
     }
 
-    /// Whether another process reads the sockets.
-    pub(crate) fn is_left(&self) -> bool {
-        self.left.load(Ordering::SeqCst)
+    /// Whether the successor reads the sockets.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::SeqCst)
     }
 
-    /// Takes in what the other process has read.
+    /// Queues a datagram that the successor has relayed.
     pub(crate) fn deliver(&self, meta: RecvMeta, datagram: Vec<u8>) {
-        if let Some(queue) = self.to.get(usize::from(self.steering.worker(&datagram))) {
+        if let Some(queue) = self.senders.get(usize::from(self.steering.worker(&datagram))) {
             let _ = queue.try_send(Datagram { meta, datagram });
         }
     }
 
-    /// Takes what is `worker`'s out of its queue into the buffers. How many it filled; if none,
-    /// it is woken when something comes.
-    pub(crate) fn poll_take(
+    /// Moves a worker's queued datagrams into the buffers. Returns how many; if 0, the task is
+    /// woken by the next one.
+    pub(crate) fn poll_queued(
         &self,
         worker: u8,
         cx: &mut Context<'_>,
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> usize {
-        let Some(queue) = self.at.get(usize::from(worker)) else { return 0 };
+        let Some(queue) = self.receivers.get(usize::from(worker)) else { return 0 };
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = 0;
+        let mut dequeued = 0;
         for (buffer, meta) in bufs.iter_mut().zip(meta) {
-            let Poll::Ready(Some(stray)) = queue.poll_recv(cx) else { break };
-            // All buffers are as long as the longest datagram.
-            let length = stray.datagram.len().min(buffer.len());
-            buffer[..length].copy_from_slice(&stray.datagram[..length]);
-            *meta = RecvMeta { len: length, stride: length, ..stray.meta };
-            taken += 1;
+            let Poll::Ready(Some(queued)) = queue.poll_recv(cx) else { break };
+            // Each buffer is as long as the longest datagram.
+            let length = queued.datagram.len().min(buffer.len());
+            buffer[..length].copy_from_slice(&queued.datagram[..length]);
+            *meta = RecvMeta { len: length, stride: length, ..queued.meta };
+            dequeued += 1;
         }
-        taken
+        dequeued
     }
 
-    /// Leaves in a buffer what is `worker`'s, and passes the rest on. A queue that is full loses
-    /// datagrams, as a socket does.
-    pub(crate) fn sort(&self, worker: u8, buffer: &mut [u8], meta: &mut RecvMeta) {
+    /// Keeps a worker's own datagrams in the buffer and forwards the others. Datagrams for a full
+    /// queue are dropped, as a socket would do.
+    pub(crate) fn dispatch(&self, worker: u8, buffer: &mut [u8], meta: &mut RecvMeta) {
         let stride = meta.stride.max(1);
         let Some(received) = buffer.get_mut(..meta.len) else { return };
         let stays = |datagram: &[u8]| {
-            self.steering.worker(datagram) == worker && self.of_before(datagram).is_none()
+            self.steering.worker(datagram) == worker && self.predecessor_of(datagram).is_none()
         };
         if received.chunks(stride).all(stays) {
             return;
@@ -114,13 +117,13 @@ impl DatagramDispatch {
         for at in (0..received.len()).step_by(stride) {
             let end = received.len().min(at + stride);
             let owner = self.steering.worker(&received[at..end]);
-            if let Some((before, port)) = self.of_before(&received[at..end]) {
-                before.pass(*port, meta, &received[at..end]);
+            if let Some((predecessor, port)) = self.predecessor_of(&received[at..end]) {
+                predecessor.relay(*port, meta, &received[at..end]);
             } else if owner == worker {
-                // Only the last datagram may be shorter, so what stays has their length too.
+                // Only the last datagram may be shorter, so the kept ones have the same stride.
                 received.copy_within(at..end, kept);
                 kept += end - at;
-            } else if let Some(queue) = self.to.get(usize::from(owner)) {
+            } else if let Some(queue) = self.senders.get(usize::from(owner)) {
                 let datagram = received[at..end].to_vec();
                 let _ = queue.try_send(Datagram { meta: *meta, datagram });
             }
@@ -128,22 +131,22 @@ impl DatagramDispatch {
         meta.len = kept;
     }
 
-    /// The process before this one, if a datagram is for one of its connections.
-    fn of_before(&self, datagram: &[u8]) -> Option<&(Arc<Predecessor>, SocketAddr)> {
-        self.before.as_ref().filter(|(before, _)| before.has(datagram))
+    /// The previous process, if a datagram belongs to one of its connections.
+    fn predecessor_of(&self, datagram: &[u8]) -> Option<&(Arc<Predecessor>, SocketAddr)> {
+        self.predecessor.as_ref().filter(|(predecessor, _)| predecessor.owns(datagram))
     }
 }
 
-/// A few bursts of the kernel's, of 64 datagrams.
-const QUEUE: usize = 256;
+/// A few bursts of 64 merged datagrams.
+const QUEUE_LENGTH: usize = 256;
 
-/// A socket of a worker.
+/// The UDP socket of a worker.
 pub(crate) struct WorkerSocket {
     pub(crate) socket: Arc<dyn AsyncUdpSocket>,
-    /// Which worker's it is, and what comes in for others.
+    /// The worker's number, and where datagrams of other workers go.
     pub(crate) worker: u8,
     pub(crate) dispatch: Arc<DatagramDispatch>,
-    /// Who reads first flights, where they are claimed in a store.
+    /// Records first flights, if they are claimed in a store.
     pub(crate) initials: Option<Arc<InitialPackets>>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -155,17 +158,17 @@ impl WorkerSocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        match self.dispatch.poll_take(self.worker, cx, bufs, meta) {
+        match self.dispatch.poll_queued(self.worker, cx, bufs, meta) {
             0 => {}
-            taken => return Poll::Ready(Ok(taken)),
+            dequeued => return Poll::Ready(Ok(dequeued)),
         }
-        if self.dispatch.is_left() {
-            // What is there is another process's. The queue wakes us.
+        if self.dispatch.is_handed_over() {
+            // The successor reads the socket. The queue wakes this task.
             return Poll::Pending;
         }
         let count = ready!(self.poll_socket(cx, bufs, meta))?;
         for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
-            self.dispatch.sort(self.worker, buffer, meta);
+            self.dispatch.dispatch(self.worker, buffer, meta);
         }
         Poll::Ready(Ok(count))
     }
@@ -204,9 +207,9 @@ impl AsyncUdpSocket for WorkerSocket {
         let Some(initials) = &self.initials else { return Poll::Ready(Ok(count)) };
         for (buffer, meta) in bufs.iter().zip(meta.iter()).take(count) {
             let received = buffer.get(..meta.len).unwrap_or_default();
-            // The kernel may have joined datagrams of one length (GRO).
+            // The kernel may have merged datagrams (GRO).
             for datagram in received.chunks(meta.stride.max(1)) {
-                initials.see(meta.addr, datagram);
+                initials.record(meta.addr, datagram);
             }
         }
         Poll::Ready(Ok(count))
@@ -245,7 +248,7 @@ mod tests {
         DatagramDispatch::new(Steering::new(workers), None, "127.0.0.1:443".parse().unwrap())
     }
 
-    /// A datagram for a worker of 4, with something in it.
+    /// A datagram for one of 4 workers.
     fn datagram(worker: u8, text: &str, length: usize) -> Vec<u8> {
         let mut datagram = vec![0x40, 0, worker];
         datagram.extend_from_slice(text.as_bytes());
@@ -257,18 +260,18 @@ mod tests {
         RecvMeta { len, stride, ..RecvMeta::default() }
     }
 
-    fn taken(dispatch: &DatagramDispatch, worker: u8) -> Vec<Vec<u8>> {
+    fn dequeued(dispatch: &DatagramDispatch, worker: u8) -> Vec<Vec<u8>> {
         let mut buffers = [[0; 100]; 4];
         let mut bufs = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut metas = [RecvMeta::default(); 4];
         let mut cx = Context::from_waker(Waker::noop());
-        let count = dispatch.poll_take(worker, &mut cx, &mut bufs, &mut metas);
-        let taken = buffers.iter().zip(metas).take(count);
-        taken.map(|(buffer, meta)| buffer[..meta.len].to_vec()).collect()
+        let count = dispatch.poll_queued(worker, &mut cx, &mut bufs, &mut metas);
+        let dequeued = buffers.iter().zip(metas).take(count);
+        dequeued.map(|(buffer, meta)| buffer[..meta.len].to_vec()).collect()
     }
 
     #[test]
-    fn joined_datagrams_go_each_to_its_worker() {
+    fn merged_datagrams_are_dispatched_to_their_workers() {
         let dispatch = dispatch(4);
         let sent = [
             datagram(1, "a", 40),
@@ -279,38 +282,38 @@ mod tests {
         ];
         let mut buffer = sent.concat();
         let mut meta = meta(buffer.len(), 40);
-        dispatch.sort(1, &mut buffer, &mut meta);
+        dispatch.dispatch(1, &mut buffer, &mut meta);
         let kept = [&sent[0][..], &sent[2], &sent[4]].concat();
         assert_eq!((&buffer[..meta.len], meta.stride), (&kept[..], 40));
-        assert_eq!(taken(&dispatch, 2), [sent[1].clone()]);
-        assert_eq!(taken(&dispatch, 3), [sent[3].clone()]);
-        assert!(taken(&dispatch, 0).is_empty() && taken(&dispatch, 1).is_empty());
+        assert_eq!(dequeued(&dispatch, 2), [sent[1].clone()]);
+        assert_eq!(dequeued(&dispatch, 3), [sent[3].clone()]);
+        assert!(dequeued(&dispatch, 0).is_empty() && dequeued(&dispatch, 1).is_empty());
     }
 
     #[test]
-    fn what_is_all_a_workers_own_stays_as_it_is() {
+    fn datagrams_of_one_worker_stay_in_place() {
         let dispatch = dispatch(4);
         let mut buffer = [datagram(2, "a", 30), datagram(2, "b", 30)].concat();
-        let before = buffer.clone();
+        let predecessor = buffer.clone();
         let mut meta = meta(60, 30);
-        dispatch.sort(2, &mut buffer, &mut meta);
-        assert_eq!((buffer, meta.len), (before, 60));
-        // All of it another's: an empty buffer is left, which quinn passes over.
+        dispatch.dispatch(2, &mut buffer, &mut meta);
+        assert_eq!((buffer, meta.len), (predecessor, 60));
+        // If all datagrams belong to others, the buffer is left empty, which quinn ignores.
         let mut buffer = datagram(2, "c", 30);
         let mut meta = RecvMeta { len: 30, stride: 30, ..meta };
-        dispatch.sort(0, &mut buffer, &mut meta);
+        dispatch.dispatch(0, &mut buffer, &mut meta);
         assert_eq!(meta.len, 0);
-        assert_eq!(taken(&dispatch, 2).len(), 1);
+        assert_eq!(dequeued(&dispatch, 2).len(), 1);
     }
 
     #[test]
     fn a_full_queue_loses_datagrams_and_takes_no_more_memory() {
         let dispatch = dispatch(2);
-        for _ in 0..QUEUE + 10 {
+        for _ in 0..QUEUE_LENGTH + 10 {
             let mut buffer = datagram(1, "x", 30);
-            dispatch.sort(0, &mut buffer, &mut meta(30, 30));
+            dispatch.dispatch(0, &mut buffer, &mut meta(30, 30));
         }
-        let counts = std::iter::repeat_with(|| taken(&dispatch, 1).len());
-        assert_eq!(counts.take_while(|count| *count > 0).sum::<usize>(), QUEUE);
+        let counts = std::iter::repeat_with(|| dequeued(&dispatch, 1).len());
+        assert_eq!(counts.take_while(|count| *count > 0).sum::<usize>(), QUEUE_LENGTH);
     }
 }

@@ -1,4 +1,4 @@
-//! The access log: a line per request, written by a thread of its own.
+//! The access log: one line for each request, written by a separate thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -18,35 +18,35 @@ use tracing::warn;
 
 use crate::ServerError;
 
-/// One request, from its arrival to the end of its response. Field names are those of the JSON
-/// form.
+/// A request, from its arrival to the end of its response. The field names are those of the JSON
+/// format.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct AccessLogEntry {
     /// When the request arrived, RFC 3339 in UTC.
     pub time: jiff::Timestamp,
     /// The client's address and port.
     pub client: String,
     /// The trace that the request belongs to, in hexadecimal; `None` without `[telemetry]`.
     pub trace_id: Option<String>,
-    /// Its own span in that trace.
+    /// The request's span in that trace.
     pub span_id: Option<String>,
     /// The method, or `PING`.
     pub method: String,
-    /// The host asked for, by `Host` or `:authority`.
+    /// The requested host, from `Host` or `:authority`.
     pub host: Option<String>,
     /// Path and query as the client sent them.
     pub target: String,
-    /// HTTP version, or none without HTTP.
+    /// HTTP version, or `ping-pong`.
     pub protocol: &'static str,
     /// The response's status; `None` if there was no response.
     pub status: Option<u16>,
-    /// Bytes of the request's body that were read.
+    /// Bytes read from the request's body.
     pub bytes_in: u64,
-    /// Bytes of the response's body handed to the connection.
+    /// Bytes of the response's body that were passed to the connection.
     pub bytes: u64,
     /// From arrival to the end of the response, in milliseconds.
     pub duration_ms: f64,
-    /// Whether the response was handed over whole.
+    /// Whether the whole response was passed to the connection.
     pub complete: bool,
     /// TLS version.
     pub tls_version: &'static str,
@@ -54,35 +54,33 @@ pub(crate) struct Entry {
     pub cipher: &'static str,
     /// Whether a session was resumed.
     pub resumed: bool,
-    /// Whether the request came whole as early data.
+    /// Whether the whole request arrived as early data.
     pub early: bool,
-    /// Why the request was not run early, if it was not.
+    /// Why an early request was not run early, if it was not.
     pub held: Option<&'static str>,
-    /// How long it waited for the handshake, in milliseconds.
+    /// How long it was held, in milliseconds.
     pub held_ms: Option<f64>,
-    /// What became of the flight's claim: none, won, lost, full.
+    /// The outcome of the flight's claim: `none`, `won` or `lost`.
     pub claim: &'static str,
-    /// The ticket age stated less the one reckoned, in seconds.
+    /// The ticket age stated by the client minus the age by the server's clock, in seconds.
     pub ticket_age_skew: i32,
-    /// Why TLS accepted early data or not, in the library's terms; an earlier ticket epoch or a
-    /// full register before it.
+    /// Whether early data was accepted, or why not.
     pub early_data: &'static str,
-    /// Whether the request was handed to files, upstream or PONG: the application saw it.
+    /// Whether a handler (files, upstream, ping-pong) received the request.
     pub executed: bool,
-    /// The client random in hexadecimal: names the flight.
+    /// The client random in hexadecimal, which identifies the flight.
     pub client_random: String,
-    /// The upstream's server that answered, or was tried last.
+    /// The upstream server that responded, or that was tried last.
     pub upstream: Option<String>,
-    /// What the upstream answered; `None`: nothing.
+    /// The upstream's status; `None` if it did not respond.
     pub upstream_status: Option<u16>,
-    /// How long the upstream took until the head of its response, all tries together, in
-    /// milliseconds.
+    /// The time until the head of the upstream's response, over all attempts, in milliseconds.
     pub upstream_ms: Option<f64>,
-    /// The client's name for itself, as it says.
+    /// The client's `User-Agent`.
     pub user_agent: Option<String>,
 }
 
-/// The writing end; cheap to share.
+/// Queues entries for the log's thread.
 pub(crate) struct AccessLog {
     lines: SyncSender<Message>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -90,7 +88,7 @@ pub(crate) struct AccessLog {
 }
 
 enum Message {
-    Entry(Box<Entry>),
+    Entry(Box<AccessLogEntry>),
     Reopen,
     End,
 }
@@ -115,8 +113,9 @@ impl AccessLog {
         Ok(Self { lines, writer: Mutex::new(Some(writer)), lost: AtomicU64::new(0) })
     }
 
-    /// Hands over an entry; never waits. A disk that cannot follow loses lines, and says so.
-    pub(crate) fn entry(&self, entry: Entry) {
+    /// Queues an entry without waiting. If the disk is too slow, entries are dropped, counted and
+    /// reported.
+    pub(crate) fn entry(&self, entry: AccessLogEntry) {
         if self.lines.try_send(Message::Entry(Box::new(entry))).is_err() {
             let lost = self.lost.fetch_add(1, Ordering::Relaxed);
             if lost.is_power_of_two() || lost == 0 {
@@ -125,7 +124,7 @@ impl AccessLog {
         }
     }
 
-    /// Lines that were lost so far.
+    /// The number of lost lines.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -135,7 +134,7 @@ impl AccessLog {
         let _ = self.lines.try_send(Message::Reopen);
     }
 
-    /// Writes what waits, and ends. Blocks until it is written.
+    /// Writes all queued lines and ends the thread. Blocks until they are written.
     pub(crate) fn close(&self) {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
@@ -145,8 +144,8 @@ impl AccessLog {
     }
 }
 
-impl Entry {
-    /// The line, with its line end.
+impl AccessLogEntry {
+    /// The line, including its line end.
     fn line(&self, format: LogFormat) -> String {
         match format {
             LogFormat::Json => {
@@ -191,7 +190,7 @@ impl Entry {
     }
 }
 
-/// A target that cannot end its quotes or its line.
+/// Escapes a target so that it cannot end its quotes or its line.
 fn escaped(target: &str) -> String {
     target
         .chars()
@@ -210,7 +209,7 @@ fn target(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
     })
 }
 
-/// Does not follow a symbolic link, which would let whoever owns the directory choose the file.
+/// Does not follow a symbolic link: the owner of the directory could choose the file with it.
 fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
@@ -227,19 +226,20 @@ fn write(
     format: LogFormat,
 ) {
     let mut out = BufWriter::new(out);
-    let mut failing = false;
+    let mut is_failing = false;
     loop {
-        // Flushed whenever nothing waits, so that a reader sees each line within a tenth of a
+        // Flushed whenever the queue is empty, so that a reader sees each line within a tenth of a
         // second.
         let message = match incoming.try_recv() {
             Ok(message) => message,
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
-                note(out.flush(), &mut failing);
+                note(out.flush(), &mut is_failing);
                 match incoming.recv() {
                     Ok(message) => {
-                        // Waking this thread costs the worker that hands over a line, before its
-                        // response leaves: further lines find it awake.
+                        // Waking this thread delays the worker that queues a line, before its
+                        // response is sent. While this thread sleeps, further lines need no
+                        // wake-up.
                         thread::sleep(GATHER_DELAY);
                         message
                     }
@@ -249,33 +249,33 @@ fn write(
         };
         match message {
             Message::Entry(entry) => {
-                note(out.write_all(entry.line(format).as_bytes()), &mut failing);
+                note(out.write_all(entry.line(format).as_bytes()), &mut is_failing);
             }
             Message::Reopen => {
-                note(out.flush(), &mut failing);
+                note(out.flush(), &mut is_failing);
                 match target(path.as_ref()) {
-                    Ok(again) => out = BufWriter::new(again),
+                    Ok(reopened) => out = BufWriter::new(reopened),
                     Err(error) => warn!("cannot open the access log again: {error}"),
                 }
             }
             Message::End => break,
         }
     }
-    note(out.flush(), &mut failing);
+    note(out.flush(), &mut is_failing);
 }
 
-/// Logs the first of a row of failures.
-fn note(result: io::Result<()>, failing: &mut bool) {
-    if let (Err(error), false) = (&result, *failing) {
+/// Logs the first of consecutive failures.
+fn note(result: io::Result<()>, is_failing: &mut bool) {
+    if let (Err(error), false) = (&result, *is_failing) {
         warn!("cannot write the access log: {error}");
     }
-    *failing = result.is_err();
+    *is_failing = result.is_err();
 }
 
 /// How long the first line after a pause waits for others.
 const GATHER_DELAY: Duration = Duration::from_millis(100);
 
-/// Lines that may wait for the disk: about 20 MB at most at usual lengths.
+/// The maximum number of queued lines: about 20 MB at usual lengths.
 const MAX_QUEUED: usize = 65_536;
 
 #[cfg(test)]
@@ -284,8 +284,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(target: &str) -> Entry {
-        Entry {
+    fn entry(target: &str) -> AccessLogEntry {
+        AccessLogEntry {
             time: jiff::Timestamp::UNIX_EPOCH,
             client: "192.0.2.1:5".to_owned(),
             method: "GET".to_owned(),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_not_followed_at_the_start_nor_after_a_rotation() {
+    fn a_symbolic_link_is_not_followed_at_the_start_or_after_a_rotation() {
         let dir = tempfile::tempdir().unwrap();
         let [file, other] = ["log", "other"].map(|name| dir.path().join(name));
         std::fs::write(&other, "").unwrap();
@@ -369,18 +369,19 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_words_are_text_and_nothing_else() {
-        let words = "a\u{9b}2J\u{7f}\n\u{202e}b";
-        let entry = Entry { user_agent: Some(words.to_owned()), ..entry("/\u{202e}x") };
+    fn text_from_a_client_is_escaped() {
+        let user_agent = "a\u{9b}2J\u{7f}\n\u{202e}b";
+        let entry =
+            AccessLogEntry { user_agent: Some(user_agent.to_owned()), ..entry("/\u{202e}x") };
         let line = entry.line(LogFormat::Json);
         assert!(!line.trim_end_matches('\n').contains(is_unprintable), "{line:?}");
         let read: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(read["user_agent"], words);
+        assert_eq!(read["user_agent"], user_agent);
         assert!(entry.text().contains("/\\u{202e}x"), "{}", entry.text());
     }
 
     #[test]
-    fn all_lines_are_there_after_close_and_after_a_rotation() {
+    fn no_line_is_lost_by_closing_or_rotating() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("log");
         let settings = AccessLogSettings { file: Some(file.clone()), format: LogFormat::Json };

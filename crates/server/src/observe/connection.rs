@@ -1,4 +1,4 @@
-//! One connection in metrics, traces and the record of replays, and the requests on it.
+//! One connection in metrics, traces and recent replays.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,30 +9,31 @@ use firstflight_telemetry::otlp::{Span, TraceContext};
 use firstflight_tls::Version;
 
 use crate::context::ConnectionFacts;
-use crate::context::memory::Budget;
+use crate::context::memory::MemoryBudget;
 use crate::observe::Observers;
 use crate::observe::metrics::ConnectionMetrics;
-use crate::observe::trace::wall;
+use crate::observe::trace::system_time;
 
-/// One connection, for all that observes it.
+/// Observes one connection and its requests.
 pub(crate) struct ConnectionObserver {
     pub(crate) observers: Arc<Observers>,
-    pub(crate) memory: Arc<Budget>,
+    pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) facts: ConnectionFacts,
     pub(crate) metrics: ConnectionMetrics,
     pub(crate) timeline: Timeline,
-    /// Requests that came so far, and those whose response has not ended.
-    pub(crate) seen: AtomicU64,
+    /// The number of requests received, and of those whose response has not ended.
+    pub(crate) received: AtomicU64,
     pub(crate) running: AtomicUsize,
-    /// Responses of which a part waits for the client to take it.
-    pub(crate) offered: AtomicUsize,
+    /// The number of responses with a part that the client has not accepted yet.
+    pub(crate) unsent: AtomicUsize,
 }
 
 impl ConnectionObserver {
-    /// Early data is accepted or refused. `claim`: from when to when the flight was claimed.
+    /// Call this when early data is accepted or refused. `claim`: when the flight's claim was
+    /// requested and settled.
     pub(crate) fn new(
         observers: Arc<Observers>,
-        memory: Arc<Budget>,
+        memory: Arc<MemoryBudget>,
         facts: ConnectionFacts,
         metrics: ConnectionMetrics,
         claim: Option<(Instant, Instant)>,
@@ -48,28 +49,29 @@ impl ConnectionObserver {
             memory,
             facts,
             metrics,
-            seen: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             running: AtomicUsize::new(0),
-            offered: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
         }
     }
 
-    /// The client's Finished is verified now.
+    /// The client's Finished is verified.
     pub(crate) fn note_complete(&self) {
         self.timeline.complete();
         self.metrics.complete(&self.facts.tls, self.facts.refused.is_none());
         self.trace_handshake(false);
     }
 
-    /// The head of a response is there.
+    /// The head of a response is ready.
     pub(crate) fn note_response(&self) {
         self.metrics.response(&self.facts.tls, self.facts.refused.is_none());
     }
 
-    /// Adds the handshake to the first request's trace, once both have been seen. `over`: there
-    /// will be no more to see.
+    /// Adds the handshake to the first request's trace, once both are complete. `over`: the
+    /// connection ends, and nothing more can be added.
     pub(crate) fn trace_handshake(&self, over: bool) {
-        let (Some(tracer), Some(context)) = (&self.observers.tracer, self.timeline.tell(over))
+        let (Some(tracer), Some(context)) =
+            (&self.observers.tracer, self.timeline.take_trace(over))
         else {
             return;
         };
@@ -79,7 +81,7 @@ impl ConnectionObserver {
         let (facts, tls) = (&self.facts, &self.facts.tls);
         let ended = self.timeline.completed_at();
         let part = |name, times: (Instant, Instant)| {
-            Span::part(context, name, (wall(times.0), wall(times.1)))
+            Span::part(context, name, (system_time(times.0), system_time(times.1)))
         };
         let times = (self.timeline.accepted_at, ended.unwrap_or_else(Instant::now));
         let span = part("tls.handshake", times)
@@ -102,15 +104,14 @@ impl Drop for ConnectionObserver {
     }
 }
 
-/// The moments of one connection's start, and the trace of its first request, which they are
-/// part of.
+/// The times of a connection's handshake, and the trace of its first request, which they belong to.
 pub(crate) struct Timeline {
     pub(crate) accepted_at: Instant,
-    /// From when to when the flight was claimed, if there was one.
+    /// When the flight's claim was requested and settled, if there was a flight.
     pub(crate) claim: Option<(Instant, Instant)>,
     completed_at: OnceLock<Instant>,
     trace: OnceLock<TraceContext>,
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 impl Timeline {
@@ -120,16 +121,16 @@ impl Timeline {
             claim,
             completed_at: OnceLock::new(),
             trace: OnceLock::new(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
         }
     }
 
-    /// The first request's trace.
-    pub(crate) fn belongs_to(&self, context: &TraceContext) {
+    /// Sets the first request's trace.
+    pub(crate) fn set_trace(&self, context: &TraceContext) {
         let _ = self.trace.set(context.clone());
     }
 
-    /// The client's Finished is verified now.
+    /// The client's Finished is verified.
     pub(crate) fn complete(&self) {
         let _ = self.completed_at.set(Instant::now());
     }
@@ -139,12 +140,12 @@ impl Timeline {
         self.completed_at.get().copied()
     }
 
-    /// The first request's trace, given out once: when handshake and request have both been seen,
-    /// or at the connection's end (`over`).
-    pub(crate) fn tell(&self, over: bool) -> Option<&TraceContext> {
+    /// The first request's trace, returned once: when the handshake is complete and a request has
+    /// arrived, or at the connection's end (`over`).
+    pub(crate) fn take_trace(&self, over: bool) -> Option<&TraceContext> {
         let trace = self.trace.get()?;
         let ready = over || self.completed_at.get().is_some();
-        (ready && !self.told.swap(true, Ordering::Relaxed)).then_some(trace)
+        (ready && !self.reported.swap(true, Ordering::Relaxed)).then_some(trace)
     }
 }
 
@@ -153,16 +154,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handshake_is_told_once_and_when_it_is_complete_or_over() {
+    fn a_handshake_is_reported_once_when_it_is_complete_or_over() {
         let context = TraceContext::new_root(1.0);
         let timeline = Timeline::new(Instant::now(), None);
         timeline.complete();
-        assert!(timeline.tell(true).is_none(), "no request");
+        assert!(timeline.take_trace(true).is_none(), "no request");
         let timeline = Timeline::new(Instant::now(), None);
-        timeline.belongs_to(&context);
-        assert!(timeline.tell(false).is_none(), "no Finished");
+        timeline.set_trace(&context);
+        assert!(timeline.take_trace(false).is_none(), "no Finished");
         timeline.complete();
-        assert_eq!(timeline.tell(false), Some(&context));
-        assert!(timeline.tell(true).is_none(), "twice");
+        assert_eq!(timeline.take_trace(false), Some(&context));
+        assert!(timeline.take_trace(true).is_none(), "twice");
     }
 }

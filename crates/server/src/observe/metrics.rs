@@ -1,4 +1,4 @@
-//! Connections and requests in the metrics, from their arrival to their end.
+//! Counts connections and requests in the metrics, from their arrival to their end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,36 +11,36 @@ use firstflight_telemetry::metrics::{
 };
 use firstflight_tls::{Handshake, Version};
 
-/// A connection's visit. Dropped, it is over.
+/// Counts one connection. Dropped when the connection ends.
 pub(crate) struct ConnectionMetrics {
     metrics: Arc<Metrics>,
     transport: Transport,
     accepted_at: Instant,
-    /// Whether it is settled if there was a handshake: it was complete, or was not to be.
-    settled: AtomicBool,
+    /// Whether the handshake is complete, or none is expected.
+    handshake_settled: AtomicBool,
     timed_out: AtomicBool,
-    answered: AtomicBool,
+    responded: AtomicBool,
 }
 
-/// A request that waits for the end of its connection's handshake.
+/// Counts a request that waits for its connection's handshake.
 pub(crate) struct Hold<'a> {
-    visit: &'a ConnectionMetrics,
+    connection: &'a ConnectionMetrics,
     since: Instant,
     end: Option<HoldEnd>,
 }
 
 impl ConnectionMetrics {
-    /// A connection that was accepted just now.
-    pub(crate) fn begin(metrics: &Arc<Metrics>, transport: Transport) -> Self {
+    /// Counts a connection that was just accepted.
+    pub(crate) fn start(metrics: &Arc<Metrics>, transport: Transport) -> Self {
         metrics.connections.accepted.count(transport);
         metrics.connections.active.increment(transport);
         Self {
             metrics: metrics.clone(),
             transport,
             accepted_at: Instant::now(),
-            settled: AtomicBool::new(false),
+            handshake_settled: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
-            answered: AtomicBool::new(false),
+            responded: AtomicBool::new(false),
         }
     }
 
@@ -52,18 +52,18 @@ impl ConnectionMetrics {
         self.transport
     }
 
-    /// The client was requested its address, or sent away, or speaks HTTP without TLS: that there
-    /// was no handshake is nobody's failure.
-    pub(crate) fn has_no_handshake(&self) {
-        self.settled.store(true, Ordering::Relaxed);
+    /// No handshake is expected: the client was sent a Retry, was refused, or uses HTTP without
+    /// TLS.
+    pub(crate) fn expect_no_handshake(&self) {
+        self.handshake_settled.store(true, Ordering::Relaxed);
     }
 
-    /// The client took too long over its handshake.
+    /// A time limit ends the connection.
     pub(crate) fn timed_out(&self) {
         self.timed_out.store(true, Ordering::Relaxed);
     }
 
-    /// Early data is decided. `refused`: why TLS has refused it, if it was offered and has been.
+    /// Early data is accepted or refused. `refused`: why TLS refused it, if it was offered.
     pub(crate) fn decided(
         &self,
         facts: &Handshake,
@@ -79,7 +79,8 @@ impl ConnectionMetrics {
         let counts = &self.metrics.early_data;
         counts.offered.count(self.transport);
         let refused = match flight {
-            // TLS accepts it, so that nothing of it can come a second time unseen; none of it runs.
+            // TLS accepts the copy's early data, so that the client does not send it again; none of
+            // it is executed.
             Some(flight) => (!flight.won()).then_some(RefusedReason::Replayed),
             None => Some(refused.unwrap_or(RefusedReason::Other)),
         };
@@ -91,23 +92,23 @@ impl ConnectionMetrics {
 
     /// The client's Finished is verified.
     pub(crate) fn complete(&self, facts: &Handshake, early: bool) {
-        self.settled.store(true, Ordering::Relaxed);
+        self.handshake_settled.store(true, Ordering::Relaxed);
         let labels = (version(facts.version), kind(facts, early), self.transport);
         self.metrics.handshakes.seconds.time(labels, self.accepted_at.elapsed());
     }
 
-    /// A response's head is there.
+    /// A response's head is ready.
     pub(crate) fn response(&self, facts: &Handshake, early: bool) {
-        if !self.answered.swap(true, Ordering::Relaxed) {
+        if !self.responded.swap(true, Ordering::Relaxed) {
             let labels = (kind(facts, early), self.transport);
             self.metrics.handshakes.first_response.time(labels, self.accepted_at.elapsed());
         }
     }
 
-    /// A request starts to wait.
+    /// Starts to hold a request.
     pub(crate) fn hold(&self) -> Hold<'_> {
         self.metrics.early_data.holding.increment(());
-        Hold { visit: self, since: Instant::now(), end: None }
+        Hold { connection: self, since: Instant::now(), end: None }
     }
 }
 
@@ -115,8 +116,9 @@ impl Drop for ConnectionMetrics {
     fn drop(&mut self) {
         let counts = &self.metrics.connections;
         counts.active.decrement(self.transport);
-        // An early response may end a connection ahead of the client's Finished.
-        let is_done = self.settled.load(Ordering::Relaxed) || self.answered.load(Ordering::Relaxed);
+        // An early response may end a connection before the client's Finished.
+        let is_done = self.handshake_settled.load(Ordering::Relaxed)
+            || self.responded.load(Ordering::Relaxed);
         if !is_done {
             let reason = match self.timed_out.load(Ordering::Relaxed) {
                 true => HandshakeFailure::Timeout,
@@ -128,7 +130,7 @@ impl Drop for ConnectionMetrics {
 }
 
 impl Hold<'_> {
-    /// The handshake is complete; `runs`: the request runs now.
+    /// The handshake is complete. `runs`: the request is executed now.
     pub(crate) fn complete(mut self, runs: bool) {
         self.end = Some(if runs { HoldEnd::Handshake } else { HoldEnd::TooEarly });
     }
@@ -140,8 +142,8 @@ impl Hold<'_> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        let counts = &self.visit.metrics.early_data;
-        let end = self.end.unwrap_or(match self.visit.timed_out.load(Ordering::Relaxed) {
+        let counts = &self.connection.metrics.early_data;
+        let end = self.end.unwrap_or(match self.connection.timed_out.load(Ordering::Relaxed) {
             true => HoldEnd::Timeout,
             false => HoldEnd::Disconnected,
         });
@@ -167,10 +169,10 @@ fn kind(facts: &Handshake, early: bool) -> HandshakeKind {
     }
 }
 
-/// A request's place in the metrics. Dropped, it has ended.
+/// Counts one request. Dropped when the request has ended.
 pub(crate) struct RequestMetrics {
     metrics: Arc<Metrics>,
-    began: Instant,
+    started_at: Instant,
     protocol: Protocol,
     method: Method,
     early: Early,
@@ -178,13 +180,13 @@ pub(crate) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// A request that arrives now. `protocol`: as the access log has it.
-    pub(crate) fn begin(metrics: &Arc<Metrics>, protocol: &str, method: &str, early: bool) -> Self {
+    /// Counts a request that just arrived. `protocol`: as in the access log.
+    pub(crate) fn start(metrics: &Arc<Metrics>, protocol: &str, method: &str, early: bool) -> Self {
         let protocol = self::protocol(protocol);
         metrics.requests.active.increment(protocol);
         Self {
             metrics: metrics.clone(),
-            began: Instant::now(),
+            started_at: Instant::now(),
             protocol,
             method: Method::of(method),
             early: if early { Early::Ran } else { Early::No },
@@ -192,13 +194,13 @@ impl RequestMetrics {
         }
     }
 
-    /// It is not run early.
+    /// The request is not run early.
     pub(crate) fn held(&mut self, reason: HeldReason) {
         self.early = Early::Held;
         self.metrics.early_data.held.count(reason);
     }
 
-    /// The head of its response is there.
+    /// The head of its response is ready.
     pub(crate) fn status(&mut self, status: u16) {
         self.status = Some(status);
     }
@@ -209,7 +211,7 @@ impl Drop for RequestMetrics {
         let requests = &self.metrics.requests;
         requests.active.decrement(self.protocol);
         requests.ended.count((self.protocol, self.method, Status::of(self.status), self.early));
-        requests.seconds.time((self.protocol, self.early), self.began.elapsed());
+        requests.seconds.time((self.protocol, self.early), self.started_at.elapsed());
     }
 }
 

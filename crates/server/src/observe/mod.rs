@@ -1,4 +1,4 @@
-//! What is seen of connections and requests: access log, metrics, traces, status, recent replays.
+//! Observes connections and requests: access log, metrics, traces, status, recent replays.
 
 pub(crate) mod access_log;
 pub(crate) mod connection;
@@ -15,11 +15,11 @@ use self::access_log::AccessLog;
 use self::status::Replays;
 use self::trace::Tracer;
 
-/// Where the whole process notes what happens.
+/// What all connections report to.
 pub(crate) struct Observers {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tracer: Option<Tracer>,
-    /// Opened once the process has given up its privileges.
+    /// Opened after the process has dropped its privileges.
     pub(crate) access_log: OnceLock<AccessLog>,
     pub(crate) replays: Replays,
 }

@@ -1,4 +1,4 @@
-//! A request's line in the access log, from its arrival until its response has ended.
+//! Records a request for the access log, metrics and traces, until its response has ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,32 +12,32 @@ use firstflight_telemetry::otlp::{Span, SpanStatus};
 use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::context::memory::{self, Charge};
+use crate::context::memory::{self, MemoryCharge};
 use crate::context::{BodyError, ResponseBody};
-use crate::observe::access_log::Entry;
+use crate::observe::access_log::AccessLogEntry;
 use crate::observe::connection::ConnectionObserver;
 use crate::observe::metrics::RequestMetrics;
 use crate::observe::trace::{RequestTrace, UpstreamNotes};
 
-/// Counts and logs its request when it is dropped: exactly once, also when the connection breaks
-/// off. Its trace ends then too.
+/// The record of one request. When it is dropped, the request is counted and logged exactly once,
+/// even if the connection fails, and its trace ends.
 pub(crate) struct RequestRecord {
     connection: Arc<ConnectionObserver>,
-    began: Instant,
+    started_at: Instant,
     metrics: RequestMetrics,
-    entry: Option<Entry>,
+    entry: Option<AccessLogEntry>,
     trace: Option<RequestTrace>,
     upstream: UpstreamNotes,
-    /// Bytes of the request's body that were read.
+    /// Bytes read from the request's body.
     read: Arc<AtomicU64>,
-    /// For the trace: the facts that the entry has too.
-    facts: Facts,
-    /// What the request holds; `None`: more than there is.
-    charge: Option<Charge>,
+    /// The facts for the trace, which the log entry has too.
+    facts: TraceFacts,
+    /// The memory that the request holds; `None` if the limit was reached.
+    charge: Option<MemoryCharge>,
 }
 
-/// What is known of a request at its start.
-pub(crate) struct Head<'a> {
+/// The facts that are known when a request arrives.
+pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a str,
     /// Path and query.
     pub(crate) target: &'a str,
@@ -46,9 +46,9 @@ pub(crate) struct Head<'a> {
     pub(crate) headers: Option<&'a HeaderMap>,
 }
 
-/// What a trace tells of a request.
+/// The facts for a request's trace.
 #[derive(Default)]
-struct Facts {
+struct TraceFacts {
     method: String,
     path: String,
     host: Option<String>,
@@ -60,18 +60,18 @@ struct Facts {
 }
 
 impl RequestRecord {
-    pub(crate) fn begin(
+    pub(crate) fn start(
         connection: &Arc<ConnectionObserver>,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
         early: bool,
     ) -> Self {
-        let first = connection.seen.fetch_add(1, Ordering::Relaxed) == 0;
+        let first = connection.received.fetch_add(1, Ordering::Relaxed) == 0;
         connection.running.fetch_add(1, Ordering::Relaxed);
-        let trace = connection.observers.tracer.as_ref().map(|tracer| tracer.begin(head.headers));
+        let trace = connection.observers.tracer.as_ref().map(|tracer| tracer.start(head.headers));
         if let (true, Some(trace)) = (first, &trace) {
-            connection.timeline.belongs_to(trace.context());
+            connection.timeline.set_trace(trace.context());
         }
-        // Strings are made only for a log that somebody keeps, or a trace that is kept.
+        // Strings are allocated only if there is a log, or if the trace is sampled.
         let entry = connection
             .observers
             .access_log
@@ -79,15 +79,15 @@ impl RequestRecord {
             .is_some()
             .then(|| entry(connection, head, early, &trace));
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
-        let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
+        let facts = if sampled { TraceFacts::new(head, early) } else { TraceFacts::default() };
         let metrics = &connection.observers.metrics;
-        let charge = connection.memory.open();
-        let fits = charge.grow(memory::of_request(head.target, head.headers));
+        let charge = connection.memory.charge();
+        let fits = charge.grow(memory::request_bytes(head.target, head.headers));
         Self {
             charge: fits.then_some(charge),
             connection: connection.clone(),
-            began: Instant::now(),
-            metrics: RequestMetrics::begin(metrics, head.protocol, head.method, early),
+            started_at: Instant::now(),
+            metrics: RequestMetrics::start(metrics, head.protocol, head.method, early),
             entry,
             trace,
             upstream: UpstreamNotes::default(),
@@ -96,22 +96,22 @@ impl RequestRecord {
         }
     }
 
-    /// Whether there is memory for the request.
+    /// Whether the memory limit permits the request.
     pub(crate) fn fits(&self) -> bool {
         self.charge.is_some()
     }
 
-    /// Whether there is memory for a connection to an upstream, which it takes then.
+    /// Reserves memory for an upstream connection. Returns false if the limit is reached.
     pub(crate) fn may_be_forwarded(&self) -> bool {
-        self.charge.as_ref().is_some_and(|charge| charge.grow(memory::UPSTREAM))
+        self.charge.as_ref().is_some_and(|charge| charge.grow(memory::UPSTREAM_CONNECTION_BYTES))
     }
 
-    /// Where who forwards the request notes what the upstream did.
+    /// Records what the upstream does.
     pub(crate) fn upstream(&self) -> UpstreamNotes {
         self.upstream.clone()
     }
 
-    /// The field by which the upstream goes on with the trace.
+    /// The field that continues the trace at the upstream.
     pub(crate) fn traceparent(&self) -> Option<String> {
         self.trace.as_ref().map(RequestTrace::traceparent)
     }
@@ -122,7 +122,7 @@ impl RequestRecord {
         self.change(|entry| entry.held = Some(reason.name()));
     }
 
-    /// The request was held since then, until now.
+    /// The request was held from `since` until now.
     pub(crate) fn held_since(&mut self, since: Instant) {
         let (now, reason) = (Instant::now(), self.facts.held.unwrap_or("-"));
         self.change(|entry| entry.held_ms = Some(milliseconds(now - since)));
@@ -138,12 +138,12 @@ impl RequestRecord {
         self.change(|entry| entry.claim = claim);
     }
 
-    /// The request goes to the application now.
+    /// The request is passed to its handler now.
     pub(crate) fn executed(&mut self) {
         self.change(|entry| entry.executed = true);
     }
 
-    /// The head of the response is there.
+    /// The head of the response is ready.
     pub(crate) fn status(&mut self, status: u16) {
         self.connection.note_response();
         self.metrics.status(status);
@@ -151,7 +151,7 @@ impl RequestRecord {
         self.change(|entry| entry.status = Some(status));
     }
 
-    /// The request's body, counted as it is read.
+    /// Counts the bytes read from the request's body.
     pub(crate) fn count<B>(&self, body: B) -> CountedBody<B> {
         CountedBody { body, read: self.read.clone() }
     }
@@ -164,7 +164,7 @@ impl RequestRecord {
         self.change(|entry| entry.complete = true);
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Entry)) {
+    fn change(&mut self, change: impl FnOnce(&mut AccessLogEntry)) {
         if let Some(entry) = &mut self.entry {
             change(entry);
         }
@@ -180,7 +180,7 @@ impl Drop for RequestRecord {
             (self.entry.take(), self.connection.observers.access_log.get())
         {
             entry.bytes_in = self.read.load(Ordering::Relaxed);
-            entry.duration_ms = milliseconds(self.began.elapsed());
+            entry.duration_ms = milliseconds(self.started_at.elapsed());
             if let Some(work) = &work {
                 entry.upstream = Some(work.server.clone());
                 entry.upstream_status = work.status;
@@ -196,14 +196,14 @@ impl Drop for RequestRecord {
             }
             let facts = std::mem::take(&mut self.facts);
             let (connection, name) = (&self.connection, facts.method.clone());
-            trace.whole(name, self.began, |span| facts.tell(span, connection));
+            trace.whole(name, self.started_at, |span| facts.annotate(span, connection));
             tracer.take(trace);
         }
     }
 }
 
-impl Facts {
-    fn new(head: &Head<'_>, early: bool) -> Self {
+impl TraceFacts {
+    fn new(head: &RequestHead<'_>, early: bool) -> Self {
         let path = head.target.split('?').next().unwrap_or_default();
         Self {
             method: head.method.to_owned(),
@@ -216,9 +216,9 @@ impl Facts {
         }
     }
 
-    /// Puts them on the request's span, by the names of OpenTelemetry's conventions for HTTP. The
-    /// query stays out: it may hold what is nobody's affair.
-    fn tell(self, mut span: Span, connection: &ConnectionObserver) -> Span {
+    /// Adds the facts to the request's span, named by OpenTelemetry's conventions for HTTP. The
+    /// query is left out because it may be confidential.
+    fn annotate(self, mut span: Span, connection: &ConnectionObserver) -> Span {
         let tls = &connection.facts.tls;
         span.status = match self.status {
             Some(500..) | None => SpanStatus::Error,
@@ -251,14 +251,14 @@ impl Facts {
 
 fn entry(
     connection: &ConnectionObserver,
-    head: &Head<'_>,
+    head: &RequestHead<'_>,
     early: bool,
     trace: &Option<RequestTrace>,
-) -> Entry {
+) -> AccessLogEntry {
     let facts = &connection.facts.tls;
     let context = trace.as_ref().map(RequestTrace::context);
     let user_agent = head.headers.and_then(|headers| headers.get(header::USER_AGENT));
-    Entry {
+    AccessLogEntry {
         time: jiff::Timestamp::now(),
         client: connection.facts.client.to_string(),
         trace_id: context.map(|context| context.trace.to_string()),
@@ -290,7 +290,7 @@ fn entry(
     }
 }
 
-/// A request's body that counts itself.
+/// A request's body that counts the bytes read from it.
 pub(crate) struct CountedBody<B> {
     body: B,
     read: Arc<AtomicU64>,
@@ -321,20 +321,20 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
     }
 }
 
-/// A response's body that counts itself into its request's record.
+/// A response's body that counts its bytes in the request's record.
 pub(crate) struct RecordedBody {
     body: ResponseBody,
-    /// `None`: kept elsewhere.
+    /// `None`: the record belongs to a tunnel.
     record: Option<RequestRecord>,
-    /// Bytes that are still to come, where that is known.
+    /// Missing bytes, if the length is known.
     left: Option<u64>,
-    /// Whether the client is waited for, not the body.
-    offered: bool,
+    /// Whether a part of the body waits for the client.
+    unsent: bool,
 }
 
 impl RecordedBody {
-    /// `announced`: the length that the response's head states. `bodyless`: nothing of it goes on
-    /// the wire (HEAD, 304).
+    /// `announced`: the length in the response's head. `bodyless`: the body is not sent (HEAD,
+    /// 304).
     pub(crate) fn new(
         body: ResponseBody,
         mut record: RequestRecord,
@@ -345,26 +345,26 @@ impl RecordedBody {
         if bodyless || body.is_end_stream() || left == Some(0) {
             record.complete();
         }
-        let mut this = Self { body, record: Some(record), left, offered: false };
+        let mut this = Self { body, record: Some(record), left, unsent: false };
         let ends = this.is_end_stream() || bodyless;
         this.offer(!ends);
         this
     }
 
-    /// The empty body of a response behind which a tunnel starts, which has the record.
+    /// The empty body of a response that opens a tunnel. The tunnel has the record.
     pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
-        Self { body, record: None, left: Some(0), offered: false }
+        Self { body, record: None, left: Some(0), unsent: false }
     }
 
-    fn offer(&mut self, offered: bool) {
+    fn offer(&mut self, unsent: bool) {
         let Some(record) = &self.record else { return };
-        let count = &record.connection.offered;
-        match (self.offered, offered) {
+        let count = &record.connection.unsent;
+        match (self.unsent, unsent) {
             (false, true) => count.fetch_add(1, Ordering::Relaxed),
             (true, false) => count.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
-        self.offered = offered;
+        self.unsent = unsent;
     }
 }
 
@@ -377,7 +377,7 @@ impl Body for RecordedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        // The library asks when the client has room for more.
+        // The library polls when the client has room for more.
         this.offer(false);
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         this.offer(matches!(frame, Some(Ok(_))));
@@ -388,7 +388,7 @@ impl Body for RecordedBody {
                 let count = frame.data_ref().map_or(0, |data| data.len() as u64);
                 record.bytes(count);
                 this.left = this.left.map(|left| left.saturating_sub(count));
-                // The library stops asking once the announced length is there.
+                // The library stops polling when the announced length has been sent.
                 if this.left == Some(0) {
                     record.complete();
                 }
@@ -398,9 +398,9 @@ impl Body for RecordedBody {
         Poll::Ready(frame)
     }
 
-    /// A body from a file cannot tell that it has come to its end before it is requested more. The
-    /// announced length can, and END_STREAM then rides on the last DATA frame (RFC 9113 section
-    /// 6.1) instead of on an empty one behind it.
+    /// A file's body does not know its end before it is read again. The announced length does, so
+    /// END_STREAM is set on the last DATA frame (RFC 9113 section 6.1) instead of an additional
+    /// empty one.
     fn is_end_stream(&self) -> bool {
         self.left == Some(0) || self.body.is_end_stream()
     }
@@ -417,6 +417,6 @@ impl Drop for RecordedBody {
 }
 
 fn milliseconds(time: Duration) -> f64 {
-    // Whole microseconds: more digits would only pretend.
+    // Rounded to microseconds; more digits would not be accurate.
     time.as_micros() as f64 / 1000.0
 }

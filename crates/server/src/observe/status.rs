@@ -1,4 +1,4 @@
-//! The state of a server, and the last flights that came more than once.
+//! The state of a server, and the most recent replays.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,38 +8,38 @@ use firstflight_telemetry::metrics::Transport;
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// How a server is, for probes, console and `systemctl status`.
+/// The state of a server, for probes, the console and `systemctl status`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// Whether it wants new connections. A store that is away changes nothing about that: early
-    /// data is refused then, and all else works.
+    /// Whether the server wants new connections. An unavailable store does not change this: early
+    /// data is refused then, and everything else works.
     pub ready: bool,
-    /// Why not, if not.
+    /// Why it is not ready.
     pub not_ready_because: Option<&'static str>,
-    /// Which configuration is in use: 1 at the start, one more with each reload.
+    /// The number of the configuration in use: 1 at the start, one more after each reload.
     pub generation: u64,
     /// When the process started to serve.
     pub started_at: Timestamp,
-    /// When the configuration in use was taken up.
+    /// When the configuration in use was loaded.
     pub loaded_at: Timestamp,
-    /// The last try to load another one, if there was any.
+    /// The last attempt to reload, if there was one.
     pub last_reload: Option<LastReload>,
-    /// Connections that are open.
+    /// The number of open connections.
     pub connections: u32,
-    /// What is listened on.
+    /// The bound addresses.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// What became of a reload.
+/// The outcome of a reload.
 #[derive(Clone, Debug, Serialize)]
 pub struct LastReload {
-    /// When it was tried.
+    /// When it was attempted.
     pub at: Timestamp,
-    /// Why the old configuration stayed; `None`: the new one is in use.
+    /// Why the old configuration is still in use; `None` if the new one is.
     pub error: Option<String>,
 }
 
-/// What has happened to a server so far.
+/// Events in the life of a server.
 pub(crate) struct History(Mutex<Events>);
 
 #[derive(Clone)]
@@ -50,58 +50,58 @@ pub(crate) struct Events {
 }
 
 impl History {
-    pub(crate) fn begin() -> Self {
+    pub(crate) fn new() -> Self {
         let now = Timestamp::now();
         Self(Mutex::new(Events { started_at: now, loaded_at: now, last_reload: None }))
     }
 
-    /// Notes a reload: `error` says why it was none.
+    /// Records a reload. `error`: why it failed.
     pub(crate) fn note_reload(&self, error: Option<String>) {
         let at = Timestamp::now();
-        let mut events = self.events();
+        let mut events = self.lock();
         if error.is_none() {
             events.loaded_at = at;
         }
         events.last_reload = Some(LastReload { at, error });
     }
 
-    pub(crate) fn so_far(&self) -> Events {
-        self.events().clone()
+    pub(crate) fn events(&self) -> Events {
+        self.lock().clone()
     }
 
-    fn events(&self) -> MutexGuard<'_, Events> {
+    fn lock(&self) -> MutexGuard<'_, Events> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A flight that came more than once, and whose copies were stopped.
+/// A flight that was replayed. Its copies were not executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
-    /// When a copy first came.
+    /// When the first copy arrived.
     pub first_at: Timestamp,
-    /// When one came last.
+    /// When the last copy arrived.
     pub last_at: Timestamp,
-    /// How many came.
+    /// The number of copies.
     pub copies: u64,
-    /// From which networks, a few at most: /24 of IPv4, /48 of IPv6.
+    /// The networks that they came from, at most a few: /24 for IPv4, /48 for IPv6.
     pub networks: Vec<String>,
-    /// What carried the last copy.
+    /// The transport of the last copy.
     pub transport: Transport,
 }
 
-/// The last ones. Bounded, whoever sends how much.
+/// The most recent replays, in bounded memory.
 #[derive(Debug, Default)]
-pub(crate) struct Replays(Mutex<VecDeque<Entry>>);
+pub(crate) struct Replays(Mutex<VecDeque<ReplayRecord>>);
 
 #[derive(Debug)]
-struct Entry {
-    /// The flight's client random, which nobody is shown.
+struct ReplayRecord {
+    /// The flight's client random, which is not shown to anybody.
     flight: [u8; 32],
     replay: Replay,
 }
 
 impl Replays {
-    /// Notes a copy of a flight.
+    /// Records a copy of a flight.
     pub(crate) fn note(
         &self,
         flight: &[u8; 32],
@@ -110,9 +110,9 @@ impl Replays {
         at: Timestamp,
     ) {
         let mut entries = self.entries();
-        let known = entries.iter().position(|entry| entry.flight == *flight);
-        let known = known.and_then(|place| entries.remove(place));
-        let mut entry = known.unwrap_or_else(|| Entry {
+        let index = entries.iter().position(|entry| entry.flight == *flight);
+        let known = index.and_then(|index| entries.remove(index));
+        let mut entry = known.unwrap_or_else(|| ReplayRecord {
             flight: *flight,
             replay: Replay {
                 first_at: at,
@@ -128,22 +128,22 @@ impl Replays {
         if replay.networks.len() < MAX_NETWORKS && !replay.networks.contains(&network) {
             replay.networks.push(network);
         }
-        // The last one first.
+        // The latest first.
         entries.push_front(entry);
         entries.truncate(MAX_FLIGHTS);
     }
 
-    /// Those that are remembered, the last one first.
+    /// The recorded replays, the latest first.
     pub(crate) fn recent(&self) -> Vec<Replay> {
         self.entries().iter().map(|entry| entry.replay.clone()).collect()
     }
 
-    fn entries(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+    fn entries(&self) -> MutexGuard<'_, VecDeque<ReplayRecord>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The network that an address is in: enough to see where something comes from, and not who.
+/// The network of an address: enough to locate an attack, without identifying a user.
 fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -157,10 +157,10 @@ fn network(address: IpAddr) -> String {
     }
 }
 
-/// Flights that are remembered.
+/// The number of flights that are remembered.
 const MAX_FLIGHTS: usize = 50;
 
-/// Networks of one flight that are remembered.
+/// The number of networks that are remembered for each flight.
 const MAX_NETWORKS: usize = 4;
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_of_a_flight_are_one_entry_the_last_first() {
+    fn copies_of_a_flight_are_one_entry_and_the_latest_is_first() {
         let replays = Replays::default();
         let note = |flight: u8, client: &str, second| {
             let at = Timestamp::from_second(second).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attacker_fills_no_memory() {
+    fn an_attacker_cannot_fill_the_memory() {
         let replays = Replays::default();
         for number in 0..10_000_u32 {
             let mut flight = [0; 32];

@@ -1,4 +1,4 @@
-//! Requests as traces: what each part of the work on one took.
+//! Traces of requests: the duration of each part of the work.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -11,39 +11,38 @@ use firstflight_telemetry::otlp::{
 use firstflight_upstream::{Attempt, Observer};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Starts traces, and takes their spans.
+/// Starts traces and exports their spans.
 pub(crate) struct Tracer {
     settings: TelemetrySettings,
     exporter: Option<Exporter>,
 }
 
-/// The trace of one request, while it runs.
+/// The trace of a running request.
 pub(crate) struct RequestTrace {
     context: TraceContext,
-    /// The span of the upstream's work, chosen before it is known whether there will be one: the
-    /// upstream is told.
+    /// The span of the upstream's work. Its id is chosen early because the upstream receives it.
     upstream: SpanId,
     spans: Vec<Span>,
 }
 
-/// What the upstream did for a request, told by who forwards it.
+/// The upstream's work for a request, recorded by the proxy.
 #[derive(Clone, Default)]
 pub(crate) struct UpstreamNotes(Arc<Mutex<Option<UpstreamWork>>>);
 
-/// From the first try to the last one's outcome.
+/// From the first attempt to the outcome of the last one.
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamWork {
-    pub(crate) began: Instant,
+    pub(crate) started_at: Instant,
     pub(crate) ended: Instant,
-    /// The server that was tried last.
+    /// The server of the last attempt.
     pub(crate) server: String,
-    /// What it answered; `None`: nothing.
+    /// Its response's status; `None` if it did not respond.
     pub(crate) status: Option<u16>,
-    /// Servers tried.
+    /// The number of attempts.
     pub(crate) attempts: u32,
 }
 
-/// The field by which a trace goes on (W3C Trace Context section 3.2), and its companion.
+/// The fields that continue a trace (W3C Trace Context section 3.2).
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -52,8 +51,9 @@ impl Tracer {
         Self { settings, exporter }
     }
 
-    /// The trace of a request with these fields: its client's, if clients are trusted.
-    pub(crate) fn begin(&self, headers: Option<&HeaderMap>) -> RequestTrace {
+    /// Starts the trace of a request with these fields. Continues the client's trace if the
+    /// configuration trusts clients.
+    pub(crate) fn start(&self, headers: Option<&HeaderMap>) -> RequestTrace {
         let theirs = headers.filter(|_| self.settings.trust_traceparent).and_then(|headers| {
             TraceContext::from_traceparent(headers.get(TRACEPARENT)?.to_str().ok()?)
         });
@@ -62,8 +62,8 @@ impl Tracer {
         RequestTrace { context, upstream: SpanId::random(), spans: Vec::new() }
     }
 
-    /// The fields of a request that goes to the upstream. What a client that is not trusted has
-    /// said of traces goes no further.
+    /// Sets the trace fields of a request to the upstream. An untrusted client's fields are not
+    /// forwarded.
     pub(crate) fn pass_on(&self, traceparent: &str, headers: &mut HeaderMap) {
         if !self.settings.trust_traceparent {
             headers.remove(TRACESTATE);
@@ -73,28 +73,28 @@ impl Tracer {
         }
     }
 
-    /// Takes a request's spans.
+    /// Exports a request's spans.
     pub(crate) fn take(&self, trace: RequestTrace) {
         trace.spans.into_iter().for_each(|span| self.send(span));
     }
 
-    /// Takes a finished span.
+    /// Exports a finished span.
     pub(crate) fn send(&self, span: Span) {
         if let Some(exporter) = &self.exporter {
             exporter.send(span);
         }
     }
 
-    /// What became of spans; `None`: they go nowhere.
+    /// The values for metrics; `None` without an exporter.
     pub(crate) fn reading(&self) -> Option<SpanReading> {
         let ExporterStatistics { sent, dropped } = self.exporter.as_ref()?.statistics();
         Some(SpanReading { sent, dropped })
     }
 
-    /// Sends what waits.
+    /// Sends the queued spans.
     pub(crate) async fn flush(&self) {
         if let Some(exporter) = &self.exporter {
-            exporter.flush(LAST_SPANS).await;
+            exporter.flush(FLUSH_TIMEOUT).await;
         }
     }
 }
@@ -104,12 +104,12 @@ impl RequestTrace {
         &self.context
     }
 
-    /// The field that the upstream gets.
+    /// The `traceparent` field for the upstream.
     pub(crate) fn traceparent(&self) -> String {
         self.context.traceparent(self.upstream)
     }
 
-    /// Whether spans are kept, so that none is made in vain.
+    /// Whether the trace is sampled. Otherwise no span is created.
     pub(crate) fn is_sampled(&self) -> bool {
         self.context.sampled
     }
@@ -122,15 +122,15 @@ impl RequestTrace {
         shape: impl FnOnce(Span) -> Span,
     ) {
         if self.is_sampled() {
-            let times = (wall(times.0), wall(times.1));
+            let times = (system_time(times.0), system_time(times.1));
             self.spans.push(shape(Span::part(&self.context, name, times)));
         }
     }
 
-    /// Adds the upstream's part.
+    /// Adds the upstream's work.
     pub(crate) fn upstream(&mut self, work: &UpstreamWork) {
         let id = self.upstream;
-        self.part("upstream", (work.began, work.ended), |mut span| {
+        self.part("upstream", (work.started_at, work.ended), |mut span| {
             (span.id, span.kind) = (id, SpanKind::Client);
             let failed = work.status.is_none_or(|status| status >= 500);
             span.status = if failed { SpanStatus::Error } else { SpanStatus::Unset };
@@ -144,10 +144,15 @@ impl RequestTrace {
         });
     }
 
-    /// Adds the request as a whole.
-    pub(crate) fn whole(&mut self, name: String, began: Instant, shape: impl FnOnce(Span) -> Span) {
+    /// Adds the request's own span.
+    pub(crate) fn whole(
+        &mut self,
+        name: String,
+        started_at: Instant,
+        shape: impl FnOnce(Span) -> Span,
+    ) {
         let (id, parent) = (self.context.span, self.context.parent);
-        self.part("request", (began, Instant::now()), |mut span| {
+        self.part("request", (started_at, Instant::now()), |mut span| {
             (span.id, span.parent, span.kind) = (id, parent, SpanKind::Server);
             span.name = name.into();
             shape(span)
@@ -156,21 +161,21 @@ impl RequestTrace {
 }
 
 impl Observer for UpstreamNotes {
-    /// Notes a try, and how it came out.
+    /// Records an attempt and its outcome.
     fn attempt(&self, attempt: &Attempt<'_>) {
         let (server, status) = (attempt.server, attempt.result.ok().map(|status| status.as_u16()));
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (began, attempts) = match &*notes {
-            Some(earlier) => (earlier.began, earlier.attempts + 1),
+        let (started_at, attempts) = match &*notes {
+            Some(earlier) => (earlier.started_at, earlier.attempts + 1),
             None => (attempt.started, 1),
         };
         let (ended, server) = (Instant::now(), server.to_owned());
-        *notes = Some(UpstreamWork { began, ended, server, status, attempts });
+        *notes = Some(UpstreamWork { started_at, ended, server, status, attempts });
     }
 }
 
 impl UpstreamNotes {
-    /// What was noted.
+    /// The recorded work.
     pub(crate) fn work(&self) -> Option<UpstreamWork> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -178,14 +183,14 @@ impl UpstreamNotes {
 
 impl UpstreamWork {
     pub(crate) fn time(&self) -> Duration {
-        self.ended.duration_since(self.began)
+        self.ended.duration_since(self.started_at)
     }
 }
 
-/// A moment on the clock on the wall, as collectors want it.
-pub(crate) fn wall(moment: Instant) -> SystemTime {
+/// Converts to wall-clock time, which collectors expect.
+pub(crate) fn system_time(moment: Instant) -> SystemTime {
     SystemTime::now() - moment.elapsed()
 }
 
-/// How long the last spans may take to leave.
-const LAST_SPANS: Duration = Duration::from_secs(3);
+/// How long the last spans may take to be sent.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! Each request is matched once: to a site, a route and its rules, by one snapshot.
+//! Matches each request to a site, a route and its rules, by one snapshot.
 
 pub(crate) mod early;
 pub(crate) mod routes;
@@ -23,65 +23,65 @@ use crate::handler::RequestContext;
 use crate::handler::proxy::Pools;
 use crate::handler::response::plain;
 
-/// A configuration, ready to serve: all that a reload replaces. Connections keep the one under
-/// which they were accepted for their handshake and their early requests; later requests take the
-/// newest.
+/// A configuration that is ready to serve. A reload replaces it as a whole. A connection keeps the
+/// snapshot under which it was accepted for its handshake and its early requests; later requests
+/// use the newest one.
 pub(crate) struct Snapshot {
-    /// From 1 on, one more with each reload.
+    /// Starts at 1 and grows by one with each reload.
     pub(crate) number: u64,
-    /// Which certificate was shown to whom.
+    /// The certificates, by server name.
     pub(crate) identities: Identities,
     pub(crate) acceptor: Acceptor,
-    /// `None`: no HTTP/3.
+    /// `None`: HTTP/3 is disabled.
     pub(crate) quic: Option<QuicConfig>,
     /// `None`: ping-pong, without HTTP.
     pub(crate) sites: Option<Arc<Sites>>,
     pub(crate) pools: Pools,
     pub(crate) limits: Limits,
     pub(crate) keep_alive: bool,
-    /// Whether early data is accepted at all.
+    /// Whether early data is enabled.
     pub(crate) early_data: bool,
     pub(crate) when_not_allowed: WhenNotAllowed,
-    /// Each site's certificate, for those who look.
+    /// Each site's certificate, for status and metrics.
     pub(crate) certificates: Vec<SiteCertificate>,
     pub(crate) alt_svc: Option<Duration>,
 }
 
-/// What QUIC connections are told, as one configuration has it.
+/// The QUIC settings of one configuration.
 pub(crate) struct QuicConfig {
     pub(crate) crypto: Arc<ServerCrypto>,
-    /// With cryptography that refuses early data.
+    /// Its cryptography refuses early data.
     pub(crate) server: quinn::ServerConfig,
 }
 
-/// A request's site, route and rules by one snapshot, matched once. Every later stage receives it.
+/// A request's site, route and rules, matched once by one snapshot.
 pub(crate) struct RequestMatch {
-    /// `None`: the snapshot serves no HTTP.
+    /// `None`: the snapshot does not serve HTTP.
     site: Option<SiteMatch>,
 }
 
 impl Snapshot {
-    /// Starts what goes on beside the connections. Inside a tokio runtime.
-    pub(crate) fn begin(&self) {
+    /// Starts the pools' background tasks. Needs a tokio runtime.
+    pub(crate) fn start(&self) {
         self.pools.values().for_each(Pool::start);
     }
 
-    /// What responses over TCP say about HTTP/3 on the same port (RFC 7838 section 3). `None`:
-    /// nothing.
+    /// The `Alt-Svc` field of responses over TCP, which offers HTTP/3 on the same port (RFC 7838
+    /// section 3).
     pub(crate) fn alt_svc(&self, listener: &Listener, port: u16) -> Option<HeaderValue> {
         self.quic.as_ref().filter(|_| listener.http3)?;
         let age = self.alt_svc?.as_secs();
         HeaderValue::from_str(&format!("h3=\":{port}\"; ma={age}")).ok()
     }
 
-    /// Whether a site has this name; any is known where no site has names.
-    pub(crate) fn knows(&self, host: &str) -> bool {
-        self.sites.as_ref().is_none_or(|sites| sites.knows(host))
+    /// Whether a site has this name. Without named sites, every host is known.
+    pub(crate) fn is_known_host(&self, host: &str) -> bool {
+        self.sites.as_ref().is_none_or(|sites| sites.is_known_host(host))
     }
 }
 
 impl QuicConfig {
-    /// What a connection with this cryptography is told.
+    /// The configuration of one connection, with this cryptography.
     pub(crate) fn for_connection(
         &self,
         crypto: Arc<dyn quinn::crypto::ServerConfig>,
@@ -93,8 +93,8 @@ impl QuicConfig {
 }
 
 impl RequestMatch {
-    /// Matches a request that came on a connection, by `snapshot`. `identities`: the certificates
-    /// that the client was shown one of.
+    /// Matches a request by `snapshot`. `identities`: the certificates from which the client's one
+    /// was selected.
     pub(crate) fn new<B>(
         snapshot: &Snapshot,
         request: &Request<B>,
@@ -107,18 +107,17 @@ impl RequestMatch {
         Self { site }
     }
 
-    /// Whether the request may run from early data. It depends on nothing but the request and the
-    /// time.
+    /// Whether the request may run as early data. Depends only on the request and the time.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
         self.site.as_ref().is_none_or(|site| site.may_run_early(request))
     }
 
-    /// What its route demands of it; `None`: no route handles it.
+    /// The rules of the request's route; `None`: no route handles it.
     pub(crate) fn rules(&self) -> Option<&RouteRules> {
         self.site.as_ref()?.rules()
     }
 
-    /// Handles the request. `None`: the client went away and needs no response.
+    /// Handles the request. Returns `None` if the client has disconnected.
     pub(crate) async fn handle<B>(
         &self,
         request: Request<B>,

@@ -1,4 +1,4 @@
-//! A site's routes, and what answers on each.
+//! The routes of a site and their handlers.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::handler::proxy::Proxy;
 use crate::handler::response::{discard, plain};
 use crate::route::early::RouteRules;
 
-/// A site, ready to respond.
+/// A site that is ready to serve.
 pub(crate) struct ReadySite {
-    /// What may run early, the routes' own modes among it.
+    /// What may run as early data, including the routes' own modes.
     policy: Policy,
     routes: Prefixes<Arc<ReadyRoute>>,
-    /// For responses that come from no route.
+    /// For responses that no route produces.
     fields: ResponseFields,
 }
 
-/// A route, ready to respond.
+/// A route that is ready to serve.
 pub(crate) struct ReadyRoute {
     handler: Handler,
     rules: RouteRules,
@@ -36,7 +36,7 @@ pub(crate) struct ReadyRoute {
 
 enum Handler {
     Files(Files),
-    /// HTTP servers behind this one.
+    /// Forwards to upstream servers.
     Proxy(Proxy),
     Redirect(firstflight_config::Redirect),
     Status(StatusCode),
@@ -50,37 +50,38 @@ impl ReadySite {
         config: &ServerConfig,
         pools: &Pools,
     ) -> Result<Self, ServerError> {
-        let wrong = |error: firstflight_config::BadRulePath| setting(error.to_string());
+        let invalid =
+            |error: firstflight_config::BadRulePath| ServerError::setting(error.to_string());
         let fields = ResponseFields::new(&site.headers)?;
         let mut policy = config.early_data.policy.clone();
         let mut routes = Prefixes::default();
         for route in &site.routes {
             if let Some(mode) = route.early.mode {
-                policy = policy.rule(&route.path, mode).map_err(wrong)?;
+                policy = policy.rule(&route.path, mode).map_err(invalid)?;
             }
             let ready = ReadyRoute {
                 handler: Handler::new(&route.action, pools)?,
                 rules: RouteRules::new(&route.early),
-                fields: fields.and(&route.headers)?,
+                fields: fields.merge(&route.headers)?,
             };
-            if routes.insert(&route.path, Arc::new(ready)).map_err(wrong)?.is_some() {
-                return Err(twice(site, route));
+            if routes.insert(&route.path, Arc::new(ready)).map_err(invalid)?.is_some() {
+                return Err(duplicate_route(site, route));
             }
         }
         Ok(Self { policy, routes, fields })
     }
 
-    /// The mode that holds for a path.
+    /// The mode of a path.
     pub(crate) fn mode(&self, path: &str) -> Mode {
         self.policy.mode(path)
     }
 
-    /// The route for a path, and whether the path is another route's for servers that take `/A` and
-    /// `/a` for one.
+    /// The route of a path, and whether the path differs only in case from another route's, which
+    /// some servers treat as equal.
     ///
     /// # Errors
-    /// The status for a path without one, and for a path that servers read differently, where more
-    /// than one route could be meant: no spelling is a way around a route.
+    /// The status for a path without a route, and for a path that servers parse differently, if it
+    /// could belong to several routes: no spelling bypasses a route.
     pub(crate) fn find(&self, path: &str) -> (Result<&Arc<ReadyRoute>, StatusCode>, bool) {
         let found = self.routes.find(path);
         let differs_in_case = matches!(found, Found::ButForCase(_));
@@ -91,19 +92,19 @@ impl ReadySite {
         (route, differs_in_case)
     }
 
-    /// Puts the site's fields on a response that comes from no route.
+    /// Sets the site's fields on a response that no route produced.
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         self.fields.apply(headers);
     }
 }
 
 impl ReadyRoute {
-    /// What it demands of early requests, and of those that are to run once.
+    /// The rules for early requests and for requests that run only once.
     pub(crate) fn rules(&self) -> &RouteRules {
         &self.rules
     }
 
-    /// Handles a request. `None`: the client went away and needs no response.
+    /// Handles a request. Returns `None` if the client has disconnected.
     pub(crate) async fn handle<B>(
         &self,
         request: Request<B>,
@@ -138,8 +139,8 @@ impl Handler {
             Action::Upstream(name) => {
                 let unknown = || {
                     let known: Vec<_> = pools.keys().map(String::as_str).collect();
-                    setting(format!(
-                        "there is no upstream {name:?}; there are these: {}",
+                    ServerError::setting(format!(
+                        "there is no upstream {name:?}; configured upstreams: {}",
                         known.join(", ")
                     ))
                 };
@@ -151,27 +152,23 @@ impl Handler {
     }
 }
 
-fn twice(site: &Site, route: &Route) -> ServerError {
+fn duplicate_route(site: &Site, route: &Route) -> ServerError {
     let of = site.names.first().map(|name| format!(" of site {name}")).unwrap_or_default();
-    setting(format!("two routes{of} have the path {:?}; leave one out", route.path))
-}
-
-fn setting(text: String) -> ServerError {
-    ServerError::Config(ConfigError::Setting(text))
+    ServerError::setting(format!("two routes{of} have the path {:?}; remove one", route.path))
 }
 
 #[cfg(test)]
 impl ReadyRoute {
-    /// What it answers, where that is a mere status.
+    /// The status of a route that only responds with one.
     pub(crate) fn code(&self) -> StatusCode {
         match &self.handler {
             Handler::Status(status) => *status,
-            _ => unreachable!("tests ask only such routes"),
+            _ => unreachable!("tests use routes with a status only"),
         }
     }
 }
 
-/// ResponseFields to put on answers, in place of those of the same names.
+/// Fields to set on responses, replacing fields of the same names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResponseFields(Vec<(HeaderName, HeaderValue)>);
 
@@ -179,29 +176,29 @@ impl ResponseFields {
     /// A site's fields.
     ///
     /// # Errors
-    /// [`ConfigError::Setting`] for what only the server itself can say.
+    /// [`ConfigError::Setting`] for fields that only the server can set.
     pub(crate) fn new(fields: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
-        match fields.iter().find(|(name, _)| OURS.contains(name)) {
+        match fields.iter().find(|(name, _)| CONTROLLED_FIELDS.contains(name)) {
             Some((name, _)) => Err(ConfigError::Setting(format!(
-                "the field {name} cannot be set on responses, because it follows from how they are \
-                 sent; leave it out"
+                "the field {name} cannot be set on responses, because the server sets it itself; \
+                 remove it"
             ))),
             None => Ok(Self(fields.to_vec())),
         }
     }
 
-    /// A route's fields, and these for all other names.
+    /// A route's fields, and the site's fields for all other names.
     ///
     /// # Errors
     /// As [`ResponseFields::new`].
-    pub(crate) fn and(&self, route: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
+    pub(crate) fn merge(&self, route: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
         let Self(mut fields) = Self::new(route)?;
         let others = self.0.iter().filter(|(name, _)| route.iter().all(|(ours, _)| ours != name));
         fields.extend(others.cloned());
         Ok(Self(fields))
     }
 
-    /// Puts them on a response; an empty value removes the field.
+    /// Sets the fields on a response. An empty value removes the field.
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         for (name, _) in &self.0 {
             headers.remove(name);
@@ -212,8 +209,8 @@ impl ResponseFields {
     }
 }
 
-/// What concerns the connection or the length of a response.
-const OURS: [HeaderName; 8] = [
+/// Fields that describe the connection or the framing of a response.
+const CONTROLLED_FIELDS: [HeaderName; 8] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::TE,
@@ -246,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_path_by_whole_segments_answers() {
+    fn the_route_with_the_longest_path_of_whole_segments_responds() {
         let site = site(&[("/", 200), ("/a/b", 202), ("/a", 201)]).unwrap();
         for (path, expected) in
             [("/", 200), ("/x", 200), ("/a", 201), ("/ab", 200), ("/a/%62/c", 202), ("/A/b", 200)]
@@ -256,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_is_a_way_around_a_route() {
+    fn no_spelling_of_a_path_bypasses_a_route() {
         let several = site(&[("/", 200), ("/a", 403)]).unwrap();
         let without_root = site(&[("/a", 403)]).unwrap();
         let one = site(&[("/", 200)]).unwrap();
@@ -287,10 +284,10 @@ mod response_fields_tests {
     }
 
     #[test]
-    fn a_routes_fields_come_before_its_sites_and_both_before_the_answers() {
+    fn a_routes_fields_override_its_sites_and_both_override_the_responses() {
         let site = ResponseFields::new(&pairs(&[("x-a", "site"), ("x-b", "site"), ("server", "")]))
             .unwrap();
-        let route = site.and(&pairs(&[("x-b", "one"), ("x-b", "two")])).unwrap();
+        let route = site.merge(&pairs(&[("x-b", "one"), ("x-b", "two")])).unwrap();
         let mut headers = HeaderMap::new();
         for name in ["x-b", "x-b", "server", "x-c"] {
             headers.append(name, HeaderValue::from_static("upstream"));
@@ -304,7 +301,7 @@ mod response_fields_tests {
     }
 
     #[test]
-    fn what_frames_an_answer_cannot_be_set() {
+    fn fields_that_frame_a_response_cannot_be_set() {
         for name in ["content-length", "transfer-encoding", "connection", "keep-alive"] {
             let fields = [(HeaderName::from_static(name), HeaderValue::from_static("x"))];
             assert!(ResponseFields::new(&fields).unwrap_err().to_string().contains(name));

@@ -1,4 +1,11 @@
-//! Sites: which of them a request is for, and whether its connection is one of that site's.
+//! Selects the site of a request and checks that the connection's certificate covers it.
+//!
+//! # The host selects the site, the server name the certificate
+//!
+//! What may run as early data must follow from the request alone, so the request's host selects its
+//! site, not the server name of the connection. A client may use one connection for every name that
+//! its certificate covers (RFC 9110 section 7.4). Requests for other names get 421 (Misdirected
+//! Request).
 
 use std::sync::Arc;
 
@@ -19,39 +26,40 @@ use crate::route::validation;
 
 /// All sites of one configuration.
 pub(crate) struct Sites {
-    /// The first is for unknown names.
+    /// The first one also serves unknown names.
     sites: Vec<Arc<ReadySite>>,
     names: HostMap<usize>,
 }
 
-/// What a connection's client was shown when it came.
+/// The certificate that a connection's client has received.
 pub(crate) struct PresentedCertificates<'a> {
-    /// The name that it asked for (SNI).
+    /// The server name that it requested (SNI).
     pub(crate) server_name: Option<&'a str>,
-    /// The certificates that it was shown one of.
+    /// The certificates from which it was selected.
     pub(crate) identities: &'a Identities,
 }
 
-/// Where a request belongs: its site by its host, its route by its path.
+/// The site that a request belongs to by its host, and the route by its path.
 pub(crate) struct SiteMatch {
-    /// `None`: the request names no host that can be.
+    /// `None`: the request's host is invalid.
     site: Option<Arc<ReadySite>>,
     route: Option<Arc<ReadyRoute>>,
-    /// Whether the path is another route's for servers that take `/A` and `/a` for one.
+    /// Whether the path differs only in case from another route's, which some servers treat as
+    /// equal.
     differs_in_case: bool,
     refusal: Option<Refusal>,
 }
 
 /// Why no route handles a request.
 enum Refusal {
-    /// No site is to see it.
+    /// No site handles it on this connection.
     Connection(StatusCode),
     /// Its site has no route for it. The response has the site's fields.
     Path(StatusCode),
 }
 
 impl Sites {
-    /// Checks what the configuration names.
+    /// Checks the settings of all sites.
     ///
     /// # Errors
     /// [`ServerError::Root`], [`ServerError::Tls`] for names, or [`ServerError::Config`].
@@ -70,7 +78,7 @@ impl Sites {
         Ok(Self { sites, names })
     }
 
-    /// The site and the route of a request.
+    /// Finds the site and the route of a request.
     pub(crate) fn find<B>(
         &self,
         request: &Request<B>,
@@ -84,15 +92,15 @@ impl Sites {
             return SiteMatch::refused(None, StatusCode::NOT_FOUND);
         };
         let mut found = SiteMatch::in_site(site, request.uri().path());
-        // A whole URL is what a proxy is sent, and names that are nobody's are for none here.
+        // A whole URL is sent to a proxy, and this server is not a proxy for unknown names.
         let elsewhere = validation::is_absolute(request)
             && host.as_deref().is_some_and(|host| {
                 self.names.get(host).is_none()
                     && !presented.server_name.is_some_and(|name| name.eq_ignore_ascii_case(host))
             });
         if elsewhere || requested != self.index(presented.server_name) {
-            // RFC 9110 section 7.4: a client may request all names that its certificate covers on
-            // one connection, and no others.
+            // RFC 9110 section 7.4: a client may use one connection for all names that its
+            // certificate covers, and for no others.
             let identity = presented.identities.for_name(presented.server_name);
             if !host.is_some_and(|host| identity.covers(&host)) {
                 found.refusal = Some(Refusal::Connection(StatusCode::MISDIRECTED_REQUEST));
@@ -101,8 +109,8 @@ impl Sites {
         found
     }
 
-    /// Whether a site has this name; any is known where no site has names.
-    pub(crate) fn knows(&self, host: &str) -> bool {
+    /// Whether a site has this name. Without named sites, every host is known.
+    pub(crate) fn is_known_host(&self, host: &str) -> bool {
         self.names.is_empty() || self.names.get(host).is_some()
     }
 
@@ -126,8 +134,8 @@ impl SiteMatch {
         Self { site: Some(site.clone()), route, differs_in_case, refusal }
     }
 
-    /// Whether the request may run from early data. One whose path is another route's for servers
-    /// that take `/A` and `/a` for one may not: it would pass that route's rules by.
+    /// Whether the request may run as early data. Not if its path differs only in case from another
+    /// route's: an upstream that treats them as equal would bypass that route's rules.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
         let Some(site) = self.site.as_ref().filter(|_| !self.differs_in_case) else { return false };
         let mode = site.mode(request.uri().path());
@@ -137,13 +145,13 @@ impl SiteMatch {
         }
     }
 
-    /// What its route demands of the request; `None`: no route handles it.
+    /// The rules of the request's route; `None`: no route handles it.
     pub(crate) fn rules(&self) -> Option<&RouteRules> {
         let route = self.route.as_ref().filter(|_| self.refusal.is_none())?;
         Some(route.rules())
     }
 
-    /// Handles the request. `None`: the client went away and needs no response.
+    /// Handles the request. Returns `None` if the client has disconnected.
     pub(crate) async fn handle<B>(
         &self,
         request: Request<B>,
@@ -180,7 +188,8 @@ mod tests {
     const ONE: &[&str] = &["one.test", "www.one.test"];
     const TWO: &[&str] = &["two.test", "*.two.test"];
 
-    /// Two sites that respond with 201 and 202. The first one's certificate covers `a.two.test` too.
+    /// Two sites that respond with 201 and 202. The first one's certificate also covers
+    /// `a.two.test`.
     fn sites() -> (Sites, Identities) {
         let site = |names: &[&str], code| Site {
             names: names.iter().map(|&name| name.to_owned()).collect(),
@@ -220,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_7_4_the_host_chooses_the_site_if_the_certificate_covers_it() {
+    fn rfc9110_7_4_the_host_selects_the_site_if_the_certificate_covers_it() {
         let sites = sites();
         for (server_name, host, expected) in [
             (Some("one.test"), "one.test", 201),
@@ -228,14 +237,14 @@ mod tests {
             (Some("ONE.test"), "One.Test.", 201),
             (Some("two.test"), "two.test", 202),
             (Some("x.two.test"), "y.two.test", 202),
-            // What the certificate does not cover.
+            // Names that the certificate does not cover.
             (Some("one.test"), "two.test", 421),
             (Some("two.test"), "one.test", 421),
             (None, "two.test", 421),
-            // What it does.
+            // Names that it covers.
             (Some("one.test"), "a.two.test", 202),
             (None, "a.two.test", 202),
-            // Unknown names are the first's.
+            // Unknown names belong to the first site.
             (None, "one.test", 201),
             (None, "192.0.2.1", 201),
             (Some("unknown.test"), "else.test", 201),
@@ -248,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_7_4_a_whole_url_is_for_a_name_of_this_server() {
+    fn rfc9110_7_4_an_absolute_url_must_name_this_server() {
         let sites = sites();
         for (server_name, authority, expected) in [
             (Some("one.test"), "one.test", 201),
@@ -260,7 +269,7 @@ mod tests {
             (None, "else.test", 421),
             (None, "192.0.2.1", 421),
             (None, "www.one.test", 201),
-            // What the connection is for, whoever shows it a certificate.
+            // The server name of the connection is accepted, whichever certificate was sent.
             (Some("unknown.test"), "unknown.test", 201),
             (Some("unknown.test"), "else.test", 421),
         ] {

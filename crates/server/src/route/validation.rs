@@ -1,8 +1,7 @@
-//! The form that a request has to have before anything looks at it: one that all servers read
-//! alike.
+//! Validates requests before routing, so that all servers on the path parse them alike.
 //!
-//! The libraries see to lines, lengths and chunks. What is left is what they hand on as it came,
-//! and what a policy here, a site's choice and an upstream's might read differently.
+//! The HTTP libraries check lines, lengths and chunks. This module checks what they pass through
+//! and what the policy, the site selection and an upstream could parse differently.
 
 use std::borrow::Cow;
 
@@ -12,7 +11,10 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use crate::context::ResponseBody;
 use crate::handler::response::plain;
 
-/// Whether a request is of a form to be answered; otherwise with what it is refused.
+/// Validates a request.
+///
+/// # Errors
+/// The status of the response.
 pub(crate) fn check<B>(request: &Request<B>) -> Result<(), StatusCode> {
     let headers = request.headers();
     target(request)?;
@@ -24,8 +26,8 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), StatusCode> {
     }
 }
 
-/// The response to a request that is refused for its form. Nothing has looked at it, and over
-/// HTTP/1 its connection ends: what follows may not be what the client takes it for.
+/// The response to an invalid request. Over HTTP/1 the connection ends: what follows may not be
+/// what the client intended.
 pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<ResponseBody> {
     let mut response = plain(status);
     if is_http1(version) {
@@ -34,7 +36,8 @@ pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<Response
     response
 }
 
-/// RFC 9112 section 3.2: which form belongs to which method. (A tunnel is refused elsewhere.)
+/// RFC 9112 section 3.2: the form of the target depends on the method. (CONNECT is refused
+/// elsewhere.)
 fn target<B>(request: &Request<B>) -> Result<(), StatusCode> {
     let uri = request.uri();
     let of_form = match (uri.scheme_str(), uri.path()) {
@@ -49,8 +52,8 @@ fn target<B>(request: &Request<B>) -> Result<(), StatusCode> {
     if of_form { Ok(()) } else { Err(StatusCode::BAD_REQUEST) }
 }
 
-/// RFC 9112 section 6.1: chunks are taken apart here, and what is coded otherwise besides would
-/// reach the upstream without saying so.
+/// RFC 9112 section 6.1: chunks are decoded here. Another coding would reach the upstream without
+/// its field.
 fn coding(headers: &HeaderMap) -> Result<(), StatusCode> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
@@ -62,7 +65,7 @@ fn coding(headers: &HeaderMap) -> Result<(), StatusCode> {
     }
 }
 
-/// RFC 9113 section 8.2.2, RFC 9114 section 4.2. The library for HTTP/3 lets them pass.
+/// RFC 9113 section 8.2.2, RFC 9114 section 4.2. The HTTP/3 library does not check this.
 fn connection_fields(headers: &HeaderMap) -> Result<(), StatusCode> {
     let named = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"]
         .iter()
@@ -75,13 +78,13 @@ fn is_http1(version: Version) -> bool {
     version <= Version::HTTP_11
 }
 
-/// A request that names no host, several, or one that cannot be (RFC 9112 section 3.2, RFC 9113
-/// section 8.3.1, RFC 9114 section 4.3.1). It is answered 400.
+/// A request without a host, with several, or with an invalid one (RFC 9112 section 3.2, RFC 9113
+/// section 8.3.1, RFC 9114 section 4.3.1). It gets 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadAuthority;
 
-/// The host that a request is for, in lower case and without a port; addresses of IPv6 without
-/// brackets. `None`: HTTP/1.0 without `Host`.
+/// The host of a request, in lower case and without a port; IPv6 addresses without brackets.
+/// Returns `None` for HTTP/1.0 without `Host`.
 ///
 /// # Errors
 /// [`BadAuthority`].
@@ -96,14 +99,14 @@ pub(crate) fn host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, BadA
     let named = match (request.version(), target, field) {
         (Version::HTTP_09 | Version::HTTP_10, None, None) => return Ok(None),
         (Version::HTTP_09 | Version::HTTP_10 | Version::HTTP_11, target, field) => {
-            // Even a request with a whole URL has to bring the field, which then does not count.
+            // A request with a whole URL needs the field too, but its value is ignored.
             let field = match request.version() {
                 Version::HTTP_11 => Some(field.ok_or(BadAuthority)?),
                 _ => field,
             };
             target.or(field)
         }
-        // A proxy before us may have judged one and sent on the other.
+        // A proxy in front of this server may have checked one and forwarded the other.
         (_, Some(target), Some(field)) if !target.eq_ignore_ascii_case(field) => {
             return Err(BadAuthority);
         }
@@ -112,17 +115,17 @@ pub(crate) fn host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, BadA
     named.and_then(without_port).and_then(normalize_host).map(Some).ok_or(BadAuthority)
 }
 
-/// Whether a request over HTTP/1 has a whole URL as its target (RFC 9112 section 3.2.2).
+/// Whether a request over HTTP/1 has an absolute-form target (RFC 9112 section 3.2.2).
 pub(crate) fn is_absolute<B>(request: &Request<B>) -> bool {
     request.version() <= Version::HTTP_11 && request.uri().scheme().is_some()
 }
 
-/// The host of `host:port` (RFC 3986 section 3.2); `None`: the port is none.
+/// The host of `host:port` (RFC 3986 section 3.2). Returns `None` if the port is invalid.
 fn without_port(authority: &str) -> Option<&str> {
     let (host, rest) = match authority.strip_prefix('[') {
         Some(inner) => {
             let (host, rest) = inner.split_once(']')?;
-            // host_name takes what has colons for an address.
+            // `host_name` takes a name with colons for an address.
             (host.contains(':').then_some(host)?, rest)
         }
         None => match authority.find(':') {
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9112_3_2_no_host_no_answer() {
+    fn rfc9112_3_2_a_request_without_a_host_gets_400() {
         assert_eq!(refused(Version::HTTP_11, "/", &[]), Some(400));
         assert_eq!(refused(Version::HTTP_11, "/", &[("host", "a"), ("host", "b")]), Some(400));
         assert_eq!(refused(Version::HTTP_2, "https://a/", &[("host", "b")]), Some(400));
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9112_3_2_the_target_has_its_methods_form() {
+    fn rfc9112_3_2_the_form_of_the_target_depends_on_the_method() {
         for (method, target, outcome) in [
             ("GET", "*", Some(400)),
             ("OPTIONS", "*", None),
@@ -212,7 +215,7 @@ mod tests {
 mod authority_tests {
     use super::*;
 
-    fn asked(
+    fn parsed_host(
         version: Version,
         target: &str,
         hosts: &[&str],
@@ -226,7 +229,7 @@ mod authority_tests {
     }
 
     #[test]
-    fn rfc9112_3_2_one_host_and_the_targets_own_before_it() {
+    fn rfc9112_3_2_a_request_has_one_host_and_the_targets_takes_precedence() {
         let bad = Err(BadAuthority);
         for (target, hosts, found) in [
             ("/", &["Example.test"][..], Ok(Some("example.test"))),
@@ -252,22 +255,22 @@ mod authority_tests {
         ] {
             let found: Result<Option<&str>, _> = found;
             let found = found.map(|host| host.map(str::to_owned));
-            assert_eq!(asked(Version::HTTP_11, target, hosts), found, "{target} {hosts:?}");
+            assert_eq!(parsed_host(Version::HTTP_11, target, hosts), found, "{target} {hosts:?}");
         }
-        assert_eq!(asked(Version::HTTP_10, "/", &[]), Ok(None));
-        assert_eq!(asked(Version::HTTP_10, "/", &["a.test", "b.test"]), Err(BadAuthority));
+        assert_eq!(parsed_host(Version::HTTP_10, "/", &[]), Ok(None));
+        assert_eq!(parsed_host(Version::HTTP_10, "/", &["a.test", "b.test"]), Err(BadAuthority));
     }
 
     #[test]
     fn rfc9113_8_3_1_authority_and_host_have_to_agree() {
         for version in [Version::HTTP_2, Version::HTTP_3] {
             let found = |host: &str| Ok(Some(host.to_owned()));
-            assert_eq!(asked(version, "https://a.test/", &[]), found("a.test"));
-            assert_eq!(asked(version, "https://a.test/", &["A.test"]), found("a.test"));
-            assert_eq!(asked(version, "https://a.test/", &["b.test"]), Err(BadAuthority));
-            assert_eq!(asked(version, "https://a.test/", &["a.test:1"]), Err(BadAuthority));
-            assert_eq!(asked(version, "/", &["b.test"]), found("b.test"));
-            assert_eq!(asked(version, "/", &[]), Err(BadAuthority));
+            assert_eq!(parsed_host(version, "https://a.test/", &[]), found("a.test"));
+            assert_eq!(parsed_host(version, "https://a.test/", &["A.test"]), found("a.test"));
+            assert_eq!(parsed_host(version, "https://a.test/", &["b.test"]), Err(BadAuthority));
+            assert_eq!(parsed_host(version, "https://a.test/", &["a.test:1"]), Err(BadAuthority));
+            assert_eq!(parsed_host(version, "/", &["b.test"]), found("b.test"));
+            assert_eq!(parsed_host(version, "/", &[]), Err(BadAuthority));
         }
     }
 }

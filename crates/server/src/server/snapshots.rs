@@ -1,4 +1,4 @@
-//! Makes snapshots of configurations: certificates, TLS, sites.
+//! Builds snapshots of configurations: certificates, TLS, sites.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use firstflight_tls::{
 };
 
 use crate::ServerError;
-use crate::certificates::development::{self, Development};
+use crate::certificates::development::{self, DevelopmentCertificates};
 use crate::certificates::{self, issued};
 use crate::handler::proxy::{self, Pools};
 use crate::handshake::quic_config::{QuicTokens, quic_config};
@@ -21,25 +21,25 @@ use crate::listen::serves_http3;
 use crate::route::Snapshot;
 use crate::route::sites::Sites;
 
-/// What snapshots are built on, and what outlives them.
+/// Builds snapshots, and holds what outlives them.
 pub(crate) struct SnapshotBuilder {
     pub(crate) ring: Arc<TicketRing>,
-    /// Address tokens, and which of them are spent.
+    /// Address tokens, and the record of spent ones.
     pub(crate) tokens: QuicTokens,
-    /// Where the configuration asks for a self-signed certificate.
+    /// The self-signed certificate, if the configuration wants one.
     self_signed: Option<Identity>,
-    /// Where it asks for none at all.
-    development: OnceLock<Development>,
-    /// What is listened on.
+    /// Certificates of the development authority, if the configuration names no certificate.
+    development: OnceLock<DevelopmentCertificates>,
+    /// The listeners' addresses.
     addresses: Vec<SocketAddr>,
-    /// Opened once the process has given up its privileges.
+    /// Opened after the process has dropped its privileges.
     pub(crate) key_log: Option<Arc<ServerKeyLog>>,
-    /// What authorities that ask whose a name is are shown.
+    /// Certificates for ACME challenges over TLS (RFC 8737).
     challenges: Arc<dyn ChallengeCertificates>,
 }
 
 impl SnapshotBuilder {
-    /// For a server that listens on `addresses`.
+    /// A builder for a server that listens on `addresses`.
     ///
     /// # Errors
     /// [`ServerError`] of the self-signed certificate.
@@ -49,14 +49,14 @@ impl SnapshotBuilder {
         addresses: &[SocketAddr],
         challenges: Arc<dyn ChallengeCertificates>,
     ) -> Result<Self, ServerError> {
-        // Made once: clients that trust it go on to do so after a reload.
+        // Made once, so that clients which trust it still do after a reload.
         let self_signed = match &config.certificate {
             CertificateSource::Files { .. }
             | CertificateSource::Development
             | CertificateSource::Acme => None,
             CertificateSource::SelfSigned { names, save } => {
                 let names = names.iter().chain(site_names(&config.content));
-                Some(certificates::unsigned(names, save.as_deref(), addresses)?)
+                Some(certificates::self_signed_identity(names, save.as_deref(), addresses)?)
             }
         };
         let key_log = config.tls.key_log.clone().map(|path| Arc::new(ServerKeyLog::new(path)));
@@ -65,15 +65,15 @@ impl SnapshotBuilder {
         Ok(Self { ring, tokens, self_signed, development, addresses, key_log, challenges })
     }
 
-    /// Each site's certificate, under the site's names. `states`: those of an authority.
+    /// Each site's certificate, with the site's names. `states`: those of ACME certificates.
     fn identities(
         &self,
         config: &ServerConfig,
         states: &[CertificateState],
     ) -> Result<Identities, ServerError> {
-        match unprovided_names(config) {
+        match unconfigured_names(config) {
             Some(names) => self.development().prepare(&names, development::now())?,
-            None => self.development_in_use().into_iter().for_each(Development::rest),
+            None => self.development_in_use().into_iter().for_each(DevelopmentCertificates::clear),
         }
         let Content::Sites(sites) = &config.content else {
             return Ok(self.identity(&config.certificate, &[], states)?.into());
@@ -81,11 +81,12 @@ impl SnapshotBuilder {
         let entry = |site: &Site| -> Result<IdentityEntry, ServerError> {
             let source = site.certificate.as_ref().unwrap_or(&config.certificate);
             let identity = self.identity(source, &site.names, states)?;
-            let identity = certificates::stapled(identity, site.ocsp.as_deref())?;
+            let identity = certificates::with_ocsp_file(identity, site.ocsp.as_deref())?;
             Ok(IdentityEntry { names: site.names.clone(), identity })
         };
         let mut entries = sites.sites.iter().map(entry);
-        let first = entries.next().ok_or_else(|| setting("there is no site; give one"))??;
+        let first =
+            entries.next().ok_or_else(|| ServerError::setting("there is no site; give one"))??;
         Ok(Identities::new(first, entries.collect::<Result<_, _>>()?)?)
     }
 
@@ -104,27 +105,27 @@ impl SnapshotBuilder {
             },
             (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
             (CertificateSource::SelfSigned { names, save }, None) => {
-                certificates::unsigned(names, save.as_deref(), &self.addresses)
+                certificates::self_signed_identity(names, save.as_deref(), &self.addresses)
             }
             (CertificateSource::Development, _) => {
                 let identity = self.development().identity(site);
-                identity.ok_or_else(|| setting("there is no certificate; give one"))
+                identity.ok_or_else(|| ServerError::setting("there is no certificate; give one"))
             }
         }
     }
 
-    /// What makes certificates where the configuration has none; made when it is first asked.
-    fn development(&self) -> &Development {
-        self.development.get_or_init(|| Development::of_this_user(&self.addresses))
+    /// The development certificates, created on first use.
+    fn development(&self) -> &DevelopmentCertificates {
+        self.development.get_or_init(|| DevelopmentCertificates::of_this_user(&self.addresses))
     }
 
-    /// The same, if it has been asked.
-    pub(crate) fn development_in_use(&self) -> Option<&Development> {
+    /// The development certificates, if they are in use.
+    pub(crate) fn development_in_use(&self) -> Option<&DevelopmentCertificates> {
         self.development.get()
     }
 
-    /// Checks a configuration, and reads its files. `pools`: those of the snapshot before;
-    /// `states`: the certificates that an authority has issued.
+    /// Checks a configuration and reads its files. `pools`: those of the previous snapshot.
+    /// `states`: those of ACME certificates.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the fix.
@@ -138,7 +139,9 @@ impl SnapshotBuilder {
         config.check().map_err(ConfigError::from)?;
         let key_log = self.key_log.as_ref().map(|log| log.path());
         if config.tls.key_log.as_deref() != key_log {
-            return Err(setting("the key log cannot change while the server runs; restart it"));
+            return Err(ServerError::setting(
+                "the key log cannot change while the server runs; restart it",
+            ));
         }
         let pools = proxy::pools(config, pools)?;
         let sites = match &config.content {
@@ -149,20 +152,20 @@ impl SnapshotBuilder {
         self.with(number, config, (sites, pools), identities, states)
     }
 
-    /// The snapshot before, with what an authority has issued since in the place of those
-    /// certificates alone. No other file is read: one that is of no use just now is no reason to
-    /// show an old certificate elsewhere.
+    /// A copy of the previous snapshot with newly issued ACME certificates.
+    ///
+    /// No other file is read: an unusable file must not delay the renewal of other certificates.
     ///
     /// # Errors
-    /// [`ServerError::Tls`]: what was issued is of no use.
+    /// [`ServerError::Tls`]: an issued certificate is unusable.
     pub(crate) fn with_issued(
         &self,
         before: &Snapshot,
         config: &ServerConfig,
         states: &[CertificateState],
     ) -> Result<Snapshot, ServerError> {
-        let (identities, shown) = (&before.identities, &before.certificates);
-        let identities = certificates::renewed(config, identities, shown, states)?;
+        let (identities, installed) = (&before.identities, &before.certificates);
+        let identities = certificates::with_newer(config, identities, installed, states)?;
         let kept = (before.sites.clone(), before.pools.clone());
         self.with(before.number, config, kept, identities, states)
     }
@@ -179,8 +182,8 @@ impl SnapshotBuilder {
         let certificates = certificates::of(config, &identities, states);
         let quic = match serves_http3(config) {
             true => {
-                let for_quic = for_quic(&acceptor_config, &config.content);
-                Some(quic_config(for_quic, &self.tokens, &self.ring, config)?)
+                let tls = quic_acceptor(&acceptor_config, &config.content);
+                Some(quic_config(tls, &self.tokens, &self.ring, config)?)
             }
             false => None,
         };
@@ -201,14 +204,14 @@ impl SnapshotBuilder {
     }
 }
 
-/// The same for QUIC. Certificate, ring and key log are shared; a ticket is good for one of both
-/// alone, as the library sees to.
-fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
+/// The TLS settings for QUIC. Certificate, ticket ring and key log are shared. BoringSSL sees to it
+/// that a ticket from TCP does not resume over QUIC, nor the other way round.
+fn quic_acceptor(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
     let alpn: &[u8] = match content {
         Content::PingPong => b"firstflight-ping-pong",
         Content::Sites(_) => b"h3",
     };
-    // RFC 8737 section 3 is about TLS over TCP.
+    // RFC 8737 section 3 defines the challenge for TLS over TCP only.
     AcceptorConfig { alpn: vec![alpn.to_vec()], challenges: None, ..config.clone() }
 }
 
@@ -234,7 +237,7 @@ fn acceptor(
         early_data: config.early_data.enabled,
         sealer: Some(ring),
         tickets: tls.tickets,
-        // A ticket outlives its key otherwise, and is offered in vain.
+        // A ticket must not outlive its key, or clients would offer it in vain.
         ticket_lifetime: lifetime,
         key_log: builder.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
         challenges: (!config.acme_names().is_empty()).then(|| builder.challenges.clone()),
@@ -251,28 +254,25 @@ fn site_names(content: &Content) -> impl Iterator<Item = &String> {
     sites.iter().flat_map(|site| &site.names)
 }
 
-/// The names of the sites whose certificate nobody has provided for; `None`: there is no such site.
-fn unprovided_names(config: &ServerConfig) -> Option<Vec<&String>> {
+/// The names of the sites that no certificate is configured for. Returns `None` if there is no such
+/// site.
+fn unconfigured_names(config: &ServerConfig) -> Option<Vec<&String>> {
     if config.certificate != CertificateSource::Development {
         return None;
     }
     match &config.content {
         Content::PingPong => Some(Vec::new()),
         Content::Sites(content) => {
-            let unprovided = content.sites.iter().filter(|site| site.certificate.is_none());
-            let unprovided: Vec<_> = unprovided.collect();
-            let names = || unprovided.iter().flat_map(|site| &site.names).collect();
-            (!unprovided.is_empty()).then(names)
+            let unconfigured = content.sites.iter().filter(|site| site.certificate.is_none());
+            let unconfigured: Vec<_> = unconfigured.collect();
+            let names = || unconfigured.iter().flat_map(|site| &site.names).collect();
+            (!unconfigured.is_empty()).then(names)
         }
     }
 }
 
-fn setting(text: &str) -> ServerError {
-    ServerError::Config(ConfigError::Setting(text.to_owned()))
-}
-
-/// A key log that is handed to TLS before its file is open: keys are read with the privileges of
-/// the start, and files are written without them. Takes no lines before it is open.
+/// A key log that TLS has before its file is open: the settings are read with the privileges of the
+/// start, and files are written without them. Ignores lines until it is open.
 pub(crate) struct ServerKeyLog {
     path: PathBuf,
     file: OnceLock<KeyLogFile>,
@@ -287,7 +287,7 @@ impl ServerKeyLog {
         &self.path
     }
 
-    /// Opens the file, unless that was done before.
+    /// Opens the file, unless it is open.
     ///
     /// # Errors
     /// [`TlsError::File`].

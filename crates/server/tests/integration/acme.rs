@@ -1,4 +1,4 @@
-//! Certificates that an authority issues, beside others.
+//! ACME certificates next to certificates from files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::support::Client;
 
-/// A certificate that clients can be told to trust, and its key.
+/// A certificate that clients can trust explicitly, and its key.
 fn made(name: &str) -> (String, String) {
     let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
@@ -33,7 +33,7 @@ fn site(dir: &Path, name: &str, certificate: CertificateSource) -> Site {
     }
 }
 
-/// `files.test` with a certificate of its own, and `issued.test`, for which an authority is asked.
+/// `files.test` has its own certificate; the certificate of `issued.test` comes from an authority.
 fn config(dir: &Path) -> ServerConfig {
     let (cert, key) = (dir.join("files.pem"), dir.join("files.key"));
     let (certificate, secret) = made("files.test");
@@ -53,7 +53,7 @@ fn config(dir: &Path) -> ServerConfig {
     config
 }
 
-/// What a client gets who asks for a name and trusts this certificate alone.
+/// The response to a client that requests this name and trusts only this certificate.
 async fn response(server: SocketAddr, name: &str, trusted: &Path) -> String {
     let trust = Trust::File(trusted.to_owned());
     let connector = Connector::new(ConnectorConfig {
@@ -73,14 +73,14 @@ async fn response(server: SocketAddr, name: &str, trusted: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_sites_broken_files_keep_no_new_certificate_back() {
+async fn another_sites_broken_files_do_not_delay_a_new_certificate() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path();
     let config = config(dir);
     let missing = |server: &Server| -> Vec<bool> {
         server.handle().certificates().iter().map(|one| one.is_missing()).collect()
     };
-    // This one makes the place for what is issued.
+    // Creates the directory for issued certificates.
     let before = Server::bind(config.clone()).await.unwrap();
     before.restore_certificates().await.unwrap();
     assert_eq!(missing(&before), [false, true]);
@@ -108,7 +108,7 @@ async fn another_sites_broken_files_keep_no_new_certificate_back() {
     }));
     let page = response(address, "issued.test", &issued).await;
     assert!(page.starts_with("HTTP/1.1 200") && page.ends_with("issued.test\n"), "{page}");
-    // The other one's certificate is shown on; its pages are gone.
+    // The other site's certificate stays in use; its files are gone.
     let page = response(address, "files.test", &trusted).await;
     assert!(page.starts_with("HTTP/1.1 404"), "{page}");
     drop(stop);

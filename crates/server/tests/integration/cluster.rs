@@ -1,5 +1,5 @@
-//! Two servers that share a real store and their ticket keys: a flight is executed once over both,
-//! and without the store's word it is executed nowhere while its request still is.
+//! Two servers that share a real store and their ticket keys. A flight is executed once over both.
+//! Without the store's reply its early data is refused, and the request runs after the handshake.
 
 use firstflight_config::Content;
 use firstflight_testkit::skipped_without;
@@ -11,7 +11,7 @@ use crate::support::cluster::{Cluster, request};
 use crate::support::{Client, TEST_TIMEOUT, Upstream, executions, get, line, lines, replay};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
+async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -41,7 +41,7 @@ async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
     for alpn in ["http/1.1", "h2"] {
         for round in 0..5 {
             let word = format!("/once?{alpn}.{round}.");
-            assert_eq!(upstream.seen(&word).len(), 1, "{word}");
+            assert_eq!(upstream.recorded(&word).len(), 1, "{word}");
             assert_eq!((executions(&a, &word), executions(&b, &word)), (1, 0), "{word}");
         }
     }
@@ -52,7 +52,7 @@ async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answered_425() {
+async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -69,12 +69,12 @@ async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answere
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(copy);
     let (a, b) = (a.stop().await, b.stop().await);
-    assert_eq!(upstream.seen("/overtaken").len(), 1);
+    assert_eq!(upstream.recorded("/overtaken").len(), 1);
     assert_eq!((executions(&a, "/overtaken"), executions(&b, "/overtaken")), (0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
+async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -106,12 +106,12 @@ async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
     a.stop().await;
     b.stop().await;
     for round in 0..20 {
-        assert_eq!(upstream.seen(&format!("/race?{round}.")).len(), 1, "round {round}");
+        assert_eq!(upstream.recorded(&format!("/race?{round}.")).len(), 1, "round {round}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
+async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unrecorded() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -138,7 +138,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
             drop(copy);
         }
     }
-    // It comes back empty: claims may be lost, so nothing counts for a window.
+    // The store restarts empty: claims may be lost, so none count during the recording window.
     cluster.store.restart();
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
@@ -160,7 +160,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
     for alpn in ["http/1.1", "h2"] {
         for round in 0..5 {
             let word = format!("/absent?{alpn}.{round}.");
-            assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (0, 0), "{word}");
+            assert_eq!((upstream.recorded(&word).len(), executions(&log, &word)), (0, 0), "{word}");
             let line = line(&log, &word);
             assert_eq!((&line["early"], &line["resumed"]), (&false.into(), &true.into()));
             assert_eq!(line["early_data"], "store_down", "{line}");
@@ -172,7 +172,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_store_is_slow_and_then_absent_and_nothing_runs_unrecorded() {
+async fn a_frozen_store_times_out_and_then_is_absent_and_nothing_unrecorded_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -196,7 +196,7 @@ async fn a_frozen_store_is_slow_and_then_absent_and_nothing_runs_unrecorded() {
     let log = node.stop().await;
     for round in 0..10 {
         let word = format!("/frozen?{round}.");
-        assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (0, 0), "{word}");
+        assert_eq!((upstream.recorded(&word).len(), executions(&log, &word)), (0, 0), "{word}");
         let why = line(&log, &word)["early_data"].as_str().unwrap().to_owned();
         assert!(["store_timeout", "store_down"].contains(&why.as_str()), "{word}: {why}");
         assert!(round > 0 || why == "store_timeout", "{why}");
@@ -218,18 +218,18 @@ async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
     let client = Client::prepare("http/1.1", Some(&session), &get("/single"));
     let copy = replay(node.address, &client.flight).await;
     let response = client.run(node.address).await;
-    // Another node may reach the store, and the session there.
+    // The session may have been taken by another node that reaches the store.
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(copy);
     let log = node.stop().await;
-    assert_eq!((upstream.seen("/single").len(), executions(&log, "/single")), (0, 0));
+    assert_eq!((upstream.recorded("/single").len(), executions(&log, "/single")), (0, 0));
     let line = line(&log, "/single");
     assert_eq!((&line["resumed"], &line["early"]), (&false.into(), &false.into()), "{line}");
     assert_eq!(line["early_data"], "store_down", "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restarted_node_needs_no_window_of_its_own() {
+async fn a_restarted_node_needs_no_recording_window() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -247,14 +247,14 @@ async fn a_restarted_node_needs_no_window_of_its_own() {
     cluster.runs_early(&second, "http/1.1").await;
     drop(replay(second.address, &flight).await);
     let log = second.stop().await;
-    assert_eq!(upstream.seen("/before").len(), 1);
+    assert_eq!(upstream.recorded("/before").len(), 1);
     let copy = line(&log, "/before");
     assert_eq!((&copy["claim"], &copy["executed"]), (&"lost".into(), &false.into()), "{copy}");
     assert!(log.iter().all(|line| line["early_data"] != "ticket_epoch"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_claimed_all_the_same() {
+async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_still_recorded() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -274,11 +274,11 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_claimed_all_the_same()
     assert_eq!((&honest["early_data"], &honest["early"]), (&"age".into(), &false.into()));
     let copy = line(&b, "/stale");
     assert_eq!((&copy["claim"], &copy["executed"]), (&"lost".into(), &false.into()), "{copy}");
-    assert_eq!(upstream.seen("/stale").len(), 1);
+    assert_eq!(upstream.recorded("/stale").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_policy_holds_runs_after_the_handshake() {
+async fn a_request_held_by_policy_runs_after_the_handshake() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -296,12 +296,12 @@ async fn what_policy_holds_runs_after_the_handshake() {
     let log = node.stop().await;
     let (held, copies): (Vec<_>, Vec<_>) =
         log.iter().filter(|line| line["target"] == "/pay").partition(|l| l["executed"] == true);
-    assert_eq!((held.len(), copies.len(), upstream.seen("/pay").len()), (1, 1, 1));
+    assert_eq!((held.len(), copies.len(), upstream.recorded("/pay").len()), (1, 1, 1));
     assert_eq!((&held[0]["held"], &held[0]["claim"]), (&"policy".into(), &"won".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ping_pong_is_claimed_too() {
+async fn pings_are_claimed_too() {
     if skipped_without(&["redis-server"]) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Early requests: answered at once, held, turned away, marked, logged.
+//! Early requests: executed immediately, held, refused, marked, logged.
 
 use firstflight_config::{Content, Mode, Policy, WhenNotAllowed};
 use tokio::io::AsyncWriteExt;
@@ -42,12 +42,12 @@ async fn full_resumed_and_early_requests_are_answered_and_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_early_answer_does_not_wait_for_the_clients_finished() {
+async fn an_early_response_does_not_wait_for_the_clients_finished() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/half"));
-    // The flight alone: whoever sends it never finishes its handshake.
+    // Only the flight: the sender never completes its handshake.
     let tcp = replay(server.address, &client.flight).await;
     upstream.wait_for("/half").await;
     drop(tcp);
@@ -71,15 +71,15 @@ async fn rfc8470_5_1_early_data_marks_what_is_forwarded_before_completion() {
     Client::prepare("http/1.1", Some(&session), post).run(server.address).await;
 
     let mark = |word| {
-        let seen = upstream.seen(word);
-        assert_eq!(seen.len(), 1, "{word}");
-        seen[0].headers.get("early-data").cloned()
+        let recorded = upstream.recorded(word);
+        assert_eq!(recorded.len(), 1, "{word}");
+        recorded[0].headers.get("early-data").cloned()
     };
     assert_eq!(mark("/late"), None);
     assert_eq!(mark("/own").as_deref(), Some("1"));
     assert_eq!(mark("/early").as_deref(), Some("1"));
     assert_eq!(mark("/held"), None);
-    let early = &upstream.seen("/early")[0];
+    let early = &upstream.recorded("/early")[0];
     assert_eq!(early.headers["host"], "h");
     assert_eq!(early.headers["x-forwarded-for"], "127.0.0.1");
     assert_eq!(early.headers["x-forwarded-proto"], "https");
@@ -89,22 +89,22 @@ async fn rfc8470_5_1_early_data_marks_what_is_forwarded_before_completion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_a_425_to_our_own_mark_is_retried_after_the_handshake() {
+async fn rfc8470_5_2_a_425_to_a_request_that_this_server_marked_is_retried_after_the_handshake() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let request = get("/refuse-early");
     let response = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    assert_eq!(upstream.seen("/refuse-early").len(), 2);
+    assert_eq!(upstream.recorded("/refuse-early").len(), 2);
 
-    // Marked by the client: its own affair.
+    // The client set the field itself.
     let session = server.session("http/1.1").await;
     let request = b"GET /refuse-early?2 HTTP/1.1\r\nHost: h\r\nEarly-Data: 1\r\n\
                     Connection: close\r\n\r\n";
     let response = Client::prepare("http/1.1", Some(&session), request).run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
-    assert_eq!(upstream.seen("/refuse-early?2").len(), 1);
+    assert_eq!(upstream.recorded("/refuse-early?2").len(), 1);
     server.stop().await;
 }
 
@@ -120,12 +120,12 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
     let mut client = Client::prepare("http/1.1", Some(&session), post.as_bytes());
     let mut tcp = replay_as_client(&server, &mut client).await;
     let attacker = replay(server.address, &client.flight).await;
-    assert!(upstream.seen("/post").is_empty(), "not before the handshake is complete");
+    assert!(upstream.recorded("/post").is_empty(), "not before the handshake is complete");
     let response = client.finish(&mut tcp).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    let seen = upstream.seen("/post");
-    assert_eq!(seen.len(), 1);
-    assert_eq!(seen[0].body, body.as_bytes());
+    let recorded = upstream.recorded("/post");
+    assert_eq!(recorded.len(), 1);
+    assert_eq!(recorded[0].body, body.as_bytes());
     drop(attacker);
     let log = server.stop().await;
     assert_eq!(crate::support::executions(&log, "/post"), 1);
@@ -135,7 +135,7 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
     assert!(copies.iter().all(|line| line["status"].is_null()), "{log:?}");
 }
 
-/// Sends a client's flight and feeds it what came back, without letting it answer.
+/// Sends a client's flight and feeds it the server's bytes, without letting it respond.
 async fn replay_as_client(server: &RunningServer, client: &mut Client) -> TcpStream {
     use tokio::io::AsyncReadExt;
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -147,26 +147,26 @@ async fn replay_as_client(server: &RunningServer, client: &mut Client) -> TcpStr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_what_a_copy_overtook_is_answered_425_also_if_the_policy_holds_it() {
+async fn rfc8470_5_2_an_overtaken_request_gets_425_even_if_the_policy_holds_it() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let post = b"POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let client = Client::prepare("http/1.1", Some(&session), post);
-    // The copy may have come under another policy.
+    // The copy may have arrived under another policy.
     let attacker = replay(server.address, &client.flight).await;
     let response = client.run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(attacker);
     server.stop().await;
-    assert!(upstream.seen("/post").is_empty());
+    assert!(upstream.recorded("/post").is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
-    // It is fresh in twenty seconds by its own word.
+    // By the age that it states, it is fresh in twenty seconds.
     let session = server.session("http/1.1").await.issued_earlier(20).unwrap();
     let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
     let flight = client.flight.clone();
@@ -176,11 +176,11 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
     let log = server.stop().await;
     let stale = line(&log, "/stale");
     assert_eq!((&stale["early_data"], &stale["early"]), (&"age".into(), &false.into()));
-    assert_eq!(upstream.seen("/stale").len(), 1);
+    assert_eq!(upstream.recorded("/stale").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_instead_of_holding_a_425_on_request() {
+async fn rfc8470_5_2_a_425_instead_of_holding_if_configured() {
     let upstream = Upstream::start().await;
     let change = |config: &mut firstflight_config::ServerConfig| {
         config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
@@ -195,7 +195,7 @@ async fn rfc8470_5_2_instead_of_holding_a_425_on_request() {
         Client::prepare("http/1.1", Some(&session), &get("/get")).run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = server.stop().await;
-    assert!(upstream.seen("/post").is_empty());
+    assert!(upstream.recorded("/post").is_empty());
     assert_eq!(line(&log, "/post")["executed"], false);
 }
 
@@ -217,8 +217,8 @@ async fn the_policy_holds_by_path_however_the_path_is_spelt() {
     Client::prepare("http/1.1", Some(&session), &get("/open?7")).run(server.address).await;
     let log = server.stop().await;
     for word in ["?1", "?2", "?3", "?4", "?5", "?6"] {
-        assert_eq!(upstream.seen(word).len(), 1, "{word}");
-        assert!(!upstream.seen(word)[0].headers.contains_key("early-data"), "{word}");
+        assert_eq!(upstream.recorded(word).len(), 1, "{word}");
+        assert!(!upstream.recorded(word)[0].headers.contains_key("early-data"), "{word}");
         let lines = log.iter().filter(|line| line["target"].as_str().unwrap().contains(word));
         assert!(lines.into_iter().all(|line| line["held"] == "policy"), "{word}");
     }
@@ -265,7 +265,7 @@ async fn http2_requests_of_one_flight_run_early_by_one_claim() {
     assert_eq!(line(&log, "?c")["held"], "policy");
 }
 
-/// How many frames end a stream.
+/// The number of frames with END_STREAM.
 fn ends(mut frames: &[u8]) -> usize {
     let mut count = 0;
     while let [a, b, c, kind, flags, _, _, _, _, rest @ ..] = frames {
@@ -280,15 +280,15 @@ fn ends(mut frames: &[u8]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http2_an_early_request_does_not_pass_the_gate_by_beside_later_bytes() {
+async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("h2").await;
     let flight =
         [PREFACE, &http2_request(1, "POST", "/a"), &http2_request(3, "GET", "/b")].concat();
     let mut client = Client::prepare("h2", Some(&session), &flight);
-    // Somebody on the path keeps the early data back until the client has finished, and then
-    // delivers it together with what the client sent after it.
+    // An attacker on the path delays the early data until the client has finished, and delivers it
+    // together with what the client sent afterwards.
     let (hello, early) = client.flight.split_at(client.hello);
     let (copy, early) = (client.flight.clone(), early.to_vec());
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -312,7 +312,7 @@ async fn http2_an_early_request_does_not_pass_the_gate_by_beside_later_bytes() {
     drop(tcp);
     let log = server.stop().await;
     for word in ["/a", "/b", "/c"] {
-        assert_eq!(upstream.seen(word).len(), 1, "{word}");
+        assert_eq!(upstream.recorded(word).len(), 1, "{word}");
     }
     let early = |word: &str| {
         log.iter().filter(|line| line["target"] == word).all(|line| line["early"] == true)
@@ -321,7 +321,7 @@ async fn http2_an_early_request_does_not_pass_the_gate_by_beside_later_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ping_is_answered_early_and_its_copy_never() {
+async fn a_ping_is_answered_early_and_its_copy_is_not() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let server = RunningServer::start(dir, Content::PingPong, |_| {}).await;
     let session = server.session("ping-pong").await;
@@ -342,7 +342,7 @@ async fn a_ping_is_answered_early_and_its_copy_never() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc9113_6_1_a_short_answer_ends_on_its_data_and_fits_the_initial_window() {
+async fn rfc9113_6_1_a_short_response_ends_on_its_data_and_fits_the_initial_window() {
     let server = RunningServer::files(|_| {}).await;
     std::fs::write(server.dir.path().join("root/page"), vec![b'x'; 10 * 1024]).unwrap();
     let session = server.session("h2").await;
@@ -352,7 +352,7 @@ async fn rfc9113_6_1_a_short_answer_ends_on_its_data_and_fits_the_initial_window
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
 
-    // One write comes as one read: nothing of ours is sent meanwhile, not even Finished.
+    // One write arrives as one read: this client sends nothing meanwhile, not even its Finished.
     let mut response = vec![0; 64 * 1024];
     tcp.readable().await.unwrap();
     let count = tokio::io::AsyncReadExt::read(&mut tcp, &mut response).await.unwrap();

@@ -1,12 +1,11 @@
-//! Requests over HTTP/1.1 that end otherwise for some servers than for others, late and as early
-//! data.
+//! HTTP/1.1 requests whose end servers disagree about, as late and as early data.
 
 use crate::support::{Client, RunningServer, Upstream, full};
 
 const NEXT: &str = "GET /second HTTP/1.1\r\nHost: h\r\n\r\n\
                     GET /third HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
-/// Trailer sections of which a line ends with a bare LF.
+/// Trailer sections with a line that ends in a bare LF.
 const BARE_LF: [&str; 4] = ["\n", "X: a\n\r\n", "X: a\n\n", "X: a\r\n\n"];
 
 fn chunked(method: &str, trailers: &str) -> String {
@@ -38,11 +37,11 @@ async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
         }
         server.stop().await;
     }
-    assert!(upstream.seen("second").is_empty() && upstream.seen("third").is_empty());
+    assert!(upstream.recorded("second").is_empty() && upstream.recorded("third").is_empty());
 }
 
 #[tokio::test]
-async fn rfc9112_7_1_2_requests_behind_a_trailer_section_have_their_own_responses() {
+async fn rfc9112_7_1_2_requests_after_a_trailer_section_have_their_own_responses() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     let requests = chunked("POST", "X: a\r\nY: b\r\n\r\n");
@@ -50,7 +49,7 @@ async fn rfc9112_7_1_2_requests_behind_a_trailer_section_have_their_own_response
         assert_eq!(response.matches("HTTP/1.1 200 ").count(), 3, "{response}");
     }
     for word in ["first", "second", "third"] {
-        assert_eq!(upstream.seen(word).len(), 2, "{word}");
+        assert_eq!(upstream.recorded(word).len(), 2, "{word}");
     }
 }
 
@@ -63,9 +62,12 @@ async fn rfc9112_6_1_a_get_keeps_its_body_of_unknown_length() {
         for response in [full(server.address, &requests).await, early(&server, &requests).await] {
             assert_eq!(response.matches("HTTP/1.1 200 ").count(), 3, "{response}");
         }
-        let seen: Vec<_> =
-            upstream.seen("first").into_iter().filter(|seen| seen.method == method).collect();
-        assert_eq!(seen.len(), 2, "{method}");
-        assert!(seen.iter().all(|seen| seen.body == "hello"), "{method}: {seen:?}");
+        let recorded: Vec<_> = upstream
+            .recorded("first")
+            .into_iter()
+            .filter(|recorded| recorded.method == method)
+            .collect();
+        assert_eq!(recorded.len(), 2, "{method}");
+        assert!(recorded.iter().all(|recorded| recorded.body == "hello"), "{method}: {recorded:?}");
     }
 }

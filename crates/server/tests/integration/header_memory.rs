@@ -1,4 +1,4 @@
-//! Memory that clients over HTTP/3 may hold: heads of which a part is missing.
+//! The memory of HTTP/3 clients whose request heads are incomplete.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::quic::{Quic, config, endpoint};
 use crate::support::{RunningServer, TEST_TIMEOUT};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parts_of_heads_hold_the_memory_that_they_may_and_no_more() {
+async fn incomplete_heads_hold_no_more_memory_than_the_limit() {
     let server = RunningServer::files(|config| {
         config.limits.memory = 1 << 20;
         config.limits.header_timeout = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! HTTP/3: what is served over QUIC as over TCP.
+//! HTTP/3 serves the same content as HTTP over TCP.
 
 use firstflight_quic::Remembered;
 use http::{Method, StatusCode};
@@ -21,7 +21,7 @@ async fn files_are_served_as_over_tcp() {
     assert_eq!(none.status, StatusCode::NOT_FOUND);
     let mut range = request(Method::GET, "/big");
     range.headers_mut().insert("range", "bytes=10-19".parse().unwrap());
-    let range = reply(client.begin(range, true).await).await.unwrap();
+    let range = reply(client.send_head(range, true).await).await.unwrap();
     assert_eq!((range.status, range.body.len()), (StatusCode::PARTIAL_CONTENT, 10));
     let big = client.get("/big").await;
     assert_eq!(big.body.len(), 1 << 20);
@@ -46,10 +46,10 @@ async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
     let wire = Wire::to(server.address).await;
     wire.hold_down();
     let mut client = Quic::connect(wire.address, remembered).await;
-    let stream = client.begin(request(Method::GET, "/10k"), true).await;
-    // All of it comes, with a ticket and a token for the next time, though the server hears no more
-    // of the client than its first flight. (That it leaves at once is tested with a clock of its
-    // own, in the crate quic.)
+    let stream = client.send_head(request(Method::GET, "/10k"), true).await;
+    // The whole response arrives, with a ticket and a token, although the server receives nothing
+    // after the client's first flight. (A test in the quic crate shows with a simulated clock that
+    // it is sent immediately.)
     wire.until_down(10 * 1024 + 2500).await;
     wire.lose_up(true);
     wire.release_down().await;
@@ -66,15 +66,15 @@ async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_arrives_although_the_handshakes_packets_are_lost() {
+async fn a_response_arrives_although_packets_of_the_handshake_are_lost() {
     let server = RunningServer::files(|_| {}).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
     wire.hold_down();
     let mut client = Quic::connect(wire.address, remembered).await;
-    let stream = client.begin(request(Method::GET, "/?lost"), true).await;
+    let stream = client.send_head(request(Method::GET, "/?lost"), true).await;
     wire.until_down(2000).await;
-    wire.drop_kept();
+    wire.drop_delayed();
     assert_eq!(&reply(stream).await.unwrap().body[..], b"hello\n");
     client.close().await;
     let log = server.stop().await;

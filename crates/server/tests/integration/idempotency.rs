@@ -1,4 +1,5 @@
-//! Requests that run once by their own word, whatever their client and an attacker send again.
+//! Requests with an idempotency key or a nonce run once, whatever their client and an attacker send
+//! again.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::support::cluster::Cluster;
 use crate::support::{Client, RunningServer, Upstream, executions, full, line, replay};
 
-/// Routes all to the upstream by these rules.
+/// Routes all requests to the upstream by these rules.
 fn by(rules: EarlyRules) -> impl FnOnce(&mut ServerConfig) {
     move |config| {
         let Content::Sites(sites) = &mut config.content else { panic!("sites") };
@@ -51,12 +52,12 @@ async fn a_post_with_a_key_runs_early_and_once() {
     let mut client = Client::prepare("http/1.1", Some(&session), &request);
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut tcp, &client.flight).await.unwrap();
-    // Nothing of ours has been read: the handshake is not complete.
+    // The server has read nothing else: the handshake is incomplete.
     upstream.wait_for("/pay").await;
     let copy = replay(server.address, &client.flight).await;
     let response = client.finish(&mut tcp).await;
     assert_eq!(status(&response), "200", "{response}");
-    // The client has not got the response, and asks again.
+    // The client did not get the response and sends the request again.
     let response = full(server.address, &text(request.clone())).await;
     assert_eq!(status(&response), "409", "{response}");
     assert!(response.contains("application/problem+json"), "{response}");
@@ -64,21 +65,21 @@ async fn a_post_with_a_key_runs_early_and_once() {
     let response = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
     assert_eq!(status(&response), "409", "{response}");
     drop(copy);
-    let seen = upstream.seen("/pay");
-    assert_eq!((seen.len(), seen[0].body.as_ref()), (1, &b"hi"[..]));
-    assert_eq!(seen[0].headers["early-data"], "1");
-    let id = &seen[0].headers["flight-id"];
+    let recorded = upstream.recorded("/pay");
+    assert_eq!((recorded.len(), recorded[0].body.as_ref()), (1, &b"hi"[..]));
+    assert_eq!(recorded[0].headers["early-data"], "1");
+    let id = &recorded[0].headers["flight-id"];
     assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
-    // Another key is another request, and a late one has no flight.
+    // Another key is another request, and a late request has no flight.
     let other = text(post("/pay", "Idempotency-Key: \"b\"\r\nFlight-Id: forged"));
     assert_eq!(status(&full(server.address, &other).await), "200");
-    assert!(!upstream.seen("/pay")[1].headers.contains_key("flight-id"));
+    assert!(!upstream.recorded("/pay")[1].headers.contains_key("flight-id"));
     let log = server.stop().await;
     assert_eq!(executions(&log, "/pay"), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_post_without_a_key_or_whose_key_is_none_waits() {
+async fn a_post_without_a_valid_key_waits() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, by(keys())).await;
     let long = format!("Idempotency-Key: {}", "k".repeat(256));
@@ -94,7 +95,7 @@ async fn a_post_without_a_key_or_whose_key_is_none_waits() {
     for target in ["/none", "/long", "/empty"] {
         assert_eq!(line(&log, target)["held"], "policy");
     }
-    assert_eq!((upstream.seen("/none").len(), executions(&log, "/")), (1, 4));
+    assert_eq!((upstream.recorded("/none").len(), executions(&log, "/")), (1, 4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,13 +111,13 @@ async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
     drop(replay(server.address, &flight).await);
     assert_eq!(status(&full(server.address, &text(request)).await), "409");
     let log = server.stop().await;
-    assert_eq!((upstream.seen("/again").len(), executions(&log, "/again")), (1, 1));
+    assert_eq!((upstream.recorded("/again").len(), executions(&log, "/again")), (1, 1));
     assert!(log.iter().any(|line| line["early_data"] == "age"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_whose_request_was_not_sent_is_good_again() {
-    // Nobody listens there.
+async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
+    // No server listens there.
     let vacant = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let content = Content::upstream(&format!("http://{vacant}")).unwrap();
@@ -130,7 +131,7 @@ async fn a_key_whose_request_was_not_sent_is_good_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nonce_is_good_once() {
+async fn a_nonce_can_be_used_once() {
     let upstream = Upstream::start().await;
     let nonce =
         Nonce { header: HeaderName::from_static("x-nonce"), lifetime: Duration::from_secs(60) };
@@ -147,16 +148,16 @@ async fn a_nonce_is_good_once() {
     assert_eq!(early(get("/n?1", "X-Nonce: 1")).await, "200");
     assert_eq!(early(get("/n?1", "X-Nonce: 1")).await, "425");
     assert_eq!(status(&full(server.address, &get("/n?1", "X-Nonce: 1")).await), "409");
-    // Without one it may run, but not early.
+    // Without a key it may run, but not early.
     assert_eq!(early(get("/n?2", "X: y")).await, "200");
     assert_eq!(status(&full(server.address, &get("/n?3", "X: y")).await), "200");
     let log = server.stop().await;
     assert_eq!(line(&log, "?2")["held"], "policy");
-    assert_eq!((upstream.seen("?1").len(), executions(&log, "?1")), (1, 1));
+    assert_eq!((upstream.recorded("?1").len(), executions(&log, "?1")), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_good_once_on_all_nodes_and_nowhere_without_the_store() {
+async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -185,15 +186,15 @@ async fn a_key_is_good_once_on_all_nodes_and_nowhere_without_the_store() {
     assert!(response.to_ascii_lowercase().contains("retry-after:"), "{response}");
     cluster.store.thaw();
     let (a, b) = (a.stop().await, b.stop().await);
-    assert_eq!(upstream.seen("/pay").len(), 1);
+    assert_eq!(upstream.recorded("/pay").len(), 1);
     assert_eq!(executions(&a, "/pay") + executions(&b, "/pay"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_run_nothing_across_a_reload_of_the_policy() {
+async fn no_copy_is_executed_after_a_reload_of_the_policy() {
     let upstream = Upstream::start().await;
     let mode = |mode| move |config: &mut ServerConfig| config.early_data.policy = Policy::new(mode);
-    // Held under one policy, its copy comes under the other; and the other way round.
+    // Held under one policy, with its copy under the other, and the other way round.
     for (before, after, word) in [
         (Mode::Disabled, Mode::Unrestricted, "looser"),
         (Mode::Unrestricted, Mode::Disabled, "stricter"),
@@ -218,7 +219,7 @@ async fn copies_run_nothing_across_a_reload_of_the_policy() {
         }
         drop(overtaking);
         let log = server.stop().await;
-        let runs = |n| upstream.seen(&format!("/{word}/{n}")).len();
+        let runs = |n| upstream.recorded(&format!("/{word}/{n}")).len();
         let overtaken = usize::from(before == Mode::Unrestricted);
         assert_eq!((runs(1), runs(2)), (1, overtaken), "{word}");
         assert_eq!(executions(&log, &format!("/{word}/1")), 1);

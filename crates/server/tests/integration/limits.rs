@@ -1,4 +1,4 @@
-//! Clients that are slow, greedy or broken, and servers that stop or cannot start.
+//! Slow, malicious and broken clients; servers that stop or cannot start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn text(request: Vec<u8>) -> String {
     String::from_utf8(request).unwrap()
 }
 
-/// Reads until the server closes, however it does.
+/// Reads until the server closes, cleanly or not.
 async fn closes(tcp: &mut TcpStream) {
     let mut buffer = [0; 4096];
     let closing = async { while !matches!(tcp.read(&mut buffer).await, Ok(0) | Err(_)) {} };
@@ -51,7 +51,7 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
         config.limits.idle_timeout = SHORT;
     })
     .await;
-    // Nothing at all, and half a ClientHello.
+    // No bytes at all, and half a ClientHello.
     let hello = Client::prepare("http/1.1", None, b"").flight;
     for part in [&b""[..], &hello[..hello.len() / 2]] {
         let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -79,13 +79,13 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_whose_windows_open_slowly_is_not_cut_by_limits_on_heads_and_idleness() {
+async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout() {
     let server = RunningServer::files(|config| {
         config.limits.header_timeout = SHORT;
         config.limits.idle_timeout = SHORT;
     })
     .await;
-    // The library is given all of it at once, and its request is over then.
+    // The library gets the whole response immediately, and considers the request complete.
     std::fs::write(server.dir.path().join("root/slow"), vec![b'x'; 60_000]).unwrap();
     let mut client = Client::prepare("h2", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -112,20 +112,20 @@ async fn a_response_whose_windows_open_slowly_is_not_cut_by_limits_on_heads_and_
     server.stop().await;
 }
 
-/// Bytes of the file in it, and perhaps a few like them of the heads.
+/// Bytes of the file, and possibly a few equal ones of the heads.
 fn data(response: &[u8]) -> usize {
     response.iter().filter(|byte| **byte == b'x').count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_comes_with_the_servers_goodbye_is_answered_whole() {
+async fn a_request_that_crosses_the_servers_goaway_gets_its_whole_response() {
     let upstream = Upstream::start().await;
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
-    // Its head is late, and then its response takes longer than last words may.
+    // Its head arrives late, and its response takes longer than the close timeout.
     client.write(b"POST /late HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n");
     client.send(&mut tcp).await;
     tokio::time::sleep(SHORT + SHORT / 2).await;
@@ -155,7 +155,7 @@ async fn a_copy_that_never_finishes_is_closed_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_is_too_large_is_answered_431() {
+async fn a_head_that_is_too_large_gets_431() {
     let server = RunningServer::files(|config| config.limits.header_size = 2048).await;
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(3000));
     let response = full(server.address, &request).await;
@@ -164,13 +164,13 @@ async fn a_head_that_is_too_large_is_answered_431() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn above_the_limit_connections_wait_until_a_place_is_free() {
+async fn above_the_limit_connections_wait_for_a_permit() {
     let server = RunningServer::files(|config| {
         config.limits.connections = 2;
         config.limits.header_timeout = Duration::from_secs(1);
     })
     .await;
-    // Two that say nothing take both places, for a second.
+    // Two silent connections take both permits for a second.
     let _first = TcpStream::connect(server.address).await.unwrap();
     let _second = TcpStream::connect(server.address).await.unwrap();
     let response = timeout(TEST_TIMEOUT, full(server.address, &text(get("/")))).await.unwrap();
@@ -179,7 +179,7 @@ async fn above_the_limit_connections_wait_until_a_place_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_in_the_middle_is_logged() {
+async fn a_client_that_disconnects_during_a_response_is_logged() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Client::prepare("http/1.1", None, b"");
@@ -231,7 +231,7 @@ async fn keep_alive_serves_many_requests_or_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_come_whole_in_ranges_and_from_nowhere_else() {
+async fn files_are_served_in_full_or_in_ranges_and_only_from_the_directory() {
     let server = RunningServer::files(|_| {}).await;
     std::fs::write(server.dir.path().join("secret"), "secret").unwrap();
     let response = full(server.address, &text(get("/big"))).await;
@@ -247,7 +247,7 @@ async fn files_come_whole_in_ranges_and_from_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
+async fn an_upstream_that_is_down_or_silent_gives_502_or_504() {
     let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap();
     let dir = || Arc::new(tempfile::tempdir().unwrap());
@@ -258,7 +258,7 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
     .await;
     let response = full(silent.address, &text(get("/"))).await;
     assert!(response.starts_with("HTTP/1.1 504"), "{response}");
-    // An upload that goes on for longer than the limit is no standstill.
+    // An upload that makes progress for longer than the limit has not stalled.
     let upstream = Upstream::start().await;
     let long =
         RunningServer::proxy(&upstream, |config| config.limits.upstream_timeout = SHORT).await;
@@ -281,7 +281,7 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_start_says_why_in_one_sentence() {
+async fn a_server_that_cannot_start_gives_the_reason_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let other = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
@@ -309,7 +309,7 @@ async fn what_cannot_start_says_why_in_one_sentence() {
             "cannot read",
         ),
         (with(Content::files(dir.path().join("no")), &|_| {}), "--root"),
-        (with(Content::files(cert.clone()), &|_| {}), "no directory"),
+        (with(Content::files(cert.clone()), &|_| {}), "not a directory"),
         (
             with(files(), &|c| c.tickets.keys = KeySource::File(dir.path().join("no"))),
             "ticket keys",

@@ -1,4 +1,4 @@
-//! What the metrics say after something has happened.
+//! The metrics after connections and requests.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use crate::support::cluster::Cluster;
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
 use crate::support::{Client, RunningServer, TEST_TIMEOUT, Upstream, full, get, replay};
 
-/// What a metric comes to, once it is `expected`: connections end a moment after their responses.
+/// The value of a metric once it is `expected`: connections end slightly later than their
+/// responses.
 async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], expected: f64) {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
@@ -28,7 +29,7 @@ async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], e
     }
 }
 
-/// Several at once: `name label=value,label=value number` a line.
+/// Several metrics: `name label=value,label=value number`, one in each line.
 async fn say(server: &RunningServer, lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (metric, expected) = line.rsplit_once(' ').unwrap();
@@ -55,7 +56,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
     full(server.address, &String::from_utf8(get("/")).unwrap()).await;
     early(&server, &get("/early")).await;
     early(&server, POST).await;
-    // A session brings a full handshake and a request each.
+    // Getting a session takes one full handshake and one request.
     say(
         &server,
         "connections_total transport=tcp 5
@@ -98,7 +99,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_is_a_lost_claim_a_refusal_and_a_hold_that_ends_with_its_connection() {
+async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_connection() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -128,7 +129,7 @@ async fn a_replay_is_a_lost_claim_a_refusal_and_a_hold_that_ends_with_its_connec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_overtaken_original_is_answered_425_by_the_server() {
+async fn an_overtaken_original_gets_425_from_the_server() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -149,7 +150,7 @@ async fn an_overtaken_original_is_answered_425_by_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_425_at_once_is_no_hold() {
+async fn an_immediate_425_is_not_a_hold() {
     let server = RunningServer::files(|config| {
         config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
     })
@@ -161,7 +162,7 @@ async fn a_425_at_once_is_no_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_never_finishes_is_timed_out() {
+async fn a_handshake_that_never_finishes_times_out() {
     let upstream = Upstream::start().await;
     let hasty = |config: &mut ServerConfig| {
         config.limits.header_timeout = Duration::from_millis(300);
@@ -182,7 +183,7 @@ async fn whoever_never_finishes_is_timed_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_offer_that_is_refused_says_why() {
+async fn refused_early_data_has_its_reason_in_the_metrics() {
     let off = |config: &mut ServerConfig| config.early_data.enabled = false;
     let server = RunningServer::files(|_| {}).await;
     let session = server.session("http/1.1").await;
@@ -212,12 +213,12 @@ async fn quic_is_counted_as_tcp_is() {
     let wire = Wire::to(server.address).await;
     wire.hold_down();
     let mut client = Quic::connect(wire.address, remembered).await;
-    let stream = client.begin(request(Method::GET, "/early"), true).await;
+    let stream = client.send_head(request(Method::GET, "/early"), true).await;
     upstream.wait_for("early").await;
     wire.release_down().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     assert!(client.accepted().await);
-    // Answered after the handshake, so that the server has seen its end.
+    // The response comes after the handshake, so the server has seen its end.
     assert!(client.get("/late").await.status.is_success());
     client.close().await;
     say(
@@ -239,7 +240,7 @@ async fn quic_is_counted_as_tcp_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_goes_away_shows() {
+async fn an_unavailable_store_shows_in_the_metrics() {
     if skipped_without(&["redis-server"]) {
         return;
     }

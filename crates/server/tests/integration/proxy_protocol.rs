@@ -1,4 +1,4 @@
-//! Connections that come by way of a load balancer.
+//! Connections through a load balancer.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn from_loopback(config: &mut ServerConfig) {
     config.listeners[0].proxy_protocol_from = vec![network];
 }
 
-/// Sends the header and the flight as one, and reads to the end.
+/// Sends the header and the flight in one write, and reads to the end.
 async fn with_header(server: &RunningServer, mut client: Client) -> String {
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&[HEADER, &client.flight].concat()).await.unwrap();
@@ -23,23 +23,23 @@ async fn with_header(server: &RunningServer, mut client: Client) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_client_is_who_the_header_names_early_or_not() {
+async fn the_client_address_is_the_headers_early_or_late() {
     let upstream = Upstream::start().await;
     let direct = RunningServer::proxy(&upstream, |_| {}).await;
     let session = direct.session("http/1.1").await;
     let server = RunningServer::proxy(&upstream, from_loopback).await;
-    // The other server's ticket: a full handshake, for which the request is sent again.
+    // A ticket of the other server: a full handshake, after which the request is sent again.
     let response =
         with_header(&server, Client::prepare("http/1.1", Some(&session), &get("/who"))).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    assert_eq!(upstream.seen("/who")[0].headers["x-forwarded-for"], "192.0.2.1");
+    assert_eq!(upstream.recorded("/who")[0].headers["x-forwarded-for"], "192.0.2.1");
     let log = server.stop().await;
     assert_eq!(line(&log, "/who")["client"], "192.0.2.1:5");
     direct.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_is_required_from_there_in_time_and_refused_from_elsewhere() {
+async fn a_header_is_required_from_trusted_peers_in_time_and_refused_from_others() {
     let proxied = RunningServer::files(|config| {
         from_loopback(config);
         config.limits.header_timeout = Duration::from_millis(200);

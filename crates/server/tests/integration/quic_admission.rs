@@ -1,5 +1,5 @@
-//! Who is let in over QUIC: address tokens count once in a cluster, and a rush of strangers is
-//! asked for its addresses.
+//! Admission of QUIC connections: an address token counts once in a cluster, and under load clients
+//! without a token get a Retry.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::support::flights::{bytes, first_flight};
 use crate::support::quic::{Quic, Wire, remembered};
 use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, line};
 
-/// What the server sends to a client's first flight that it hears nothing after: how much, and
-/// whether it starts with a Retry.
+/// The server's response to a first flight whose client sends nothing else: its size, and whether
+/// it starts with a Retry.
 async fn answered(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for datagram in flight {
@@ -58,21 +58,21 @@ async fn rfc9000_8_1_4_an_address_token_counts_once_in_the_whole_cluster() {
             }
         }
     };
-    // Without a token, a stranger is sent three times what he sent; the library fills the datagram
-    // that crosses the line.
-    let stranger = flight(None).await;
-    let (count, retry) = answered(b.address, &stranger).await;
+    // Without a token, a client gets three times what it sent; the library completes the datagram
+    // that crosses the limit.
+    let new_client = flight(None).await;
+    let (count, retry) = answered(b.address, &new_client).await;
     let limit = |flight: &[Vec<u8>]| 3 * bytes(flight) + 1200;
-    assert!(count <= limit(&stranger) && !retry, "{count} of {}", bytes(&stranger));
+    assert!(count <= limit(&new_client) && !retry, "{count} of {}", bytes(&new_client));
     // Issued by one node, accepted by another.
     let first = flight(token.clone()).await;
     let (count, retry) = answered(b.address, &first).await;
     assert!(count > limit(&first) && !retry, "{count} of {}", bytes(&first));
-    // The node that has accepted it knows by itself.
+    // The node that has accepted it remembers that.
     let second = flight(token.clone()).await;
     let (count, retry) = answered(b.address, &second).await;
     assert!(count <= limit(&second) && !retry, "{count} of {}", bytes(&second));
-    // The other one asks the store, and then the client for its address.
+    // The other node checks the store and sends a Retry.
     let third = flight(token).await;
     let (_, retry) = answered(a.address, &third).await;
     assert!(retry, "spent elsewhere");
@@ -93,16 +93,17 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
     let alone = RunningServer::proxy(&upstream, strict).await;
     for (name, node) in [("shared", shared), ("alone", alone)] {
         let known = remembered(node.address).await;
-        let stranger = Remembered { token: None, ..remembered(node.address).await };
-        for (word, remembered, retried) in [("known", known, false), ("stranger", stranger, true)] {
+        let new_client = Remembered { token: None, ..remembered(node.address).await };
+        for (word, remembered, retried) in [("known", known, false), ("stranger", new_client, true)]
+        {
             let target = format!("/{name}-{word}");
             let wire = Wire::to(node.address).await;
             let mut client = Quic::connect(wire.address, remembered).await;
             assert_eq!(client.get(&target).await.status, StatusCode::OK);
             assert!(client.accepted().await, "{target}");
             // Each datagram of a ClientHello may be answered by one; the client takes the first.
-            let seen = wire.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
-            assert_eq!(seen, retried, "{target}");
+            let recorded = wire.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
+            assert_eq!(recorded, retried, "{target}");
             client.close().await;
         }
         let log = node.stop().await;
@@ -113,15 +114,15 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
                 (&line["early_data"], &line["executed"]),
                 (&"accepted".into(), &true.into())
             );
-            assert_eq!(upstream.seen(&target).len(), 1);
+            assert_eq!(upstream.recorded(&target).len(), 1);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn above_its_bound_a_server_answers_no_more_strangers() {
+async fn above_its_limit_a_server_ignores_clients_without_a_token() {
     let server = RunningServer::files(|config| config.http3.refuse_above = 1).await;
-    // A handshake that does not go on.
+    // A handshake that stalls.
     let stuck = Wire::to(server.address).await;
     stuck.hold_down();
     let address = stuck.address;
@@ -132,7 +133,7 @@ async fn above_its_bound_a_server_answers_no_more_strangers() {
     let ignored = Wire::to(server.address).await;
     let address = ignored.address;
     let second = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
-    // A flight, and another after the client has waited in vain.
+    // A flight, and a retransmission after the client has waited in vain.
     while ignored.up().len() < 4 {
         sleep(Duration::from_millis(1)).await;
     }
@@ -145,9 +146,10 @@ async fn above_its_bound_a_server_answers_no_more_strangers() {
     server.stop().await;
 }
 
-/// ngtcp2's client: another stack's Initial packets, read, retried and claimed.
+/// The client of ngtcp2, another QUIC implementation: its Initial packets are read, retried and
+/// claimed.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
+async fn another_implementations_client_gets_a_retry_and_runs_early() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -168,18 +170,18 @@ async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
         client.arg("127.0.0.1").arg(node.address.port().to_string());
         client.arg(format!("https://localhost{target}"));
         let output = tokio::task::spawn_blocking(move || client.output()).await.unwrap().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        let reply = String::from_utf8_lossy(&output.stderr).into_owned()
             + &String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{said}");
-        said
+        assert!(output.status.success(), "{reply}");
+        reply
     };
-    let said = ask("/stranger").await;
-    assert!(said.contains("Retry"), "{said}");
-    let said = ask("/resumed").await;
-    assert!(said.contains("Retry"), "{said}");
+    let reply = ask("/stranger").await;
+    assert!(reply.contains("Retry"), "{reply}");
+    let reply = ask("/resumed").await;
+    assert!(reply.contains("Retry"), "{reply}");
     let log = node.stop().await;
     assert_eq!(line(&log, "/stranger")["early_data"], "no_session_offered");
     let line = line(&log, "/resumed");
     assert_eq!((&line["early_data"], &line["executed"]), (&"accepted".into(), &true.into()));
-    assert_eq!(upstream.seen("/resumed").len(), 1);
+    assert_eq!(upstream.recorded("/resumed").len(), 1);
 }

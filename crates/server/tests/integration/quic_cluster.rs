@@ -1,5 +1,6 @@
-//! Two servers that share a real store and their ticket keys, over QUIC: a flight is executed once
-//! over both, and without the store's word it is executed nowhere while its request still is.
+//! Two servers that share a real store and their ticket keys, over QUIC. A flight is executed once
+//! over both. Without the store's reply its early data is refused, and the request runs after the
+//! handshake.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use http::{Method, StatusCode};
 use tokio::time::{sleep, timeout};
 
 use crate::support::cluster::Cluster;
-use crate::support::flights::{client_hello, first_flight, gathered, replay, send};
+use crate::support::flights::{client_hello, first_flight, replay, send, sent_datagrams};
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
 
@@ -24,7 +25,7 @@ async fn two(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningS
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
+async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -48,18 +49,18 @@ async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
     let (a, b) = (a.stop().await, b.stop().await);
     for round in 0..5 {
         let word = format!("/once?{round}.");
-        assert_eq!(upstream.seen(&word).len(), 1, "{word}");
+        assert_eq!(upstream.recorded(&word).len(), 1, "{word}");
         assert_eq!((executions(&a, &word), executions(&b, &word)), (1, 0), "{word}");
     }
     let copies = a.iter().chain(&b).filter(|l| l["target"].as_str().unwrap().contains("/once"));
     let copies = copies.filter(|line| line["executed"] == false).collect::<Vec<_>>();
-    // A busy machine may have some refused before, for the store's budget.
+    // On a busy machine some flights may exceed the store's budget and be refused.
     assert!((1..=5).contains(&copies.len()), "copies got as far as the gate: {copies:?}");
     assert!(copies.iter().all(|l| l["claim"] == "lost" && l["held"] == "replayed"), "{copies:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answered_425() {
+async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -69,20 +70,20 @@ async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answere
     let wire = Wire::to(a.address).await;
     wire.lose_up(true);
     let mut client = Quic::connect(wire.address, remembered(a.address).await).await;
-    let stream = client.begin(request(Method::GET, "/overtaken"), true).await;
-    let copy = replay(b.address, &gathered(&wire).await).await;
+    let stream = client.send_head(request(Method::GET, "/overtaken"), true).await;
+    let copy = replay(b.address, &sent_datagrams(&wire).await).await;
     upstream.wait_for("/overtaken").await;
     wire.lose_up(false);
     let response = reply(stream).await.unwrap();
     assert_eq!(response.status, StatusCode::TOO_EARLY);
     drop(copy);
     let (a, b) = (a.stop().await, b.stop().await);
-    assert_eq!(upstream.seen("/overtaken").len(), 1);
+    assert_eq!(upstream.recorded("/overtaken").len(), 1);
     assert_eq!((executions(&a, "/overtaken"), executions(&b, "/overtaken")), (0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
+async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -124,13 +125,13 @@ async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
     a.stop().await;
     b.stop().await;
     for target in &races {
-        assert!(upstream.seen(target).len() <= 1, "{target}");
+        assert!(upstream.recorded(target).len() <= 1, "{target}");
     }
-    let seen: usize = races.iter().map(|target| upstream.seen(target).len()).sum();
-    assert_eq!(seen, 10, "one execution for each claim that was won");
+    let recorded: usize = races.iter().map(|target| upstream.recorded(target).len()).sum();
+    assert_eq!(recorded, 10, "one execution for each claim that was won");
 }
 
-/// Sends a request in the first flight, which the server refuses, and again as the client has to.
+/// Sends a request in a first flight that the server refuses, and sends it again as clients do.
 async fn refused(node: &RunningServer, remembered: Remembered, target: &str) -> StatusCode {
     let mut client = Quic::refused(node.address, remembered, target).await;
     let status = client.get(target).await.status;
@@ -139,7 +140,7 @@ async fn refused(node: &RunningServer, remembered: Remembered, target: &str) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
+async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unrecorded() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -156,7 +157,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
     let log = node.stop().await;
     for round in 0..3 {
         let word = format!("/absent?{round}.");
-        assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (0, 0), "{word}");
+        assert_eq!((upstream.recorded(&word).len(), executions(&log, &word)), (0, 0), "{word}");
         let line = line(&log, &word);
         assert_eq!((&line["early"], &line["resumed"]), (&false.into(), &true.into()));
         assert_eq!(line["early_data"], "store_down", "{line}");
@@ -164,7 +165,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_store_is_slow_and_nothing_runs_unrecorded() {
+async fn a_frozen_store_times_out_and_nothing_unrecorded_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -177,7 +178,7 @@ async fn a_frozen_store_is_slow_and_nothing_runs_unrecorded() {
     let flight = Remembered { token: None, ..remembered };
     assert_eq!(refused(&node, flight, "/frozen").await, StatusCode::TOO_EARLY);
     let log = node.stop().await;
-    assert_eq!((upstream.seen("/frozen").len(), executions(&log, "/frozen")), (0, 0));
+    assert_eq!((upstream.recorded("/frozen").len(), executions(&log, "/frozen")), (0, 0));
     assert_eq!(line(&log, "/frozen")["early_data"], "store_timeout");
 }
 
@@ -200,7 +201,7 @@ async fn a_single_use_ticket_is_used_once() {
     assert!(client.accepted().await);
     client.close().await;
     assert_eq!(refused(&a, again, "/again").await, StatusCode::OK);
-    // Without early data it is still a resumption, once.
+    // It still resumes once, without early data.
     let late = Remembered { early_data: false, token: None, ..remembered(a.address).await };
     for (round, resumed) in [(1, true), (2, false)] {
         let mut client = Quic::connect(b.address, late.clone()).await;
@@ -215,7 +216,8 @@ async fn a_single_use_ticket_is_used_once() {
     assert_eq!((&again["resumed"], &again["executed"]), (&false.into(), &true.into()), "{again}");
 }
 
-/// A Retry's token from a server that asks everybody, for another port than it will be used from.
+/// The Retry token of a server that validates every address, for another port than the one it is
+/// used from.
 async fn retry_token(server: SocketAddr, flight: &[Vec<u8>]) -> Vec<u8> {
     let socket = send(server, &flight[..1]).await;
     let mut retry = vec![0; 2000];
@@ -226,9 +228,9 @@ async fn retry_token(server: SocketAddr, flight: &[Vec<u8>]) -> Vec<u8> {
     retry[source + 1 + usize::from(retry[source])..count - 16].to_vec()
 }
 
-/// The attacker has a ClientHello of his own read beside quinn, which drops its packet for the
-/// token of another port, and has quinn read a copy of the victim's. His own flight is fresh, so
-/// its claim is won.
+/// The attacker's ClientHello is recorded before quinn drops its packet because the token is for
+/// another port. Then quinn reads a copy of the victim's ClientHello. The attacker's flight is
+/// fresh, so its claim is won.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     if skipped_without(&["redis-server"]) {
@@ -270,7 +272,7 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     b.stop().await;
     c.stop().await;
     for round in 0..3 {
-        assert_eq!(upstream.seen(&format!("/victim?{round}.")).len(), 1, "round {round}");
+        assert_eq!(upstream.recorded(&format!("/victim?{round}.")).len(), 1, "round {round}");
     }
-    assert!(upstream.seen("/attacker").is_empty());
+    assert!(upstream.recorded("/attacker").is_empty());
 }

@@ -1,4 +1,4 @@
-//! Early requests over QUIC: run at once, held, refused, overtaken.
+//! Early requests over QUIC: executed immediately, held, refused, replayed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn an_early_get_runs_before_the_handshake_is_complete() {
     let wire = Wire::to(server.address).await;
     wire.hold_down();
     let mut client = Quic::connect(wire.address, remembered).await;
-    let stream = client.begin(request(Method::GET, "/early"), true).await;
+    let stream = client.send_head(request(Method::GET, "/early"), true).await;
     upstream.wait_for("early").await;
     wire.release_down().await;
     let response = reply(stream).await.unwrap();
@@ -37,7 +37,7 @@ async fn an_early_get_runs_before_the_handshake_is_complete() {
     assert!(client.accepted().await);
     assert_eq!(client.get("/late").await.status, StatusCode::OK);
     client.close().await;
-    let (early, late) = (upstream.seen("early"), upstream.seen("late"));
+    let (early, late) = (upstream.recorded("early"), upstream.recorded("late"));
     assert_eq!(early[0].headers.get("early-data").map(String::as_str), Some("1"));
     assert_eq!(early[0].headers["via"], "3.0 firstflight");
     assert!(!late[0].headers.contains_key("early-data"));
@@ -52,26 +52,26 @@ async fn an_early_get_runs_before_the_handshake_is_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_policy_does_not_let_run_early_waits_for_the_handshake() {
+async fn a_request_held_by_policy_waits_for_the_handshake() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
     wire.hold_down();
     let mut client = Quic::connect(wire.address, remembered).await;
-    let mut post = client.begin(request(Method::POST, "/post"), false).await;
+    let mut post = client.send_head(request(Method::POST, "/post"), false).await;
     post.send_data(Bytes::from_static(b"body")).await.unwrap();
     post.finish().await.unwrap();
-    let get = client.begin(request(Method::GET, "/get"), true).await;
+    let get = client.send_head(request(Method::GET, "/get"), true).await;
     upstream.wait_for("get").await;
-    assert!(upstream.seen("post").is_empty(), "it came first, and waits");
+    assert!(upstream.recorded("post").is_empty(), "it came first, and waits");
     wire.release_down().await;
     assert!(reply(get).await.unwrap().status.is_success());
     assert!(reply(post).await.unwrap().status.is_success());
     client.close().await;
-    let seen = upstream.seen("post");
-    assert_eq!((seen.len(), &seen[0].body[..]), (1, &b"body"[..]));
-    assert!(!seen[0].headers.contains_key("early-data"));
+    let recorded = upstream.recorded("post");
+    assert_eq!((recorded.len(), &recorded[0].body[..]), (1, &b"body"[..]));
+    assert!(!recorded[0].headers.contains_key("early-data"));
     let log = server.stop().await;
     let post = line(&log, "/post");
     for (name, value) in [("early", "true"), ("held", "policy"), ("executed", "true")] {
@@ -80,16 +80,16 @@ async fn what_the_policy_does_not_let_run_early_waits_for_the_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replayed_datagrams_do_not_run() {
+async fn replayed_datagrams_are_not_executed() {
     let upstream = Upstream::start().await;
-    // Copies never end their handshake, and stopping waits for them.
+    // Copies never complete their handshake, and stopping waits for them.
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
     wire.hold_down();
     let mut client = Quic::connect(wire.address, remembered).await;
-    let stream = client.begin(request(Method::GET, "/once"), true).await;
+    let stream = client.send_head(request(Method::GET, "/once"), true).await;
     upstream.wait_for("once").await;
     let flight = wire.up();
     let copy = async || {
@@ -99,7 +99,7 @@ async fn replayed_datagrams_do_not_run() {
         }
         copy
     };
-    // The original's connection takes them for its own, and drops them, until it is forgotten.
+    // The original's connection receives the copies and drops them until it is forgotten.
     let _beside = (copy().await, copy().await);
     wire.release_down().await;
     assert!(reply(stream).await.unwrap().status.is_success());
@@ -109,30 +109,30 @@ async fn replayed_datagrams_do_not_run() {
         .await
         .expect("a copy is taken for a connection");
     let log = server.stop().await;
-    assert_eq!((upstream.seen("once").len(), executions(&log, "once")), (1, 1));
+    assert_eq!((upstream.recorded("once").len(), executions(&log, "once")), (1, 1));
     let held = log.iter().filter(|line| field(line, "held") == "replayed").collect::<Vec<_>>();
     assert!(!held.is_empty(), "{log:?}");
     assert!(held.iter().all(|line| field(line, "claim") == "lost" && line["status"].is_null()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_original_that_a_copy_overtook_is_answered_425_and_told_to_go() {
+async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
     let upstream = Upstream::start().await;
-    // The copy never ends its handshake, and stopping waits for it.
+    // The copy never completes its handshake, and stopping waits for it.
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
     wire.lose_up(true);
     let mut client = Quic::connect(wire.address, remembered).await;
-    let get = client.begin(request(Method::GET, "/once"), true).await;
-    let mut post = client.begin(request(Method::POST, "/post"), false).await;
+    let get = client.send_head(request(Method::GET, "/once"), true).await;
+    let mut post = client.send_head(request(Method::POST, "/post"), false).await;
     post.send_data(Bytes::from_static(b"body")).await.unwrap();
     post.finish().await.unwrap();
     let copy = Wire::to(server.address).await;
     let overtaking = async {
         let mut sent = 0;
-        while upstream.seen("once").is_empty() {
+        while upstream.recorded("once").is_empty() {
             for datagram in wire.up().split_off(sent) {
                 copy.inject(&datagram).await;
                 sent += 1;
@@ -143,24 +143,24 @@ async fn an_original_that_a_copy_overtook_is_answered_425_and_told_to_go() {
     tokio::time::timeout(crate::support::TEST_TIMEOUT, overtaking).await.expect("the copy runs");
     wire.lose_up(false);
     assert_eq!(reply(get).await.unwrap().status, StatusCode::TOO_EARLY);
-    // The policy holds it here. On the copy's connection another one may have let it run.
+    // The policy holds the request here; under another policy the copy may have run.
     assert_eq!(reply(post).await.unwrap().status, StatusCode::TOO_EARLY);
     let closed =
         tokio::time::timeout(crate::support::TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
     assert!(closed.is_h3_no_error(), "{closed}");
     let log = server.stop().await;
-    assert_eq!((upstream.seen("once").len(), upstream.seen("post").len()), (1, 0));
+    assert_eq!((upstream.recorded("once").len(), upstream.recorded("post").len()), (1, 0));
     assert_eq!(executions(&log, "once"), 1);
 }
 
-/// Sends a request with a session that the server refuses early data to, and sends it again as a
-/// client does. Returns the log.
+/// Sends a request whose early data the server refuses, and sends it again as clients do. Returns
+/// the log.
 async fn refused(server: RunningServer, upstream: &Upstream, remembered: Remembered) -> Vec<Value> {
     let mut client = Quic::refused(server.address, remembered, "/again").await;
     assert!(client.get("/again").await.status.is_success());
     client.close().await;
     let log = server.stop().await;
-    assert_eq!(upstream.seen("again").len(), 1);
+    assert_eq!(upstream.recorded("again").len(), 1);
     let line = line(&log, "/again");
     assert_eq!((field(line, "early"), field(line, "claim")), ("false".into(), "none".into()));
     log
@@ -176,7 +176,7 @@ fn key_file(path: &Path) -> KeySource {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_early_data_is_sent_again_and_arrives_once() {
+async fn refused_early_data_is_sent_again_and_is_executed_once() {
     let dir = tempfile::tempdir().unwrap();
     let keys = dir.path().join("keys");
     type Change = Box<dyn Fn(&mut ServerConfig)>;

@@ -1,4 +1,4 @@
-//! Clients over QUIC that are slow, greedy or broken, and a server that stops.
+//! Slow, malicious and broken QUIC clients, and a server that stops.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
 
 const SHORT: Duration = Duration::from_millis(500);
 
-/// A connection on which the test writes its streams by hand.
+/// A connection whose streams the test writes itself.
 async fn bare(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
     let endpoint = endpoint();
     let (config, _) = config("h3", Remembered::default());
@@ -24,7 +24,7 @@ async fn bare(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
     (endpoint, connection)
 }
 
-/// The code of a reset of the response's stream.
+/// The code of the reset of the response's stream.
 async fn reset(recv: &mut quinn::RecvStream) -> u64 {
     let read = timeout(TEST_TIMEOUT, recv.read_to_end(1 << 20)).await.expect("the server resets");
     match read {
@@ -54,20 +54,20 @@ async fn slow_heads_and_idle_connections_are_closed() {
     // Without any request.
     let (_endpoint, idle) = bare(&server).await;
     closed(&idle).await;
-    // A request without an end of its head, beside one that is answered.
+    // A request with an incomplete head, next to one that gets its response.
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/slow")[..10]).await.unwrap();
     assert_eq!(reset(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
-    // And then no further one: told to go, and closed.
+    // Then no further request: the server sends GOAWAY and closes.
     let end = timeout(TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
     assert!(end.is_h3_no_error(), "{end}");
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_response_that_outlasts_the_limit_on_heads_does_not_end_the_connection() {
+async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection() {
     let upstream = Upstream::start().await;
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT / 2).await;
@@ -81,13 +81,13 @@ async fn a_first_response_that_outlasts_the_limit_on_heads_does_not_end_the_conn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_whose_client_is_silent_for_a_moment_is_not_cut_by_the_limit_on_heads() {
+async fn a_response_whose_client_pauses_is_not_cut_by_header_timeout() {
     let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
     let wire = Wire::to(server.address).await;
     let mut client = Quic::connect(wire.address, Remembered::default()).await;
-    let running = client.begin(request(Method::GET, "/big"), true).await;
+    let running = client.send_head(request(Method::GET, "/big"), true).await;
     wire.until_down(20_000).await;
-    // More than the limit, and than what a client has for the last words of a connection.
+    // Longer than the limit, and than the close timeout.
     wire.lose_up(true);
     tokio::time::sleep(SHORT + Duration::from_millis(1500)).await;
     wire.lose_up(false);
@@ -97,7 +97,7 @@ async fn a_response_whose_client_is_silent_for_a_moment_is_not_cut_by_the_limit_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc9114_5_2_a_client_that_says_goodbye_has_the_rest_of_its_response() {
+async fn rfc9114_5_2_a_client_that_sends_goaway_gets_the_rest_of_its_response() {
     let server = RunningServer::files(|_| {}).await;
     let wire = Wire::to(server.address).await;
     let endpoint = endpoint();
@@ -112,7 +112,7 @@ async fn rfc9114_5_2_a_client_that_says_goodbye_has_the_rest_of_its_response() {
     send.finish().unwrap();
     wire.until_down(20_000).await;
     control.write_all(&[7, 1, 0]).await.unwrap();
-    // The server has handed all of the response on, and the client has none of it.
+    // The server has written the whole response, and the client has received none of it.
     tokio::time::sleep(SHORT).await;
     wire.release_down().await;
     let response = timeout(TEST_TIMEOUT, recv.read_to_end(2 << 20)).await.unwrap();
@@ -122,12 +122,12 @@ async fn rfc9114_5_2_a_client_that_says_goodbye_has_the_rest_of_its_response() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_heads_are_refused_and_endless_ones_not_even_read() {
+async fn large_heads_are_refused_and_endless_ones_are_not_read() {
     let server = RunningServer::files(|config| config.limits.header_size = 4096).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut large = request(Method::GET, "/large");
     large.headers_mut().insert("x-large", "x".repeat(5000).parse().unwrap());
-    if let Some(stream) = client.begin_unless_told(large).await {
+    if let Some(stream) = client.send_head_unless_rejected(large).await {
         let response = reply(stream).await.unwrap();
         assert_eq!(response.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
@@ -174,13 +174,13 @@ async fn rfc9114_6_2_1_an_endless_control_frame_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_streams_wait_and_those_that_are_given_up_end_the_connection() {
+async fn many_streams_wait_and_too_many_cancelled_ones_end_the_connection() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |config| config.limits.streams = 3).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut running = Vec::new();
     for number in 0..3 {
-        running.push(client.begin(request(Method::GET, &format!("/slow{number}")), true).await);
+        running.push(client.send_head(request(Method::GET, &format!("/slow{number}")), true).await);
     }
     let more = timeout(Duration::from_millis(100), client.connection.open_bi()).await;
     assert!(more.is_err(), "no fourth at a time");
@@ -200,28 +200,28 @@ async fn many_streams_wait_and_those_that_are_given_up_end_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_reach_the_upstream_whole_and_lengths_that_lie_do_not() {
+async fn complete_bodies_reach_the_upstream_and_wrong_lengths_do_not() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
-    let mut post = client.begin(request(Method::POST, "/upload"), false).await;
+    let mut post = client.send_head(request(Method::POST, "/upload"), false).await;
     for _ in 0..300 {
         post.send_data(Bytes::from(vec![b'x'; 10_000])).await.unwrap();
     }
     post.finish().await.unwrap();
     assert_eq!(reply(post).await.unwrap().status, StatusCode::OK);
-    assert_eq!(upstream.seen("upload")[0].body.len(), 3_000_000);
-    // By the byte, so that they pile up.
+    assert_eq!(upstream.recorded("upload")[0].body.len(), 3_000_000);
+    // Byte by byte, so that they accumulate.
     let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
     send.write_all(&head("PUT", "/bytes")).await.unwrap();
     send.write_all(&[0, 1, b'x'].repeat(20_000)).await.unwrap();
     send.finish().unwrap();
     assert!(!timeout(TEST_TIMEOUT, recv.read_to_end(1 << 20)).await.unwrap().unwrap().is_empty());
-    assert_eq!(upstream.seen("bytes")[0].body.len(), 20_000);
+    assert_eq!(upstream.recorded("bytes")[0].body.len(), 20_000);
     for (length, sent) in [("3", "lying"), ("7", "lying")] {
         let mut lying = request(Method::POST, "/lie");
         lying.headers_mut().insert("content-length", length.parse().unwrap());
-        let mut post = client.begin(lying, false).await;
+        let mut post = client.send_head(lying, false).await;
         post.send_data(Bytes::from_static(sent.as_bytes())).await.unwrap();
         let _ = post.finish().await;
         let response = reply(post).await;
@@ -234,7 +234,7 @@ async fn bodies_reach_the_upstream_whole_and_lengths_that_lie_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_moves_is_served_on() {
+async fn a_client_that_changes_its_address_is_still_served() {
     let server = RunningServer::files(|_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
@@ -252,12 +252,12 @@ async fn stopping_finishes_what_is_running_and_loses_nothing() {
     let upstream = Upstream::start().await;
     let mut server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
-    let mut running = client.begin(request(Method::POST, "/upload"), false).await;
+    let mut running = client.send_head(request(Method::POST, "/upload"), false).await;
     running.send_data(Bytes::from_static(b"the first half, ")).await.unwrap();
-    let page = client.begin(request(Method::GET, "/page"), true).await;
+    let page = client.send_head(request(Method::GET, "/page"), true).await;
     upstream.wait_for("page").await;
     server.start_stop();
-    // Nobody is let in any more.
+    // No new connection is accepted.
     let refused = async {
         loop {
             let (config, _) = config("h3", Remembered::default());
@@ -282,15 +282,15 @@ async fn stopping_finishes_what_is_running_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_answer_arrives_whole_though_the_server_stops() {
+async fn a_large_response_is_complete_although_the_server_stops() {
     let mut server = RunningServer::files(|_| {}).await;
     let wire = Wire::to(server.address).await;
     let mut client = Quic::connect(wire.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     wire.hold_down();
-    let running = client.begin(request(Method::GET, "/big"), true).await;
+    let running = client.send_head(request(Method::GET, "/big"), true).await;
     wire.until_down(20_000).await;
-    // All of it is in the server's buffers, and most of it has not left.
+    // The whole response is in the server's buffers, and most of it is unsent.
     server.start_stop();
     wire.release_down().await;
     assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
@@ -298,15 +298,15 @@ async fn a_large_answer_arrives_whole_though_the_server_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_close_is_sent_though_the_congestion_window_is_full() {
+async fn a_close_is_sent_although_the_congestion_window_is_full() {
     let server = RunningServer::files(|_| {}).await;
     let wire = Wire::to(server.address).await;
     let mut client = Quic::connect(wire.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     wire.lose_up(true);
-    // The request, and nothing that acknowledges its response.
+    // The request, and no acknowledgement of the response.
     let before = wire.up().len();
-    let _running = client.begin(request(Method::GET, "/big"), true).await;
+    let _running = client.send_head(request(Method::GET, "/big"), true).await;
     wire.inject_until_answered(before, 2_000).await;
     wire.until_down(10_000).await;
     server.handle.stop_now();
@@ -315,7 +315,7 @@ async fn a_close_is_sent_though_the_congestion_window_is_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_over_tcp_say_where_http3_is() {
+async fn responses_over_tcp_advertise_http3() {
     let get = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     let server = RunningServer::files(|_| {}).await;
     let response = crate::support::full(server.address, get).await;
@@ -338,7 +338,7 @@ async fn answers_over_tcp_say_where_http3_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_of_both_go_to_one_file() {
+async fn tls_secrets_of_tcp_and_quic_go_to_one_file() {
     let server = RunningServer::files(|config| {
         config.tls.key_log =
             Some(std::env::temp_dir().join(format!("firstflight-keylog-{}", std::process::id())));
@@ -356,7 +356,7 @@ async fn secrets_of_both_go_to_one_file() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_for_udp_is_named_with_the_mend() {
+async fn a_udp_port_in_use_is_named_with_the_fix() {
     let taken = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
     let address = taken.local_addr().unwrap();
     let bind = async || {
@@ -369,14 +369,14 @@ async fn a_port_that_is_taken_for_udp_is_named_with_the_mend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_and_expectations_go_through() {
+async fn trailers_and_expectations_are_forwarded() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut head = request(Method::POST, "/trailers");
     head.headers_mut().insert("expect", "100-continue".parse().unwrap());
     head.headers_mut().insert("trailer", "x-sum".parse().unwrap());
-    let mut post = client.begin(head, false).await;
+    let mut post = client.send_head(head, false).await;
     assert_eq!(post.recv_response().await.unwrap().status(), StatusCode::CONTINUE);
     post.send_data(Bytes::from_static(b"body")).await.unwrap();
     let mut trailers = http::HeaderMap::new();
@@ -384,13 +384,13 @@ async fn trailers_and_expectations_go_through() {
     post.send_trailers(trailers).await.unwrap();
     post.finish().await.unwrap();
     assert_eq!(reply(post).await.unwrap().status, StatusCode::OK);
-    assert_eq!(&upstream.seen("trailers")[0].body[..], b"body");
+    assert_eq!(&upstream.recorded("trailers")[0].body[..], b"body");
     client.close().await;
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+async fn a_stalled_client_is_dropped_and_a_slow_one_is_not() {
     let server = RunningServer::files(|config| config.limits.idle_timeout = SHORT * 2).await;
     let (endpoint, _) = (endpoint(), ());
     let (mut small, _) = config("h3", Remembered::default());
@@ -402,7 +402,7 @@ async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
     let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
     let mut control = connection.open_uni().await.unwrap();
     control.write_all(&[0, 4, 0]).await.unwrap();
-    // A megabyte at 400 kB a second takes longer than the limit, and goes on.
+    // A megabyte at 400 kB a second takes longer than the limit, and makes progress.
     let (mut send, mut slow) = connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/big")).await.unwrap();
     send.finish().unwrap();

@@ -1,4 +1,4 @@
-//! Several workers on one port, each with its connections.
+//! Several workers share one port, each with its own connections.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use tokio::time::{sleep, timeout};
 use crate::support::quic::{Wire, config, endpoint, head};
 use crate::support::{RunningServer, TEST_TIMEOUT};
 
-/// Datagrams of several connections from one port come joined, and the kernel gives them all to
-/// the worker of the first. None may be lost, and above all none may be answered by a reset.
+/// The kernel merges datagrams of several connections from one port and gives them to the worker of
+/// the first one. None may be lost or answered by a stateless reset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     let server = RunningServer::files(|_| {}).await;
@@ -25,7 +25,7 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
         control.write_all(&[0, 4, 0]).await.unwrap();
         connections.push((connection, control));
     }
-    // Until all is said that belongs to the handshakes.
+    // Until the handshakes' packets have been exchanged.
     quiet(&wire).await;
     wire.lose_up(true);
     let before = wire.up().len();
@@ -57,7 +57,7 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     server.stop().await;
 }
 
-/// How many connections sent these, by the ids in their short headers.
+/// The number of connections that sent these datagrams, by the ids in their short headers.
 fn ids(datagrams: &[Vec<u8>]) -> usize {
     let mut ids = datagrams.iter().map(|datagram| &datagram[1..9]).collect::<Vec<_>>();
     ids.sort_unstable();
@@ -65,7 +65,7 @@ fn ids(datagrams: &[Vec<u8>]) -> usize {
     ids.len()
 }
 
-/// Waits until nobody has sent anything for a while.
+/// Waits until no datagram has arrived for a while.
 async fn quiet(wire: &Wire) {
     loop {
         let before = (wire.up().len(), wire.down().len());

@@ -1,12 +1,12 @@
-//! One process hands its strike register over to the next, under fire. Both are servers in this
-//! one, with the same ticket keys.
+//! Hands the strike register from one process to the next while requests arrive. Both are servers
+//! in the test's process, with the same ticket keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, KeySource, ServerConfig};
-use firstflight_server::HandOverError;
+use firstflight_server::HandoverError;
 use firstflight_store::{Address, StoreConfig, Topology};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 
 use crate::support::{Client, RunningServer, Upstream, executions, full, get, line, replay};
 
-/// Starts processes that share ticket keys, and take POSTs with a key early.
+/// Starts processes that share ticket keys and accept early POSTs with a key.
 struct Generations {
     dir: Arc<tempfile::TempDir>,
     upstream: Upstream,
@@ -47,7 +47,7 @@ impl Generations {
         .await
     }
 
-    /// The first one, which has taken over from another.
+    /// The first process, which has taken over from another.
     async fn first(&self) -> RunningServer {
         let (before, server) = (self.start().await, self.start().await);
         hand_over(&before, &server).await;
@@ -76,7 +76,7 @@ fn status(response: &str) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_the_next_process_knows_flights_and_keys_and_needs_no_window() {
+async fn rfc8446_8_2_a_successor_knows_flights_and_keys_and_needs_no_recording_window() {
     let generations = Generations::new().await;
     let (old, new) = (generations.first().await, generations.start().await);
     let session = old.session("http/1.1").await;
@@ -87,7 +87,7 @@ async fn rfc8446_8_2_the_next_process_knows_flights_and_keys_and_needs_no_window
     drop(replay(new.address, &flight).await);
     let again = String::from_utf8(post("/once", "k")).unwrap();
     assert_eq!(status(&full(new.address, &again).await), "409");
-    // And back: what the old one still gets, it asks the new one about.
+    // The old process forwards the flights that it still receives.
     let session = old.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/late"));
     let flight = client.flight.clone();
@@ -101,7 +101,7 @@ async fn rfc8446_8_2_the_next_process_knows_flights_and_keys_and_needs_no_window
     assert_eq!(status(&full(old.address, &again).await), "409");
     let (old, new) = (old.stop().await, new.stop().await);
     for target in ["/once", "/late", "/early"] {
-        assert_eq!(generations.upstream.seen(target).len(), 1, "{target}");
+        assert_eq!(generations.upstream.recorded(target).len(), 1, "{target}");
         assert_eq!(executions(&old, target) + executions(&new, target), 1, "{target}");
     }
     let ran_early = |log: &[serde_json::Value], target: &str| {
@@ -113,7 +113,7 @@ async fn rfc8446_8_2_the_next_process_knows_flights_and_keys_and_needs_no_window
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_register_that_nobody_takes_stays_where_it_was() {
+async fn a_register_that_no_process_takes_stays_where_it_was() {
     let generations = Generations::new().await;
     let old = generations.first().await;
     let session = old.session("http/1.1").await;
@@ -127,13 +127,13 @@ async fn a_register_that_nobody_takes_stays_where_it_was() {
         let server = old.handle.clone();
         async move { server.hand_over(stream).await }
     });
-    // The next process reads all of it, and dies before it has said so.
+    // The successor reads the whole register and dies before it has confirmed that.
     let mut read = vec![0; 8 + 48];
     other.read_exact(&mut read).await.unwrap();
-    // What comes meanwhile waits.
+    // Claims wait meanwhile.
     let client = Client::prepare("http/1.1", Some(&waiting), &get("/meanwhile"));
     let meanwhile = tokio::spawn(client.run(old.address));
-    while generations.upstream.seen("/meanwhile").is_empty() && !meanwhile.is_finished() {
+    while generations.upstream.recorded("/meanwhile").is_empty() && !meanwhile.is_finished() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         if other.try_read(&mut read).is_ok() {
             break;
@@ -141,14 +141,14 @@ async fn a_register_that_nobody_takes_stays_where_it_was() {
     }
     drop(other);
     let error = handing.await.unwrap().unwrap_err();
-    assert!(matches!(error, HandOverError::Broken(_)), "{error}");
+    assert!(matches!(error, HandoverError::Disconnected(_)), "{error}");
     assert_eq!(status(&meanwhile.await.unwrap()), "200");
     drop(replay(old.address, &flight).await);
     let session = old.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/after"));
     assert_eq!(status(&client.run(old.address).await), "200");
     let log = old.stop().await;
-    assert_eq!(generations.upstream.seen("/once").len(), 1);
+    assert_eq!(generations.upstream.recorded("/once").len(), 1);
     for target in ["/meanwhile", "/after"] {
         assert_eq!(line(&log, target)["claim"], "won", "{target}");
     }
@@ -181,15 +181,15 @@ async fn a_register_is_handed_over_once() {
     let third = generations.start().await;
     let (one, other) = UnixStream::pair().unwrap();
     let (given, taken) = tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
-    assert!(matches!(given, Err(HandOverError::NotOurs)), "{given:?}");
+    assert!(matches!(given, Err(HandoverError::NotOwner)), "{given:?}");
     assert!(taken.is_err());
     assert!(old.handle.state_for_successor().is_err(), "nor is anything else");
-    // Whose it is can hand it on.
+    // The owner of the register can hand it over.
     hand_over(&new, &third).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_with_another_store_takes_nothing() {
+async fn a_process_with_another_store_takes_over_no_register() {
     let generations = Generations::new().await;
     let (old, keys) = (generations.first().await, generations.dir.path().join("keys"));
     let change = |config: &mut ServerConfig| {
@@ -201,7 +201,7 @@ async fn a_process_with_another_store_takes_nothing() {
     let (one, other) = UnixStream::pair().unwrap();
     let (given, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
     assert!(given.is_err());
-    assert!(matches!(taken, Err(HandOverError::OtherStore)), "{taken:?}");
+    assert!(matches!(taken, Err(HandoverError::OtherStore)), "{taken:?}");
     // The register is where it was.
     let session = old.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/still"));
@@ -210,7 +210,7 @@ async fn a_process_with_another_store_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_hears_nonsense_takes_nothing() {
+async fn a_process_that_receives_invalid_bytes_takes_over_no_register() {
     let generations = Generations::new().await;
     let new = generations.start().await;
     for bytes in [&b""[..], b"\0\0\0\0\0\0\0\x03abc", &[0xff; 64], &[0; 64]] {
@@ -268,7 +268,7 @@ async fn nothing_runs_twice_while_the_register_is_handed_over() {
     let (old, new) = (old.stop().await, new.stop().await);
     for n in 0..FLIGHTS {
         let word = format!("/race/{n}.");
-        assert_eq!(generations.upstream.seen(&word).len(), 1, "{word}");
+        assert_eq!(generations.upstream.recorded(&word).len(), 1, "{word}");
         assert_eq!(executions(&old, &word) + executions(&new, &word), 1, "{word}");
     }
     let accepted = old.iter().filter(|line| line["early"] == true).count();

@@ -1,4 +1,4 @@
-//! Another configuration while the server runs: what changes, what stays, and what cannot be.
+//! Reloads: what changes, what stays, and what is refused.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, Upstream, executions, full, get, line, replay,
 };
 
-/// An address of this machine that nobody listens on.
+/// An address of this machine without a listener.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -23,10 +23,10 @@ fn page(target: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn listeners_come_and_go_and_connections_stay() {
+async fn listeners_are_added_and_removed_and_connections_stay() {
     let server = RunningServer::files(|_| {}).await;
     let (stays, comes) = (server.address, free());
-    // Kept open from before the first reload to after the last.
+    // Stays open from before the first reload until after the last.
     let mut kept = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(stays).await.unwrap();
     kept.handshake(&mut tcp).await;
@@ -52,7 +52,7 @@ async fn listeners_come_and_go_and_connections_stay() {
 }
 
 #[tokio::test]
-async fn a_reload_that_comes_before_the_server_runs_waits_for_it() {
+async fn a_reload_before_the_server_runs_waits_for_it() {
     let content = Content::files(std::env::temp_dir());
     let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
     let server = Server::bind(config.clone()).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_reload_that_comes_before_the_server_runs_waits_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_that_cannot_be_changes_nothing() {
+async fn an_invalid_configuration_changes_nothing() {
     let server = RunningServer::files(|_| {}).await;
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let (used, other) = (taken.local_addr().unwrap(), free());
@@ -128,19 +128,20 @@ async fn rfc8446_8_flights_are_remembered_across_reloads() {
     assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
     server.reload(|_| {}).await.unwrap();
     drop(replay(server.address, &flight).await);
-    // A ticket of before the reload is good for early data after it.
+    // A ticket from before the reload allows early data after it.
     let client = Client::prepare("http/1.1", Some(&other), &get("/flight=2"));
     assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
     let log = server.stop().await;
     assert_eq!(executions(&log, "flight=1"), 1);
-    assert_eq!(upstream.seen("flight=1").len(), 1);
+    assert_eq!(upstream.recorded("flight=1").len(), 1);
     let line = line(&log, "flight=2");
     assert_eq!((&line["early"], &line["early_data"]), (&true.into(), &"accepted".into()));
 }
 
-/// What the old policy held ran after its handshake; its copy must not run early by the new one.
+/// A request that the old policy held ran after its handshake; its copy must not run early under
+/// the new policy.
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_a_wider_policy_lets_no_copy_run_that_was_held_before() {
+async fn rfc8446_8_a_wider_policy_executes_no_copy_that_was_held_before() {
     let upstream = Upstream::start().await;
     let strict = |config: &mut ServerConfig| {
         config.early_data.policy = Policy::new(Mode::Disabled);
@@ -159,11 +160,11 @@ async fn rfc8446_8_a_wider_policy_lets_no_copy_run_that_was_held_before() {
     }
     let log = server.stop().await;
     assert_eq!(executions(&log, "flight=1"), 1);
-    assert_eq!(upstream.seen("flight=1").len(), 1);
+    assert_eq!(upstream.recorded("flight=1").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_smaller_limit_waits_until_connections_have_gone() {
+async fn a_smaller_limit_applies_after_connections_have_ended() {
     let server = RunningServer::files(|_| {}).await;
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -174,7 +175,7 @@ async fn a_smaller_limit_waits_until_connections_have_gone() {
     }
     server.reload(|config| config.limits.connections = 2).await.unwrap();
     let waiting = tokio::spawn(full_owned(server.address));
-    // It is let in when fewer than two are left.
+    // It is accepted once fewer than two connections are open.
     let last = held.pop();
     for (mut client, mut tcp) in held {
         assert!(!waiting.is_finished() && server.handle.status().connections <= 3);
@@ -192,9 +193,9 @@ async fn full_owned(address: SocketAddr) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_serves_who_was_in_the_queue() {
+async fn stopping_serves_connections_from_the_backlog() {
     let mut server = RunningServer::files(|config| config.limits.connections = 1).await;
-    // The only place is taken, so the next connections stay in the kernel's queue.
+    // The only permit is taken, so the next connections stay in the backlog.
     let mut first = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     first.handshake(&mut tcp).await;
@@ -204,7 +205,7 @@ async fn stopping_serves_who_was_in_the_queue() {
         waiting.push((Client::prepare("http/1.1", None, b""), tcp));
     }
     // A first connection may be served before the server has finished starting.
-    tokio::time::timeout(TEST_TIMEOUT, server.handle.serves()).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server.handle.wait_until_serving()).await.unwrap();
     assert!(server.handle.status().ready);
     server.start_stop();
     for (mut client, mut tcp) in waiting {

@@ -1,4 +1,4 @@
-//! First flights resent byte for byte: what they ask for is never executed twice.
+//! First flights that are sent again byte for byte: their requests are never executed twice.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{Client, RunningServer, Upstream, executions, get, replay};
 
-/// Resends a flight `times` times, `at_once` connections at a time.
+/// Sends a flight `times` times, over `at_once` connections at a time.
 async fn attack(address: std::net::SocketAddr, flight: &[u8], times: usize, at_once: usize) {
     let flight: Arc<[u8]> = flight.into();
     let mut running = JoinSet::new();
@@ -29,7 +29,7 @@ async fn attack(address: std::net::SocketAddr, flight: &[u8], times: usize, at_o
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
     let upstream = Upstream::start().await;
-    // On a busy machine the last copies would be stale, and the gate would not look at them.
+    // On a busy machine the last copies would be stale, and the gate would not check them.
     let fresh = |config: &mut ServerConfig| config.early_data.freshness = Duration::from_secs(60);
     let server = RunningServer::proxy(&upstream, fresh).await;
     let session = server.session("http/1.1").await;
@@ -39,7 +39,7 @@ async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     attack(server.address, &flight, 10_000, 50).await;
     let log = server.stop().await;
-    assert_eq!(upstream.seen("flight=1").len(), 1);
+    assert_eq!(upstream.recorded("flight=1").len(), 1);
     assert_eq!(executions(&log, "flight=1"), 1);
     let held = |line: &&serde_json::Value| line["held"] == "replayed" && line["claim"] == "lost";
     let tries = log.iter().filter(held).count();
@@ -47,7 +47,7 @@ async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
+async fn rfc8446_8_2_copies_that_race_the_original_are_executed_once_in_total() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     for round in 0..20 {
@@ -74,19 +74,23 @@ async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
         // Whoever won the claim is left alone until the upstream has seen the request.
         upstream.wait_for(&word).await;
         drop(open);
-        assert_eq!(upstream.seen(&word).len(), 1, "round {round}");
+        assert_eq!(upstream.recorded(&word).len(), 1, "round {round}");
         let status = response.get(9..12).unwrap_or_default();
         assert!(["200", "425"].contains(&status), "the honest client is answered: {response:?}");
     }
     let log = server.stop().await;
     for round in 0..20 {
         let word = format!("flight={round}.");
-        assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (1, 1), "round {round}");
+        assert_eq!(
+            (upstream.recorded(&word).len(), executions(&log, &word)),
+            (1, 1),
+            "round {round}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_whose_flight_a_copy_overtook_is_answered_425() {
+async fn rfc8470_5_2_an_original_overtaken_by_a_copy_gets_425() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -94,11 +98,11 @@ async fn rfc8470_5_2_whose_flight_a_copy_overtook_is_answered_425() {
     let copy = replay(server.address, &client.flight).await;
     let response = client.run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
-    // A copy that leaves takes its request along if the upstream has not got it yet.
+    // A copy that disconnects cancels its request if the upstream has not received it yet.
     upstream.wait_for("/overtaken").await;
     drop(copy);
     let log = server.stop().await;
-    assert_eq!(upstream.seen("/overtaken").len(), 1);
+    assert_eq!(upstream.recorded("/overtaken").len(), 1);
     assert_eq!(executions(&log, "/overtaken"), 1);
 }
 
@@ -128,19 +132,19 @@ async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() 
 
     let second = start(keys).await;
     attack(second.address, &flight, 200, 20).await;
-    // The session is good there too, without early data at first.
+    // The session is valid there too, at first without early data.
     let response = Client::prepare("http/1.1", Some(&session), &get("/honest")).run(second.address);
     let response = response.await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = second.stop().await;
-    assert_eq!(upstream.seen("/restart").len(), 1);
+    assert_eq!(upstream.recorded("/restart").len(), 1);
     let honest = crate::support::line(&log, "/honest");
     assert_eq!((&honest["resumed"], &honest["early"]), (&true.into(), &false.into()), "{honest}");
     assert_eq!(honest["early_data"], "ticket_epoch");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_copy_executes_while_the_register_is_full() {
+async fn no_copy_is_executed_while_the_register_is_full() {
     let upstream = Upstream::start().await;
     for capacity in [0, 1, 2] {
         let server = RunningServer::proxy(&upstream, |config| {
@@ -156,7 +160,7 @@ async fn no_copy_executes_while_the_register_is_full() {
             let response = client.run(server.address).await;
             assert!(response.starts_with("HTTP/1.1 200"), "{response}");
             attack(server.address, &copy, 25, 5).await;
-            assert_eq!(upstream.seen(&word).len(), 1, "{word}");
+            assert_eq!(upstream.recorded(&word).len(), 1, "{word}");
         }
         server.stop().await;
     }

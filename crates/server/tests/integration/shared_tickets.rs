@@ -1,4 +1,4 @@
-//! Two servers whose ticket keys, and single-use tickets, lie in a real store.
+//! Two servers whose ticket keys and single-use sessions are in a real store.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until a connection with a session of `from` comes out at `to` as it should.
+    /// Waits until resuming a session of `from` at `to` has the expected outcome.
     async fn until(
         &self,
         from: &RunningServer,
@@ -84,13 +84,13 @@ impl Cluster {
         }
     }
 
-    /// How many flights are recorded in the store.
+    /// The number of flights recorded in the store.
     fn claims(&self) -> u64 {
         let count = "return #redis.call('KEYS', 'firstflight:c:*')";
         self.store.ask(&["EVAL", count, "0"]).trim().parse().unwrap()
     }
 
-    /// Makes the store's epoch a day older, so that claims count at once.
+    /// Makes the store's epoch a day older, so that claims count immediately.
     fn age(&self) {
         if let Ok(left) = self.store.ask(&["PTTL", EPOCH]).parse::<u64>() {
             self.store.ask(&["PEXPIRE", EPOCH, &(left - 86_400_000).to_string()]);
@@ -123,7 +123,7 @@ async fn a_session_of_one_node_runs_early_on_another() {
     cluster.until(&a, &b, accepted).await;
     cluster.until(&b, &a, accepted).await;
 
-    // What each says of itself, with the last use of its keys.
+    // The status that each node reports, with the last use of its keys.
     let store = Store::open(cluster.config.clone(), SteadyClock::unix_micros).unwrap();
     let keys = KeyEncryption::open(cluster.key_encryption()).unwrap();
     let ring = SharedRing::new(store, keys, Schedule::default());
@@ -145,7 +145,7 @@ async fn a_session_of_one_node_runs_early_on_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn early_data_is_for_the_zone_that_issued_the_ticket() {
+async fn early_data_is_accepted_only_in_the_zone_that_issued_the_ticket() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -165,11 +165,11 @@ async fn early_data_is_for_the_zone_that_issued_the_ticket() {
     client.finish(&mut tcp).await;
     let lines = east.stop().await;
     assert_eq!(line(&lines, "/other")["early_data"], "zone", "{lines:?}");
-    assert_eq!(upstream.seen("/other").len(), 1);
+    assert_eq!(upstream.recorded("/other").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_single_use_ticket_is_good_for_one_connection_anywhere() {
+async fn a_single_use_ticket_works_for_one_connection_on_any_node() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -209,7 +209,7 @@ async fn a_single_use_ticket_is_good_for_one_connection_anywhere() {
     let (a, b) = (a.stop().await, b.stop().await);
     for target in accepted_targets {
         assert_eq!((executions(&a, &target), executions(&b, &target)), (0, 1));
-        assert_eq!(upstream.seen(&target).len(), 1);
+        assert_eq!(upstream.recorded(&target).len(), 1);
     }
 }
 
@@ -243,12 +243,12 @@ async fn copies_of_a_single_use_flight_race_and_one_runs() {
     }
     drop((a.stop().await, b.stop().await));
     for target in targets {
-        assert!(upstream.seen(&target).len() <= 1, "{target}");
+        assert!(upstream.recorded(&target).len() <= 1, "{target}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_begin_without_the_store_come_to_its_keys() {
+async fn nodes_that_start_without_the_store_get_its_keys_later() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -256,13 +256,13 @@ async fn nodes_that_begin_without_the_store_come_to_its_keys() {
     let mut cluster = Cluster::new();
     cluster.store.kill();
     let (a, b) = (cluster.node(&upstream, |_| {}).await, cluster.node(&upstream, |_| {}).await);
-    // Each serves, under keys of its own.
+    // Each node serves with its own keys.
     let own = a.session("http/1.1").await;
     assert!(facts(&a, &own).await.resumed);
     assert!(!facts(&b, &own).await.resumed);
     cluster.store.restart();
     cluster.until(&a, &b, |facts| facts.resumed).await;
     cluster.until(&b, &a, accepted).await;
-    // What it has issued until then, it still opens.
+    // It still opens the tickets that it has issued until then.
     assert!(facts(&a, &own).await.resumed);
 }

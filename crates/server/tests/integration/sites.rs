@@ -1,4 +1,4 @@
-//! Several sites on one address: whose certificate, whose ticket, whose rules.
+//! Several sites on one address: certificates, tickets and rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn get(host: &str, target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
-/// A request after a full handshake.
+/// Sends a request after a full handshake.
 async fn full(server: &RunningServer, server_name: &str, request: &[u8]) -> String {
     let mut client = Client::calling(server_name, "http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -62,7 +62,7 @@ async fn full(server: &RunningServer, server_name: &str, request: &[u8]) -> Stri
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_host_chooses_the_site_as_far_as_the_certificate_goes() {
+async fn the_host_selects_the_site_if_the_certificate_covers_it() {
     let server = two_sites().await;
     for (server_name, host, status, body) in [
         ("one.test", "one.test", "200 OK", "one\n"),
@@ -101,7 +101,7 @@ async fn http3_has_the_same_sites() {
     ] {
         let mut client = Quic::connect_to(server_name, server.address, Remembered::default()).await;
         let request = Request::builder().uri(format!("https://{host}/")).body(()).unwrap();
-        let response = reply(client.begin(request, true).await).await.unwrap();
+        let response = reply(client.send_head(request, true).await).await.unwrap();
         assert_eq!(response.status, status, "{host}");
         let body = if host == "one.test" { "one\n" } else { "two\n" };
         assert!(status != StatusCode::OK || response.body == body, "{host}: {:?}", response.body);
@@ -111,19 +111,19 @@ async fn http3_has_the_same_sites() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_of_one_site_brings_no_early_data_to_another() {
+async fn a_ticket_of_one_site_allows_no_early_data_on_another() {
     let server = two_sites().await;
-    for (issued, asked) in [
+    for (issued, requested) in [
         ("one.test", "one.test"),
         ("two.test", "a.two.test"),
         ("one.test", "two.test"),
         ("two.test", "one.test"),
     ] {
         let session = server.session_of(issued, "http/1.1").await;
-        let request = get(asked, &format!("/?{issued}-{asked}"));
-        let client = Client::calling(asked, "http/1.1", Some(&session), &request);
+        let request = get(requested, &format!("/?{issued}-{requested}"));
+        let client = Client::calling(requested, "http/1.1", Some(&session), &request);
         let response = client.run(server.address).await;
-        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{issued} {asked}: {response}");
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{issued} {requested}: {response}");
     }
     let log = server.stop().await;
     for (word, early_data, early) in [
@@ -138,16 +138,16 @@ async fn a_ticket_of_one_site_brings_no_early_data_to_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quic_ticket_of_one_site_brings_no_early_data_to_another() {
+async fn a_quic_ticket_of_one_site_allows_no_early_data_on_another() {
     let server = two_sites().await;
     let mut first = Quic::connect_to("two.test", server.address, Remembered::default()).await;
     let request = |host: &str| Request::builder().uri(format!("https://{host}/")).body(()).unwrap();
-    let stream = first.begin(request("two.test"), true).await;
+    let stream = first.send_head(request("two.test"), true).await;
     assert_eq!(reply(stream).await.unwrap().body, "two\n");
     let remembered = first.remember().await;
     first.close().await;
     let mut own = Quic::connect_to("a.two.test", server.address, remembered.clone()).await;
-    let stream = own.begin(request("a.two.test"), true).await;
+    let stream = own.send_head(request("a.two.test"), true).await;
     assert!(own.accepted().await);
     assert_eq!(reply(stream).await.unwrap().body, "two\n");
     own.close().await;
@@ -158,7 +158,7 @@ async fn a_quic_ticket_of_one_site_brings_no_early_data_to_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_early_follows_from_the_host_whatever_the_connection_is() {
+async fn the_host_decides_what_runs_early_on_every_connection() {
     let server = two_sites().await;
     for (host, target) in [("one.test", "/pay?one"), ("shared.two.test", "/pay?two")] {
         let session = server.session_of("one.test", "http/1.1").await;
@@ -170,9 +170,9 @@ async fn what_runs_early_follows_from_the_host_whatever_the_connection_is() {
     assert_eq!(line(&log, "/pay?two")["held"], "policy");
 }
 
-/// The refused flight left no record; by the names of a later configuration TLS would accept it.
+/// The refused flight has no record; after a reload of the sites' names TLS would accept it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flight_that_was_refused_does_not_run_after_a_name_has_moved_to_its_tickets_site() {
+async fn a_refused_flight_is_not_executed_after_its_host_moved_to_the_tickets_site() {
     let server = two_sites().await;
     let session = server.session_of("one.test", "http/1.1").await;
     let request = get("two.test", "/?moved");

@@ -1,4 +1,4 @@
-//! What a collector learns of requests, and the upstream and the access log with it.
+//! The traces that a collector, the upstream and the access log get.
 
 use firstflight_config::ServerConfig;
 use firstflight_telemetry::otlp::{Endpoint, TelemetrySettings};
@@ -32,16 +32,16 @@ fn part<'a>(spans: &'a [Span], root: &Span, name: &str) -> Option<&'a Span> {
     spans.iter().filter(ours).find(|span| span.name == name)
 }
 
-fn traceparent(seen: &Seen) -> &str {
-    seen.headers.get("traceparent").expect("a traceparent")
+fn traceparent(recorded: &Seen) -> &str {
+    recorded.headers.get("traceparent").expect("a traceparent")
 }
 
-fn told(span: &Span, name: &str) -> String {
+fn exported(span: &Span, name: &str) -> String {
     attribute(span, name).unwrap_or_else(|| panic!("no {name} in {span:#?}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() {
+async fn the_trace_of_an_early_request_has_handshake_claim_and_upstream() {
     let (collector, upstream) = (Collector::start(), Upstream::start().await);
     let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
@@ -60,7 +60,7 @@ async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() 
         ("firstflight.early_data", "accepted"),
         ("firstflight.claim", "won"),
     ] {
-        assert_eq!(told(whole, name), value, "{name}");
+        assert_eq!(exported(whole, name), value, "{name}");
     }
     assert_eq!(whole.name, "GET");
     assert!(whole.parent_span_id.is_empty());
@@ -69,13 +69,13 @@ async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() 
     let claim = part(&spans, whole, "early_data.claim").expect("a claim");
     assert!(claim.start_time_unix_nano >= handshake.start_time_unix_nano);
     assert!(claim.end_time_unix_nano <= handshake.end_time_unix_nano);
-    let asked = part(&spans, whole, "upstream").expect("an upstream");
-    assert_eq!(told(asked, "http.response.status_code"), "200");
+    let requested = part(&spans, whole, "upstream").expect("an upstream");
+    assert_eq!(exported(requested, "http.response.status_code"), "200");
     assert!(part(&spans, whole, "early_data.hold").is_none(), "it was not held");
-    // The upstream goes on from our span, and the log names the trace.
-    let [seen] = &upstream.seen("/early")[..] else { panic!("not once") };
-    let field = traceparent(seen);
-    let (trace, span) = (hex::encode(&whole.trace_id), hex::encode(&asked.span_id));
+    // The upstream continues from this server's span, and the log has the trace.
+    let [recorded] = &upstream.recorded("/early")[..] else { panic!("not once") };
+    let field = traceparent(recorded);
+    let (trace, span) = (hex::encode(&whole.trace_id), hex::encode(&requested.span_id));
     assert_eq!(field, format!("00-{trace}-{span}-01"));
     let line = line(&log, "/early");
     assert_eq!(line["trace_id"], trace.as_str());
@@ -84,7 +84,7 @@ async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_request_says_why_and_how_long_and_a_copy_that_it_lost() {
+async fn the_log_has_why_and_how_long_a_request_was_held_and_that_a_copy_lost() {
     let (collector, upstream) = (Collector::start(), Upstream::start().await);
     let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
@@ -101,12 +101,12 @@ async fn a_held_request_says_why_and_how_long_and_a_copy_that_it_lost() {
     let log = server.stop().await;
     let spans = collector.spans();
     let whole = root(&spans, "/held").expect("a request");
-    assert_eq!(told(whole, "firstflight.held"), "policy");
+    assert_eq!(exported(whole, "firstflight.held"), "policy");
     let hold = part(&spans, whole, "early_data.hold").expect("a hold");
-    assert_eq!(told(hold, "firstflight.held"), "policy");
+    assert_eq!(exported(hold, "firstflight.held"), "policy");
     assert!(hold.end_time_unix_nano > hold.start_time_unix_nano);
     let handshake = part(&spans, whole, "tls.handshake").expect("a handshake");
-    assert_eq!(told(handshake, "firstflight.handshake.complete"), "true");
+    assert_eq!(exported(handshake, "firstflight.handshake.complete"), "true");
     assert_eq!(line(&log, "/held")["bytes_in"], 3);
     let copies = spans.iter().filter(|span| {
         attribute(span, "url.path").as_deref() == Some("/copied")
@@ -114,15 +114,15 @@ async fn a_held_request_says_why_and_how_long_and_a_copy_that_it_lost() {
     });
     let copies: Vec<_> = copies.collect();
     let [copy] = &copies[..] else { panic!("{copies:?}") };
-    assert_eq!(told(copy, "firstflight.held"), "replayed");
+    assert_eq!(exported(copy, "firstflight.held"), "replayed");
     let claim = part(&spans, copy, "early_data.claim").expect("a claim");
-    assert_eq!(told(claim, "firstflight.claim.won"), "false");
+    assert_eq!(exported(claim, "firstflight.claim.won"), "false");
     let handshake = part(&spans, copy, "tls.handshake").expect("a handshake");
-    assert_eq!(told(handshake, "firstflight.handshake.complete"), "false");
+    assert_eq!(exported(handshake, "firstflight.handshake.complete"), "false");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_first_request_of_a_connection_has_the_handshake() {
+async fn only_the_first_request_of_a_connection_has_the_handshake_span() {
     let collector = Collector::start();
     let server = RunningServer::files(with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
@@ -136,7 +136,7 @@ async fn only_the_first_request_of_a_connection_has_the_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clients_trace_is_gone_on_with_only_where_clients_are_believed() {
+async fn a_clients_trace_is_continued_only_if_clients_are_trusted() {
     let collector = Collector::start();
     let parent = format!("00-{THEIR_TRACE}-{THEIR_SPAN}-01");
     for believed in [false, true] {
@@ -155,11 +155,11 @@ async fn a_clients_trace_is_gone_on_with_only_where_clients_are_believed() {
         let client = Client::prepare("http/1.1", Some(&session), request.as_bytes());
         client.run(server.address).await;
         let log = server.stop().await;
-        let [seen] = &upstream.seen("/theirs")[..] else { panic!("not once") };
-        let field = traceparent(seen);
+        let [recorded] = &upstream.recorded("/theirs")[..] else { panic!("not once") };
+        let field = traceparent(recorded);
         assert_eq!(field.contains(THEIR_TRACE), believed, "{field}");
         assert_eq!(line(&log, "/theirs")["trace_id"] == THEIR_TRACE, believed);
-        assert_eq!(seen.headers.contains_key("tracestate"), believed);
+        assert_eq!(recorded.headers.contains_key("tracestate"), believed);
         let spans = collector.spans();
         let whole = root(&spans, "/theirs");
         assert_eq!(whole.is_some(), believed, "unsampled is unsent");
@@ -170,12 +170,12 @@ async fn a_clients_trace_is_gone_on_with_only_where_clients_are_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_go_to_the_collector_by_the_names_that_are_scraped() {
+async fn metrics_are_exported_under_the_names_that_are_scraped() {
     let collector = Collector::start();
     let server = RunningServer::files(with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
     Client::prepare("http/1.1", Some(&session), &get("/")).run(server.address).await;
-    // The last of both leave at the end.
+    // The last spans and metrics are sent at the end.
     server.stop().await;
     let metrics = collector.metrics();
     let names: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();

@@ -1,5 +1,5 @@
-//! One process takes another one's place, on the same sockets and under fire. Both are servers in
-//! this one.
+//! A process succeeds another one on the same sockets while requests arrive. Both are servers in
+//! the test's process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, Upstream, executions, full, get, line, lines, replay,
 };
 
-/// The server that replaced another one.
+/// The server that succeeded another one.
 struct Successor {
     handle: ServerHandle,
     running: JoinHandle<()>,
@@ -30,8 +30,8 @@ struct Successor {
 }
 
 impl Successor {
-    /// Binds with what the old process leaves, which goes through bytes and descriptors as it does
-    /// between processes, and takes its register.
+    /// Binds with the old process's state, serialized as between processes, and takes over its
+    /// register.
     async fn prepare(old: &RunningServer) -> (Server, std::path::PathBuf) {
         let inherited = old.handle.state_for_successor().unwrap();
         let (bytes, descriptors) = inherited.parts();
@@ -48,23 +48,23 @@ impl Successor {
         let (given, taken) = tokio::join!(old.handle.hand_over(one), server.take_over(other));
         given.unwrap();
         taken.unwrap();
-        old.handle.leave_udp();
+        old.handle.hand_over_udp();
         (server, log)
     }
 
-    /// Replaces it at once.
+    /// Takes over and lets the old process stop immediately.
     async fn of(old: &RunningServer) -> Self {
         let successor = Self::beside(old).await;
-        old.handle.leave();
+        old.handle.stop_for_successor();
         successor
     }
 
-    /// Serves beside the old one, which has not left yet.
+    /// Takes over while the old process still serves.
     async fn beside(old: &RunningServer) -> Self {
         let (server, log) = Self::prepare(old).await;
         let handle = server.handle();
         let running = tokio::spawn(server.run(std::future::pending()));
-        handle.serves().await;
+        handle.wait_until_serving().await;
         Self { handle, running, dir: old.dir.clone(), log }
     }
 
@@ -82,7 +82,7 @@ fn page(target: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tickets_and_flights_are_known_to_the_successor() {
+async fn the_successor_knows_tickets_and_flights() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let (session, other) = (server.session("http/1.1").await, server.session("http/1.1").await);
@@ -92,7 +92,7 @@ async fn tickets_and_flights_are_known_to_the_successor() {
     let successor = Successor::of(&server).await;
     assert!(!server.handle.status().ready && successor.handle.status().ready);
     let address = server.address;
-    // The old one is gone before anything comes to the new one.
+    // The old process ends before the new one receives anything.
     let old = server.stop().await;
     for _ in 0..3 {
         drop(replay(address, &flight).await);
@@ -101,13 +101,13 @@ async fn tickets_and_flights_are_known_to_the_successor() {
     assert!(client.run(address).await.starts_with("HTTP/1.1 200"));
     let new = successor.stop().await;
     assert_eq!((executions(&old, "flight=1"), executions(&new, "flight=1")), (1, 0));
-    assert_eq!(upstream.seen("flight=1").len(), 1);
-    // At once, without a start-up window.
+    assert_eq!(upstream.recorded("flight=1").len(), 1);
+    // Immediately, without a recording window.
     assert_eq!(line(&new, "flight=2")["early_data"], "accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kept_connection_has_its_next_answer_as_its_last() {
+async fn a_kept_connection_ends_after_its_next_response() {
     let server = RunningServer::files(|_| {}).await;
     let mut kept = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_kept_connection_has_its_next_answer_as_its_last() {
     let first = kept.read_until(&mut tcp, |response| response.ends_with(b"hello\n")).await;
     assert!(!String::from_utf8_lossy(&first).contains("connection: close"));
     let successor = Successor::of(&server).await;
-    // What comes in the moment of leaving may still be the old one's.
+    // Connections during the handover may still reach the old process.
     let mut came = 0;
     while std::fs::metadata(&successor.log).unwrap().len() == 0 {
         assert!(full(server.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
@@ -132,22 +132,23 @@ async fn a_kept_connection_has_its_next_answer_as_its_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc9000_connections_of_the_old_process_go_on_and_new_ones_are_the_new_ones() {
+async fn rfc9000_connections_of_the_old_process_continue_and_new_ones_reach_the_new_process() {
     let server = RunningServer::files(|_| {}).await;
     let mut old = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(old.get("/?1").await.status, StatusCode::OK);
     let early = remembered(server.address).await;
     let successor = Successor::beside(&server).await;
-    // Its packets come in at the new process.
+    // The new process receives its packets.
     for target in ["/?2", "/?3", "/big"] {
         assert_eq!(old.get(target).await.status, StatusCode::OK);
     }
-    // Address tokens and tickets are good there.
+    // Address tokens and tickets stay valid there.
     let mut new = Quic::connect(server.address, early).await;
     assert_eq!(new.get("/?new").await.status, StatusCode::OK);
     assert!(new.accepted().await);
-    // The old one says goodbye (RFC 9114 section 5.2), and goes when it has been heard.
-    server.handle.leave();
+    // The old process sends GOAWAY (RFC 9114 section 5.2), and ends when the client has received
+    // it.
+    server.handle.stop_for_successor();
     timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
     assert_eq!(new.get("/?newer").await.status, StatusCode::OK);
     new.close().await;
@@ -164,7 +165,7 @@ async fn rfc9000_connections_of_the_old_process_go_on_and_new_ones_are_the_new_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packets_for_a_process_that_is_gone_end_their_connections() {
+async fn packets_for_a_process_that_has_ended_reset_their_connections() {
     let server = RunningServer::files(|_| {}).await;
     let mut lost = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(lost.get("/?1").await.status, StatusCode::OK);
@@ -179,10 +180,10 @@ async fn packets_for_a_process_that_is_gone_end_their_connections() {
     successor.stop().await;
 }
 
-/// The attack of docs/lifecycle.md: originals and copies all the time, to whichever process takes
-/// them, while the place changes hands.
+/// The attack of docs/lifecycle.md: originals and copies arrive continuously, at whichever process
+/// accepts them, during the upgrade.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
+async fn rfc8446_8_no_flight_is_executed_twice_during_an_upgrade() {
     let upstream = Arc::new(Upstream::start().await);
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut clients = Vec::new();
@@ -197,7 +198,7 @@ async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
         for (number, client) in clients.into_iter().enumerate() {
             let flight = client.flight.clone();
             running.spawn(async move {
-                // Before the original, beside it, or after it.
+                // Before the original, at the same time, or after it.
                 let early = (number % 3 == 0).then(|| flight.clone());
                 let copy = async |flight: Vec<u8>| drop(replay(address, &flight).await);
                 if let Some(flight) = early {
@@ -214,14 +215,14 @@ async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
     tokio::time::sleep(Duration::from_millis(60)).await;
     let successor = Successor::beside(&server).await;
     tokio::time::sleep(Duration::from_millis(60)).await;
-    server.handle.leave();
+    server.handle.stop_for_successor();
     let responses = timeout(TEST_TIMEOUT, attack).await.unwrap().unwrap();
     let (old, new) = (server.stop().await, successor.stop().await);
     for number in 0..60 {
         let word = format!("flight={number}.");
-        assert!(upstream.seen(&word).len() <= 1, "{number}: {:?}", upstream.seen(&word));
+        assert!(upstream.recorded(&word).len() <= 1, "{number}: {:?}", upstream.recorded(&word));
     }
-    // An original that a copy has overtaken is told so; no other is lost.
+    // An original overtaken by a copy gets 425; no other request is lost.
     let status = |response: &String| response.get(9..12).unwrap_or_default().to_owned();
     let lost: Vec<_> =
         responses.iter().filter(|response| !["200", "425"].contains(&&*status(response))).collect();
@@ -230,7 +231,7 @@ async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
     assert!(early(&old) && early(&new), "both have run early data");
 }
 
-/// How far the new process has come when it dies.
+/// When the new process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Dies {
     /// It has read nothing of the register.
@@ -268,7 +269,7 @@ async fn take_register(mut stream: UnixStream, dies: Dies) -> Option<UnixStream>
     Some(stream)
 }
 
-/// Tries to hand the place over to a process that dies. `early`: for [`Dies::WithClaims`].
+/// Tries to hand over to a process that dies. `early`: for [`Dies::WithClaims`].
 async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Client>) {
     let inherited = server.handle.state_for_successor().unwrap();
     let (one, other) = UnixStream::pair().unwrap();
@@ -276,7 +277,7 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
     assert_eq!(result.is_ok(), dies >= Dies::WithRegister, "{dies:?}: {result:?}");
     let Some(mut stream) = stream else { return };
     if dies >= Dies::WithSockets {
-        server.handle.leave_udp();
+        server.handle.hand_over_udp();
     }
     if dies == Dies::WithClaims {
         let client = tokio::spawn(early.unwrap().run(server.address));
@@ -286,22 +287,22 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
     }
     drop((inherited, stream));
     if dies < Dies::WithSockets {
-        server.handle.leave_udp();
+        server.handle.hand_over_udp();
     }
 }
 
-/// No other connection has to come first, and no early data: nobody sends any here before HTTP/3
-/// is served again.
+/// No other connection and no early data may arrive first: clients use neither before HTTP/3 is
+/// served again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_successor_that_dies_at_any_step_leaves_everything_where_it_was() {
+async fn a_successor_that_dies_at_any_step_changes_nothing() {
     let server = RunningServer::files(|_| {}).await;
     let mut kept = Quic::connect(server.address, Remembered::default()).await;
     let flight = async |target: &str| {
         let session = server.session("http/1.1").await;
         Client::prepare("http/1.1", Some(&session), &get(target))
     };
-    // The old process executes one while the new one has the register. Only the new one may have
-    // executed the other.
+    // The old process executes one request while the new one has the register. Only the new one may
+    // have executed the other.
     let (early, unknown) = (flight("/?early").await, flight("/?unknown").await);
     let copies = [early.flight.clone(), unknown.flight.clone()];
     let mut early = Some(early);
@@ -318,7 +319,7 @@ async fn a_successor_that_dies_at_any_step_leaves_everything_where_it_was() {
         let mut quic = timeout(SOON, connecting).await.unwrap_or_else(|_| panic!("{dies:?}"));
         assert_eq!(quic.get("/?new").await.status, StatusCode::OK, "{dies:?}");
         quic.close().await;
-        timeout(SOON, server.handle.take_back()).await.unwrap();
+        timeout(SOON, server.handle.wait_until_taken_back()).await.unwrap();
         assert_eq!(kept.get("/?kept").await.status, StatusCode::OK, "{dies:?}");
         assert!(full(server.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"), "{dies:?}");
         for copy in &copies {
@@ -337,5 +338,5 @@ async fn a_successor_that_dies_at_any_step_leaves_everything_where_it_was() {
     assert_eq!((executions(&old, "/?new"), executions(&new, "/?successor")), (6, 1));
 }
 
-/// Far more than it takes, and far less than a client's patience.
+/// Far longer than needed, and far shorter than a client's timeout.
 const SOON: Duration = Duration::from_secs(5);

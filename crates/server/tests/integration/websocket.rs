@@ -1,4 +1,4 @@
-//! WebSockets through the server, between a client and an upstream of another make.
+//! WebSockets through the server, with an independent implementation as client and upstream.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,10 +26,10 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::support::{Client, RunningServer, TEST_TIMEOUT, line};
 
-/// A server that says back what it is told, and remembers how it was asked.
+/// An echo server that records its requests.
 #[derive(Clone, Default)]
 struct Echo {
-    seen: Arc<Mutex<Vec<HashMap<String, String>>>>,
+    recorded: Arc<Mutex<Vec<HashMap<String, String>>>>,
 }
 
 impl Echo {
@@ -49,9 +49,9 @@ impl Echo {
     // The error is the library's.
     #[allow(clippy::result_large_err)]
     async fn serve(self, tcp: TcpStream) {
-        let seen = self.seen;
-        let remember = |asked: &Asked, response: Response| {
-            if asked.uri().path() == "/forbidden" {
+        let recorded = self.recorded;
+        let remember = |requested: &Asked, response: Response| {
+            if requested.uri().path() == "/forbidden" {
                 let mut refusal = ErrorResponse::new(None);
                 *refusal.status_mut() = StatusCode::FORBIDDEN;
                 return Err(refusal);
@@ -59,7 +59,7 @@ impl Echo {
             let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
                 (name.to_string(), value.to_str().unwrap().to_owned())
             };
-            seen.lock().unwrap().push(asked.headers().iter().map(field).collect());
+            recorded.lock().unwrap().push(requested.headers().iter().map(field).collect());
             Ok(response)
         };
         let Ok(mut socket) = tokio_tungstenite::accept_hdr_async(tcp, remember).await else {
@@ -118,7 +118,7 @@ async fn over_http2(address: SocketAddr, path: &str) -> Result<WebSocketStream<I
         .body(Empty::<Bytes>::new())
         .unwrap();
     request.extensions_mut().insert(Protocol::from_static("websocket"));
-    // The server's settings have to be there before it may be requested this.
+    // The server's SETTINGS must have arrived before this request is allowed.
     timeout(TEST_TIMEOUT, async {
         while !allowed.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -147,7 +147,7 @@ async fn hear(socket: &mut WebSocketStream<Io>) -> Option<Result<Message, Error>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc6455_rfc8441_what_is_said_comes_back_and_the_close_too() {
+async fn rfc6455_rfc8441_messages_and_the_close_are_echoed() {
     let (echo, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     for (at, mut socket) in both(server.address, "/echo").await.into_iter().enumerate() {
@@ -155,7 +155,7 @@ async fn rfc6455_rfc8441_what_is_said_comes_back_and_the_close_too() {
             say(&mut socket, Message::text(text)).await;
             assert_eq!(hear(&mut socket).await.unwrap().unwrap(), Message::text(text));
         }
-        // More than all buffers on the way.
+        // More than all buffers on the path hold.
         let much = Message::binary(vec![7; 4 << 20]);
         let (mut sink, mut stream) = socket.split();
         let sending = tokio::spawn(async move {
@@ -169,8 +169,8 @@ async fn rfc6455_rfc8441_what_is_said_comes_back_and_the_close_too() {
         assert!(matches!(hear(&mut socket).await, Some(Ok(Message::Close(_)))));
         assert!(hear(&mut socket).await.is_none(), "the connection ends, {at}");
     }
-    let seen = echo.seen.lock().unwrap().clone();
-    for fields in &seen {
+    let recorded = echo.recorded.lock().unwrap().clone();
+    for fields in &recorded {
         assert_eq!(fields["host"], "localhost");
         assert_eq!((&*fields["x-forwarded-for"], &*fields["upgrade"]), ("127.0.0.1", "websocket"));
         assert!(!fields.contains_key("early-data"));
@@ -188,7 +188,7 @@ async fn rfc6455_rfc8441_what_is_said_comes_back_and_the_close_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_passed_on() {
+async fn an_upstreams_refusal_is_forwarded() {
     let (_, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     let refusal = over_http1(server.address, "/forbidden").await.err().unwrap();
@@ -197,30 +197,30 @@ async fn a_refusal_is_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_websocket_is_no_tunnel() {
+async fn a_request_that_is_not_a_websocket_opens_no_tunnel() {
     let upstream = crate::support::Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
-    // An ordinary answer to a CONNECT would look like a tunnel.
+    // A normal response to a CONNECT would look like a tunnel.
     assert_eq!(over_http2(server.address, "/plain").await.err(), Some(StatusCode::BAD_GATEWAY));
     let ask =
         "GET /plain HTTP/1.1\r\nHost: h\r\nConnection: upgrade, close\r\nUpgrade: h2c\r\n\r\n";
     assert!(crate::support::full(server.address, ask).await.starts_with("HTTP/1.1 200"));
-    let headers = &upstream.seen("/plain")[1].headers;
+    let headers = &upstream.recorded("/plain")[1].headers;
     assert!(!headers.contains_key("upgrade"), "{headers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_early_one_waits_for_the_handshake() {
+async fn an_early_websocket_request_waits_for_the_handshake() {
     let (echo, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     let session = server.session("http/1.1").await;
     let ask = b"GET /early HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     let mut client = Client::prepare("http/1.1", Some(&session), ask);
-    // Who never finishes his handshake has no tunnel.
+    // A client that never completes its handshake gets no tunnel.
     let copy = crate::support::replay(server.address, &client.flight).await;
     drop(copy);
-    assert!(echo.seen.lock().unwrap().iter().all(|fields| fields["host"] != "h"));
+    assert!(echo.recorded.lock().unwrap().iter().all(|fields| fields["host"] != "h"));
     let session = server.session("http/1.1").await;
     client = Client::prepare("http/1.1", Some(&session), ask);
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -259,7 +259,7 @@ async fn silence_and_a_stop_end_a_tunnel() {
     let mut sockets = both(stopped.address, "/stopped").await;
     stopped.start_stop();
     for socket in &mut sockets {
-        // It goes on while the others finish.
+        // It continues while the others finish.
         say(socket, Message::text("still")).await;
         assert_eq!(hear(socket).await.unwrap().unwrap(), Message::text("still"));
     }

@@ -1,4 +1,4 @@
-//! The ticket ring as TLS wants it, and the clock that both share.
+//! Implements the TLS library's ticket sealing with the ticket ring.
 
 pub(crate) mod store;
 
@@ -20,31 +20,33 @@ use tracing::{debug, info, warn};
 use crate::ServerError;
 use crate::context::now;
 
-pub(crate) use store::Redeemed;
-use store::Sessions;
+pub(crate) use store::RedeemedTicket;
+use store::SessionStore;
 use store::SharedKeys;
-pub(crate) use store::name_of_this_node;
+pub(crate) use store::default_node_name;
 
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {
     keys: Arc<TicketKeys>,
-    /// Which tickets may bring early data.
+    /// Decides which tickets allow early data.
     epochs: Arc<TicketEpochs>,
-    /// The keys' other side, if they come from the store.
+    /// Synchronizes the keys with the store, if they come from there.
     shared: Option<SharedKeys>,
-    /// Sessions that lie in the store instead of in their tickets; `None`: there is no store.
-    sessions: Option<Sessions>,
+    /// Sessions of single-use tickets in the store; `None` without a store.
+    sessions: Option<SessionStore>,
     /// Whether the keys are this process's own.
     in_process: bool,
     settings: TicketSettings,
-    /// The last warning that was logged, so that each is logged once.
+    /// The kind of the last logged warning, so that each is logged once.
     warned: Mutex<Option<std::mem::Discriminant<Warning>>>,
 }
 
 impl TicketRing {
-    /// The ring from where the settings say, inside a tokio runtime. One from the store starts as
-    /// one of this process alone, until [`begin`](Self::begin) or [`follow`](Self::follow) has
-    /// the store's. `inherited`: the keys of the process before this one, if they were its own.
+    /// Opens the ring that the settings name. Needs a tokio runtime.
+    ///
+    /// A ring from the store starts with keys of this process, until [Self::wait_for_first_ring or
+    /// [`follow`](Self::follow) has received the store's. `inherited`: the keys of the previous
+    /// process, if they were its own.
     ///
     /// # Errors
     /// [`ServerError::TicketKeys`], [`ServerError::KeyEncryption`].
@@ -56,7 +58,7 @@ impl TicketRing {
     ) -> Result<Arc<Self>, ServerError> {
         let lacks_store = |what: &str| {
             ServerError::Config(ConfigError::Setting(format!(
-                "{what} needs a store; give a section [store]"
+                "{what} needs a store; add a section [store]"
             )))
         };
         let mut shared = None;
@@ -77,7 +79,8 @@ impl TicketRing {
             return Err(lacks_store("single_use = true"));
         }
         let zone = settings.zone.as_deref().map_or(Zone::NONE, Zone::named);
-        let sessions = store.map(|store| Sessions::new(store.clone(), keys.schedule().lifetime()));
+        let sessions =
+            store.map(|store| SessionStore::new(store.clone(), keys.schedule().lifetime()));
         Ok(Arc::new(Self {
             keys: Arc::new(keys.in_zone(zone)),
             epochs,
@@ -89,7 +92,7 @@ impl TicketRing {
         }))
     }
 
-    /// Whether the files that the settings name are what they should be.
+    /// Checks the key files that the settings name.
     ///
     /// # Errors
     /// As [`TicketRing::open`].
@@ -102,32 +105,32 @@ impl TicketRing {
         Ok(())
     }
 
-    /// Waits for the store's keys, if that is where they come from, for two seconds at most. What
-    /// is not there then comes later.
-    pub(crate) async fn begin(&self) {
+    /// Waits for the store's keys, if they come from there, for two seconds at most. Later they
+    /// arrive in the background.
+    pub(crate) async fn wait_for_first_ring(&self) {
         if let Some(shared) = &self.shared {
-            shared.begin(&self.keys).await;
+            shared.wait_for_first_ring(&self.keys).await;
         }
     }
 
-    /// Follows the store's keys, if that is where they come from, for ever.
+    /// Synchronizes the keys with the store forever, if they come from there.
     pub(crate) async fn follow(self: Arc<Self>) {
         if let Some(shared) = &self.shared {
             shared.follow(&self.keys).await;
         }
     }
 
-    /// The keys, if they are this process's own: nobody else could give them to its successor.
-    pub(crate) fn of_this_process(&self) -> Option<Arc<Ring>> {
+    /// The keys, if they are this process's own. A successor can get them only from this process.
+    pub(crate) fn process_ring(&self) -> Option<Arc<Ring>> {
         self.in_process.then(|| self.keys.ring())
     }
 
-    /// The keys, for what else is sealed under them.
+    /// The keys, for other uses such as address tokens.
     pub(crate) fn keys(&self) -> &Arc<TicketKeys> {
         &self.keys
     }
 
-    /// What metrics say of the keys.
+    /// The values for metrics.
     pub(crate) fn reading(&self) -> TicketReading {
         let (now, counts) = (now(), self.keys.counts());
         let keys = self.keys.statuses(now);
@@ -147,21 +150,21 @@ impl TicketRing {
             ],
             unknown: counts.unknown,
             forged: counts.forged,
-            sessions_lost: self.sessions.as_ref().map_or(0, Sessions::lost),
+            sessions_lost: self.sessions.as_ref().map_or(0, SessionStore::lost),
         }
     }
 
-    /// What they were opened by.
+    /// The settings that the ring was opened with.
     pub(crate) fn settings(&self) -> &TicketSettings {
         &self.settings
     }
 
-    /// How long a ticket is good.
+    /// How long a ticket is valid.
     pub(crate) fn lifetime(&self) -> Duration {
         self.keys.schedule().lifetime()
     }
 
-    /// Rotates keys that are due and takes up replaced files. Call it about once a second.
+    /// Rotates due keys and reads changed key files. Call it about once a second.
     pub(crate) fn refresh(&self) {
         let now = now();
         if let Some(shared) = &self.shared {
@@ -170,7 +173,7 @@ impl TicketRing {
         match self.keys.refresh(now) {
             Ok(RefreshOutcome::Unchanged) => {}
             Ok(RefreshOutcome::Rotated) => info!("ticket keys rotated"),
-            Ok(_) => info!("ticket keys read again: the file has changed"),
+            Ok(_) => info!("ticket keys reloaded: the file has changed"),
             Err(error) => warn!("{error}; the ticket keys in use stay"),
         }
         let warnings = self.keys.warnings(now);
@@ -184,30 +187,32 @@ impl TicketRing {
         }
     }
 
-    /// The session that a ticket stands for by `id` ([`OpenedTicket::NeedsLookup`]), within the
-    /// store's budget. It is gone from the store then, whatever becomes of the connection.
-    pub(crate) async fn redeem(&self, id: &[u8]) -> Redeemed {
+    /// Takes the session of a single-use ticket out of the store, within the store's budget. `id`
+    /// is that of [`OpenedTicket::NeedsLookup`]. The session is gone from the store even if the
+    /// handshake fails.
+    pub(crate) async fn redeem(&self, id: &[u8]) -> RedeemedTicket {
         match &self.sessions {
             Some(sessions) => self.redeem_from(sessions, id).await,
-            None => Redeemed::nothing(),
+            None => RedeemedTicket::unavailable(),
         }
     }
 
-    /// Spends a token in the whole cluster, within the store's budget. Whether it was spent before.
-    /// `None`: nobody can say; then this process's own word counts.
+    /// Marks an address token as spent in the whole cluster, within the store's budget. Returns
+    /// whether it was spent before, or `None` if the store is unavailable; then this process's own
+    /// record decides.
     ///
-    /// A bit a token in the store, by issuer and number. A block of them is kept until the keys are
-    /// dead under which its tokens were sealed.
+    /// The store has one bit for each token, addressed by issuer and number. A block of bits
+    /// expires when the keys that sealed its tokens have expired.
     pub(crate) async fn spend_everywhere(&self, token: TokenSerial) -> Option<bool> {
         let store = &self.sessions.as_ref()?.store;
         let schedule = self.keys.schedule();
         let life = schedule.rotation() + schedule.lifetime();
         let TokenSerial { issuer, number } = token;
-        let key = format!("token:{issuer:016x}:{}", number / BLOCK);
-        match store.set_bit(&key, (number % BLOCK) as u32, life).await {
+        let key = format!("token:{issuer:016x}:{}", number / TOKENS_PER_RECORD);
+        match store.set_bit(&key, (number % TOKENS_PER_RECORD) as u32, life).await {
             Ok(spent) => Some(spent),
             Err(error) => {
-                debug!("whether an address token is spent: {error}");
+                debug!("cannot check whether an address token is spent: {error}");
                 None
             }
         }
@@ -215,28 +220,33 @@ impl TicketRing {
 }
 
 impl TicketRing {
-    async fn redeem_from(&self, sessions: &Sessions, id: &[u8]) -> Redeemed {
-        let Ok(id) = SessionId::try_from(id) else { return Redeemed::nothing() };
-        let taken = match sessions.take(&id).await {
-            Ok(taken) => taken,
-            Err(withheld) => return Redeemed { withheld: Some(withheld), ..Redeemed::nothing() },
+    async fn redeem_from(&self, sessions: &SessionStore, id: &[u8]) -> RedeemedTicket {
+        let Ok(id) = SessionId::try_from(id) else { return RedeemedTicket::unavailable() };
+        let session = match sessions.take(&id).await {
+            Ok(session) => session,
+            Err(withheld) => {
+                return RedeemedTicket {
+                    withheld: Some(withheld),
+                    ..RedeemedTicket::unavailable()
+                };
+            }
         };
-        let Some(record) = taken.value else { return Redeemed::nothing() };
+        let Some(record) = session.value else { return RedeemedTicket::unavailable() };
         let Opened::Ticket { content, origin } = self.keys.open_detached(&record, &id, now())
         else {
-            return Redeemed::nothing();
+            return RedeemedTicket::unavailable();
         };
-        match taken.counts {
-            Ok(()) => Redeemed { session: self.session_of(content, origin), withheld: None },
-            Err(why) => Redeemed {
+        match session.counts {
+            Ok(()) => RedeemedTicket { session: self.session_of(content, origin), withheld: None },
+            Err(why) => RedeemedTicket {
                 session: OpenedTicket::WithoutEarlyData(content, WithheldReason::Store),
                 withheld: Some(why),
             },
         }
     }
 
-    /// A session with early data, if its ticket was issued in this zone and in an epoch whose
-    /// flights the register covers; else without.
+    /// A session with early data if its ticket was issued in this zone and in an epoch that the
+    /// register covers. Otherwise a session without early data.
     fn session_of(&self, content: Vec<u8>, origin: Origin) -> OpenedTicket {
         if origin.zone != self.keys.zone() {
             return OpenedTicket::WithoutEarlyData(content, WithheldReason::Zone);
@@ -274,8 +284,8 @@ impl TicketSealer for TicketRing {
     }
 }
 
-/// Bits of a record: 4 KiB, which tokens that are issued together share.
-const BLOCK: u64 = 32_768;
+/// Bits in one record of the store: 4 KiB for tokens that were issued together.
+const TOKENS_PER_RECORD: u64 = 32_768;
 
 #[cfg(test)]
 mod tests {
@@ -292,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn seals_and_opens_and_ignores_the_rest() {
+    fn sealed_tickets_open_and_others_are_ignored() {
         let ring = of_process(&TicketSettings::default()).unwrap();
         let ticket = ring.seal(b"session").unwrap();
         assert!(ticket.len() <= b"session".len() + ring.max_overhead());
@@ -304,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn another_zone_resumes_without_early_data() {
+    fn a_ticket_of_another_zone_resumes_without_early_data() {
         let directory = tempfile::TempDir::new().unwrap();
         let file = KeyFile::new(directory.path().join("keys"));
         file.write_new(Schedule::default(), now()).unwrap();
@@ -314,7 +324,7 @@ mod tests {
                 zone: zone.map(str::to_owned),
                 ..TicketSettings::default()
             };
-            // As nodes of a store have them.
+            // Like the nodes of a store.
             TicketRing::open(&settings, None, None, epochs(EpochScope::Store)).unwrap()
         };
         let (west, east, none) = (in_zone(Some("west")), in_zone(Some("east")), in_zone(None));
@@ -330,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_store_says_so() {
+    fn settings_that_need_a_store_say_so() {
         let settings = TicketSettings { single_use: true, ..TicketSettings::default() };
         let error = of_process(&settings).map(drop).unwrap_err().to_string();
         assert!(error.contains("single_use = true needs a store"), "{error}");

@@ -1,8 +1,7 @@
-//! What tickets have in the store: keys that all nodes share, and the sessions of single-use
-//! tickets.
+//! Tickets and the store: the shared ticket keys, and the sessions of single-use tickets.
 //!
-//! A single-use ticket's session lies in the store, and its use takes it from there. So a used
-//! ticket is worth nothing, even to an attacker who gets hold of all keys later.
+//! The session of a single-use ticket is stored under the ticket's id, and its first use removes
+//! it. A used ticket is therefore worthless, even to an attacker who learns all keys later.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -24,140 +23,139 @@ use tracing::{info, warn};
 
 use crate::context::now;
 
-/// Sessions in the store.
-pub(crate) struct Sessions {
+/// Sessions of single-use tickets in the store.
+pub(crate) struct SessionStore {
     pub(crate) store: Store,
-    queue: mpsc::Sender<StoredSession>,
-    trouble: Arc<StoreFailures>,
+    queue: mpsc::Sender<QueuedSession>,
+    failures: Arc<StoreFailures>,
 }
 
-/// What became of a ticket whose session lies in the store.
+/// The session of a single-use ticket.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Redeemed {
-    /// For the handshake to go on with.
+pub(crate) struct RedeemedTicket {
+    /// The session for the handshake.
     pub(crate) session: OpenedTicket,
-    /// Why its early data is refused, if the store is the reason: it may have forgotten that the
-    /// ticket was used.
+    /// Why its early data is refused, if the store is the reason: it may have lost the record that
+    /// the ticket was used.
     pub(crate) withheld: Option<Unknown>,
 }
 
-struct StoredSession {
+struct QueuedSession {
     key: String,
     record: Vec<u8>,
 }
 
-/// Sessions that could not be kept.
+/// Counts sessions that could not be stored.
 #[derive(Default)]
 struct StoreFailures {
-    /// Since the start, and since it was last told that all is well.
+    /// All failures, those since the last recovery, and whether they were logged.
     all: AtomicU64,
     lost: AtomicU64,
-    told: AtomicBool,
+    logged: AtomicBool,
 }
 
-impl Sessions {
-    /// Sessions in `store`, where each is kept for `life`. Inside a tokio runtime.
+impl SessionStore {
+    /// Sessions in `store`, which expire after `life`. Needs a tokio runtime.
     pub(crate) fn new(store: Store, life: Duration) -> Self {
-        let (queue, deposits) = mpsc::channel(MAX_WAITING);
-        let trouble = Arc::new(StoreFailures::default());
-        tokio::spawn(keep(store.clone(), life, deposits, trouble.clone()));
-        Self { store, queue, trouble }
+        let (queue, deposits) = mpsc::channel(MAX_QUEUED_SESSIONS);
+        let failures = Arc::new(StoreFailures::default());
+        tokio::spawn(write_sessions(store.clone(), life, deposits, failures.clone()));
+        Self { store, queue, failures }
     }
 
-    /// The ticket, whose session is on its way into the store. The client can't be back before it
-    /// is there, unless the store is slow; then it makes a full handshake. `None`: too many are
-    /// on their way already, and no ticket is better than one in vain.
-    pub(crate) fn deposit(&self, apart: DetachedSession) -> Option<Vec<u8>> {
-        let DetachedSession { ticket, id, record } = apart;
-        match self.queue.try_send(StoredSession { key: place(&id), record }) {
+    /// Queues a session for the store and returns its ticket. If the client returns before the
+    /// session is stored, it makes a full handshake. Returns `None` if too many sessions are
+    /// queued: no ticket is better than a useless one.
+    pub(crate) fn deposit(&self, detached: DetachedSession) -> Option<Vec<u8>> {
+        let DetachedSession { ticket, id, record } = detached;
+        match self.queue.try_send(QueuedSession { key: store_key(&id), record }) {
             Ok(()) => Some(ticket),
             Err(_) => {
-                self.trouble.met("too many sessions wait for the store");
+                self.failures.record("too many sessions are waiting for the store");
                 None
             }
         }
     }
 
-    /// Sessions that could not be kept so far.
+    /// The number of sessions that could not be stored.
     pub(crate) fn lost(&self) -> u64 {
-        self.trouble.all.load(Ordering::Relaxed)
+        self.failures.all.load(Ordering::Relaxed)
     }
 
     /// Takes the session with `id` out of the store.
     ///
     /// # Errors
-    /// Why it is not to be had.
+    /// Why the store did not return it.
     pub(crate) async fn take(&self, id: &SessionId) -> Result<Taken, Unknown> {
-        self.store.take(&place(id)).await.map_err(|error| error.unknown())
+        self.store.take(&store_key(id)).await.map_err(|error| error.unknown())
     }
 }
 
-impl Redeemed {
-    /// A ticket whose session is not to be had: the handshake becomes a full one.
-    pub(crate) fn nothing() -> Self {
+impl RedeemedTicket {
+    /// A ticket without a session: the handshake becomes a full one.
+    pub(crate) fn unavailable() -> Self {
         Self { session: OpenedTicket::Ignored, withheld: None }
     }
 }
 
-/// Puts sessions into the store, many at a time: each waits for the store's answer, and the store
-/// may be far.
-async fn keep(
+/// Writes queued sessions to the store, many at the same time, because each waits for a round trip.
+async fn write_sessions(
     store: Store,
     life: Duration,
-    mut deposits: mpsc::Receiver<StoredSession>,
-    trouble: Arc<StoreFailures>,
+    mut deposits: mpsc::Receiver<QueuedSession>,
+    failures: Arc<StoreFailures>,
 ) {
-    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
-    while let Some(StoredSession { key, record }) = deposits.recv().await {
-        let Ok(place) = permits.clone().acquire_owned().await else { return };
-        let (store, trouble) = (store.clone(), trouble.clone());
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES));
+    while let Some(QueuedSession { key, record }) = deposits.recv().await {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        let (store, failures) = (store.clone(), failures.clone());
         tokio::spawn(async move {
             match store.put(&key, &record, life).await {
-                Ok(()) => trouble.is_over(),
-                Err(error) => trouble.met(&error.to_string()),
+                Ok(()) => failures.record_recovery(),
+                Err(error) => failures.record(&error.to_string()),
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
 
 impl StoreFailures {
-    fn met(&self, why: &str) {
+    fn record(&self, why: &str) {
         self.all.fetch_add(1, Ordering::Relaxed);
         self.lost.fetch_add(1, Ordering::Relaxed);
-        if !self.told.swap(true, Ordering::Relaxed) {
-            warn!("single-use tickets cannot be kept: {why}; their clients make full handshakes");
+        if !self.logged.swap(true, Ordering::Relaxed) {
+            warn!("single-use tickets cannot be stored: {why}; their clients make full handshakes");
         }
     }
 
-    fn is_over(&self) {
-        if self.told.load(Ordering::Relaxed) && self.told.swap(false, Ordering::Relaxed) {
+    fn record_recovery(&self) {
+        if self.logged.load(Ordering::Relaxed) && self.logged.swap(false, Ordering::Relaxed) {
             let lost = self.lost.swap(0, Ordering::Relaxed);
-            info!("single-use tickets are kept again; {lost} were not");
+            info!("single-use tickets are stored again; {lost} were lost");
         }
     }
 }
 
-fn place(id: &SessionId) -> String {
+fn store_key(id: &SessionId) -> String {
     format!("ticket:{}", hex::encode(id))
 }
 
-/// Sessions that may wait for their turn: a second's worth on a busy node.
-const MAX_WAITING: usize = 16_384;
+/// The maximum number of queued sessions: one second's worth on a busy node.
+const MAX_QUEUED_SESSIONS: usize = 16_384;
 
-/// Sessions on their way at a time. At 5 ms to the store and back, 200,000 a second.
-const MAX_CONCURRENT: usize = 1024;
+/// The maximum number of concurrent writes. At 5 ms for a round trip, 200,000 a second.
+const MAX_CONCURRENT_WRITES: usize = 1024;
 
-/// The store's side of the ticket keys in use.
+/// Synchronizes the ticket keys with the store.
 pub(crate) struct SharedKeys {
     ring: SharedRing,
     node: String,
     zone: Option<String>,
     started: UnixTime,
-    /// Whether a ring has come from the store.
-    has_come: AtomicBool,
-    /// What was last logged as missing, so that it is logged once.
-    missing: Mutex<Option<String>>,
+    /// Whether the store has delivered a ring.
+    has_received: AtomicBool,
+    /// The last logged failure, so that each is logged once.
+    last_failure: Mutex<Option<String>>,
 }
 
 impl SharedKeys {
@@ -169,38 +167,38 @@ impl SharedKeys {
     ) -> Self {
         Self {
             ring: SharedRing::new(store, keys, schedule),
-            node: settings.node.clone().unwrap_or_else(name_of_this_node),
+            node: settings.node.clone().unwrap_or_else(default_node_name),
             zone: settings.zone.clone(),
             started: now(),
-            has_come: AtomicBool::new(false),
-            missing: Mutex::new(None),
+            has_received: AtomicBool::new(false),
+            last_failure: Mutex::new(None),
         }
     }
 
     /// Waits for the first ring, for [`FIRST_RING_TIMEOUT`] at most.
-    pub(crate) async fn begin(&self, keys: &TicketKeys) {
-        let come = async {
+    pub(crate) async fn wait_for_first_ring(&self, keys: &TicketKeys) {
+        let first_ring = async {
             while self.ring.refresh(now()).await.map(|ring| self.take(keys, ring)).is_err() {
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         };
-        if timeout(FIRST_RING_TIMEOUT, come).await.is_err() {
+        if timeout(FIRST_RING_TIMEOUT, first_ring).await.is_err() {
             warn!(
-                "no ticket keys have come from the store; until they do, this node has its own, \
+                "the store has not delivered the ticket keys yet; until it does, this node uses its own, \
                  and tickets of other nodes cost a full handshake"
             );
         }
     }
 
-    /// Keeps `keys` up with the store, and the store with this node, for ever.
+    /// Synchronizes the keys, and reports this node to the others, forever.
     pub(crate) async fn follow(&self, keys: &TicketKeys) {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for second in 0_u64.. {
             ticks.tick().await;
             self.refresh(keys).await;
-            if second.is_multiple_of(REPORT_INTERVAL) {
-                // What is wrong with the store, the refresh has said.
+            if second.is_multiple_of(REPORT_INTERVAL_SECONDS) {
+                // The refresh has logged the store's failure.
                 let _ = self.ring.publish_status(&self.status(keys)).await;
             }
         }
@@ -212,24 +210,24 @@ impl SharedKeys {
 
     async fn refresh(&self, keys: &TicketKeys) {
         let refreshed = self.ring.refresh(now()).await;
-        for complaint in self.ring.take_warnings() {
-            warn!("{complaint}");
+        for warning in self.ring.take_warnings() {
+            warn!("{warning}");
         }
         match refreshed {
             Ok(ring) => {
                 self.take(keys, ring);
-                if self.set_missing(None) {
-                    info!("ticket keys: in step with the store again");
+                if self.set_last_failure(None) {
+                    info!("ticket keys: in sync with the store again");
                 }
             }
             Err(error) => {
-                self.keep_own_up(keys);
+                self.rotate_process_ring(keys);
                 let what = match &error {
-                    // Said once, though its reason may be another each time.
+                    // Logged once, even if the reason changes.
                     SharedRingError::Store(_) => "store".to_owned(),
                     _ => error.to_string(),
                 };
-                if self.set_missing(Some(what)) {
+                if self.set_last_failure(Some(what)) {
                     warn!("{error}; the ticket keys in use stay");
                 }
             }
@@ -237,27 +235,27 @@ impl SharedKeys {
     }
 
     fn take(&self, keys: &TicketKeys, ring: firstflight_tickets::Ring) {
-        self.has_come.store(true, Ordering::Relaxed);
+        self.has_received.store(true, Ordering::Relaxed);
         if keys.install(ring, now()) {
-            info!("ticket keys taken up from the store");
+            info!("ticket keys received from the store");
         }
     }
 
-    /// Turns the keys with which this process started, as long as there are no others.
-    fn keep_own_up(&self, keys: &TicketKeys) {
+    /// Rotates this process's own keys until the store has delivered others.
+    fn rotate_process_ring(&self, keys: &TicketKeys) {
         let now = now();
-        if !self.has_come.load(Ordering::Relaxed) && keys.ring().due() <= now {
+        if !self.has_received.load(Ordering::Relaxed) && keys.ring().due() <= now {
             let mut ring = (*keys.ring()).clone();
             ring.advance(now);
             keys.install(ring, now);
         }
     }
 
-    /// Whether this is news.
-    fn set_missing(&self, what: Option<String>) -> bool {
-        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = *missing != what;
-        *missing = what;
+    /// Returns whether the state has changed.
+    fn set_last_failure(&self, what: Option<String>) -> bool {
+        let mut last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = *last_failure != what;
+        *last_failure = what;
         news
     }
 
@@ -274,18 +272,18 @@ impl SharedKeys {
     }
 }
 
-/// The host's name, and something that tells this process from others there.
-pub(crate) fn name_of_this_node() -> String {
+/// The host's name with a random suffix that distinguishes processes.
+pub(crate) fn default_node_name() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let host: String = host.to_string_lossy().chars().filter(char::is_ascii_graphic).collect();
     let host = if host.is_empty() { "node" } else { &host };
     format!("{host}-{:06x}", RandomState::new().build_hasher().finish() & 0xff_ffff)
 }
 
-/// How long a start may wait for the store's keys.
+/// How long the start waits for the store's keys.
 const FIRST_RING_TIMEOUT: Duration = Duration::from_secs(2);
 
-const RETRY: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Every how many seconds the others are told of this node.
-const REPORT_INTERVAL: u64 = 10;
+/// Seconds between two reports of this node.
+const REPORT_INTERVAL_SECONDS: u64 = 10;

@@ -1,5 +1,5 @@
-//! What requests say of themselves in single fields, and the names by which keys and nonces are
-//! claimed.
+//! Parses the fields that the rules for early requests use, and derives claim keys from idempotency
+//! keys and nonces.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use crate::route::validation;
 /// The field of draft-ietf-httpapi-idempotency-key-header.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// A field that may be there once.
+/// A field that may occur once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Field<'a> {
     Absent,
     /// 1 to [`MAX_FIELD_BYTES`] bytes.
     Value(&'a [u8]),
-    /// There several times, or empty, or too long.
-    Odd,
+    /// Several values, or one that is empty or too long.
+    Invalid,
 }
 
-/// The only field of a name.
-pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
+/// The single value of a field.
+pub(crate) fn single_field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Field::Absent,
         (Some(value), None) if (1..=MAX_FIELD_BYTES).contains(&value.len()) => {
             Field::Value(value.as_bytes())
         }
-        _ => Field::Odd,
+        _ => Field::Invalid,
     }
 }
 
-/// Whether a time stamp, RFC 3339 or seconds since 1970, is no more than `window` from now, in
-/// either direction.
+/// Whether a timestamp, RFC 3339 or seconds since 1970, differs from the current time by at most
+/// `window`.
 pub(crate) fn is_fresh(value: &[u8], window: Duration, now_micros: i64) -> bool {
     let Some(micros) = std::str::from_utf8(value).ok().and_then(unix_micros) else { return false };
     u128::from(micros.abs_diff(now_micros)) <= window.as_micros()
@@ -51,18 +51,18 @@ fn unix_micros(text: &str) -> Option<i64> {
     Some(text.parse::<jiff::Timestamp>().ok()?.as_microsecond())
 }
 
-/// Bytes of a field that is looked at. A UUID has 36, a signature's nonce seldom more than 88.
+/// The maximum length of a field. A UUID has 36 bytes, a signature's nonce seldom more than 88.
 const MAX_FIELD_BYTES: usize = 255;
 
-/// The name of a value that a request carries. It belongs to the method, the host, the path and who
-/// asks, by `Authorization`: one user's key is no obstacle to another's. A client that sends the
-/// same request again sends all of that again; one that has got another token in between has
-/// another name, and the application has to know.
+/// The claim key of a value that a request carries. It covers the method, the host, the path and
+/// the user's `Authorization`, so one user's key does not block another's. A client that repeats a
+/// request repeats all of that. If it has got a new token meanwhile, the claim key differs, and the
+/// application has to detect the repetition.
 ///
-/// Cookies have no part in it: they change with each response.
-pub(crate) fn name<B>(kind: &str, request: &Request<B>, value: &[u8]) -> ClaimKey {
+/// Cookies are not part of it, because they change with each response.
+pub(crate) fn claim_key<B>(kind: &str, request: &Request<B>, value: &[u8]) -> ClaimKey {
     let (path, headers) = (request.uri().path(), request.headers());
-    // Without one it is answered 400.
+    // A request without a host gets 400.
     let host = validation::host(request).ok().flatten().unwrap_or_default();
     let method = request.method().as_str().as_bytes();
     let mut parts = vec![kind.as_bytes(), method, host.as_bytes(), path.as_bytes(), value];
@@ -78,16 +78,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_is_there_twice_or_empty_or_long_is_odd() {
+    fn a_repeated_empty_or_long_field_is_invalid() {
         let mut headers = HeaderMap::new();
-        assert_eq!(only(&headers, &IDEMPOTENCY_KEY), Field::Absent);
+        assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY), Field::Absent);
         for (value, odd) in [("", true), ("k", false), (&"k".repeat(256), true)] {
             headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_str(value).unwrap());
-            assert_eq!(only(&headers, &IDEMPOTENCY_KEY) == Field::Odd, odd, "{value}");
+            assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY) == Field::Invalid, odd, "{value}");
         }
         headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
         headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
-        assert_eq!(only(&headers, &IDEMPOTENCY_KEY), Field::Odd);
+        assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY), Field::Invalid);
     }
 
     #[test]
@@ -139,13 +139,13 @@ mod names_tests {
     use super::*;
 
     fn of(method: &str, uri: &str, headers: &[(&str, &str)]) -> ClaimKey {
-        // As HTTP/2 has it: the whole URI, and no Host.
+        // HTTP/2 has the whole URI and no `Host`.
         let version = if uri.starts_with('/') { Version::HTTP_11 } else { Version::HTTP_2 };
         let mut request = Request::builder().method(method).uri(uri).version(version);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        name("key", &request.body(()).unwrap(), b"k")
+        claim_key("key", &request.body(()).unwrap(), b"k")
     }
 
     #[test]

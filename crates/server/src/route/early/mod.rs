@@ -1,16 +1,17 @@
-//! What a route demands of early requests beside the policy, and which requests run once by their
-//! own word: `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), time stamps, nonces.
+//! The rules of a route for early requests, in addition to the policy, and for requests that run
+//! only once: `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), timestamps, nonces.
 //!
-//! The gate keeps a *flight* from running twice. These rules keep a *request* from it, which a
-//! client may send again by itself: on another connection, after early data was refused, to another
-//! node. So they hold for late requests too, and are asked when a request is about to run.
+//! The gate keeps a *flight* from being executed twice. These rules keep a *request* from being
+//! executed twice, which a client may send again on another connection, after early data was
+//! refused, or to another node. They therefore apply to late requests too, and are checked when a
+//! request is about to run.
 
 mod fields;
 
 use std::time::Duration;
 
-use fields::name;
-use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
+use fields::claim_key;
+use fields::{Field, IDEMPOTENCY_KEY, is_fresh, single_field};
 use firstflight_config::{Mode, Timestamp};
 use firstflight_replay::{ClaimKey, Decision, Flight};
 use firstflight_telemetry::metrics::RejectReason;
@@ -26,12 +27,12 @@ use crate::handler::{FlightField, RequestClaims};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RouteRules(firstflight_config::EarlyRules);
 
-/// What a request has to claim before it may run: names, and for how long.
+/// The names that a request has to claim before it may run, each with its lifetime.
 #[derive(Debug, Default)]
 pub(crate) struct RequiredClaims {
     nonce: Option<(ClaimKey, Duration)>,
     key: Option<(ClaimKey, Duration)>,
-    /// Its handshake was not awaited.
+    /// Whether the request runs before its handshake is complete.
     ran_early: bool,
     flight: FlightField,
 }
@@ -41,8 +42,8 @@ impl RouteRules {
         Self(rules.clone())
     }
 
-    /// Whether a request may run from early data. `mode`: what holds for its path. It depends on
-    /// nothing but the request and the time.
+    /// Whether a request may run as early data. `mode`: the policy's mode for its path. Depends
+    /// only on the request and the time.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>, mode: Mode) -> bool {
         let (method, headers) = (request.method(), request.headers());
         if mode == Mode::Disabled {
@@ -52,7 +53,7 @@ impl RouteRules {
         let by_key = || {
             !method.is_safe()
                 && self.0.idempotency_key.is_some()
-                && matches!(only(headers, &IDEMPOTENCY_KEY), Field::Value(_))
+                && matches!(single_field(headers, &IDEMPOTENCY_KEY), Field::Value(_))
         };
         (by_method || by_key())
             && self.0.timestamp.as_ref().is_none_or(|rule| has_fresh(headers, rule))
@@ -60,14 +61,14 @@ impl RouteRules {
                 .0
                 .nonce
                 .as_ref()
-                .is_none_or(|rule| matches!(only(headers, &rule.header), Field::Value(_)))
+                .is_none_or(|rule| matches!(single_field(headers, &rule.header), Field::Value(_)))
     }
 
-    /// What a request that is about to run has to claim. `decision`: the gate's first word, if it
-    /// came early, in `flight`.
+    /// The claims that a request needs before it runs. `decision`: the gate's decision, if the
+    /// request arrived early, in `flight`.
     ///
     /// # Errors
-    /// Why the request must not run.
+    /// Why the request is rejected.
     pub(crate) fn required_claims<B>(
         &self,
         request: &Request<B>,
@@ -84,8 +85,8 @@ impl RouteRules {
 
     fn nonce<B>(&self, request: &Request<B>) -> Option<(ClaimKey, Duration)> {
         let rule = self.0.nonce.as_ref()?;
-        match only(request.headers(), &rule.header) {
-            Field::Value(value) => Some((name("nonce", request, value), rule.lifetime)),
+        match single_field(request.headers(), &rule.header) {
+            Field::Value(value) => Some((claim_key("nonce", request, value), rule.lifetime)),
             _ => None,
         }
     }
@@ -98,32 +99,32 @@ impl RouteRules {
         if request.method().is_safe() {
             return Ok(None);
         }
-        match only(request.headers(), &IDEMPOTENCY_KEY) {
+        match single_field(request.headers(), &IDEMPOTENCY_KEY) {
             Field::Absent => Ok(None),
-            Field::Value(value) => Ok(Some((name("key", request, value), lifetime))),
-            Field::Odd => Err(Rejection::BadKey),
+            Field::Value(value) => Ok(Some((claim_key("key", request, value), lifetime))),
+            Field::Invalid => Err(Rejection::InvalidKey),
         }
     }
 }
 
 impl RequiredClaims {
-    /// Claims it, and lets the request run.
+    /// Claims the names.
     ///
     /// # Errors
-    /// Why the request must not run.
+    /// Why the request is rejected.
     pub(crate) async fn claim(self, gate: &EarlyDataGate) -> Result<RequestClaims, Rejection> {
         if let Some((nonce, lifetime)) = self.nonce {
             match gate.claim_name(nonce, lifetime).await {
                 NameClaim::Won => {}
                 NameClaim::Taken if self.ran_early => return Err(Rejection::TooEarly),
-                NameClaim::Taken => return Err(Rejection::NonceWasUsed),
+                NameClaim::Taken => return Err(Rejection::NonceUsed),
                 NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
         if let Some((key, lifetime)) = self.key {
             match gate.claim_name(key, lifetime).await {
                 NameClaim::Won => {}
-                NameClaim::Taken => return Err(Rejection::KeyWasUsed),
+                NameClaim::Taken => return Err(Rejection::KeyUsed),
                 NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
@@ -132,7 +133,7 @@ impl RequiredClaims {
 }
 
 fn has_fresh(headers: &HeaderMap, rule: &Timestamp) -> bool {
-    match only(headers, &rule.header) {
+    match single_field(headers, &rule.header) {
         Field::Value(value) => is_fresh(value, rule.window, SteadyClock::unix_micros()),
         _ => false,
     }
@@ -142,54 +143,54 @@ fn flight_id(flight: Flight) -> Option<HeaderValue> {
     HeaderValue::from_str(&flight.key().to_string()).ok()
 }
 
-/// Why a request must not run.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The nonce of an early request was there before: perhaps in a copy of it.
+    /// The nonce of an early request was used before, perhaps by a copy of it.
     TooEarly,
-    NonceWasUsed,
-    KeyWasUsed,
-    BadKey,
-    /// Whether it has run already cannot be said now; and why, as the access log has it.
+    NonceUsed,
+    KeyUsed,
+    InvalidKey,
+    /// It is unknown whether the request was executed before; with the reason for the access log.
     Unknown(&'static str),
 }
 
 impl Rejection {
-    /// As metrics have it.
+    /// The reason as metrics name it.
     pub(crate) fn reason(self) -> RejectReason {
         match self {
             Self::TooEarly => RejectReason::TooEarly,
-            Self::NonceWasUsed => RejectReason::NonceUsed,
-            Self::KeyWasUsed => RejectReason::KeyUsed,
-            Self::BadKey => RejectReason::BadKey,
+            Self::NonceUsed => RejectReason::NonceUsed,
+            Self::KeyUsed => RejectReason::KeyUsed,
+            Self::InvalidKey => RejectReason::BadKey,
             Self::Unknown(_) => RejectReason::Unknown,
         }
     }
 
-    /// What its client is told.
+    /// The response to the client.
     pub(crate) fn response(self) -> Response<ResponseBody> {
         match self {
             Self::TooEarly => plain(StatusCode::TOO_EARLY),
-            Self::NonceWasUsed => problem(
+            Self::NonceUsed => problem(
                 StatusCode::CONFLICT,
                 "This nonce has been used",
-                "A request with this nonce was passed on before, and this one is not. Send a new \
+                "A request with this nonce was forwarded before, so this one is rejected. Send a new \
                  nonce with each request.",
             ),
-            Self::KeyWasUsed => problem(
+            Self::KeyUsed => problem(
                 StatusCode::CONFLICT,
                 "This Idempotency-Key has been used",
-                "A request with this key was passed on before, and this one is not. It may be \
-                 running still, or its answer may have been lost.",
+                "A request with this key was forwarded before, so this one is rejected. The other \
+                 one may be still running, or its response may have been lost.",
             ),
-            Self::BadKey => problem(
+            Self::InvalidKey => problem(
                 StatusCode::BAD_REQUEST,
-                "This Idempotency-Key is none",
+                "This Idempotency-Key is invalid",
                 "Send one Idempotency-Key of 1 to 255 bytes.",
             ),
             Self::Unknown(why) => {
                 let detail =
-                    format!("It is not known whether this request was passed on before: {why}.");
+                    format!("It is unknown whether this request was forwarded before: {why}.");
                 let title = "This request cannot be recorded now";
                 let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, title, &detail);
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));

@@ -42,17 +42,17 @@ async fn status(
     decision: Option<Decision>,
     gate: &EarlyDataGate,
 ) -> StatusCode {
-    let entered = enter(&RouteRules::new(rules), request, (decision, None), gate).await;
-    entered.map_or_else(|barred| barred.response().status(), |_| StatusCode::OK)
+    let entered = claim(&RouteRules::new(rules), request, (decision, None), gate).await;
+    entered.map_or_else(|rejection| rejection.response().status(), |_| StatusCode::OK)
 }
 
-async fn enter(
+async fn claim(
     rules: &RouteRules,
     request: &Request<()>,
-    came: (Option<Decision>, Option<Flight>),
+    arrival: (Option<Decision>, Option<Flight>),
     gate: &EarlyDataGate,
 ) -> Result<RequestClaims, Rejection> {
-    rules.required_claims(request, came)?.claim(gate).await
+    rules.required_claims(request, arrival)?.claim(gate).await
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn an_unsafe_method_may_run_early_with_a_key_where_the_route_says_so() {
 }
 
 #[test]
-fn what_a_route_demands_is_demanded_of_every_early_request() {
+fn a_routes_rules_apply_to_every_early_request() {
     let now = SteadyClock::unix_micros() / 1_000_000;
     let (fresh, stale) = (now.to_string(), (now - 60).to_string());
     let timestamp =
@@ -93,38 +93,38 @@ fn what_a_route_demands_is_demanded_of_every_early_request() {
 #[tokio::test]
 async fn a_key_runs_one_request_early_or_late() {
     let gate = gate(10);
-    let enter =
+    let claim =
         async |request: &Request<()>, decision| status(&rules(), request, decision, &gate).await;
-    assert_eq!(enter(&keyed("a"), Some(Decision::Execute)).await, StatusCode::OK);
-    assert_eq!(enter(&keyed("a"), None).await, StatusCode::CONFLICT);
-    assert_eq!(enter(&keyed("a"), Some(Decision::Execute)).await, StatusCode::CONFLICT);
-    assert_eq!(enter(&keyed("b"), None).await, StatusCode::OK);
-    assert_eq!(enter(&keyed(""), None).await, StatusCode::BAD_REQUEST);
-    // Without a key it is none of our business, nor with a method that may be repeated.
+    assert_eq!(claim(&keyed("a"), Some(Decision::Execute)).await, StatusCode::OK);
+    assert_eq!(claim(&keyed("a"), None).await, StatusCode::CONFLICT);
+    assert_eq!(claim(&keyed("a"), Some(Decision::Execute)).await, StatusCode::CONFLICT);
+    assert_eq!(claim(&keyed("b"), None).await, StatusCode::OK);
+    assert_eq!(claim(&keyed(""), None).await, StatusCode::BAD_REQUEST);
+    // Requests without a key, and those with a safe method, are not limited.
     for _ in 0..2 {
-        assert_eq!(enter(&request("POST", &[]), None).await, StatusCode::OK);
+        assert_eq!(claim(&request("POST", &[]), None).await, StatusCode::OK);
         let get = request("GET", &[("idempotency-key", "a")]);
-        assert_eq!(enter(&get, None).await, StatusCode::OK);
+        assert_eq!(claim(&get, None).await, StatusCode::OK);
     }
     let rules = EarlyRules::default();
     assert_eq!(status(&rules, &keyed("a"), None, &gate).await, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_nonce_that_was_there_is_425_early_and_409_late() {
+async fn a_used_nonce_gets_425_early_and_409_late() {
     let gate = gate(10);
     let with = |nonce| request("GET", &[("x-nonce", nonce)]);
-    let enter =
+    let claim =
         async |request: &Request<()>, decision| status(&rules(), request, decision, &gate).await;
     let early = Some(Decision::Execute);
-    assert_eq!(enter(&with("1"), early).await, StatusCode::OK);
-    assert_eq!(enter(&with("1"), early).await, StatusCode::TOO_EARLY);
-    assert_eq!(enter(&with("1"), None).await, StatusCode::CONFLICT);
-    assert_eq!(enter(&request("GET", &[]), None).await, StatusCode::OK);
+    assert_eq!(claim(&with("1"), early).await, StatusCode::OK);
+    assert_eq!(claim(&with("1"), early).await, StatusCode::TOO_EARLY);
+    assert_eq!(claim(&with("1"), None).await, StatusCode::CONFLICT);
+    assert_eq!(claim(&request("GET", &[]), None).await, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn what_cannot_be_recorded_does_not_run() {
+async fn a_request_whose_claim_cannot_be_recorded_does_not_run() {
     let gate = gate(1);
     assert_eq!(status(&rules(), &keyed("a"), None, &gate).await, StatusCode::OK);
     let full = status(&rules(), &keyed("b"), None, &gate).await;
@@ -132,22 +132,22 @@ async fn what_cannot_be_recorded_does_not_run() {
 }
 
 #[tokio::test]
-async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
+async fn a_key_is_released_if_certainly_nothing_was_sent() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
     for sent in [false, true] {
-        let claims = enter(&rules, &keyed("a"), (None, None), &gate).await.unwrap();
+        let claims = claim(&rules, &keyed("a"), (None, None), &gate).await.unwrap();
         let mut response = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
         if !sent {
             response.extensions_mut().insert(crate::handler::NotSent);
         }
         claims.release_if_unsent(response.extensions(), &gate).await;
     }
-    assert!(enter(&rules, &keyed("a"), (None, None), &gate).await.is_err());
+    assert!(claim(&rules, &keyed("a"), (None, None), &gate).await.is_err());
 }
 
 #[tokio::test]
-async fn the_upstream_learns_of_flights_from_us_alone() {
+async fn the_upstream_gets_flight_ids_only_from_this_server() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
     let offer = firstflight_replay::FlightOffer::new(
@@ -161,10 +161,10 @@ async fn the_upstream_learns_of_flights_from_us_alone() {
         [(None, None), (Some(Decision::Execute), Some("00000000000000000000000000000000"))]
     {
         let mut request = request("GET", &[("flight-id", "forged"), ("flight_id", "forged")]);
-        let claims = enter(&rules, &request, (decision, flight), &gate).await.unwrap();
+        let claims = claim(&rules, &request, (decision, flight), &gate).await.unwrap();
         claims.mark(request.headers_mut());
         assert!(!request.headers().contains_key("flight_id"), "the same to some upstreams");
-        let said = request.headers().get("flight-id").map(|id| id.to_str().unwrap());
-        assert_eq!(said, id);
+        let received = request.headers().get("flight-id").map(|id| id.to_str().unwrap());
+        assert_eq!(received, id);
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, Upstream, get, http2_request, patient};
 
-/// A store, and what its nodes have in common.
+/// A store and the settings that its nodes share.
 pub(crate) struct Cluster {
     pub(crate) store: StoreProcess,
     config: StoreConfig,
@@ -53,7 +53,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until the node runs flights early, in a store that has recorded for a day.
+    /// Waits until the node executes early requests, in a store that has recorded for a day.
     pub(crate) async fn runs_early(&self, node: &RunningServer, alpn: &str) {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -67,15 +67,15 @@ impl Cluster {
         }
     }
 
-    /// Makes the store's epoch a day older, if there is one: its age is read off the life that it
-    /// has left.
+    /// Makes the store's epoch a day older, if there is one: its age follows from the remaining
+    /// lifetime of its record.
     pub(crate) fn age(&self) {
         if let Some(left) = self.epoch() {
             self.store.ask(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
         }
     }
 
-    /// How long the epoch's record still lives, in milliseconds.
+    /// The remaining lifetime of the epoch's record, in milliseconds.
     pub(crate) fn epoch(&self) -> Option<u128> {
         self.store.ask(&["PTTL", EPOCH]).parse().ok()
     }
@@ -84,7 +84,7 @@ impl Cluster {
 const EPOCH: &str = "firstflight:epoch";
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What becomes of the early data of one request for `/probe`.
+/// The outcome of the early data of one request for `/probe`.
 pub(crate) async fn early_data(node: &RunningServer, session: &Session, alpn: &str) -> EarlyData {
     let mut client = Client::prepare(alpn, Some(session), &request(alpn, "/probe"));
     let mut tcp = TcpStream::connect(node.address).await.unwrap();

@@ -1,4 +1,4 @@
-//! First flights over QUIC, taken from an honest client and sent by somebody else.
+//! First flights over QUIC, recorded from an honest client and sent by an attacker.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::TEST_TIMEOUT;
 use super::quic::{Quic, Wire, request};
 
-/// Sends datagrams from an address of its own.
+/// Sends datagrams from another address.
 pub(crate) async fn send(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for datagram in datagrams {
@@ -20,8 +20,9 @@ pub(crate) async fn send(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket
     socket
 }
 
-/// The same, and waits until the server answers: it has seen the flight then. To a server that has
-/// the connection already, it is the connection's, from a strange address, and nothing is answered.
+/// Like [`send`], and waits until the server responds, so that it has processed the flight. A
+/// server that already has the connection takes them for its packets from another address and does
+/// not respond.
 pub(crate) async fn replay(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
     let socket = send(server, datagrams).await;
     let mut response = [0; 2000];
@@ -29,8 +30,8 @@ pub(crate) async fn replay(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSock
     socket
 }
 
-/// A client's first flight with this request, which reached nobody: what it sent until nothing came
-/// for a while.
+/// A client's first flight with this request, delivered to nobody: everything sent until the client
+/// paused.
 pub(crate) async fn first_flight(
     server: SocketAddr,
     remembered: Remembered,
@@ -39,12 +40,12 @@ pub(crate) async fn first_flight(
     let wire = Wire::to(server).await;
     wire.lose_up(true);
     let mut client = Quic::connect_small(wire.address, remembered).await;
-    let _stream = client.begin(request(Method::GET, target), true).await;
-    gathered(&wire).await
+    let _stream = client.send_head(request(Method::GET, target), true).await;
+    sent_datagrams(&wire).await
 }
 
-/// What the client has sent, once it waits for a response.
-pub(crate) async fn gathered(wire: &Wire) -> Vec<Vec<u8>> {
+/// The datagrams that the client has sent, once it waits for a response.
+pub(crate) async fn sent_datagrams(wire: &Wire) -> Vec<Vec<u8>> {
     // A long header of type 0-RTT.
     while !wire.up().iter().any(|datagram| has_early(datagram)) {
         sleep(Duration::from_millis(1)).await;

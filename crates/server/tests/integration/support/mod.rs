@@ -1,4 +1,4 @@
-//! What the tests share: a running server, an upstream that counts, honest and dishonest clients.
+//! Shared by the tests: a running server, a recording upstream, honest and malicious clients.
 
 pub(crate) mod cluster;
 pub(crate) mod flights;
@@ -26,15 +26,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Long enough never to matter on a loaded machine; whatever waits for it has failed.
+/// Long enough never to matter on a loaded machine; a test that reaches it has failed.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server on a port of its own, with a JSON access log.
+/// A running server with a JSON access log.
 pub(crate) struct RunningServer {
     pub(crate) address: SocketAddr,
     pub(crate) dir: Arc<tempfile::TempDir>,
     pub(crate) handle: ServerHandle,
-    /// As it was started.
+    /// The configuration that it was started with.
     pub(crate) config: ServerConfig,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<()>>,
@@ -77,7 +77,7 @@ impl RunningServer {
         Self { address, dir, handle, config, stop, running, log }
     }
 
-    /// Reloads with the configuration as it was started, but for a change.
+    /// Reloads the original configuration with a change.
     pub(crate) async fn reload(
         &self,
         change: impl FnOnce(&mut ServerConfig),
@@ -87,7 +87,7 @@ impl RunningServer {
         self.handle.reload(config).await
     }
 
-    /// Asks the server to stop, without waiting.
+    /// Starts to stop the server, without waiting.
     pub(crate) fn start_stop(&mut self) {
         let _ = self.stop.take().unwrap().send(());
     }
@@ -101,12 +101,12 @@ impl RunningServer {
         lines(&self.log)
     }
 
-    /// A session from a full handshake, good for early data.
+    /// A session from a full handshake that allows early data.
     pub(crate) async fn session(&self, alpn: &str) -> Session {
         self.session_of("localhost", alpn).await
     }
 
-    /// The same under a name of its own.
+    /// The same for a server name.
     pub(crate) async fn session_of(&self, host: &str, alpn: &str) -> Session {
         let mut client = Client::calling(host, alpn, None, b"");
         let mut tcp = TcpStream::connect(self.address).await.unwrap();
@@ -127,12 +127,12 @@ pub(crate) fn lines(log: &Path) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// How often requests whose target contains `word` were executed, by the access log.
+/// The number of executed requests whose target contains `word`, by the access log.
 pub(crate) fn executions(lines: &[serde_json::Value], word: &str) -> usize {
     lines.iter().filter(|line| is(line, word) && line["executed"] == true).count()
 }
 
-/// The only line whose target contains `word`.
+/// The only log line whose target contains `word`.
 pub(crate) fn line<'a>(lines: &'a [serde_json::Value], word: &str) -> &'a serde_json::Value {
     let mut found = lines.iter().filter(|line| is(line, word));
     let line = found.next().unwrap_or_else(|| panic!("no line for {word}"));
@@ -144,7 +144,7 @@ fn is(line: &serde_json::Value, word: &str) -> bool {
     line["target"].as_str().unwrap().contains(word)
 }
 
-/// A client without a will of its own: it holds its first flight as bytes.
+/// A client that the test drives step by step, with its first flight as bytes.
 pub(crate) struct Client {
     pub(crate) machine: TlsConnection,
     /// ClientHello, and the request as early data if there is a session.
@@ -158,7 +158,7 @@ impl Client {
         Self::calling("localhost", alpn, session, request)
     }
 
-    /// One that asks for this name (SNI).
+    /// A client that sends this server name (SNI).
     pub(crate) fn calling(
         host: &str,
         alpn: &str,
@@ -196,7 +196,7 @@ impl Client {
         Self { machine, flight, hello }
     }
 
-    /// Sends the flight and sees the connection to its end; returns all that was answered.
+    /// Sends the flight and completes the connection; returns all that was received.
     pub(crate) async fn run(mut self, address: SocketAddr) -> String {
         let mut tcp = TcpStream::connect(address).await.unwrap();
         tcp.write_all(&self.flight).await.unwrap();
@@ -282,7 +282,7 @@ impl Client {
     }
 }
 
-/// A request over a full handshake, from its first byte to the connection's end.
+/// A request after a full handshake, from its first byte to the connection's end.
 pub(crate) async fn full(address: SocketAddr, request: &str) -> String {
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(address).await.unwrap();
@@ -291,8 +291,8 @@ pub(crate) async fn full(address: SocketAddr, request: &str) -> String {
     client.finish(&mut tcp).await
 }
 
-/// Resends a flight byte for byte and waits until the server has started to answer, so that it has
-/// surely seen the flight.
+/// Sends a flight again byte for byte, and waits until the server starts to respond, so that it has
+/// certainly processed the flight.
 pub(crate) async fn replay(address: SocketAddr, flight: &[u8]) -> TcpStream {
     let mut tcp = TcpStream::connect(address).await.unwrap();
     tcp.write_all(flight).await.unwrap();
@@ -306,7 +306,7 @@ pub(crate) fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
-/// What an upstream has seen of a request.
+/// A request as an upstream received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: String,
@@ -315,19 +315,19 @@ pub(crate) struct Seen {
     pub(crate) body: Bytes,
 }
 
-/// An HTTP upstream that remembers its requests. Targets that contain `refuse-early` are answered
-/// 425 as long as they are marked early; `slow` takes half a second.
+/// An HTTP upstream that records its requests. Targets with `refuse-early` get 425 while they are
+/// marked early; targets with `slow` take half a second.
 pub(crate) struct Upstream {
     address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    recorded: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Upstream {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let log = seen.clone();
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let log = recorded.clone();
         tokio::spawn(async move {
             loop {
                 let (tcp, _) = listener.accept().await.unwrap();
@@ -339,7 +339,7 @@ impl Upstream {
                 );
             }
         });
-        Self { address, seen }
+        Self { address, recorded }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -349,7 +349,7 @@ impl Upstream {
     /// Waits for a request whose target contains `word`.
     pub(crate) async fn wait_for(&self, word: &str) {
         let waiting = async {
-            while self.seen(word).is_empty() {
+            while self.recorded(word).is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -357,9 +357,9 @@ impl Upstream {
     }
 
     /// The requests so far whose target contains `word`.
-    pub(crate) fn seen(&self, word: &str) -> Vec<Seen> {
-        let seen = self.seen.lock().unwrap();
-        seen.iter().filter(|seen| seen.target.contains(word)).cloned().collect()
+    pub(crate) fn recorded(&self, word: &str) -> Vec<Seen> {
+        let recorded = self.recorded.lock().unwrap();
+        recorded.iter().filter(|recorded| recorded.target.contains(word)).cloned().collect()
     }
 }
 
@@ -389,7 +389,7 @@ async fn response(
     Ok(response)
 }
 
-/// HTTP/2 by hand, so that a test decides which bytes are early: the preface and empty SETTINGS.
+/// Raw HTTP/2, so that a test decides which bytes are early: the preface and empty SETTINGS.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// HEADERS with END_STREAM for a request without a body.
@@ -405,7 +405,8 @@ pub(crate) fn http2_request(stream: u8, method: &str, path: &str) -> Vec<u8> {
     frame
 }
 
-/// How nodes reach `store`. A claim has a second: a busy machine is not what these tests are about.
+/// How nodes reach `store`. A claim may take a second, because these tests are not about slow
+/// machines.
 pub(crate) fn patient(store: &firstflight_testkit::StoreProcess) -> firstflight_store::StoreConfig {
     let url = firstflight_store::StoreUrl::parse(&store.url(), 6379).unwrap();
     let topology = firstflight_store::Topology::Single(url.address);

@@ -1,4 +1,4 @@
-//! A client of HTTP/3 that does one thing at a time, and a wire that remembers and holds back.
+//! An HTTP/3 client that works step by step, and a relay that records and delays datagrams.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::TEST_TIMEOUT;
 
-/// A connection with HTTP/3 on it.
+/// A connection with HTTP/3.
 pub(crate) struct Quic {
     pub(crate) endpoint: Endpoint,
     pub(crate) connection: quinn::Connection,
@@ -28,7 +28,7 @@ pub(crate) struct Quic {
     pub(crate) requests: SendRequest<OpenStreams, Bytes>,
     /// Ends when the connection does.
     pub(crate) driver: JoinHandle<h3::error::ConnectionError>,
-    /// Where it has one of its own.
+    /// The connection's own endpoint, if it has one.
     _wire: Option<Wire>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Reply {
 
 pub(crate) type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
 
-/// A configuration for one connection, and where its tickets will be.
+/// The configuration of one connection, and where its tickets are stored.
 pub(crate) fn config(alpn: &str, remembered: Remembered) -> (ClientConfig, ResumptionInbox) {
     config_with("localhost", alpn, remembered, CipherPolicy::default())
 }
@@ -61,7 +61,7 @@ fn config_with(
     let (crypto, tokens, inbox) = crypto.unwrap().for_connection(host, remembered).unwrap();
     let mut config = ClientConfig::new(crypto);
     let mut transport = TransportConfig::default();
-    // Where the kernel merges datagrams, nobody can count them.
+    // Merged datagrams could not be counted.
     transport.enable_segmentation_offload(false);
     config.transport_config(Arc::new(transport)).token_store(tokens);
     (config, inbox)
@@ -84,12 +84,13 @@ async fn http(
 }
 
 impl Quic {
-    /// Connects, with early data if there is a session for it; the handshake may go on.
+    /// Connects, with early data if there is a session for it; the handshake may be incomplete.
     pub(crate) async fn connect(address: SocketAddr, remembered: Remembered) -> Self {
         Self::connect_with(address, "localhost", remembered, CipherPolicy::default()).await
     }
 
-    /// The same, asking for this name (SNI).
+    /// The same with several datagrams of one length, which the kernel sends as one (GSO) and
+    /// delivers merged over loopback.
     pub(crate) async fn connect_to(
         host: &str,
         address: SocketAddr,
@@ -127,7 +128,7 @@ impl Quic {
         Self { endpoint, connection, inbox, accepted, requests, driver, _wire: None }
     }
 
-    /// Sends a request early that the server refuses, and starts HTTP/3 when it knows.
+    /// Sends an early request that the server refuses, and starts HTTP/3 once the client knows.
     pub(crate) async fn refused(address: SocketAddr, remembered: Remembered, target: &str) -> Self {
         Self::refused_as("localhost", address, remembered, target).await
     }
@@ -146,7 +147,7 @@ impl Quic {
         let connecting = endpoint.connect_with(config, wire.address, host).unwrap();
         let (connection, accepted) =
             connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
-        // The library would close the connection along with what was refused.
+        // The library would close the connection together with the refused streams.
         let mut control = connection.open_uni().await.unwrap();
         control.write_all(&[0, 4, 0]).await.unwrap();
         let (mut send, _recv) = connection.open_bi().await.unwrap();
@@ -169,7 +170,8 @@ impl Quic {
         *self.connection.handshake_data().unwrap().downcast::<Handshake>().unwrap()
     }
 
-    /// What a later connection needs to send early data, and not to be doubted for its address.
+    /// The session and token with which a later connection sends early data and needs no address
+    /// validation.
     pub(crate) async fn remember(&self) -> Remembered {
         let waiting = async {
             let (mut resumptions, mut tokens) = (Vec::new(), Vec::new());
@@ -184,7 +186,7 @@ impl Quic {
     }
 
     /// Sends a request's head and, without a body, its end.
-    pub(crate) async fn begin(&mut self, request: Request<()>, ends: bool) -> Stream {
+    pub(crate) async fn send_head(&mut self, request: Request<()>, ends: bool) -> Stream {
         let mut stream = self.requests.send_request(request).await.unwrap();
         if ends {
             stream.finish().await.unwrap();
@@ -192,9 +194,12 @@ impl Quic {
         stream
     }
 
-    /// Sends a request without a body; `None`: the server's SETTINGS came first, and say that its
-    /// head is too large to be sent.
-    pub(crate) async fn begin_unless_told(&mut self, request: Request<()>) -> Option<Stream> {
+    /// Sends a request without a body. Returns `None` if the server's SETTINGS arrived first and do
+    /// not allow a head of this size.
+    pub(crate) async fn send_head_unless_rejected(
+        &mut self,
+        request: Request<()>,
+    ) -> Option<Stream> {
         match self.requests.send_request(request).await {
             Err(StreamError::HeaderTooBig { .. }) => None,
             sent => {
@@ -206,7 +211,7 @@ impl Quic {
     }
 
     pub(crate) async fn ask(&mut self, method: Method, target: &str) -> Result<Reply, StreamError> {
-        let stream = self.begin(request(method, target), true).await;
+        let stream = self.send_head(request(method, target), true).await;
         reply(stream).await
     }
 
@@ -214,7 +219,7 @@ impl Quic {
         self.ask(Method::GET, target).await.unwrap()
     }
 
-    /// Ends the connection, and waits until the server has been told.
+    /// Closes the connection, and waits until the close has been sent.
     pub(crate) async fn close(self) {
         self.connection.close(0x100_u32.into(), b"");
         let _ = timeout(Duration::from_secs(2), self.endpoint.wait_idle()).await;
@@ -263,7 +268,7 @@ pub(crate) async fn remembered(address: SocketAddr) -> Remembered {
     remembered
 }
 
-/// A wire between one client and the server.
+/// A relay between one client and the server.
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -274,13 +279,13 @@ pub(crate) struct Wire {
 
 #[derive(Default)]
 struct State {
-    /// All that the client sent, and that the server sent.
+    /// All datagrams of the client, and of the server.
     up: Vec<Vec<u8>>,
     down: Vec<Vec<u8>>,
-    /// Whether what comes is kept back.
+    /// Whether the server's datagrams are delayed.
     hold_up: bool,
     hold_down: bool,
-    /// What of the server's is kept back.
+    /// The delayed datagrams of the server.
     kept: Vec<Vec<u8>>,
     client: Option<SocketAddr>,
 }
@@ -314,7 +319,7 @@ impl Wire {
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
                 loop {
-                    // An error is an ICMP message of a datagram before.
+                    // An error reports an ICMP message for an earlier datagram.
                     let Ok(count) = back.recv(&mut buffer).await else { continue };
                     let (hold, to) = {
                         let mut state = state.lock().unwrap();
@@ -333,17 +338,17 @@ impl Wire {
         Self { address, state, front, back, tasks: [up, down] }
     }
 
-    /// Keeps back what the server sends from now on.
+    /// Delays the server's datagrams from now on.
     pub(crate) fn hold_down(&self) {
         self.state.lock().unwrap().hold_down = true;
     }
 
-    /// Loses what the client sends from now on, or not.
+    /// Starts or stops dropping the client's datagrams.
     pub(crate) fn lose_up(&self, lose: bool) {
         self.state.lock().unwrap().hold_up = lose;
     }
 
-    /// Delivers what was kept back of the server's, and what comes.
+    /// Delivers the delayed datagrams of the server, and later ones.
     pub(crate) async fn release_down(&self) {
         let (kept, client) = {
             let mut state = self.state.lock().unwrap();
@@ -355,14 +360,14 @@ impl Wire {
         }
     }
 
-    /// Loses what was kept back, and delivers what comes.
-    pub(crate) fn drop_kept(&self) {
+    /// Drops the delayed datagrams, and delivers later ones.
+    pub(crate) fn drop_delayed(&self) {
         let mut state = self.state.lock().unwrap();
         state.kept.clear();
         state.hold_down = false;
     }
 
-    /// Waits until the server has sent so many bytes.
+    /// Waits until the server has sent this many bytes.
     pub(crate) async fn until_down(&self, bytes: usize) {
         let waiting = async {
             while self.down().iter().map(Vec::len).sum::<usize>() < bytes {
@@ -372,8 +377,8 @@ impl Wire {
         timeout(TEST_TIMEOUT, waiting).await.expect("the server sends so much");
     }
 
-    /// Delivers what the client has sent from the `sent`th datagram on, though it is lost
-    /// otherwise, until the server has sent so many bytes more.
+    /// Delivers the client's datagrams from the `sent`th on, which are dropped otherwise, until the
+    /// server has sent this many further bytes.
     pub(crate) async fn inject_until_answered(&self, mut sent: usize, bytes: usize) {
         let count = || self.down().iter().map(Vec::len).sum::<usize>();
         let end = count() + bytes;
@@ -389,23 +394,23 @@ impl Wire {
         timeout(TEST_TIMEOUT, injecting).await.expect("the server responds");
     }
 
-    /// What the client has sent so far.
+    /// The datagrams that the client has sent.
     pub(crate) fn up(&self) -> Vec<Vec<u8>> {
         self.state.lock().unwrap().up.clone()
     }
 
-    /// What the server has sent so far.
+    /// The datagrams that the server has sent.
     pub(crate) fn down(&self) -> Vec<Vec<u8>> {
         self.state.lock().unwrap().down.clone()
     }
 
-    /// What comes of the server for a short while; nothing may mean that it is slow.
+    /// The server's datagrams of a short while; none may mean that it is slow.
     pub(crate) async fn down_within_moments(&self) -> Vec<Vec<u8>> {
         tokio::time::sleep(Duration::from_millis(50)).await;
         self.down()
     }
 
-    /// Sends to the server in the client's place.
+    /// Sends datagrams to the server in the client's place.
     pub(crate) async fn inject(&self, datagram: &[u8]) {
         self.back.send(datagram).await.unwrap();
     }

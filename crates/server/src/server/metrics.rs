@@ -1,4 +1,4 @@
-//! What metrics read when somebody asks: the gate, the store, the keys, the configuration.
+//! Collects the values of metrics that are read on demand: gate, store, ticket keys, configuration.
 
 use firstflight_replay::RegisterStatistics;
 use firstflight_store::{CLAIM_TIME_BOUNDS, StoreStatistics};
@@ -14,14 +14,6 @@ use crate::handler::proxy;
 use crate::observe::access_log::AccessLog;
 use crate::observe::trace::Tracer;
 use crate::server::ServerState;
-use crate::server::handle::ServerHandle;
-
-impl ServerHandle {
-    /// All metrics at this moment.
-    pub fn metrics(&self) -> Snapshot {
-        self.0.metrics()
-    }
-}
 
 impl ServerState {
     /// All metrics at this moment.
@@ -40,7 +32,7 @@ impl ServerState {
         };
         let lost = self.shared.observers.access_log.get().map_or(0, AccessLog::lost);
         Readings {
-            early_data_open: snapshot.early_data && self.shared.gate.closed().is_none(),
+            early_data_open: snapshot.early_data && self.shared.gate.unavailable().is_none(),
             register: register(&self.shared.gate.statistics()),
             filter,
             store,
@@ -57,7 +49,7 @@ impl ServerState {
     }
 }
 
-/// One that nobody trusts is none, however long it lasts.
+/// A site without a certificate has a self-signed placeholder, whose expiry says nothing.
 fn certificates(certificates: &[SiteCertificate]) -> Vec<CertificateReading> {
     let there = certificates.iter().filter(|one| !one.is_missing());
     let reading = |one: &SiteCertificate| {
@@ -96,7 +88,7 @@ fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReadi
     let reasons = StoreStatistics::REASONS.iter();
     let unknown = reasons.map(|why| (store_reason(*why), store.unknown_by(*why)));
     StoreReading {
-        unavailable: shared.resting().map(store_reason),
+        unavailable: shared.unavailable().map(store_reason),
         won: store.won,
         lost: store.lost,
         unknown: unknown.collect(),

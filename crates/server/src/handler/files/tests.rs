@@ -9,7 +9,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A site with a page, a directory, something hidden and links in and out of it.
+/// A directory with a page, subdirectories, hidden files, and links that stay inside it or lead
+/// outside.
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let at = |path: &str| directory.path().join(path);
@@ -42,34 +43,39 @@ fn files(directory: &TempDir, change: impl FnOnce(&mut FileSettings)) -> Files {
     Files::new(&settings).unwrap()
 }
 
-struct Answer {
+struct ReceivedResponse {
     status: u16,
     headers: HeaderMap,
     body: String,
 }
 
-impl Answer {
+impl ReceivedResponse {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
-async fn ask(files: &Files, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+async fn fetch_with(
+    files: &Files,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> ReceivedResponse {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let (parts, body) = files.respond(request.body(()).unwrap()).await.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Answer {
+    ReceivedResponse {
         status: parts.status.as_u16(),
         headers: parts.headers,
         body: String::from_utf8(body.to_vec()).unwrap(),
     }
 }
 
-async fn get(files: &Files, path: &str, headers: &[(&str, &str)]) -> Answer {
-    ask(files, "GET", path, headers).await
+async fn get(files: &Files, path: &str, headers: &[(&str, &str)]) -> ReceivedResponse {
+    fetch_with(files, "GET", path, headers).await
 }
 
 #[tokio::test]
@@ -90,7 +96,7 @@ async fn files_are_served_with_type_and_charset_and_without_guessing() {
         assert_eq!(response.header("x-content-type-options"), "nosniff", "{path}");
         assert_eq!(response.header("server"), "", "{path}");
     }
-    let head = ask(&files, "HEAD", "/page.html", &[("range", "bytes=0-1")]).await;
+    let head = fetch_with(&files, "HEAD", "/page.html", &[("range", "bytes=0-1")]).await;
     assert_eq!((head.status, &*head.body, head.header("content-length")), (200, "", "10"));
 }
 
@@ -130,7 +136,7 @@ async fn nothing_outside_the_directory_and_nothing_hidden_is_served() {
 }
 
 #[tokio::test]
-async fn links_out_of_the_directory_are_followed_when_asked_for() {
+async fn links_out_of_the_directory_are_followed_if_configured() {
     let directory = directory();
     let files = files(&directory, |settings| settings.follow_symlinks = true);
     assert_eq!(get(&files, "/outside", &[]).await.body, "no");
@@ -140,11 +146,11 @@ async fn links_out_of_the_directory_are_followed_when_asked_for() {
 }
 
 #[tokio::test]
-async fn other_methods_are_told_which_there_are() {
+async fn other_methods_get_405_with_the_allowed_methods() {
     let directory = directory();
     let files = files(&directory, |_| ());
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
-        let response = ask(&files, method, "/page.html", &[]).await;
+        let response = fetch_with(&files, method, "/page.html", &[]).await;
         assert_eq!((response.status, response.header("allow")), (405, "GET, HEAD"), "{method}");
     }
 }
@@ -160,7 +166,7 @@ async fn a_directory_without_its_slash_redirects_on_this_host_alone() {
         assert_eq!((response.status, response.header("location")), (307, location), "{target}");
     }
     assert_eq!(get(&files, "//sub", &[]).await.status, 404);
-    // A directory without an index is no list of its files.
+    // A directory without an index page is not listed.
     fs::create_dir(directory.path().join("site/empty")).unwrap();
     assert_eq!(get(&files, "/empty/", &[]).await.status, 404);
 }
@@ -197,7 +203,7 @@ async fn rfc9110_13_conditions_hold_by_tag_and_by_date() {
 }
 
 #[tokio::test]
-async fn rfc9110_14_one_range_is_served_and_several_are_the_whole() {
+async fn rfc9110_14_one_range_is_served_and_several_are_the_whole_file() {
     let directory = directory();
     let files = files(&directory, |_| ());
     for (range, status, body, content_range) in [
@@ -220,7 +226,7 @@ async fn rfc9110_14_one_range_is_served_and_several_are_the_whole() {
 }
 
 #[tokio::test]
-async fn rfc9110_13_1_5_a_range_of_what_has_changed_is_the_whole() {
+async fn rfc9110_13_1_5_a_range_of_a_changed_file_is_the_whole_file() {
     let directory = directory();
     let files = files(&directory, |_| ());
     let first = get(&files, "/page.html", &[]).await;
@@ -239,7 +245,7 @@ async fn rfc9110_13_1_5_a_range_of_what_has_changed_is_the_whole() {
 }
 
 #[tokio::test]
-async fn ready_made_encodings_go_to_clients_that_take_them() {
+async fn precompressed_files_go_to_clients_that_accept_them() {
     let directory = directory();
     let both = ["br".to_owned(), "gzip".to_owned()];
     let files = files(&directory, |settings| settings.precompressed = both.to_vec());
@@ -262,13 +268,13 @@ async fn ready_made_encodings_go_to_clients_that_take_them() {
     let again = [("accept-encoding", "br"), ("if-none-match", br.header("etag"))];
     let again = get(&files, "/page.html", &again).await;
     assert_eq!((again.status, again.header("vary")), (304, "accept-encoding"));
-    // A file without a variant is sent as it is.
+    // A file without an encoded variant is sent as it is.
     let photo = get(&files, "/photo.webp", &[("accept-encoding", "br")]).await;
     assert_eq!((photo.header("content-encoding"), &*photo.body), ("", "picture"));
 }
 
 #[tokio::test]
-async fn a_directory_may_be_named_from_where_the_program_was_started() {
+async fn a_relative_directory_is_resolved_from_the_working_directory() {
     for root in ["src", "./src", "../server/src/."] {
         let files = Files::new(&FileSettings::new(root)).unwrap();
         assert_eq!(get(&files, "/lib.rs", &[]).await.status, 200, "{root}");
@@ -277,17 +283,17 @@ async fn a_directory_may_be_named_from_where_the_program_was_started() {
 }
 
 #[test]
-fn what_cannot_be_served_is_named() {
+fn the_error_names_what_cannot_be_served() {
     let directory = directory();
     let file = FileSettings::new(directory.path().join("secret"));
-    assert!(Files::new(&file).err().unwrap().to_string().contains("no directory"));
+    assert!(Files::new(&file).err().unwrap().to_string().contains("not a directory"));
     let mut settings = FileSettings::new(directory.path());
     settings.precompressed = vec!["lzma".to_owned()];
     let error = Files::new(&settings).err().unwrap().to_string();
     assert!(error.contains("lzma") && error.contains("zstd"), "{error}");
 }
 
-/// Whatever is requested, in whatever spelling, is no file of outside and nothing hidden.
+/// No path in any spelling reaches a file outside the directory or a hidden one.
 #[test]
 fn no_path_leads_outside() {
     let directory = directory();
@@ -309,7 +315,7 @@ fn no_path_leads_outside() {
     tried.unwrap();
 }
 
-/// What a path may be made of.
+/// Parts of paths.
 const PARTS: &[&str] = &[
     "..",
     "%2e%2e",
@@ -338,5 +344,5 @@ const PARTS: &[&str] = &[
     "",
 ];
 
-/// And by what it may be joined; mostly by what leads somewhere.
+/// Separators; mostly the ones that form valid paths.
 const JOINTS: &[&str] = &["/", "/", "/", "/", "/", "/", "//", "%2f", "\\", "/./", "", "?", ";/"];

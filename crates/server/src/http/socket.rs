@@ -1,0 +1,135 @@
+//! The TCP socket below a TLS stream: counts its bytes, and limits the memory of handshakes.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use firstflight_telemetry::metrics::{Metrics, Transport};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::context::memory::{HANDSHAKE_BYTE_FACTOR, MemoryCharge};
+use crate::http::ServerContext;
+
+/// The TCP socket below a TLS stream.
+#[derive(Clone)]
+pub(crate) struct Socket(Arc<SocketState>);
+
+struct SocketState {
+    stream: TcpStream,
+    written: AtomicU64,
+    metrics: Arc<Metrics>,
+    /// Whether received bytes are buffered for the handshake, and their memory.
+    in_handshake: AtomicBool,
+    charge: MemoryCharge,
+}
+
+impl Socket {
+    /// The socket of a client whose handshake starts.
+    pub(crate) fn new(stream: TcpStream, shared: &ServerContext) -> Self {
+        Self(Arc::new(SocketState {
+            stream,
+            written: AtomicU64::new(0),
+            metrics: shared.observers.metrics.clone(),
+            in_handshake: AtomicBool::new(true),
+            charge: shared.memory.charge(),
+        }))
+    }
+
+    /// The handshake has failed, or early data is decided: the buffered bytes are released.
+    pub(crate) fn release_handshake_memory(&self) {
+        self.0.in_handshake.store(false, Ordering::Relaxed);
+        self.0.charge.clear();
+    }
+
+    /// Bytes that the kernel has accepted.
+    pub(crate) fn written(&self) -> u64 {
+        self.0.written.load(Ordering::Relaxed)
+    }
+
+    /// Closes the sending direction and reads for a short while, until the peer has closed its own.
+    ///
+    /// Closing a socket with unread bytes resets the connection. A reset can destroy a response or
+    /// an alert that the peer has not read yet (RFC 9112 section 9.6).
+    pub(crate) async fn linger(&self) {
+        let _ = socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write);
+        let _ = timeout(LINGER_TIMEOUT, async {
+            let mut scratch = vec![0; 16 * 1024];
+            let mut left = MAX_LINGER_BYTES;
+            while left > 0 && self.0.stream.readable().await.is_ok() {
+                match self.0.stream.try_read(&mut scratch) {
+                    Ok(0) => break,
+                    Ok(count) => left = left.saturating_sub(count),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => break,
+                }
+            }
+        })
+        .await;
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.stream.poll_read_ready(cx))?;
+            match self.0.stream.try_read(buffer.initialize_unfilled()) {
+                Ok(count) => {
+                    buffer.advance(count);
+                    self.0.metrics.connections.received.add(Transport::Tcp, count as u64);
+                    if self.0.in_handshake.load(Ordering::Relaxed)
+                        && !self.0.charge.grow(count * HANDSHAKE_BYTE_FACTOR)
+                    {
+                        let why = "the memory limit for incomplete handshakes is reached";
+                        return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, why)));
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.stream.poll_write_ready(cx))?;
+            match self.0.stream.try_write(data) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(count) => {
+                    self.0.written.fetch_add(count as u64, Ordering::Relaxed);
+                    self.0.metrics.connections.sent.add(Transport::Tcp, count as u64);
+                    return Poll::Ready(Ok(count));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write))
+    }
+}
+
+/// How long and for how many bytes a closed connection waits for the peer's close: enough for what
+/// a slow path has in flight, but not for an upload.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_LINGER_BYTES: usize = 4 * 1024 * 1024;
