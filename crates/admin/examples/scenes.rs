@@ -1,11 +1,11 @@
-//! The console over a server that is none, for pictures of it and to try its looks:
+//! The console with a simulated server, for pictures and to try its design:
 //!
 //! ```text
 //! cargo run -p firstflight-admin --example scenes -- quiet 127.0.0.1:9091
 //! ```
 //!
-//! Scenes: `quiet`, `busy`, `replay` (busy, and somebody sends flights again), `store` (busy, and
-//! the store goes away after three minutes). All figures are made up.
+//! Scenes: `quiet`, `busy`, `replay` (busy, and somebody replays flights), `store` (busy, and the store
+//! becomes unreachable after three minutes). All figures are invented.
 
 use std::env;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn main() {
     let address = arguments.next().unwrap_or("127.0.0.1:9090".to_owned());
     let address = address.parse().expect("an address such as 127.0.0.1:9090");
     let scene = Scene::quiet();
-    furnish(&scene, name == "store");
+    prepare(&scene, name == "store");
     let settings = AdminSettings::new(AdminAddress::Tcp(address));
     let admin = Admin::bind(settings, scene.clone()).await.expect("a free address");
     println!("http://{}/", admin.name());
@@ -36,8 +36,8 @@ async fn main() {
     admin.run(std::future::pending()).await;
 }
 
-/// A certificate, and with a store also an upstream.
-fn furnish(scene: &Scene, store: bool) {
+/// Adds certificates, and with a store also an upstream.
+fn prepare(scene: &Scene, store: bool) {
     let now = Moment::now().0;
     let certificate = |site: &str, days: i64| Certificate {
         site: site.to_owned(),
@@ -79,27 +79,27 @@ fn furnish(scene: &Scene, store: bool) {
     });
 }
 
-/// Plays a scene for ever.
+/// Plays a scene. Never returns.
 async fn play(scene: Scene, name: String) {
-    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
     for tick in 0_u64.. {
         ticks.tick().await;
         if name == "quiet" {
             continue;
         }
-        // Rises and falls within a minute or two.
+        // Varies over one or two minutes.
         let wave = 1.0 + 0.4 * (tick as f64 / 210.0).sin() + 0.15 * (tick as f64 / 47.0).sin();
-        let away = name == "store" && tick > 1_800;
+        let store_down = name == "store" && tick > 1_800;
         if name == "store" {
-            store(&scene, away, wave);
+            store(&scene, store_down, wave);
         }
-        for _ in 0..chance.around(9.0 * wave) {
-            connection(&scene, &mut chance, away);
+        for _ in 0..random.around(9.0 * wave) {
+            connection(&scene, &mut random, store_down);
         }
         let attack = name == "replay" && tick > 1_500;
-        if attack && chance.below(100) < 35 {
-            replay(&scene, &mut chance, tick);
+        if attack && random.below(100) < 35 {
+            replay(&scene, &mut random, tick);
         }
         if name == "replay" && tick == 600 {
             let error = "firstflight.toml, line 14: unknown mode \"permisive\"".to_owned();
@@ -111,52 +111,57 @@ async fn play(scene: Scene, name: String) {
     }
 }
 
-fn connection(scene: &Scene, chance: &mut Chance, away: bool) {
+fn connection(scene: &Scene, random: &mut Random, store_down: bool) {
     let metrics = scene.metrics();
-    let transport = if chance.below(10) < 4 { Transport::Quic } else { Transport::Tcp };
+    let transport = if random.below(10) < 4 { Transport::Quic } else { Transport::Tcp };
     metrics.connections.accepted.count(transport);
-    let offers = chance.below(100) < 68;
-    let kind = match (offers, chance.below(100)) {
+    let offers = random.below(100) < 68;
+    let kind = match (offers, random.below(100)) {
         (true, _) => HandshakeKind::Early,
         (false, ..30) => HandshakeKind::Resumed,
         _ => HandshakeKind::Full,
     };
-    let kind = if offers { offer(scene, chance, transport, away) } else { kind };
-    let path = 0.012 * (1.0 + chance.below(400) as f64 / 60.0) * (1.0 + chance.heavy());
+    let kind = if offers { offer(scene, random, transport, store_down) } else { kind };
+    let path = 0.012 * (1.0 + random.below(400) as f64 / 60.0) * (1.0 + random.heavy());
     let trips = match (kind, transport) {
         (HandshakeKind::Early, _) => 0.08,
         (_, Transport::Quic) => 1.0,
         (HandshakeKind::Resumed, _) => 1.0,
         (HandshakeKind::Full, _) => 1.05,
     };
-    let version = if chance.below(30) == 0 && transport == Transport::Tcp {
+    let version = if random.below(30) == 0 && transport == Transport::Tcp {
         TlsVersion::Tls12
     } else {
         TlsVersion::Tls13
     };
     metrics.handshakes.seconds.observe((version, kind, transport), path);
     metrics.handshakes.first_response.observe((kind, transport), path * trips + 0.002);
-    requests(scene, chance, kind, transport);
+    requests(scene, random, kind, transport);
 }
 
-/// A client offers early data; what kind its handshake becomes.
-fn offer(scene: &Scene, chance: &mut Chance, on: Transport, away: bool) -> HandshakeKind {
+/// Counts a connection that offers early data. Returns the kind of its handshake.
+fn offer(
+    scene: &Scene,
+    random: &mut Random,
+    transport: Transport,
+    store_down: bool,
+) -> HandshakeKind {
     let early = &scene.metrics().early_data;
-    early.offered.count(on);
-    let reason = match chance.below(1000) {
-        _ if away => RefusedReason::StoreDown,
+    early.offered.count(transport);
+    let reason = match random.below(1000) {
+        _ if store_down => RefusedReason::StoreDown,
         ..14 => RefusedReason::SessionNotResumed,
         14..22 => RefusedReason::Age,
         22..26 => RefusedReason::TicketAgeSkew,
         26..29 => RefusedReason::Zone,
         29..30 => RefusedReason::AlpnMismatch,
         _ => {
-            early.accepted.count(on);
+            early.accepted.count(transport);
             scene.readings(|readings| {
                 match &mut readings.store {
                     Some(store) => {
                         store.won += 1;
-                        store.claim_times.buckets[[0, 1, 1, 2, 2, 3][chance.below(6) as usize]] +=
+                        store.claim_times.buckets[[0, 1, 1, 2, 2, 3][random.below(6) as usize]] +=
                             1;
                         readings.filter.records = (readings.filter.records + 1).min(6_200);
                     }
@@ -166,21 +171,21 @@ fn offer(scene: &Scene, chance: &mut Chance, on: Transport, away: bool) -> Hands
             return HandshakeKind::Early;
         }
     };
-    early.refused.count((on, reason));
+    early.refused.count((transport, reason));
     match reason {
         RefusedReason::SessionNotResumed => HandshakeKind::Full,
         _ => HandshakeKind::Resumed,
     }
 }
 
-fn requests(scene: &Scene, chance: &mut Chance, kind: HandshakeKind, on: Transport) {
+fn requests(scene: &Scene, random: &mut Random, kind: HandshakeKind, transport: Transport) {
     let metrics = scene.metrics();
-    let protocol = match on {
+    let protocol = match transport {
         Transport::Quic => Protocol::Http3,
         Transport::Tcp => Protocol::Http2,
     };
-    for number in 0..1 + chance.around(2.2) {
-        let early = match (kind, number, chance.below(100)) {
+    for number in 0..1 + random.around(2.2) {
+        let early = match (kind, number, random.below(100)) {
             (HandshakeKind::Early, 0, ..92) => Early::Ran,
             (HandshakeKind::Early, 0, _) => Early::Held,
             _ => Early::No,
@@ -189,69 +194,71 @@ fn requests(scene: &Scene, chance: &mut Chance, kind: HandshakeKind, on: Transpo
             metrics.early_data.held.count(HeldReason::Policy);
             metrics.early_data.hold_seconds.observe(HoldEnd::Handshake, 0.04);
         }
-        let status = if chance.below(60) == 0 { Status::Client } else { Status::Success };
+        let status = if random.below(60) == 0 { Status::Client } else { Status::Success };
         metrics.requests.ended.count((protocol, Method::Get, status, early));
         scene.readings(|readings| {
             if let Some(pool) = readings.upstreams.first_mut() {
-                let at = chance.below(2) as usize;
+                let at = random.below(2) as usize;
                 pool.servers[at].requests += 1;
             }
         });
     }
-    let change = chance.below(100);
+    let change = random.below(100);
     match change {
-        ..50 => metrics.connections.active.increment(on),
-        _ if metrics_active(scene, on) > 40.0 => metrics.connections.active.decrement(on),
+        ..50 => metrics.connections.active.increment(transport),
+        _ if metrics_active(scene, transport) > 40.0 => {
+            metrics.connections.active.decrement(transport)
+        }
         _ => {}
     }
 }
 
-fn metrics_active(scene: &Scene, on: Transport) -> f64 {
+fn metrics_active(scene: &Scene, transport: Transport) -> f64 {
     use firstflight_admin::Source;
     let snapshot = Source::metrics(scene);
-    snapshot.sum("firstflight_connections_active", &[("transport", on.name())])
+    snapshot.sum("firstflight_connections_active", &[("transport", transport.name())])
 }
 
-fn replay(scene: &Scene, chance: &mut Chance, tick: u64) {
+fn replay(scene: &Scene, random: &mut Random, tick: u64) {
     let early = &scene.metrics().early_data;
-    let on = if chance.below(3) == 0 { Transport::Quic } else { Transport::Tcp };
-    let copies = 1 + chance.below(6);
+    let transport = if random.below(3) == 0 { Transport::Quic } else { Transport::Tcp };
+    let copies = 1 + random.below(6);
     for _ in 0..copies {
-        early.offered.count(on);
-        early.refused.count((on, RefusedReason::Replayed));
+        early.offered.count(transport);
+        early.refused.count((transport, RefusedReason::Replayed));
     }
     if tick.is_multiple_of(40) {
         early.too_early.count(TooEarlyBy::Server);
     }
-    let networks: &[&str] = match chance.below(3) {
+    let networks: &[&str] = match random.below(3) {
         0 => &["198.51.100.0/24"],
         1 => &["203.0.113.0/24", "198.51.100.0/24"],
         _ => &["2001:db8:77::/48"],
     };
-    scene.replayed(networks, on.name(), copies, chance.below(12) == 0);
+    scene.replayed(networks, transport.name(), copies, random.below(12) == 0);
 }
 
-fn store(scene: &Scene, away: bool, wave: f64) {
-    let reason = away.then_some(RefusedReason::StoreDown);
+fn store(scene: &Scene, store_down: bool, wave: f64) {
+    let reason = store_down.then_some(RefusedReason::StoreDown);
     scene.state(|state| {
         state.early_data.closed_because = reason.map(|reason| reason.name().to_owned());
     });
     scene.readings(|readings| {
-        readings.early_data_open = !away;
+        readings.early_data_open = !store_down;
         if let Some(store) = &mut readings.store {
             store.unavailable = reason;
         }
         if let Some(pool) = readings.upstreams.first_mut() {
-            pool.servers[1].healthy = !away;
-            pool.servers[1].failures[0] += u64::from(away && wave > 1.3);
+            pool.servers[1].healthy = !store_down;
+            pool.servers[1].failures[0] += u64::from(store_down && wave > 1.3);
         }
     });
 }
 
-/// Numbers that look random, and are the same each time.
-struct Chance(u64);
+/// Pseudorandom numbers, the same in each run.
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -263,7 +270,7 @@ impl Chance {
         (mean * (0.5 + self.below(1000) as f64 / 1000.0)) as u64
     }
 
-    /// Mostly little, seldom much.
+    /// Heavy-tailed.
     fn heavy(&mut self) -> f64 {
         1.0 / (0.02 + self.below(1000) as f64 / 1000.0) / 12.0
     }

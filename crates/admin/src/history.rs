@@ -1,13 +1,19 @@
-//! The last hour: counts at moments of it, and what was counted between two of them. Sans-IO: time
-//! is an argument, on a clock that only goes forward.
+//! Counts of the last hour, taken from the metrics, and the differences between two moments.
+//!
+//! Without I/O: time is an argument, on a monotonic clock. The console shows these counts and no
+//! others, so it cannot disagree with the metrics.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::counts::Counts;
+use firstflight_telemetry::metrics::{
+    HandshakeKind, HistogramValue, RefusedReason, SeriesValue, Snapshot, Transport,
+};
 
-/// Counts of the last hour: each second of the last five minutes and a step more, each tenth one
-/// before.
+use crate::reasons::REPLAYS;
+
+/// Counts of the last hour: of every second in the last five minutes, and of every tenth before.
 #[derive(Debug)]
 pub(crate) struct History {
     fine: VecDeque<Sample>,
@@ -21,23 +27,23 @@ struct Sample {
 }
 
 impl History {
-    /// A history that starts at `at` with `counts`.
-    pub(crate) fn begin(at: Duration, counts: Counts) -> Self {
+    /// Starts a history at `at` with `counts`.
+    pub(crate) fn start(at: Duration, counts: Counts) -> Self {
         let first = Sample { at, counts };
         Self { fine: VecDeque::from([first.clone()]), coarse: VecDeque::from([first]) }
     }
 
-    /// Notes the counts of a moment, about once a second.
-    pub(crate) fn note(&mut self, at: Duration, counts: Counts) {
+    /// Adds a sample. Called about once a second.
+    pub(crate) fn push(&mut self, at: Duration, counts: Counts) {
         let sample = Sample { at, counts };
         if self.coarse.back().is_none_or(|last| at >= last.at + COARSE_STEP) {
-            push(&mut self.coarse, sample.clone(), HOUR);
+            push_sample(&mut self.coarse, sample.clone(), HOUR);
         }
-        push(&mut self.fine, sample, FIVE_MINUTES + COARSE_STEP);
+        push_sample(&mut self.fine, sample, FIVE_MINUTES + COARSE_STEP);
     }
 
-    /// What was counted in the last `length` before `at`, and how long that is: less where the
-    /// history is younger.
+    /// Returns what was counted in the last `length` before `at`, and the length covered, which is less
+    /// if the history is younger.
     pub(crate) fn window(
         &self,
         length: Duration,
@@ -46,49 +52,49 @@ impl History {
     ) -> (Duration, Counts) {
         let from = at.saturating_sub(length);
         let samples = if length > FIVE_MINUTES { &self.coarse } else { &self.fine };
-        // The last one before the window, or else the oldest there is.
-        let place = samples.partition_point(|sample| sample.at <= from).saturating_sub(1);
-        match samples.get(place) {
-            Some(begin) => (at.saturating_sub(begin.at), now.since(&begin.counts)),
+        // The last sample before the window, or the oldest one.
+        let index = samples.partition_point(|sample| sample.at <= from).saturating_sub(1);
+        match samples.get(index) {
+            Some(start) => (at.saturating_sub(start.at), now.since(&start.counts)),
             None => (Duration::ZERO, Counts::default()),
         }
     }
 
-    /// The last `count` steps of `step` each before the newest sample, oldest first, as `of` has
-    /// them. Steps before the history's start are empty. Steps end at multiples of `step`, so
-    /// that what is drawn moves on and does not change.
+    /// Returns `value` for the last `count` steps before the newest sample, oldest first. Steps before
+    /// the start of the history have the default value. Steps end at multiples of `step`, so that bars
+    /// of a chart move without changing.
     pub(crate) fn steps<T: Default>(
         &self,
         step: Duration,
         count: usize,
-        of: impl Fn(&Counts) -> T,
+        value: impl Fn(&Counts) -> T,
     ) -> Vec<T> {
         let Some(newest) = self.fine.back() else { return Vec::new() };
         let whole = newest.at.as_secs() / step.as_secs().max(1);
         let end = |back: u64| step * u32::try_from(whole.saturating_sub(back)).unwrap_or(u32::MAX);
-        let taken = (0..count as u64).rev().map(|back| {
+        let values = (0..count as u64).rev().map(|back| {
             if back >= whole {
                 return T::default();
             }
             match (self.at_or_before(end(back + 1)), self.at_or_before(end(back))) {
-                (Some(from), Some(to)) => of(&to.counts.since(&from.counts)),
+                (Some(from), Some(to)) => value(&to.counts.since(&from.counts)),
                 _ => T::default(),
             }
         });
-        taken.collect()
+        values.collect()
     }
 
     fn at_or_before(&self, at: Duration) -> Option<&Sample> {
-        let place = self.fine.partition_point(|sample| sample.at <= at);
-        self.fine.get(place.checked_sub(1)?)
+        let index = self.fine.partition_point(|sample| sample.at <= at);
+        self.fine.get(index.checked_sub(1)?)
     }
 }
 
-/// Adds a sample, and drops those that no window of `life` needs.
-fn push(samples: &mut VecDeque<Sample>, sample: Sample, life: Duration) {
+/// Adds a sample, and drops the samples that no window of `life` needs.
+fn push_sample(samples: &mut VecDeque<Sample>, sample: Sample, life: Duration) {
     let oldest = sample.at.saturating_sub(life);
     samples.push_back(sample);
-    // One before the window's start stays: the window starts with it.
+    // The last sample before the start of the window stays, because the window starts with it.
     while samples.get(1).is_some_and(|second| second.at <= oldest) {
         samples.pop_front();
     }
@@ -98,44 +104,226 @@ pub(crate) const FIVE_MINUTES: Duration = Duration::from_secs(300);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 const COARSE_STEP: Duration = Duration::from_secs(10);
 
+/// Counts since the start of the server, or between two moments.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Counts {
+    /// Early data, by transport.
+    pub(crate) early: [EarlyCounts; 2],
+    /// From the start of a connection to the end of its handshake.
+    pub(crate) handshakes: Times,
+    /// From the start of a connection to the head of its first response.
+    pub(crate) first_responses: Times,
+    pub(crate) requests: u64,
+    /// Early requests that were executed immediately.
+    pub(crate) ran_early: u64,
+    /// Early requests that were held, by reason.
+    pub(crate) held: BTreeMap<Cow<'static, str>, u64>,
+    /// Responses with status 425.
+    pub(crate) too_early: u64,
+    /// Duration of claims in the store.
+    pub(crate) claims: Option<HistogramValue>,
+}
+
+/// Early data on one transport.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct EarlyCounts {
+    pub(crate) offered: u64,
+    pub(crate) accepted: u64,
+    /// Counts by reason, in the order of [`RefusedReason::ALL`].
+    pub(crate) refused: Vec<u64>,
+}
+
+/// Durations by kind of handshake and transport.
+pub(crate) type Times = BTreeMap<(usize, usize), HistogramValue>;
+
+impl Counts {
+    /// Reads the counts of a snapshot.
+    pub(crate) fn from_snapshot(snapshot: &Snapshot) -> Self {
+        let count = |name, labels: &[(&str, &str)]| snapshot.sum(name, labels) as u64;
+        let claims = snapshot.series("firstflight_claim_seconds").next();
+        Self {
+            early: [Transport::Tcp, Transport::Quic].map(|transport| early(snapshot, transport)),
+            handshakes: times(snapshot, "firstflight_handshake_seconds"),
+            first_responses: times(snapshot, "firstflight_first_response_seconds"),
+            requests: count("firstflight_requests_total", &[]),
+            ran_early: count("firstflight_requests_total", &[("early", "ran")]),
+            held: by_reason(snapshot, "firstflight_early_requests_held_total"),
+            too_early: count("firstflight_too_early_total", &[]),
+            claims: claims.and_then(|series| histogram(&series.value).cloned()),
+        }
+    }
+
+    /// Returns the difference to an earlier snapshot.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let early = |at: usize| {
+            let (now, then) = (&self.early[at], &earlier.early[at]);
+            let then_refused = then.refused.iter().chain(std::iter::repeat(&0));
+            EarlyCounts {
+                offered: now.offered.saturating_sub(then.offered),
+                accepted: now.accepted.saturating_sub(then.accepted),
+                refused: now.refused.iter().zip(then_refused).map(increase).collect(),
+            }
+        };
+        let claims = self.claims.as_ref().map(|now| difference(now, earlier.claims.as_ref()));
+        let held = self.held.iter();
+        Self {
+            early: [early(0), early(1)],
+            handshakes: times_since(&self.handshakes, &earlier.handshakes),
+            first_responses: times_since(&self.first_responses, &earlier.first_responses),
+            requests: self.requests.saturating_sub(earlier.requests),
+            ran_early: self.ran_early.saturating_sub(earlier.ran_early),
+            held: held
+                .map(|(reason, now)| {
+                    (reason.clone(), increase((now, earlier.held.get(reason).unwrap_or(&0))))
+                })
+                .collect(),
+            too_early: self.too_early.saturating_sub(earlier.too_early),
+            claims,
+        }
+    }
+
+    /// Connections of one kind on one transport that have a handshake or a response. An early
+    /// connection may close with its response before the end of its handshake, and an idle one has no
+    /// response yet.
+    pub(crate) fn connections_of(&self, kind: HandshakeKind, transport: Transport) -> u64 {
+        let key = (kind as usize, transport as usize);
+        let count = |times: &Times| times.get(&key).map_or(0, HistogramValue::count);
+        count(&self.handshakes).max(count(&self.first_responses))
+    }
+
+    /// Connections of one kind on all transports.
+    pub(crate) fn of_kind(&self, kind: HandshakeKind) -> u64 {
+        Transport::ALL.iter().map(|transport| self.connections_of(kind, *transport)).sum()
+    }
+
+    /// Connections of all kinds.
+    pub(crate) fn connections(&self) -> u64 {
+        HandshakeKind::ALL.iter().map(|kind| self.of_kind(*kind)).sum()
+    }
+
+    pub(crate) fn offered(&self) -> u64 {
+        self.early.iter().map(|early| early.offered).sum()
+    }
+
+    pub(crate) fn accepted(&self) -> u64 {
+        self.early.iter().map(|early| early.accepted).sum()
+    }
+
+    /// Connections whose early data was refused, by reason. Leaves out reasons without connections.
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (RefusedReason, u64)> {
+        let all = RefusedReason::ALL.iter().enumerate();
+        all.map(|(at, reason)| {
+            let counts = self.early.iter().filter_map(|early| early.refused.get(at));
+            (*reason, counts.sum::<u64>())
+        })
+        .filter(|(_, count)| *count > 0)
+    }
+
+    /// Copies of flights.
+    pub(crate) fn replays(&self) -> u64 {
+        let replayed = self.refused().filter(|(reason, _)| REPLAYS.contains(reason));
+        replayed.map(|(_, count)| count).sum()
+    }
+}
+
+fn early(snapshot: &Snapshot, transport: Transport) -> EarlyCounts {
+    let on = ("transport", transport.name());
+    let count = |name, labels: &[(&str, &str)]| snapshot.sum(name, labels) as u64;
+    let refused = RefusedReason::ALL.iter().map(|reason| {
+        count("firstflight_early_data_refused_total", &[on, ("reason", reason.name())])
+    });
+    EarlyCounts {
+        offered: count("firstflight_early_data_offered_total", &[on]),
+        accepted: count("firstflight_early_data_accepted_total", &[on]),
+        refused: refused.collect(),
+    }
+}
+
+fn times(snapshot: &Snapshot, name: &str) -> Times {
+    let mut times = Times::new();
+    for kind in HandshakeKind::ALL {
+        for transport in Transport::ALL {
+            let labels = [("kind", kind.name()), ("transport", transport.name())];
+            let series = snapshot.series(name).filter(|series| series.has(&labels));
+            let sum = series.filter_map(|series| histogram(&series.value)).cloned().reduce(sum);
+            times.extend(sum.map(|sum| ((*kind as usize, *transport as usize), sum)));
+        }
+    }
+    times
+}
+
+fn by_reason(snapshot: &Snapshot, name: &str) -> BTreeMap<Cow<'static, str>, u64> {
+    let series = snapshot.series(name).filter_map(|series| {
+        let (_, reason) = series.labels.iter().find(|(label, _)| *label == "reason")?;
+        Some((reason.clone(), series.value.number() as u64))
+    });
+    series.collect()
+}
+
+fn histogram(value: &SeriesValue) -> Option<&HistogramValue> {
+    match value {
+        SeriesValue::Histogram(histogram) => Some(histogram),
+        _ => None,
+    }
+}
+
+fn sum(one: HistogramValue, other: HistogramValue) -> HistogramValue {
+    let buckets = one.buckets.iter().zip(&other.buckets).map(|(one, other)| one + other).collect();
+    HistogramValue { buckets, sum: one.sum + other.sum, ..one }
+}
+
+fn times_since(now: &Times, earlier: &Times) -> Times {
+    now.iter().map(|(key, now)| (*key, difference(now, earlier.get(key)))).collect()
+}
+
+fn difference(now: &HistogramValue, earlier: Option<&HistogramValue>) -> HistogramValue {
+    let Some(earlier) = earlier else { return now.clone() };
+    let buckets = now.buckets.iter().zip(&earlier.buckets).map(increase).collect();
+    HistogramValue { bounds: now.bounds.clone(), buckets, sum: now.sum - earlier.sum }
+}
+
+fn increase((now, then): (&u64, &u64)) -> u64 {
+    now.saturating_sub(*then)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn windows_begin_where_they_should() {
+    fn windows_start_at_the_right_sample() {
         // 7 requests each second, for two hours.
-        let mut history = History::begin(seconds(0), requests(0));
+        let mut history = History::start(seconds(0), requests(0));
         for second in 1..=7200 {
-            history.note(seconds(second), requests(7 * second));
+            history.push(seconds(second), requests(7 * second));
         }
         let now = requests(7 * 7200);
         for length in [60, 300, 3600] {
-            let (took, counts) = history.window(seconds(length), seconds(7200), &now);
-            assert_eq!((took, counts.requests), (seconds(length), 7 * length));
+            let (covered, counts) = history.window(seconds(length), seconds(7200), &now);
+            assert_eq!((covered, counts.requests), (seconds(length), 7 * length));
         }
         assert!(history.fine.len() <= 312 && history.coarse.len() <= 362);
     }
 
     #[test]
-    fn a_young_history_says_how_young_it_is() {
-        let mut history = History::begin(seconds(100), requests(5));
-        history.note(seconds(103), requests(8));
-        let (took, counts) = history.window(HOUR, seconds(103), &requests(9));
-        assert_eq!((took, counts.requests), (seconds(3), 4));
+    fn a_young_history_states_its_length() {
+        let mut history = History::start(seconds(100), requests(5));
+        history.push(seconds(103), requests(8));
+        let (covered, counts) = history.window(HOUR, seconds(103), &requests(9));
+        assert_eq!((covered, counts.requests), (seconds(3), 4));
     }
 
     #[test]
-    fn steps_stand_still_while_time_goes_on() {
-        let mut history = History::begin(seconds(0), requests(0));
+    fn steps_do_not_change_with_the_time() {
+        let mut history = History::start(seconds(0), requests(0));
         for second in 1..=23 {
-            history.note(seconds(second), requests(second));
+            history.push(seconds(second), requests(second));
         }
         let steps = |history: &History| history.steps(seconds(5), 6, |counts| counts.requests);
         assert_eq!(steps(&history), [0, 0, 5, 5, 5, 5]);
-        history.note(seconds(24), requests(1000));
+        history.push(seconds(24), requests(1000));
         assert_eq!(steps(&history), [0, 0, 5, 5, 5, 5]);
-        history.note(seconds(25), requests(1001));
+        history.push(seconds(25), requests(1001));
         assert_eq!(steps(&history), [0, 5, 5, 5, 5, 981]);
     }
 

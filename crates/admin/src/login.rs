@@ -1,4 +1,4 @@
-//! The form in which a browser's user gives the token.
+//! The login form for browsers.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION, SET_COOKIE, WWW_AUTHENTICATE};
@@ -10,18 +10,18 @@ use tokio::time::timeout;
 
 use crate::console;
 use crate::guard::COOKIE_NAME;
-use crate::response::{Body, HTML, plain, text};
-use crate::token::COOKIE_LIFE;
+use crate::service::{Body, HEADER_TIMEOUT, HTML, plain, text};
+use crate::token::COOKIE_LIFETIME_SECS;
 
-/// For who brings no token: a form for browsers, a line for programs.
-pub(crate) fn unauthorised(headers: &http::HeaderMap, wrong: bool) -> Response<Body> {
+/// The response to a request without a valid token: a form for browsers, one line for programs.
+pub(crate) fn unauthorized(headers: &http::HeaderMap, wrong: bool) -> Response<Body> {
     let accepted = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let browser = wrong || accepted.is_some_and(|accept| accept.contains("text/html"));
     let mut response = match browser {
         true => text(StatusCode::UNAUTHORIZED, HTML, form(wrong)),
         false => plain(
             StatusCode::UNAUTHORIZED,
-            "a token is needed; send `Authorization: Bearer` with the one in token_file",
+            "a token is required; send `Authorization: Bearer` with the token in token_file",
         ),
     };
     // RFC 6750 section 3.
@@ -30,14 +30,14 @@ pub(crate) fn unauthorised(headers: &http::HeaderMap, wrong: bool) -> Response<B
     response
 }
 
-/// Sends a browser to the console, with its cookie. It is for this host alone, and no script sees
-/// it; that it should travel over TLS only cannot be said by who does not speak it.
-pub(crate) fn welcome(cookie: &str) -> Response<Body> {
-    to_console(&format!("{COOKIE_NAME}={cookie}; Max-Age={COOKIE_LIFE}; {COOKIE_RULES}"))
+/// Redirects a browser to the console, with its cookie. The cookie is for this host only, and scripts
+/// cannot read it. It has no `Secure` attribute, because this listener has no TLS.
+pub(crate) fn logged_in(cookie: &str) -> Response<Body> {
+    to_console(&format!("{COOKIE_NAME}={cookie}; Max-Age={COOKIE_LIFETIME_SECS}; {COOKIE_RULES}"))
 }
 
-/// Sends a browser to the form, and has it drop its cookie.
-pub(crate) fn farewell() -> Response<Body> {
+/// Redirects a browser to the form, and deletes its cookie.
+pub(crate) fn logged_out() -> Response<Body> {
     to_console(&format!("{COOKIE_NAME}=; Max-Age=0; {COOKIE_RULES}"))
 }
 
@@ -45,21 +45,20 @@ fn to_console(cookie: &str) -> Response<Body> {
     let mut response = plain(StatusCode::SEE_OTHER, "see the console");
     let headers = response.headers_mut();
     headers.insert(LOCATION, HeaderValue::from_static("./"));
-    // Made of digits and hexadecimal.
+    // Cannot fail: the cookie is made of digits and hexadecimal.
     if let Ok(cookie) = HeaderValue::from_str(cookie) {
         headers.insert(SET_COOKIE, cookie);
     }
     response
 }
 
-/// The token that was typed into the form; `None`: it is not our form.
-pub(crate) async fn typed(headers: &http::HeaderMap, body: Incoming) -> Option<String> {
+/// Reads the token from the submitted form. Returns `None` if the body is not a form.
+pub(crate) async fn read_form(headers: &http::HeaderMap, body: Incoming) -> Option<String> {
     let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     if !kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
         return None;
     }
-    let body =
-        timeout(super::service::HEADER_TIMEOUT, Limited::new(body, MAX_FORM_BYTES).collect());
+    let body = timeout(HEADER_TIMEOUT, Limited::new(body, MAX_FORM_BYTES).collect());
     token_of(&body.await.ok()?.ok()?.to_bytes())
 }
 
@@ -78,10 +77,10 @@ fn form(wrong: bool) -> String {
                     autocomplete="current-password" aria-describedby="token-help";
                 p #token-help {
                     @if wrong {
-                        strong role="alert" { "That is not the token. " }
+                        strong role="alert" { "Wrong token. " }
                     }
-                    "It is in the file that " code { "token_file" } " names, in the section "
-                    code { "[admin]" } " of the configuration."
+                    "It is in the file that " code { "token_file" } " in section " code { "[admin]" }
+                    " of the configuration names."
                 }
                 button { "Log in" }
             }
@@ -92,7 +91,7 @@ fn form(wrong: bool) -> String {
 
 const COOKIE_RULES: &str = "Path=/; HttpOnly; SameSite=Strict";
 
-/// Bytes; the longest token with each byte escaped fits.
+/// The longest token fits, with each byte percent-encoded.
 const MAX_FORM_BYTES: usize = 4096;
 
 #[cfg(test)]
@@ -100,12 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_is_taken_out_of_the_form() {
+    fn the_token_is_read_from_the_form() {
         let token = |form: &'static str| token_of(&Bytes::from_static(form.as_bytes()));
         assert_eq!(token("token=abc%2B%2f1+").as_deref(), Some("abc+/1"));
         assert_eq!(token("other=1&token=abc").as_deref(), Some("abc"));
         assert_eq!(token("mytoken=abc"), None);
-        assert_eq!(token("token=%ff").as_deref(), Some("\u{fffd}"), "which is nobody's");
+        assert_eq!(token("token=%ff").as_deref(), Some("\u{fffd}"), "which is no valid token");
         assert_eq!(token(""), None);
     }
 }

@@ -1,108 +1,135 @@
-//! The operators' side as a task of its own.
+//! The admin server: starts, reloads, and serves connections.
 
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_config::{AdminAddress, AdminSettings};
+use firstflight_config::{AdminAddress, AdminSettings, ConfigError};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::AdminError;
+use crate::connections::{Permit, Permits, WriteTimeoutStream};
 use crate::guard::Guard;
 use crate::listener::{Listener, Stream};
-use crate::patience::WriteTimeoutStream;
-use crate::permits::{Permit, Permits};
 use crate::service::{HEADER_TIMEOUT, Service};
 use crate::source::Source;
-use crate::watch::SourceWatcher;
+use crate::token::{MAX_TOKEN_BYTES, MIN_TOKEN_BYTES};
+use crate::watcher::SourceWatcher;
 
-/// The operators' side, listening.
+/// The admin server, bound to its address.
 pub struct Admin {
-    listener: Arc<Listener>,
+    listener: Listener,
     handle: AdminHandle,
 }
 
-/// A handle on the operators' side while it is served.
+/// A handle on a running [`Admin`], for reloads.
 #[derive(Clone)]
 pub struct AdminHandle {
     service: Arc<Service>,
-    /// Gone with the one who serves.
-    listener: Weak<Listener>,
-    /// Told when another process accepts instead.
-    left: Arc<Notify>,
     address: AdminAddress,
     socket_mode: u32,
 }
 
-/// Settings that were found good, and do not count yet.
+/// Valid settings that are not in use yet.
 pub struct Prepared {
     service: Arc<Service>,
     guard: Guard,
 }
 
-/// Whether the settings are of use; reads the token file, and listens nowhere.
+/// Checks settings. Reads the token file, but does not listen.
 ///
 /// # Errors
-/// [`AdminError`], one sentence with the fix.
+/// [`AdminError`] if the settings or the token file are invalid.
 pub fn check(settings: &AdminSettings) -> Result<(), AdminError> {
     Guard::new(settings).map(drop)
 }
 
+/// Why the admin listener cannot be started or reloaded. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Invalid settings.
+    #[error(transparent)]
+    Setting(#[from] ConfigError),
+    /// The address cannot be bound.
+    #[error(
+        "cannot listen on the admin address {address}: {reason}; give a free address in [admin]"
+    )]
+    Listen {
+        /// The address, or the path of the socket.
+        address: String,
+        /// The cause.
+        reason: io::Error,
+    },
+    /// Another process listens on the unix socket.
+    #[error(
+        "another process serves the admin socket {path}; stop it, or give another address in \
+         [admin]"
+    )]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// A reload cannot change the address.
+    #[error("the admin address cannot change while the server runs; restart it")]
+    Moved,
+    /// The token file cannot be read.
+    #[error("cannot read the admin token {path}: {reason}; give a file that this process may read")]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        reason: io::Error,
+    },
+    /// Other users may read the token file.
+    #[error("other users may read the admin token {path}; run `chmod 600 {path}`")]
+    TokenForAll {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The token is too short or too long, or has characters that a header field cannot carry.
+    #[error(
+        "the admin token in {path} is not {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} printable characters on one \
+         line; make one with `openssl rand -hex 32`"
+    )]
+    Token {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
 impl Admin {
-    /// Reads the token and listens.
+    /// Reads the token file and binds the address.
     ///
     /// # Errors
-    /// [`AdminError`], one sentence with the fix.
+    /// [`AdminError`] if the settings or the token file are invalid, or the address cannot be bound.
     pub async fn bind(settings: AdminSettings, source: impl Source) -> Result<Self, AdminError> {
         let guard = Guard::new(&settings)?;
         let listener = Listener::open(&settings).await?;
         Ok(Self::new(settings, guard, listener, source))
     }
 
-    /// The same on the [socket](AdminHandle::socket) of the process before this one, inside a tokio
-    /// runtime.
-    ///
-    /// # Errors
-    /// [`AdminError`], one sentence with the fix.
-    pub fn adopt(
-        settings: AdminSettings,
-        socket: OwnedFd,
-        source: impl Source,
-    ) -> Result<Self, AdminError> {
-        let guard = Guard::new(&settings)?;
-        let listener = Listener::adopt(&settings, socket)?;
-        Ok(Self::new(settings, guard, listener, source))
-    }
-
     fn new(settings: AdminSettings, guard: Guard, listener: Listener, source: impl Source) -> Self {
-        let watch = Arc::new(SourceWatcher::new(Arc::new(source)));
+        let watcher = Arc::new(SourceWatcher::new(Arc::new(source)));
         let AdminSettings { address, socket_mode, .. } = settings;
-        let listener = Arc::new(listener);
-        let handle = AdminHandle {
-            service: Arc::new(Service::new(guard, watch)),
-            listener: Arc::downgrade(&listener),
-            left: Arc::new(Notify::new()),
-            address,
-            socket_mode,
-        };
+        let handle =
+            AdminHandle { service: Arc::new(Service::new(guard, watcher)), address, socket_mode };
         Self { listener, handle }
     }
 
-    /// Where it listens: an address, or `unix:` and a path.
+    /// The address with its actual port, or `unix:` and a path.
     pub fn name(&self) -> String {
         self.listener.name()
     }
 
-    /// A handle that stays good while it is served.
+    /// Returns a handle for reloads.
     pub fn handle(&self) -> AdminHandle {
         self.handle.clone()
     }
@@ -111,11 +138,11 @@ impl Admin {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         info!("the console is on {}", self.name());
         let mut tasks = JoinSet::new();
-        let Self { listener, handle: AdminHandle { service, left, .. } } = self;
-        let watch = service.watch.clone();
-        tasks.spawn(async move { watch.run().await });
+        let Self { listener, handle: AdminHandle { service, .. } } = self;
+        let watcher = service.watcher.clone();
+        tasks.spawn(async move { watcher.run().await });
         let connections = GracefulShutdown::new();
-        let permits = Permits::new(MAX_CONNECTIONS, GRACE);
+        let permits = Permits::new(MAX_CONNECTIONS, GRACE_PERIOD);
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
@@ -129,46 +156,22 @@ impl Admin {
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                () = left.notified() => {
-                    shutdown.await;
-                    break;
-                }
                 () = &mut shutdown => break,
             }
             while tasks.try_join_next().is_some() {}
         }
-        // Those who follow events never end by themselves.
-        let _ = timeout(LAST_WORDS, connections.shutdown()).await;
+        // Followers of events never end by themselves.
+        let _ = timeout(SHUTDOWN_TIMEOUT, connections.shutdown()).await;
         tasks.shutdown().await;
     }
 }
 
 impl AdminHandle {
-    /// The listening socket, for a process that is to take over ([`Admin::adopt`]).
+    /// Prepares new settings: names and token file. They take effect with [`Prepared::apply`], which
+    /// invalidates the cookies of another token.
     ///
     /// # Errors
-    /// The system's.
-    pub fn socket(&self) -> io::Result<OwnedFd> {
-        match self.listener.upgrade() {
-            Some(listener) => listener.share(),
-            None => Err(io::ErrorKind::NotConnected.into()),
-        }
-    }
-
-    /// Leaves the socket to the process that has taken over: no more connections are accepted here.
-    pub fn leave(&self) {
-        if let Some(listener) = self.listener.upgrade() {
-            listener.leave();
-        }
-        self.left.notify_one();
-    }
-
-    /// Reads settings that may have changed: names, and the token's file. They count once they are
-    /// [taken up](Prepared::take_up). Cookies of the token before are of no use then.
-    ///
-    /// # Errors
-    /// [`AdminError`]: the settings are of no use. The address cannot be another, which needs a
-    /// restart.
+    /// [`AdminError`] if the settings are invalid, or if the address differs.
     pub fn prepare(&self, settings: &AdminSettings) -> Result<Prepared, AdminError> {
         match (&settings.address, settings.socket_mode) == (&self.address, self.socket_mode) {
             true => Ok(Prepared { service: self.service.clone(), guard: Guard::new(settings)? }),
@@ -178,13 +181,13 @@ impl AdminHandle {
 }
 
 impl Prepared {
-    /// From now on who may look is decided by these settings.
-    pub fn take_up(self) {
+    /// Uses these settings from now on.
+    pub fn apply(self) {
         self.service.guard.store(Arc::new(self.guard));
     }
 }
 
-/// One connection, to its end.
+/// Serves one connection to its end.
 fn serve(
     service: Arc<Service>,
     stream: Box<dyn Stream>,
@@ -195,37 +198,36 @@ fn serve(
     let shared = permit.clone();
     let response = service_fn(move |request| {
         let (service, permit) = (service.clone(), shared.clone());
-        async move { Ok::<_, std::convert::Infallible>(service.response(request, &permit).await) }
+        async move { Ok::<_, std::convert::Infallible>(service.respond(request, &permit).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(MAX_HEAD)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, HEADER_TIMEOUT)), response);
     let connection = connections.watch(connection);
     async move {
         tokio::select! {
             ended = connection => {
                 if let Err(error) = ended {
-                    debug!("an admin connection: {error}");
+                    debug!("admin connection failed: {error}");
                 }
             }
-            () = permit.dropped() => debug!("an admin connection makes room for another"),
+            () = permit.dropped() => debug!("admin connection closed for a new one"),
         }
     }
 }
 
-/// Connections at a time; for further ones old ones are closed.
+/// Limits the open connections. Further ones replace old ones.
 const MAX_CONNECTIONS: usize = 64;
 
-/// For a new connection to send its request and read the response. At this rate even a full queue
-/// of the kernel's (1,024) is worked off within a second.
-const GRACE: Duration = Duration::from_millis(50);
+/// Protects a new connection until it can have its response. With this time, even a full accept queue
+/// (1,024) is processed within a second.
+const GRACE_PERIOD: Duration = Duration::from_millis(50);
 
-/// Bytes of a request's head.
-const MAX_HEAD: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// For responses that are on their way when the process ends.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Limits the wait for running responses at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);

@@ -1,160 +1,213 @@
-//! Each request: whether it may look, and what is there.
+//! Routes requests, and protects every response.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::header::{ALLOW, CONNECTION, HeaderValue};
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
+use crate::connections::Permit;
 use crate::console::{self, SCRIPT, STYLE};
 use crate::guard::{Guard, Refusal};
 use crate::login;
-use crate::permits::Permit;
-use crate::response::{Body, HTML, PLAIN, guarded, plain, text};
-use crate::watch::SourceWatcher;
+use crate::watcher::SourceWatcher;
 
-/// Answers requests on any number of connections.
+/// Responds to requests on any number of connections.
 pub(crate) struct Service {
     pub(crate) guard: ArcSwap<Guard>,
-    pub(crate) watch: Arc<SourceWatcher>,
-    /// For those who follow events: others find a response all the same.
+    pub(crate) watcher: Arc<SourceWatcher>,
+    /// Limits the followers of events, so that other requests still get permits.
     followers: Arc<Semaphore>,
 }
 
 impl Service {
-    pub(crate) fn new(guard: Guard, watch: Arc<SourceWatcher>) -> Self {
-        let followers = Arc::new(Semaphore::new(FOLLOWERS));
-        Self { guard: ArcSwap::from_pointee(guard), watch, followers }
+    pub(crate) fn new(guard: Guard, watcher: Arc<SourceWatcher>) -> Self {
+        let followers = Arc::new(Semaphore::new(MAX_FOLLOWERS));
+        Self { guard: ArcSwap::from_pointee(guard), watcher, followers }
     }
 
-    /// Answers a request on the connection with this permit. Where there is a token, the connection
-    /// of a request without it is closed after the response, so that it does not keep a permit.
-    pub(crate) async fn response(
+    /// Responds to a request on the connection with this permit. If there is a token, the connection of
+    /// a request without it is closed after the response, so that it does not keep a permit.
+    pub(crate) async fn respond(
         &self,
         request: Request<Incoming>,
         permit: &Permit,
     ) -> Response<Body> {
         let (head, body) = request.into_parts();
         let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
-        let closes = {
+        let close = {
             let guard = self.guard.load();
-            let trusted = guard.may_ask(&head).is_ok() && guard.may_look(&head, now).is_ok();
+            let trusted = guard.check_host(&head).is_ok() && guard.authorize(&head, now).is_ok();
             permit.set_trusted(trusted);
-            guard.asks_for_token() && !trusted
+            guard.needs_token() && !trusted
         };
-        let admitted = self.admit(&head, body, now).await;
-        let mut response = guarded(admitted.unwrap_or_else(|refusal| match refusal {
-            Refusal::Misdirected => plain(
-                StatusCode::MISDIRECTED_REQUEST,
-                "this host name is not known here; ask for localhost or an address, or give the \
-                 name in `names` of [admin]",
-            ),
-            Refusal::OtherSite => {
-                plain(StatusCode::FORBIDDEN, "this is not for pages of other sites")
-            }
-            Refusal::Unauthorised => login::unauthorised(&head.headers, false),
-        }));
-        if closes {
+        let response = self.route(&head, body, now).await;
+        let mut response =
+            with_security_headers(response.unwrap_or_else(|refusal| match refusal {
+                Refusal::Misdirected => plain(
+                    StatusCode::MISDIRECTED_REQUEST,
+                    "unknown host name; use localhost or an address, or add the name to `names` in \
+                 [admin]",
+                ),
+                Refusal::OtherSite => {
+                    plain(StatusCode::FORBIDDEN, "requests from pages of other sites are refused")
+                }
+                Refusal::Unauthorized => login::unauthorized(&head.headers, false),
+            }));
+        if close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
-    async fn admit(
+    async fn route(
         &self,
         head: &Parts,
         body: Incoming,
         now: u64,
     ) -> Result<Response<Body>, Refusal> {
         let guard = self.guard.load_full();
-        guard.may_ask(head)?;
+        guard.check_host(head)?;
         let path = head.uri.path();
         match (&head.method, path) {
             (&Method::POST, "/login") => {
-                let token = login::typed(&head.headers, body).await.unwrap_or_default();
+                let token = login::read_form(&head.headers, body).await.unwrap_or_default();
                 return Ok(match guard.log_in(head, &token, now)? {
-                    Some(cookie) => login::welcome(&cookie),
-                    None => login::unauthorised(&head.headers, true),
+                    Some(cookie) => login::logged_in(&cookie),
+                    None => login::unauthorized(&head.headers, true),
                 });
             }
             (&Method::POST, "/logout") => {
-                guard.may_send(head)?;
-                return Ok(login::farewell());
+                guard.check_same_origin(head)?;
+                return Ok(login::logged_out());
             }
             (&Method::GET | &Method::HEAD, _) => {}
             _ => return Ok(not_allowed()),
         }
-        if let Some(response) = self.open(path) {
+        if let Some(response) = public(path) {
             return Ok(response);
         }
-        let may_look = guard.may_look(head, now);
-        // Whoever asks how we are gets one word; the reason is for those who may look.
+        let authorized = guard.authorize(head, now);
+        // Health probes need no token, but only authorized requests get the reason.
         if path == "/readyz" {
-            return Ok(self.readiness(may_look.is_ok()));
+            return Ok(self.readiness(authorized.is_ok()));
         }
-        may_look?;
-        Ok(self.look(head, path, guard.asks_for_token()))
+        authorized?;
+        Ok(self.page(head, path, guard.needs_token()))
     }
 
-    /// What anybody may have: nothing of the server's state is in it.
-    fn open(&self, path: &str) -> Option<Response<Body>> {
-        Some(match path {
-            "/livez" => plain(StatusCode::OK, "ok"),
-            "/console.css" => text(StatusCode::OK, "text/css; charset=utf-8", STYLE),
-            "/console.js" => text(StatusCode::OK, "text/javascript; charset=utf-8", SCRIPT),
-            "/icon.svg" => text(StatusCode::OK, "image/svg+xml", console::ICON),
-            _ => return None,
-        })
-    }
-
-    fn readiness(&self, reason: bool) -> Response<Body> {
-        match self.watch.readiness() {
+    fn readiness(&self, with_reason: bool) -> Response<Body> {
+        match self.watcher.readiness() {
             Ok(()) => plain(StatusCode::OK, "ok"),
-            Err(why) if reason => plain(StatusCode::SERVICE_UNAVAILABLE, &why),
+            Err(why) if with_reason => plain(StatusCode::SERVICE_UNAVAILABLE, &why),
             Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready"),
         }
     }
 
-    fn look(&self, head: &Parts, path: &str, log_out: bool) -> Response<Body> {
-        let watch = &self.watch;
+    fn page(&self, head: &Parts, path: &str, log_out: bool) -> Response<Body> {
+        let watcher = &self.watcher;
         match path {
             "/" => {
-                let page = console::page(&watch.status(), log_out);
+                let page = console::page(&watcher.status(), log_out);
                 text(StatusCode::OK, HTML, page.into_string())
             }
             "/metrics" => {
                 let accept = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-                let (kind, page) = watch.metrics(accept);
+                let (kind, page) = watcher.metrics(accept);
                 text(StatusCode::OK, kind, page)
             }
             "/status.json" => {
-                let json = format!("{}\n", watch.status().json());
+                let json = format!("{}\n", watcher.status().json());
                 text(StatusCode::OK, "application/json", json)
             }
-            "/events" => watch.states.follow(&watch.status().json(), &self.followers),
+            "/events" => watcher.states.follow(&watcher.status().json(), &self.followers),
             "/events/page" => {
-                let now = console::content(&watch.status()).into_string();
-                watch.pages.follow(&now, &self.followers)
+                let now = console::content(&watcher.status()).into_string();
+                watcher.pages.follow(&now, &self.followers)
             }
             _ => text(StatusCode::NOT_FOUND, PLAIN, NOT_FOUND),
         }
     }
 }
 
+/// Responses without a token. They contain nothing of the state of the server.
+fn public(path: &str) -> Option<Response<Body>> {
+    Some(match path {
+        "/livez" => plain(StatusCode::OK, "ok"),
+        "/console.css" => text(StatusCode::OK, "text/css; charset=utf-8", STYLE),
+        "/console.js" => text(StatusCode::OK, "text/javascript; charset=utf-8", SCRIPT),
+        "/icon.svg" => text(StatusCode::OK, "image/svg+xml", console::ICON),
+        _ => return None,
+    })
+}
+
 fn not_allowed() -> Response<Body> {
-    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here");
+    let mut response =
+        plain(StatusCode::METHOD_NOT_ALLOWED, "this server is read-only; use GET or HEAD");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
 
-const NOT_FOUND: &str = "nothing is here; there are / (console), /metrics, /readyz, /livez, \
+/// The body of a response: a text, or endless events.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A response with this text.
+pub(crate) fn text(
+    status: StatusCode,
+    kind: &'static str,
+    text: impl Into<Bytes>,
+) -> Response<Body> {
+    let mut response = Response::new(Full::new(text.into()).boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// A response with one line of plain text.
+pub(crate) fn plain(status: StatusCode, line: &str) -> Response<Body> {
+    text(status, PLAIN, format!("{line}\n"))
+}
+
+/// Adds header fields that keep pages of other sites from using the response, forbid to cache it, and
+/// restrict the page to its own resources.
+pub(crate) fn with_security_headers(mut response: Response<Body>) -> Response<Body> {
+    let headers = response.headers_mut();
+    for (name, value) in SECURITY_HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
+pub(crate) const HTML: &str = "text/html; charset=utf-8";
+
+const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
+    (
+        http::header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+         connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (http::header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (http::header::X_FRAME_OPTIONS, "DENY"),
+    // With `no-referrer`, forms would have the origin "null".
+    (http::header::REFERRER_POLICY, "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+];
+
+const NOT_FOUND: &str = "not found; available are / (console), /metrics, /readyz, /livez, \
                          /status.json and /events\n";
 
-/// For a head, for a form, and for a reader to read on.
+/// Limits the time for a request head, for a form, and for a write.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-const FOLLOWERS: usize = 32;
+const MAX_FOLLOWERS: usize = 32;

@@ -1,10 +1,10 @@
-//! The yardstick for `firstflight_bench`: the barest epoll loop on BoringSSL that drives TLS 1.3
-//! connections, one thread, no timeouts, no histogram, no result but a line of JSON.
+//! A baseline for `firstflight_bench`: a minimal epoll loop on BoringSSL that drives TLS 1.3
+//! connections. One thread, no timeouts, no histogram; prints one line of JSON.
 //!
 //!     bare_loop ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS
 //!
-//! Each connection asks for `/` with `Connection: close` and reads to the server's close; the
-//! server's certificate is not verified. `scripts/bench` compares.
+//! Each connection requests `/` with `Connection: close` and reads until the server closes. The
+//! server's certificate is not verified. `scripts/bench` compares the two.
 #![allow(unsafe_code, reason = "boring has no early data for clients, and no safe set_session")]
 
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Failed> {
     };
     let mut bare = Bare::new(address.parse()?, kind)?;
     if kind != "full" {
-        // A few full handshakes for tickets; from then on each connection brings its own.
+        // A few full handshakes for tickets. Afterwards each connection receives its own.
         bare.drive(connections.parse::<usize>()?, Duration::from_millis(100), false)?;
     }
     let (before, began) = (cpu_micros(), Instant::now());
@@ -108,7 +108,7 @@ impl Bare {
         })
     }
 
-    /// So many connections at a time, for so long.
+    /// Keeps this number of connections open for this time.
     fn drive(&mut self, width: usize, time: Duration, use_tickets: bool) -> Result<Counts, Failed> {
         let end = Instant::now() + time;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -167,15 +167,15 @@ impl Bare {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);
         let mut connection = Connection { stream, asked: false, answered: false };
         epoll.add(&connection.stream.get_ref().socket, event)?;
-        // On loopback the connection is there already.
+        // On loopback the connection is established immediately.
         connection.step(&self.request, &mut [0])?;
         self.open[slot] = Some(connection);
         Ok(())
     }
 }
 
-/// Reads ahead and gathers writes: without it BoringSSL reads each record's header on its own and
-/// writes ClientHello and early data one by one, which would be an easy yardstick.
+/// Reads ahead and gathers writes. Without it BoringSSL reads each record header separately and writes
+/// ClientHello and early data one after the other, which would be an unfair baseline.
 struct Wire {
     socket: TcpStream,
     incoming: Vec<u8>,
@@ -224,8 +224,7 @@ impl Write for Wire {
 }
 
 impl Connection {
-    /// Goes on as far as it gets and sends what came of it. Whether the server has closed after an
-    /// answer.
+    /// Processes input and sends the output. Returns whether the server has closed after its response.
     fn step(&mut self, request: &[u8], buffer: &mut [u8]) -> Result<bool, Failed> {
         let done = self.advance(request, buffer);
         let sent = self.stream.get_mut().send();

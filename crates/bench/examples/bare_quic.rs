@@ -1,11 +1,10 @@
-//! The yardstick for `firstflight_bench` over QUIC: quinn's state machines with the provider they
-//! come with (rustls on ring), one thread, one socket, no timeouts, no histogram, no result but a
-//! line of JSON.
+//! A baseline for `firstflight_bench` over QUIC: quinn's state machines with their own provider
+//! (rustls on ring). One thread, one socket, no timeouts, no histogram; prints one line of JSON.
 //!
 //!     bare_quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS
 //!
-//! Each connection asks for `/` by HTTP/3 and reads to the end of its stream; the server's
-//! certificate is not verified. `scripts/bench` compares.
+//! Each connection requests `/` by HTTP/3 and reads to the end of the stream. The server's
+//! certificate is not verified. `scripts/bench` compares the two.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -42,7 +41,7 @@ fn main() -> Result<(), Failed> {
     let width = connections.parse()?;
     let mut bare = Bare::new(address.parse()?, kind)?;
     if kind != "full" {
-        // A few full handshakes for tickets; from then on each connection brings its own.
+        // A few full handshakes for tickets. Afterwards each connection receives its own.
         bare.drive(width, Duration::from_millis(100))?;
     }
     let (before, began) = (cpu_micros(), Instant::now());
@@ -76,7 +75,7 @@ struct Bare {
     tickets: Arc<Tickets>,
     wants_tickets: bool,
     request: Vec<u8>,
-    /// By the endpoint's handle.
+    /// By connection handle.
     open: Vec<Option<Box<Connection>>>,
     space: Vec<u8>,
 }
@@ -125,7 +124,7 @@ impl Bare {
         })
     }
 
-    /// So many connections at a time, for so long.
+    /// Keeps this number of connections open for this time.
     fn drive(&mut self, width: usize, time: Duration) -> Result<Counts, Failed> {
         let end = Instant::now() + time;
         let mut counts = Counts::default();
@@ -172,7 +171,7 @@ impl Bare {
         Ok(())
     }
 
-    /// Until a datagram comes or a connection's time.
+    /// Waits for a datagram or a timer.
     fn wait(&mut self) -> Result<(), Failed> {
         let now = Instant::now();
         let due = self.open.iter_mut().flatten().filter_map(|open| open.quic.poll_timeout()).min();
@@ -207,7 +206,7 @@ impl Bare {
         touched
     }
 
-    /// Goes on as far as it gets. Whether it is over.
+    /// Processes events. Returns whether the connection has ended.
     fn step(&mut self, index: usize, counts: &mut Counts) -> bool {
         let Some(connection) = &mut self.open[index] else { return false };
         let lost = connection.advance(&self.request);
@@ -245,7 +244,7 @@ impl Bare {
                 segment_size: sent.segment_size,
                 src_ip: None,
             };
-            // What does not leave is lost, as on a network.
+            // A failure counts as packet loss.
             let _ = self.state.send((&self.socket).into(), &transmit);
         }
     }
@@ -279,7 +278,7 @@ impl Connection {
 
     fn ask(&mut self, request: &[u8]) {
         if let Some(control) = self.quic.streams().open(Dir::Uni) {
-            // SETTINGS that change nothing (RFC 9114 section 6.2.1).
+            // Empty SETTINGS (RFC 9114 section 6.2.1).
             let _ = self.quic.send_stream(control).write(&[0, 4, 0]);
         }
         self.request = self.quic.streams().open(Dir::Bi);
@@ -290,7 +289,7 @@ impl Connection {
     }
 }
 
-/// A HEADERS frame: GET, https, this authority, `/` (RFC 9204 appendix A).
+/// A HEADERS frame with GET, https, this authority and `/` (RFC 9204 appendix A).
 fn request(address: SocketAddr) -> Vec<u8> {
     let authority = address.to_string();
     let mut fields = vec![0, 0, 0xc0 | 17, 0xc0 | 23, 0x50, authority.len() as u8];
@@ -299,7 +298,7 @@ fn request(address: SocketAddr) -> Vec<u8> {
     [&[1, fields.len() as u8][..], &fields].concat()
 }
 
-/// The youngest ticket first, each once.
+/// Uses the newest ticket first, and each once.
 #[derive(Debug, Default)]
 struct Tickets(Mutex<(VecDeque<Tls13ClientSessionValue>, u64)>);
 

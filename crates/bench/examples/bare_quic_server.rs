@@ -1,11 +1,11 @@
-//! The yardstick for `firstflight serve` over QUIC: quinn with our provider and nothing else. No
-//! gate, no register, no limits, no log, no HTTP library, tickets in the clear: each request is
-//! answered by the same kibibyte.
+//! A baseline for `firstflight serve` over QUIC: quinn with `firstflight_quic` and nothing else. It
+//! has no gate, register, limits, log or HTTP library, and its tickets are not encrypted. Every
+//! request gets the same KiB as response.
 //!
 //!     bare_quic_server CERTIFICATE KEY [no-gso]
 //!
-//! One thread, one socket. `no-gso`: each datagram is sent by a call of its own. `scripts/bench`
-//! compares.
+//! One thread, one socket. With `no-gso`, each datagram is sent with a separate call. `scripts/bench`
+//! compares the two.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Failed> {
     let (certificate, key) = (PathBuf::from(certificate), PathBuf::from(key));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    // On the worker, where connections are.
+    // On the worker thread, where the connections run too.
     runtime.block_on(runtime.spawn(async move { serve(&certificate, &key, gso).await }))?
 }
 
@@ -66,7 +66,7 @@ async fn serve(certificate: &Path, key: &Path, gso: bool) -> Result<(), Failed> 
     Ok(())
 }
 
-/// As the server has it (crates/server/src/handshake/quic_config.rs).
+/// The settings of the server (crates/server/src/handshake/quic_config.rs).
 fn transport(gso: bool) -> TransportConfig {
     let mut congestion = CubicConfig::default();
     congestion.initial_window(14_720);
@@ -82,7 +82,7 @@ fn transport(gso: bool) -> TransportConfig {
 async fn connection(incoming: Incoming, config: ServerConfig) -> Result<(), Failed> {
     let connecting = incoming.accept_with(Arc::new(config))?;
     let Ok((connection, _)) = connecting.into_0rtt() else { return Ok(()) };
-    // SETTINGS that change nothing (RFC 9114 section 6.2.1).
+    // Empty SETTINGS (RFC 9114 section 6.2.1).
     let mut control = connection.open_uni().await?;
     control.write_all(&[0, 4, 0]).await?;
     response(&connection).await
@@ -101,7 +101,7 @@ async fn response(connection: &Connection) -> Result<(), Failed> {
     }
 }
 
-/// Tickets that hide nothing.
+/// Issues tickets without encryption.
 struct InTheClear;
 
 impl TicketSealer for InTheClear {

@@ -1,12 +1,12 @@
-//! `firstflight_bench` from the command line, as plainly as `bare_loop` and `bare_quic`: closed
-//! loop, one thread, the result as a line of JSON. `scripts/bench` compares them.
+//! `firstflight_bench` with the command line of `bare_loop` and `bare_quic`: closed loop, one thread;
+//! prints the result as one line of JSON. `scripts/bench` compares them.
 //!
 //!     drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use firstflight_bench::{Exchange, Kind, Limit, LoadConfig, Model, Transport, run};
+use firstflight_bench::{Exchange, Limit, LoadConfig, LoadHandshake, Model, Transport, run};
 use firstflight_tls::{CipherPolicy, Trust};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,9 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             other => return Err(format!("unknown transport {other:?}").into()),
         },
         kind: match kind.as_str() {
-            "full" => Kind::Full,
-            "resumed" => Kind::Resumed,
-            "0-RTT" => Kind::ZeroRtt,
+            "full" => LoadHandshake::Full,
+            "resumed" => LoadHandshake::Resumed,
+            "0-RTT" => LoadHandshake::ZeroRtt,
             other => return Err(format!("unknown kind {other:?}").into()),
         },
         exchange: Exchange::get(address, "/"),

@@ -1,6 +1,6 @@
-//! Forged Initial packets beside honest clients: what a server of ours has to bear, and whether it
-//! still serves. Before, during and after the flood, as a table and, with `--json`, as JSON.
-//! `scripts/flood` runs it on several servers.
+//! Floods a server with forged Initial packets, and measures honest clients before, during and after
+//! the flood. Prints a table and, with `--json`, writes JSON. `scripts/flood` runs it on several
+//! servers.
 //!
 //!     quic_flood ADDRESS SERVER_PID SECONDS [--rate FORGED] [--honest PER_SECOND]
 //!         [--forge hello,ticket,half,token] [--json FILE]
@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use firstflight_bench::{
-    Exchange, FloodConfig, FloodPart, FloodResult, FloodTrial, Forgery, Kind, LoadConfig, Model,
-    Transport,
+    Exchange, FloodConfig, FloodPhase, FloodResult, FloodTrial, Forgery, LoadConfig, LoadHandshake,
+    Model, Transport,
 };
 use firstflight_tls::{CipherPolicy, Trust};
 
@@ -42,11 +42,11 @@ fn main() -> Result<(), Failed> {
             model: Model::open(honest),
             ..LoadConfig::new(vec![target], "localhost")
         },
-        kinds: vec![Kind::Full, Kind::ZeroRtt],
+        kinds: vec![LoadHandshake::Full, LoadHandshake::ZeroRtt],
         server_pid: pid.parse()?,
-        part: Duration::from_secs_f64(seconds.parse()?),
+        phase: Duration::from_secs_f64(seconds.parse()?),
     };
-    let parts = trial.run()?;
+    let phases = trial.run()?;
     println!(
         "{:<7} {:>7} {:<7}  {:>15}  {:>15}  {:>7}  {:>21}  {:>8}  {:>24}  {:>6}",
         "part",
@@ -60,9 +60,9 @@ fn main() -> Result<(), Failed> {
         "Retry, handshakes, other",
         "back"
     );
-    parts.iter().for_each(say);
+    phases.iter().for_each(say);
     if let Some(file) = json {
-        std::fs::write(file, serde_json::to_string_pretty(&parts)?)?;
+        std::fs::write(file, serde_json::to_string_pretty(&phases)?)?;
     }
     Ok(())
 }
@@ -74,10 +74,10 @@ fn forgery(name: &str) -> Result<Forgery, String> {
         .ok_or_else(|| format!("{name:?} is no forgery"))
 }
 
-fn say(part: &FloodPart) {
-    let (due, answered) = part.honest_connections();
+fn say(phase: &FloodPhase) {
+    let (due, completed) = phase.honest_connections();
     let mut times = String::new();
-    for run in &part.honest {
+    for run in &phase.honest {
         let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
         let total = run.total.as_ref();
         times += &format!(
@@ -86,22 +86,22 @@ fn say(part: &FloodPart) {
             ms(total.and_then(|total| total.p99_ms))
         );
     }
-    let refused: u64 = part.honest.iter().map(|run| run.handshakes.early_refused).sum();
+    let refused: u64 = phase.honest.iter().map(|run| run.handshakes.early_refused).sum();
     let mib = |kib: u64| format!("{:.1}", kib as f64 / 1024.0);
     println!(
         "{:<7} {:>7}/{:<7}{times}  {refused:>7}  {:>7}{:>7}{:>7}  {}",
-        part.name,
-        answered,
+        phase.name,
+        completed,
         due,
-        mib(part.resident_begin_kib),
-        mib(part.resident_most_kib),
-        mib(part.resident_end_kib),
-        part.flood.as_ref().map_or(String::new(), came_back),
+        mib(phase.resident_start_kib),
+        mib(phase.resident_max_kib),
+        mib(phase.resident_end_kib),
+        phase.flood.as_ref().map_or(String::new(), came_back),
     );
-    part.starved.iter().for_each(|why| println!("  {why}"));
+    phase.starved.iter().for_each(|why| println!("  {why}"));
 }
 
-/// The forged connections a second, and what the server sent back, as far as it was read.
+/// Forged connections per second, and what the server sent back.
 fn came_back(flood: &FloodResult) -> String {
     format!(
         "{:>8.0}  {:>8}{:>8}{:>8}  {:>6.2}",

@@ -6,38 +6,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Arrivals, LoadError};
 
-/// A load run: whom to call, how, and how often.
+/// The settings of a load run.
 #[derive(Clone, Debug)]
 pub struct LoadConfig {
-    /// The server's addresses; connections take them in turn.
+    /// The server's addresses. Connections use them in turn.
     pub addresses: Vec<SocketAddr>,
-    /// Its name or address, for SNI and for its certificate.
+    /// The server's name or address, for SNI and certificate verification.
     pub host: String,
-    /// What carries TLS.
+    /// The transport.
     pub transport: Transport,
-    /// Which handshakes.
-    pub kind: Kind,
-    /// The only TLS version that is offered.
+    /// The kind of handshake.
+    pub kind: LoadHandshake,
+    /// The only TLS version to offer.
     pub version: Version,
     /// Ciphers and groups to offer.
     pub ciphers: CipherPolicy,
-    /// Whom to trust.
+    /// How to verify the server's certificate.
     pub trust: Trust,
-    /// Whether to ask for TCP Fast Open; over TCP alone.
+    /// Whether to use TCP Fast Open; TCP only.
     pub fast_open: bool,
-    /// What is asked on each connection.
+    /// The request and response of each connection.
     pub exchange: Exchange,
     /// When connections start.
     pub model: Model,
-    /// When to stop start them.
+    /// When to stop starting connections.
     pub limit: Limit,
-    /// The longest that one connection may take from its start to the end of the response.
+    /// Limits the time of a connection from its start to the end of the response.
     pub timeout: Duration,
-    /// Threads, each with its own event loop, its own connections and its own tickets.
+    /// Number of threads. Each has its own event loop, connections and tickets.
     pub threads: usize,
-    /// Cores to pin the threads to, in turn; empty: the kernel places them.
+    /// Cores to pin the threads to, in turn. If empty, threads are not pinned.
     pub cores: Vec<usize>,
-    /// The server's processes, where they run on this machine: their CPU time is measured too.
+    /// Processes of the server on this machine, whose CPU time is measured too.
     pub server_pids: Vec<u32>,
 }
 
@@ -50,7 +50,7 @@ impl LoadConfig {
             exchange: Exchange::get(&host, "/"),
             host,
             transport: Transport::Tcp,
-            kind: Kind::Full,
+            kind: LoadHandshake::Full,
             version: Version::Tls13,
             ciphers: CipherPolicy::default(),
             trust: Trust::System,
@@ -64,36 +64,36 @@ impl LoadConfig {
         }
     }
 
-    /// Looks for what cannot work before anything is started.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// [`LoadError::Usage`] with a sentence that names the fix.
+    /// [`LoadError::Usage`] with a sentence that says what to change.
     pub fn check(&self) -> Result<(), LoadError> {
         let usage = |sentence: &str| Err(LoadError::Usage(sentence.to_owned()));
         if self.addresses.is_empty() {
             return usage("there is no server address; give at least one");
         }
         if self.threads == 0 {
-            return usage("no threads cannot do anything; give at least 1");
+            return usage("the number of threads is 0; give at least 1");
         }
-        if self.kind == Kind::ZeroRtt && self.version != Version::Tls13 {
-            return usage("0-RTT needs TLS 1.3; choose that version, or another kind");
+        if self.kind == LoadHandshake::ZeroRtt && self.version != Version::Tls13 {
+            return usage("0-RTT needs TLS 1.3; choose TLS 1.3, or another kind of handshake");
         }
         if self.transport == Transport::Quic && self.version != Version::Tls13 {
-            return usage("QUIC has TLS 1.3 alone; choose that version, or TCP");
+            return usage("QUIC needs TLS 1.3; choose TLS 1.3, or TCP");
         }
         if self.transport == Transport::Quic && self.fast_open {
-            return usage("QUIC has no TCP Fast Open; leave it out, or choose TCP");
+            return usage("QUIC cannot use TCP Fast Open; leave it out, or choose TCP");
         }
         if self.timeout.is_zero() {
-            return usage("a timeout of nothing lets no connection end; give a longer one");
+            return usage("the timeout is 0; give a longer one");
         }
         match self.limit {
             Limit::Time(time) if time.is_zero() => {
-                return usage("a run of no time measures nothing; give a longer one");
+                return usage("the duration is 0; give a longer one");
             }
             Limit::Connections(0) => {
-                return usage("a run of no connections measures nothing; give at least 1");
+                return usage("the number of connections is 0; give at least 1");
             }
             _ => {}
         }
@@ -102,20 +102,20 @@ impl LoadConfig {
                 "there are more threads than connections; give each thread at least one connection",
             ),
             Model::Open { rate, .. } if !(rate.is_finite() && rate > 0.0) => {
-                usage("a rate has to be above zero; give connections a second")
+                usage("the rate must be above 0; give connections per second")
             }
             Model::Open { in_flight, .. } if in_flight < self.threads => usage(
-                "there are more threads than connections may be in flight; give each at least one",
+                "there are more threads than connections in flight; give each thread at least one",
             ),
             _ => self.exchange.check(),
         }
     }
 }
 
-/// What carries TLS.
+/// The transport that carries TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
-    /// A TCP connection each.
+    /// TCP, one connection each.
     #[serde(rename = "tcp")]
     Tcp,
     /// QUIC version 1 (RFC 9000), from a few UDP sockets.
@@ -124,7 +124,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The transport as tables print it.
+    /// The name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -133,22 +133,22 @@ impl Transport {
     }
 }
 
-/// Which handshake is requested.
+/// The kind of handshake that a connection requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    /// With the server's certificate.
+pub enum LoadHandshake {
+    /// A full handshake, with the server's certificate.
     #[serde(rename = "full")]
     Full,
-    /// With a ticket (a session, before TLS 1.3) and without early data.
+    /// A resumed handshake without early data.
     #[serde(rename = "resumed")]
     Resumed,
-    /// With a ticket, and the request as early data.
+    /// A resumed handshake with the request as early data.
     #[serde(rename = "0-RTT")]
     ZeroRtt,
 }
 
-impl Kind {
-    /// The kind as tables print it.
+impl LoadHandshake {
+    /// The name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -158,19 +158,19 @@ impl Kind {
     }
 }
 
-/// What is asked and answered on a connection.
+/// The request and response of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// A GET, read to the end of the body: over TCP by HTTP/1.1 with `Connection: close` (ALPN
-    /// `http/1.1`), over QUIC by HTTP/3 (ALPN `h3`).
+    /// A GET whose response is read to the end of the body: over TCP as HTTP/1.1 with
+    /// `Connection: close` (ALPN `http/1.1`), over QUIC as HTTP/3 (ALPN `h3`).
     Get {
-        /// The `Host` field: the name, with the port if it is not 443.
+        /// The `Host` field: name, and port if it is not 443.
         authority: String,
-        /// Path and query, from the slash on.
+        /// Path and query, starting with a slash.
         path: String,
     },
-    /// `PING`, answered by `PONG`: over TCP straight on TLS and without ALPN, over QUIC on a stream
-    /// (ALPN `firstflight-ping-pong`).
+    /// `PING`, with the response `PONG`: over TCP directly on TLS and without ALPN, over QUIC on a
+    /// stream (ALPN `firstflight-ping-pong`).
     PingPong,
 }
 
@@ -180,7 +180,7 @@ impl Exchange {
         Self::Get { authority: authority.to_owned(), path: path.to_owned() }
     }
 
-    /// The exchange as tables name it.
+    /// The name for tables.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Get { .. } => "get",
@@ -215,10 +215,10 @@ impl Exchange {
         let plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
         let sentence = match () {
             () if !path.starts_with('/') || !plain(path) => {
-                "a path begins with a slash and has no spaces; escape them by %20"
+                "the path must start with a slash and contain no spaces; write a space as %20"
             }
             () if authority.is_empty() || !plain(authority) => {
-                "the Host field has to be a name or an address"
+                "the Host field must be a name or an address"
             }
             () if self.request().len() > MAX_EARLY_DATA => {
                 "the request does not fit into early data; shorten the path"
@@ -232,30 +232,32 @@ impl Exchange {
 /// When connections start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Model {
-    /// At intended times, whatever became of those before. Latency counts from the intended time,
-    /// so that a server (or a client) that stalls cannot hide it.
+    /// At scheduled times, whether or not earlier connections have ended. Latency counts from the
+    /// scheduled time, so a stall of server or client shows in it.
     Open {
-        /// Connections a second.
+        /// Connections per second.
         rate: f64,
-        /// How they are spread.
+        /// How the scheduled times are distributed.
         arrivals: Arrivals,
-        /// Orders Poisson arrivals.
+        /// Seed of Poisson arrivals.
         seed: u64,
-        /// How many connections may be open at a time; those due beyond wait in the backlog.
+        /// Limits the connections that are open at a time. Further ones wait in the backlog.
         in_flight: usize,
-        /// How many may be due and wait to be started; those beyond are never started, and counted.
+        /// Limits the connections that are due and wait to start. Further ones are never started,
+        /// but counted.
         backlog: usize,
     },
-    /// When another has ended: so many are open all the time. A server that slows down is asked
-    /// less, and the waiting does not show in the latency.
+    /// When another has ended, so that a fixed number is open all the time. A slow server gets less
+    /// load, and the wait does not show in the latency.
     Closed {
-        /// How many.
+        /// Number of open connections.
         connections: usize,
     },
 }
 
 impl Model {
-    /// An open loop with constant spacing, up to 10,000 connections in flight and as many waiting.
+    /// An open loop at constant intervals, with up to 10,000 connections in flight and 10,000 in the
+    /// backlog.
     pub fn open(rate: f64) -> Self {
         Self::Open {
             rate,
@@ -266,7 +268,7 @@ impl Model {
         }
     }
 
-    /// `open` or `closed`.
+    /// The name for tables: `open` or `closed`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Open { .. } => "open",
@@ -274,8 +276,8 @@ impl Model {
         }
     }
 
-    /// How many connections are open at most.
-    pub(crate) fn most_open(self) -> usize {
+    /// Limits the connections that are open at a time.
+    pub(crate) fn max_open(self) -> usize {
         match self {
             Self::Open { in_flight, .. } => in_flight,
             Self::Closed { connections } => connections,
@@ -283,12 +285,12 @@ impl Model {
     }
 }
 
-/// When to stop start connections. Those started are seen to their end.
+/// When to stop starting connections. Connections that have started are driven to their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// After this time.
     Time(Duration),
-    /// After so many measured connections.
+    /// After this number of measured connections.
     Connections(u64),
 }
 
@@ -301,27 +303,27 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_named_beforehand() {
+    fn invalid_settings_are_reported_before_the_run() {
         config().check().unwrap();
-        type Spoil = fn(&mut LoadConfig);
-        let bad: [(Spoil, &str); 11] = [
+        type Change = fn(&mut LoadConfig);
+        let bad: [(Change, &str); 11] = [
             (|c| c.addresses.clear(), "address"),
             (|c| c.threads = 0, "threads"),
             (|c| c.threads = 17, "threads"),
             (|c| c.timeout = Duration::ZERO, "timeout"),
-            (|c| c.limit = Limit::Connections(0), "no connections"),
+            (|c| c.limit = Limit::Connections(0), "connections"),
             (|c| c.model = Model::open(f64::NAN), "rate"),
             (|c| c.exchange = Exchange::get("h", "/a b"), "%20"),
             (|c| c.exchange = Exchange::get("h\r\nX: y", "/"), "Host"),
-            (|c| (c.kind, c.version) = (Kind::ZeroRtt, Version::Tls12), "TLS 1.3"),
+            (|c| (c.kind, c.version) = (LoadHandshake::ZeroRtt, Version::Tls12), "TLS 1.3"),
             (|c| (c.transport, c.version) = (Transport::Quic, Version::Tls12), "QUIC"),
             (|c| (c.transport, c.fast_open) = (Transport::Quic, true), "Fast Open"),
         ];
-        for (spoil, word) in bad {
+        for (change, expected) in bad {
             let mut config = config();
-            spoil(&mut config);
+            change(&mut config);
             let error = config.check().unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

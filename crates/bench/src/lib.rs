@@ -1,28 +1,81 @@
-//! Drives TLS connections as fast as they go or at a rate, and records their latency.
+//! Measures TLS servers under load and over the real network.
 //!
-//! [`run`] does what a [`LoadConfig`] says and draws up a [`LoadResult`]. Each thread has an event
-//! loop of its own over [`firstflight_tls::TlsConnection`]s, with its own connections and tickets;
-//! nothing is shared but counts.
+//! ```text
+//! remote             measures a server elsewhere, connection by connection
+//! flood              sends forged QUIC Initial packets, beside a load of honest clients
 //!
-//! - Open loop ([`Model::Open`]): connections start at intended times ([`Schedule`]), and latency
-//!   counts from there. What could not be started is counted.
-//! - Closed loop ([`Model::Closed`]): so many connections are open all the time.
+//! run                starts the threads, reports progress, returns a LoadResult
+//! tcp, quic          the event loop of one thread over TCP or QUIC
+//! worker             what both loops share: warm-up, tickets, the role of each connection
+//! source, schedule   when connections start: closed loop, open loop, warm-up
+//! response           reads one response, without I/O
+//! counts, result     what a thread counts, and the result that is made from it
+//! events, process    epoll, deadlines and timers; CPU time and memory from the kernel
+//! config, error      settings; errors of a run, failures of a connection
+//! ```
 //!
-//! What a connection was (full, resumed, early data accepted or refused) is what its TLS state
-//! says, not what was requested; only those that were what was requested have a latency. TLS 1.3
-//! tickets are used once, and come from a warm-up and from the run itself.
+//! # Load
+//!
+//! [`run`] runs the load that a [`LoadConfig`] describes and returns a [`LoadResult`].
+//!
+//! - Open loop ([`Model::Open`]): connections start at scheduled times ([`Schedule`]), and latency
+//!   counts from these. Connections that could not be started are counted.
+//! - Closed loop ([`Model::Closed`]): a fixed number of connections is open all the time.
+//!
+//! The TLS state says what a connection was (full, resumed, early data accepted or refused). Only
+//! connections that were what was requested contribute to the latencies. TLS 1.3 tickets are used
+//! once; they come from a warm-up and from the run itself.
+//!
+//! # Why the load generator has its own event loops
+//!
+//! A load generator that costs more than the server measures itself. Each thread therefore runs an
+//! epoll loop over [`firstflight_tls::TlsConnection`]s, with its own TLS context, connections and tickets.
+//! Threads share only counts. A flight is written with one call, and reads take as much as there is.
+//! The server closes first, so that connections in TIME_WAIT do not use up the client's ports. One
+//! connection costs the client about as much as in a loop that does nothing else
+//! (`results/2026-11-21-vm/load.txt`, made by `make bench`).
+//!
+//! A connection without a ticket would be a full handshake, counted as a resumed one. It is made,
+//! because tickets have to come from somewhere, but it is not measured, and the result says how
+//! often this happened.
+//!
+//! # Examples
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//!
+//! use firstflight_bench::{Exchange, LoadHandshake, Limit, LoadConfig, Model, run};
+//! use firstflight_config::{Content, ServerConfig};
+//! use firstflight_server::Server;
+//! use firstflight_tls::Trust;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = tokio::runtime::Runtime::new()?;
+//! let config = ServerConfig::new("127.0.0.1:0".parse()?, Content::PingPong);
+//! let server = runtime.block_on(Server::bind(config))?;
+//! let address = server.local_addrs()[0];
+//! runtime.spawn(server.run(std::future::pending()));
+//!
+//! let config = LoadConfig {
+//!     kind: LoadHandshake::Resumed,
+//!     exchange: Exchange::PingPong,
+//!     trust: Trust::Anyone,
+//!     model: Model::Closed { connections: 4 },
+//!     limit: Limit::Connections(20),
+//!     ..LoadConfig::new(vec![address], "localhost")
+//! };
+//! let result = run(&config, |_| ControlFlow::Continue(()))?;
+//! assert_eq!(result.handshakes.resumed, 20);
+//! # Ok(())
+//! # }
+//! ```
 
 mod config;
-mod connection;
-mod cpu;
-mod deadlines;
+mod counts;
 mod error;
 mod events;
-mod failure;
 mod flood;
-mod latency;
-mod ledger;
-mod memory;
+mod process;
 mod quic;
 pub mod remote;
 mod response;
@@ -30,17 +83,14 @@ mod result;
 mod run;
 mod schedule;
 mod source;
-mod tally;
-mod tickets;
+mod tcp;
 mod worker;
 
-pub use config::{Exchange, Kind, Limit, LoadConfig, Model, Transport};
-pub use error::LoadError;
-pub use failure::BadAnswer;
-pub use flood::{Flood, FloodConfig, FloodPart, FloodResult, FloodTrial, Forgery};
-pub use latency::Latency;
-pub use response::{Answer, Answered};
+pub use config::{Exchange, Limit, LoadConfig, LoadHandshake, Model, Transport};
+pub use counts::{Handshakes, Latency};
+pub use error::{BadResponse, ErrorCount, ErrorKind, LoadError};
+pub use flood::{Flood, FloodConfig, FloodPhase, FloodResult, FloodTrial, Forgery};
+pub use response::{ResponseReader, ResponseSummary};
 pub use result::LoadResult;
 pub use run::{LoadProgress, run};
 pub use schedule::{Arrivals, Schedule, SchedulePlan};
-pub use tally::{ErrorCount, ErrorKind, Handshakes};

@@ -1,137 +1,138 @@
-use crate::failure::BadAnswer;
-use crate::quic::Frames;
+use crate::error::BadResponse;
+use crate::quic::FrameReader;
 use crate::{Exchange, Transport};
 
-/// A response on its way in: has it started, is it whole, what does it say? Sans-IO; the body is
-/// counted and not kept.
+/// Reads the response of one [`Exchange`], without I/O. The body is counted, not stored.
 #[derive(Debug)]
-pub struct Answer {
-    form: Form,
+pub struct ResponseReader {
+    state: State,
     bytes: u64,
 }
 
-/// What a whole response said.
+/// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct ResponseSummary {
     /// The HTTP status; `None` for ping-pong.
     pub status: Option<u16>,
-    /// Its bytes, head included.
+    /// Number of bytes, head included.
     pub bytes: u64,
 }
 
 #[derive(Debug)]
-enum Form {
-    /// `PONG`, of which so many bytes are here.
+enum State {
+    /// `PONG`, of which this many bytes were received.
     Pong(usize),
-    /// The head of an HTTP/1.1 answer, as far as it is here.
+    /// The head of an HTTP/1.1 response, as far as it was received.
     Head(Vec<u8>),
-    /// Its body.
+    /// The body of an HTTP/1.1 response.
     Body { status: u16, left: Option<u64> },
-    /// An HTTP/3 answer, which ends with its stream.
-    Frames(Frames),
+    /// An HTTP/3 response, which ends with its stream.
+    FrameReader(FrameReader),
 }
 
-impl Answer {
-    /// Nothing has come yet.
-    pub fn expect(exchange: &Exchange, transport: Transport) -> Self {
-        let form = match (exchange, transport) {
-            (Exchange::PingPong, _) => Form::Pong(0),
-            (Exchange::Get { .. }, Transport::Tcp) => Form::Head(Vec::new()),
-            (Exchange::Get { .. }, Transport::Quic) => Form::Frames(Frames::default()),
+impl ResponseReader {
+    /// A reader that has received nothing yet.
+    pub fn new(exchange: &Exchange, transport: Transport) -> Self {
+        let state = match (exchange, transport) {
+            (Exchange::PingPong, _) => State::Pong(0),
+            (Exchange::Get { .. }, Transport::Tcp) => State::Head(Vec::new()),
+            (Exchange::Get { .. }, Transport::Quic) => State::FrameReader(FrameReader::default()),
         };
-        Self { form, bytes: 0 }
+        Self { state, bytes: 0 }
     }
 
     /// Takes bytes of the connection, or of the request's stream.
     ///
     /// # Errors
-    /// [`BadAnswer`] when they are no response, or more than it promised to be.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), BadAnswer> {
+    /// [`BadResponse`] if they are not a valid response, or longer than announced.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), BadResponse> {
         self.bytes += bytes.len() as u64;
-        match &mut self.form {
-            Form::Pong(here) => {
-                let rest = &PONG[*here..];
+        match &mut self.state {
+            State::Pong(received) => {
+                let rest = &PONG[*received..];
                 if !rest.starts_with(bytes) {
-                    return Err(BadAnswer("it is not PONG"));
+                    return Err(BadResponse("it is not PONG"));
                 }
-                *here += bytes.len();
+                *received += bytes.len();
                 Ok(())
             }
-            Form::Head(kept) => {
-                // Nearly always the head comes whole, and is read where it lies.
-                let parsed = if kept.is_empty() { head(bytes)? } else { None };
+            State::Head(buffer) => {
+                // Fast path: the head nearly always arrives in one piece and need not be copied.
+                let parsed = if buffer.is_empty() { head(bytes)? } else { None };
                 if parsed.is_none() {
-                    kept.extend_from_slice(bytes);
+                    buffer.extend_from_slice(bytes);
                 }
                 let (parsed, all) = match parsed {
                     Some(parsed) => (Some(parsed), bytes.len()),
-                    None => (head(kept)?, kept.len()),
+                    None => (head(buffer)?, buffer.len()),
                 };
                 match parsed {
                     Some(head) => self.body(head, all),
-                    None if kept.len() > MAX_HEAD => Err(BadAnswer("its head is too long")),
+                    None if buffer.len() > MAX_HEAD_BYTES => {
+                        Err(BadResponse("its head is too long"))
+                    }
                     None => Ok(()),
                 }
             }
-            Form::Body { left, .. } => take(left, bytes.len() as u64),
-            Form::Frames(frames) => frames.feed(bytes),
+            State::Body { left, .. } => consume(left, bytes.len() as u64),
+            State::FrameReader(frames) => frames.feed(bytes),
         }
     }
 
-    /// What it said, if it is whole. `ended`: nothing more will come.
-    pub fn whole(&self, ended: bool) -> Option<Answered> {
-        let status = match &self.form {
-            Form::Pong(here) => (*here == PONG.len()).then_some(None),
-            Form::Head(_) => None,
-            Form::Body { status, left } => {
+    /// Returns the response if it is complete. `ended` says that no further bytes will come.
+    pub fn complete(&self, ended: bool) -> Option<ResponseSummary> {
+        let status = match &self.state {
+            State::Pong(received) => (*received == PONG.len()).then_some(None),
+            State::Head(_) => None,
+            State::Body { status, left } => {
                 (left.map_or(ended, |left| left == 0)).then_some(Some(*status))
             }
-            Form::Frames(frames) => frames.status().filter(|_| ended).map(Some),
+            State::FrameReader(frames) => frames.status().filter(|_| ended).map(Some),
         }?;
-        Some(Answered { status, bytes: self.bytes })
+        Some(ResponseSummary { status, bytes: self.bytes })
     }
 
-    /// Whether any byte has come.
-    pub fn begun(&self) -> bool {
+    /// Whether any byte was received.
+    pub fn has_started(&self) -> bool {
         self.bytes > 0
     }
 
-    /// The head is whole; what followed it in its `all` bytes is body.
-    fn body(&mut self, head: Head, all: usize) -> Result<(), BadAnswer> {
+    /// Changes to the body after a complete head. What follows the head in the `all` bytes is body.
+    fn body(&mut self, head: Head, all: usize) -> Result<(), BadResponse> {
         let after = (all - head.length) as u64;
         let Head { status, mut left, .. } = head;
-        take(&mut left, after)?;
-        self.form = Form::Body { status, left };
+        consume(&mut left, after)?;
+        self.state = State::Body { status, left };
         Ok(())
     }
 }
 
 const PONG: &[u8] = b"PONG";
 
-/// A head beyond this is no response but an attack on memory and time.
-const MAX_HEAD: usize = 16 * 1024;
+/// Limits the memory and time that a server can cost.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 const MAX_FIELDS: usize = 128;
 
 struct Head {
     status: u16,
-    /// Bytes of the body where the head says so; without, it ends with the connection
-    /// (RFC 9112 section 6.3). A chunked body is taken to its end like that too: the request asks
-    /// for the connection to be closed.
+    /// Length of the body. `None` if it ends with the connection (RFC 9112 section 6.3). So does a
+    /// chunked body here, because the request has `Connection: close`.
     left: Option<u64>,
-    /// Of the head itself.
+    /// Length of the head.
     length: usize,
 }
 
-fn head(bytes: &[u8]) -> Result<Option<Head>, BadAnswer> {
+fn head(bytes: &[u8]) -> Result<Option<Head>, BadResponse> {
     let mut start = 0;
     loop {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut response = httparse::Response::new(&mut fields);
-        let parsed = response.parse(&bytes[start..]).map_err(|_| BadAnswer("it is no HTTP/1.1"))?;
+        let parsed =
+            response.parse(&bytes[start..]).map_err(|_| BadResponse("it is not HTTP/1.1"))?;
         let httparse::Status::Complete(length) = parsed else { return Ok(None) };
         let status = response.code.unwrap_or_default();
         start += length;
-        // Informational answers come before the real one (RFC 9110 section 15.2).
+        // Informational responses precede the final one (RFC 9110 section 15.2).
         if (100..200).contains(&status) {
             continue;
         }
@@ -140,7 +141,7 @@ fn head(bytes: &[u8]) -> Result<Option<Head>, BadAnswer> {
     }
 }
 
-fn body_length(status: u16, fields: &[httparse::Header<'_>]) -> Result<Option<u64>, BadAnswer> {
+fn body_length(status: u16, fields: &[httparse::Header<'_>]) -> Result<Option<u64>, BadResponse> {
     if status == 204 || status == 304 {
         return Ok(Some(0));
     }
@@ -155,20 +156,21 @@ fn body_length(status: u16, fields: &[httparse::Header<'_>]) -> Result<Option<u6
         text.parse::<u64>()
             .ok()
             .filter(|_| digits)
-            .ok_or(BadAnswer("its Content-Length is no number"))
+            .ok_or(BadResponse("its Content-Length is not a number"))
     });
     let Some(first) = lengths.next().transpose()? else { return Ok(None) };
     for other in lengths {
         if other? != first {
-            return Err(BadAnswer("it has two lengths"));
+            return Err(BadResponse("it has two different Content-Lengths"));
         }
     }
     Ok(Some(first))
 }
 
-fn take(left: &mut Option<u64>, count: u64) -> Result<(), BadAnswer> {
+fn consume(left: &mut Option<u64>, count: u64) -> Result<(), BadResponse> {
     if let Some(left) = left {
-        *left = left.checked_sub(count).ok_or(BadAnswer("it is longer than it said"))?;
+        *left =
+            left.checked_sub(count).ok_or(BadResponse("it is longer than its Content-Length"))?;
     }
     Ok(())
 }
@@ -179,78 +181,79 @@ mod tests {
 
     use super::*;
 
-    fn get() -> Answer {
-        Answer::expect(&Exchange::get("h", "/"), Transport::Tcp)
+    fn get() -> ResponseReader {
+        ResponseReader::new(&Exchange::get("h", "/"), Transport::Tcp)
     }
 
-    fn fed(response: &mut Answer, text: &str) -> Result<(), BadAnswer> {
+    fn feed(response: &mut ResponseReader, text: &str) -> Result<(), BadResponse> {
         response.feed(text.as_bytes())
     }
 
     #[test]
-    fn pong_is_whole_at_its_fourth_byte() {
-        let mut response = Answer::expect(&Exchange::PingPong, Transport::Tcp);
-        assert!(!response.begun());
-        fed(&mut response, "PO").unwrap();
-        assert!(response.begun() && response.whole(true).is_none());
-        fed(&mut response, "NG").unwrap();
-        assert_eq!(response.whole(false), Some(Answered { status: None, bytes: 4 }));
-        assert!(fed(&mut response, "!").is_err());
+    fn pong_is_complete_with_its_fourth_byte() {
+        let mut response = ResponseReader::new(&Exchange::PingPong, Transport::Tcp);
+        assert!(!response.has_started());
+        feed(&mut response, "PO").unwrap();
+        assert!(response.has_started() && response.complete(true).is_none());
+        feed(&mut response, "NG").unwrap();
+        assert_eq!(response.complete(false), Some(ResponseSummary { status: None, bytes: 4 }));
+        assert!(feed(&mut response, "!").is_err());
         assert!(
-            fed(&mut Answer::expect(&Exchange::PingPong, Transport::Tcp), "HTTP/1.1 400").is_err()
+            feed(&mut ResponseReader::new(&Exchange::PingPong, Transport::Tcp), "HTTP/1.1 400")
+                .is_err()
         );
     }
 
     #[test]
     fn rfc9112_6_3_a_body_ends_by_its_length_or_with_the_connection() {
         let mut response = get();
-        fed(&mut response, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel").unwrap();
-        assert_eq!(response.whole(true), None);
-        fed(&mut response, "lo").unwrap();
-        assert_eq!(response.whole(false).unwrap().status, Some(200));
-        assert!(fed(&mut response, "!").is_err());
+        feed(&mut response, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel").unwrap();
+        assert_eq!(response.complete(true), None);
+        feed(&mut response, "lo").unwrap();
+        assert_eq!(response.complete(false).unwrap().status, Some(200));
+        assert!(feed(&mut response, "!").is_err());
 
         let mut response = get();
-        fed(&mut response, "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n0")
+        feed(&mut response, "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n0")
             .unwrap();
-        assert_eq!(response.whole(false), None);
-        assert_eq!(response.whole(true).unwrap().status, Some(404));
+        assert_eq!(response.complete(false), None);
+        assert_eq!(response.complete(true).unwrap().status, Some(404));
 
         let mut response = get();
-        fed(&mut response, "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n").unwrap();
-        assert_eq!(response.whole(false).unwrap().status, Some(304));
+        feed(&mut response, "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n").unwrap();
+        assert_eq!(response.complete(false).unwrap().status, Some(304));
     }
 
     #[test]
-    fn rfc9110_15_2_informational_answers_are_passed_over() {
+    fn rfc9110_15_2_informational_responses_are_skipped() {
         let mut response = get();
-        fed(&mut response, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n").unwrap();
-        assert_eq!(response.whole(true), None);
-        fed(&mut response, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
-        assert_eq!(response.whole(false).unwrap().status, Some(200));
+        feed(&mut response, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n").unwrap();
+        assert_eq!(response.complete(true), None);
+        feed(&mut response, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        assert_eq!(response.complete(false).unwrap().status, Some(200));
     }
 
     #[test]
     fn a_head_without_end_is_refused() {
         let mut response = get();
-        fed(&mut response, "HTTP/1.1 200 OK\r\nX: ").unwrap();
+        feed(&mut response, "HTTP/1.1 200 OK\r\nX: ").unwrap();
         let more = "x".repeat(1024);
-        assert!((0..100).any(|_| fed(&mut response, &more).is_err()));
+        assert!((0..100).any(|_| feed(&mut response, &more).is_err()));
     }
 
     #[test]
-    fn lengths_that_are_none_are_refused() {
+    fn invalid_content_lengths_are_refused() {
         for length in ["+5", "-1", "5, 6", "", "99999999999999999999"] {
             let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-            assert!(fed(&mut get(), &text).is_err(), "{length}");
+            assert!(feed(&mut get(), &text).is_err(), "{length}");
         }
         let two = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n";
-        assert!(fed(&mut get(), two).is_err());
+        assert!(feed(&mut get(), two).is_err());
     }
 
     proptest! {
         #[test]
-        fn how_it_is_cut_makes_no_difference(cuts in proptest::collection::vec(1usize..40, 1..20)) {
+        fn segmentation_does_not_change_the_result(cuts in proptest::collection::vec(1usize..40, 1..20)) {
             let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nServer: s\r\n\
                         Content-Length: 26\r\n\r\nabcdefghijklmnopqrstuvwxyz";
             let (mut response, mut rest) = (get(), text.as_bytes());
@@ -258,13 +261,13 @@ mod tests {
                 if rest.is_empty() {
                     break;
                 }
-                prop_assert_eq!(response.whole(false), None);
+                prop_assert_eq!(response.complete(false), None);
                 let (now, later) = rest.split_at((*cut).min(rest.len()));
                 response.feed(now).unwrap();
                 rest = later;
             }
             let bytes = text.len() as u64;
-            prop_assert_eq!(response.whole(false), Some(Answered { status: Some(200), bytes }));
+            prop_assert_eq!(response.complete(false), Some(ResponseSummary { status: Some(200), bytes }));
         }
     }
 }

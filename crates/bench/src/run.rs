@@ -10,162 +10,166 @@ use nix::sys::prctl::set_timerslack;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 
-use crate::cpu::Watched;
-use crate::latency::{ms, reported};
-use crate::ledger::Driver;
+use crate::counts::{Counts, histogram, ms, reported_percentile};
+use crate::process::CpuMeter;
 use crate::quic::QuicWorker;
 use crate::source::{ClosedLoop, OpenLoop, Source};
-use crate::tally::Tally;
+use crate::tcp::TcpWorker;
 use crate::worker::Worker;
 use crate::{Limit, LoadConfig, LoadError, LoadResult, Model, Schedule, SchedulePlan, Transport};
 
-/// How a run stands, for a live line.
+/// Progress of a run, for a status line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadProgress {
-    /// Seconds since the first connection that counts; `None` during the warm-up.
+    /// Seconds since the start of the measurement; `None` during the warm-up.
     pub elapsed: Option<f64>,
-    /// Connections completed so far.
+    /// Completed connections so far.
     pub completed: u64,
-    /// Connections a second completed since the last report.
+    /// Completed connections per second since the last report.
     pub rate: f64,
-    /// Connections started and neither completed nor failed.
+    /// Connections that have started and have not ended.
     pub in_flight: u64,
-    /// Connections that failed so far.
+    /// Failed connections so far.
     pub failed: u64,
     /// Median of the total latency so far, in milliseconds.
     pub p50_ms: Option<f64>,
-    /// 99th percentile so far, in milliseconds; from 299 samples on.
+    /// 99th percentile of the total latency so far, in milliseconds; `None` with fewer than 299
+    /// samples.
     pub p99_ms: Option<f64>,
 }
 
-/// Runs a load to its end. `progress` hears of it about four times a second; where it answers
-/// `Break`, the run starts nothing more, and the result is of what has been.
+/// Runs a load. Calls `progress` about four times a second. If it returns `Break`, no further
+/// connection starts, and the result covers the run so far.
 ///
 /// # Errors
-/// [`LoadError`] if it cannot start: a setting, a server that cannot be reached or gives no
-/// tickets. What fails later is counted in the result.
+/// [`LoadError`] if the run cannot start: a setting is invalid, or the server cannot be reached or
+/// issues no tickets. Later failures are counted in the result.
 pub fn run(
     config: &LoadConfig,
     mut progress: impl FnMut(&LoadProgress) -> ControlFlow<()>,
 ) -> Result<LoadResult, LoadError> {
     config.check()?;
-    raise_file_limit(config.model.most_open() as u64);
+    raise_file_limit(config.model.max_open() as u64);
     let stop = AtomicBool::new(false);
-    let tallies: Vec<Mutex<Tally>> =
-        (0..config.threads).map(|_| Mutex::new(Tally::new())).collect();
+    let counts_by_thread: Vec<Mutex<Counts>> =
+        (0..config.threads).map(|_| Mutex::new(Counts::new())).collect();
     let server = thread::scope(|scope| {
-        let (said, says) = mpsc::channel();
+        let (event_sender, events) = mpsc::channel();
         let mut starts = Vec::new();
-        for (index, tally) in tallies.iter().enumerate() {
+        for (index, counts) in counts_by_thread.iter().enumerate() {
             let (start, started) = mpsc::channel();
             starts.push(start);
-            let (said, stop) = (said.clone(), &stop);
+            let (event_sender, stop) = (event_sender.clone(), &stop);
             thread::Builder::new()
                 .name(format!("load {index}"))
                 .spawn_scoped(scope, move || {
-                    let done = work(config, index, tally, stop, &said, &started);
-                    let _ = said.send(Event::Done(done));
+                    let done = run_thread(config, index, counts, stop, &event_sender, &started);
+                    let _ = event_sender.send(Event::Done(done));
                 })
                 .map_err(LoadError::Resources)?;
         }
-        drop(said);
-        let mut watch =
-            ProgressReporter { tallies: &tallies, stop: &stop, start: None, last: None };
-        let outcome = conduct(config, &says, starts, &mut watch, &mut progress);
+        drop(event_sender);
+        let mut reporter = ProgressReporter {
+            counts_by_thread: &counts_by_thread,
+            stop: &stop,
+            start: None,
+            last: None,
+        };
+        let outcome = coordinate(config, &events, starts, &mut reporter, &mut progress);
         if outcome.is_err() {
             stop.store(true, Ordering::Relaxed);
         }
         outcome
     })?;
-    let mut all = Tally::new();
-    for tally in &tallies {
-        all.merge(&tally.lock().unwrap_or_else(PoisonError::into_inner))?;
+    let mut all = Counts::new();
+    for counts in &counts_by_thread {
+        all.merge(&counts.lock().unwrap_or_else(PoisonError::into_inner))?;
     }
     Ok(LoadResult::new(config, &all, server, stop.load(Ordering::Relaxed)))
 }
 
-/// What a thread tells.
+/// A message of a thread.
 enum Event {
-    /// It is warmed up.
+    /// The warm-up is complete.
     Ready,
-    /// It has ended.
+    /// The thread has ended.
     Done(Result<(), LoadError>),
 }
 
-/// Waits for the warm-up, starts all threads at one instant, and reports until they have ended.
-/// Returns the server's CPU time.
-fn conduct(
+/// Waits for the warm-up, starts all threads at the same time, and reports progress until they have
+/// ended. Returns the server's CPU time.
+fn coordinate(
     config: &LoadConfig,
-    says: &Receiver<Event>,
+    events: &Receiver<Event>,
     starts: Vec<Sender<Instant>>,
-    watch: &mut ProgressReporter<'_>,
+    reporter: &mut ProgressReporter<'_>,
     progress: &mut impl FnMut(&LoadProgress) -> ControlFlow<()>,
 ) -> Result<Option<Duration>, LoadError> {
     for _ in &starts {
-        match watch.next(says, progress) {
+        match reporter.next(events, progress) {
             Some(Event::Ready) => {}
             Some(Event::Done(ended)) => ended?,
             None => break,
         }
     }
-    let server = Watched::begin(&config.server_pids)
+    let server = CpuMeter::start(&config.server_pids)
         .map_err(|(pid, error)| LoadError::ServerProcess { pid, reason: error.to_string() })?;
     let start = Instant::now();
-    watch.start = Some(start);
+    reporter.start = Some(start);
     for thread in &starts {
-        // One that has ended already hears nothing, and has said why.
+        // Fails if the thread has ended; its `Done` event says why.
         let _ = thread.send(start);
     }
-    while let Some(event) = watch.next(says, progress) {
+    while let Some(event) = reporter.next(events, progress) {
         if let Event::Done(ended) = event {
             ended?;
         }
     }
-    Ok(server.spent())
+    Ok(server.used())
 }
 
-/// One thread, from its warm-up to its last connection.
-fn work(
+/// Runs one thread, from its warm-up to its last connection.
+fn run_thread(
     config: &LoadConfig,
     index: usize,
-    tally: &Mutex<Tally>,
+    counts: &Mutex<Counts>,
     stop: &AtomicBool,
-    said: &Sender<Event>,
+    event_sender: &Sender<Event>,
     started: &Receiver<Instant>,
 ) -> Result<(), LoadError> {
     if let Some(&core) = config.cores.get(index % config.cores.len().max(1)) {
         pin(core)?;
     }
-    // Timers of 50 us more, the default, would be seen. Where it is refused, they are.
+    // The default slack of 50 us would show in the latencies. A failure is tolerated.
     let _ = set_timerslack(1);
-    let share = Share::of(config, index);
+    let share = ThreadShare::of(config, index);
     let wanted = share.tickets(config);
-    let most_tickets = (2 * wanted).max(MIN_KEPT);
+    let max_tickets = (2 * wanted).max(MIN_STORED_TICKETS);
     match config.transport {
         Transport::Tcp => {
-            let worker = Worker::new(config, tally, stop, most_tickets)?;
-            conclude(worker, config, share, said, started)
+            let worker = TcpWorker::new(config, counts, stop, max_tickets)?;
+            run_worker(worker, config, share, event_sender, started)
         }
         Transport::Quic => {
-            let worker = QuicWorker::new(config, tally, stop, most_tickets)?;
-            conclude(worker, config, share, said, started)
+            let worker = QuicWorker::new(config, counts, stop, max_tickets)?;
+            run_worker(worker, config, share, event_sender, started)
         }
     }
 }
 
 /// Warms up, waits for the start and runs.
-fn conclude<'a>(
-    mut worker: impl Driver<'a>,
+fn run_worker<'a>(
+    mut worker: impl Worker<'a>,
     config: &LoadConfig,
-    share: Share,
-    said: &Sender<Event>,
+    share: ThreadShare,
+    event_sender: &Sender<Event>,
     started: &Receiver<Instant>,
 ) -> Result<(), LoadError> {
     worker.warm_up(share.tickets(config))?;
-    if said.send(Event::Ready).is_err() {
+    if event_sender.send(Event::Ready).is_err() {
         return Ok(());
     }
-    // Nobody starts it where another thread failed.
+    // Nobody sends a start time if another thread failed.
     let Ok(start) = started.recv() else { return Ok(()) };
     let end = match config.limit {
         Limit::Time(time) => Some(start + time),
@@ -174,30 +178,30 @@ fn conclude<'a>(
     worker.run(share.source(config, start, end), start, end)
 }
 
-/// A thread's part of the work.
-struct Share {
+/// The share of one thread in the load.
+struct ThreadShare {
     index: usize,
     connections: usize,
     count: u64,
 }
 
-impl Share {
+impl ThreadShare {
     fn of(config: &LoadConfig, index: usize) -> Self {
         let count = match config.limit {
             Limit::Time(_) => u64::MAX,
-            Limit::Connections(all) => part(all, config.threads as u64, index as u64),
+            Limit::Connections(all) => divide(all, config.threads as u64, index as u64),
         };
-        let open = config.model.most_open() as u64;
-        let connections = part(open, config.threads as u64, index as u64) as usize;
+        let open = config.model.max_open() as u64;
+        let connections = divide(open, config.threads as u64, index as u64) as usize;
         Self { index, connections, count }
     }
 
-    /// How many tickets of each address to start with: enough until the first connections have
-    /// brought new ones.
+    /// The number of tickets of each address to start with: enough until the first connections have
+    /// received new ones.
     fn tickets(&self, config: &LoadConfig) -> usize {
         let needed = match config.model {
             Model::Closed { .. } => self.connections as f64,
-            Model::Open { rate, .. } => rate / config.threads as f64 * OPEN_SUPPLY.as_secs_f64(),
+            Model::Open { rate, .. } => rate / config.threads as f64 * TICKET_SUPPLY.as_secs_f64(),
         };
         let each = (needed / config.addresses.len() as f64).ceil() as usize;
         (each + 2).min(MAX_TICKETS)
@@ -214,46 +218,47 @@ impl Share {
             seed: seed.wrapping_add(self.index as u64),
             until: end.map_or(Duration::MAX, |end| end - start),
             count: self.count,
-            backlog: part(backlog as u64, config.threads as u64, self.index as u64) as usize,
+            backlog: divide(backlog as u64, config.threads as u64, self.index as u64) as usize,
         });
         Source::Open(Box::new(OpenLoop::new(schedule, start, self.connections, config.timeout)))
     }
 }
 
-/// An open loop starts with tickets for so long a time at its rate.
-const OPEN_SUPPLY: Duration = Duration::from_millis(250);
+/// An open loop starts with tickets for this time at its rate.
+const TICKET_SUPPLY: Duration = Duration::from_millis(250);
 const MAX_TICKETS: usize = 2048;
-/// A thread keeps at least so many tickets of an address, if so many come.
-const MIN_KEPT: usize = 64;
+/// A thread can store at least this many tickets of each address.
+const MIN_STORED_TICKETS: usize = 64;
 
-/// Thread `index` of `threads` gets this part of `all`; the first ones get what does not divide.
-fn part(all: u64, threads: u64, index: u64) -> u64 {
+/// The share of thread `index` of `threads` in `all`. The first threads get the remainder.
+fn divide(all: u64, threads: u64, index: u64) -> u64 {
     all / threads + u64::from(index < all % threads)
 }
 
-/// Looks at the threads' counts four times a second.
+/// Reports the sum of the threads' counts every [`PROGRESS_INTERVAL`].
 struct ProgressReporter<'a> {
-    tallies: &'a [Mutex<Tally>],
+    counts_by_thread: &'a [Mutex<Counts>],
     stop: &'a AtomicBool,
     start: Option<Instant>,
     last: Option<(Instant, u64)>,
 }
 
-const OFTEN: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 impl ProgressReporter<'_> {
-    /// The next event, with reports until it comes. `None`: all threads have ended.
+    /// Waits for the next event, and reports progress meanwhile. Returns `None` if all threads have
+    /// ended.
     fn next(
         &mut self,
-        says: &Receiver<Event>,
+        events: &Receiver<Event>,
         progress: &mut impl FnMut(&LoadProgress) -> ControlFlow<()>,
     ) -> Option<Event> {
         loop {
-            match says.recv_timeout(OFTEN) {
+            match events.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(event) => return Some(event),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {
-                    if progress(&self.look()).is_break() {
+                    if progress(&self.snapshot()).is_break() {
                         self.stop.store(true, Ordering::Relaxed);
                     }
                 }
@@ -261,21 +266,21 @@ impl ProgressReporter<'_> {
         }
     }
 
-    fn look(&mut self) -> LoadProgress {
-        let mut total = crate::latency::histogram();
-        let (mut completed, mut failed, mut begun) = (0, 0, 0);
-        for tally in self.tallies {
-            let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-            completed += tally.completed;
-            failed += tally.failed();
-            begun += tally.begun;
-            // They are of the same making.
-            let _ = total.add(&tally.total);
+    fn snapshot(&mut self) -> LoadProgress {
+        let mut total = histogram();
+        let (mut completed, mut failed, mut started) = (0, 0, 0);
+        for counts in self.counts_by_thread {
+            let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            completed += counts.completed;
+            failed += counts.failed();
+            started += counts.started;
+            // Cannot fail: all histograms have the same bounds.
+            let _ = total.add(&counts.total);
         }
         let now = Instant::now();
-        let since = self.last.or(self.start.map(|start| (start, 0)));
-        let rate = since.map_or(0.0, |(then, before)| {
-            (completed - before) as f64 / now.duration_since(then).as_secs_f64().max(1e-9)
+        let previous = self.last.or(self.start.map(|start| (start, 0)));
+        let rate = previous.map_or(0.0, |(time, before)| {
+            (completed - before) as f64 / now.duration_since(time).as_secs_f64().max(1e-9)
         });
         self.last = self.start.map(|_| (now, completed));
         let samples = total.len();
@@ -283,10 +288,10 @@ impl ProgressReporter<'_> {
             elapsed: self.start.map(|start| now.duration_since(start).as_secs_f64()),
             completed,
             rate,
-            in_flight: begun.saturating_sub(completed + failed),
+            in_flight: started.saturating_sub(completed + failed),
             failed,
             p50_ms: (samples > 0).then(|| ms(total.value_at_quantile(0.5))),
-            p99_ms: reported(&total, 0.99),
+            p99_ms: reported_percentile(&total, 0.99),
         }
     }
 }
@@ -298,8 +303,8 @@ fn pin(core: usize) -> Result<(), LoadError> {
         .map_err(|error| LoadError::Pin { core, reason: error.desc().to_owned() })
 }
 
-/// Asks for as many open files as the connections need; where less is allowed, what fails for it
-/// is counted as such.
+/// Raises the limit of open files to what the connections need. If the hard limit is lower,
+/// connections fail and are counted as [`ErrorKind::NoFile`](crate::ErrorKind::NoFile).
 fn raise_file_limit(connections: u64) {
     let wanted = connections.saturating_add(256);
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -314,11 +319,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_are_the_whole() {
+    fn the_shares_add_up_to_the_whole() {
         for (all, threads) in [(10, 3), (2, 4), (7, 1), (12, 4)] {
-            let sum: u64 = (0..threads).map(|index| part(all, threads, index)).sum();
+            let sum: u64 = (0..threads).map(|index| divide(all, threads, index)).sum();
             assert_eq!(sum, all);
         }
-        assert_eq!([0, 1, 2].map(|index| part(10, 3, index)), [4, 3, 3]);
+        assert_eq!([0, 1, 2].map(|index| divide(10, 3, index)), [4, 3, 3]);
     }
 }

@@ -5,118 +5,118 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// How the intended times of an open loop are spread.
+/// Distribution of the scheduled times of an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// The same time between any two.
+    /// At constant intervals.
     Constant,
-    /// Exponential times between them, as independent clients arrive.
+    /// At exponentially distributed intervals, like independent clients.
     Poisson,
 }
 
-/// The arrivals of an open loop: which connections are due, and since when.
+/// The scheduled times of an open loop: which connections are due, and since when.
 ///
-/// Sans-IO: times are counted from the start of the run and given as arguments. An arrival that
-/// nobody takes waits in a backlog of bounded length; one that finds it full is never started, and
-/// counted.
+/// Does no I/O: times are arguments and count from the start of the run. A connection that is due
+/// waits in a bounded backlog until it is taken. If the backlog is full, the connection is never
+/// started, but counted.
 #[derive(Debug)]
 pub struct Schedule {
     arrivals: Arrivals,
-    /// Mean time between arrivals, in nanoseconds.
-    spacing: f64,
-    /// The next arrival, in nanoseconds since the start.
+    /// Mean interval, in nanoseconds.
+    mean_interval: f64,
+    /// The next scheduled time, in nanoseconds since the start.
     next: f64,
     random: StdRng,
     until: Duration,
     left: u64,
     backlog: VecDeque<Duration>,
     backlog_limit: usize,
-    not_begun: u64,
+    not_started: u64,
 }
 
-/// What a [`Schedule`] is made from.
+/// The parameters of a [`Schedule`].
 #[derive(Clone, Copy, Debug)]
 pub struct SchedulePlan {
-    /// Arrivals a second; above zero.
+    /// Connections per second; above zero.
     pub rate: f64,
-    /// How they are spread.
+    /// Distribution of the scheduled times.
     pub arrivals: Arrivals,
-    /// The first constant arrival, in parts (0 to 1) of the time between two: so that several
-    /// threads take turns.
+    /// The first scheduled time at constant intervals, as a fraction (0 to 1) of the interval, so that
+    /// several threads alternate.
     pub phase: f64,
-    /// Orders Poisson arrivals; the same seed gives the same times.
+    /// Seed of Poisson arrivals; the same seed gives the same times.
     pub seed: u64,
-    /// No arrival is intended at this time or later.
+    /// No connection is scheduled at this time or later.
     pub until: Duration,
-    /// No more arrivals than these.
+    /// Limits the number of connections.
     pub count: u64,
-    /// How many may wait to be started.
+    /// Limits the connections that wait to be started.
     pub backlog: usize,
 }
 
 impl Schedule {
-    /// The arrivals of a plan, none of which has been looked at yet.
+    /// Starts the schedule of a plan.
     pub fn new(plan: SchedulePlan) -> Self {
         let mut schedule = Self {
             arrivals: plan.arrivals,
-            spacing: 1e9 / plan.rate,
+            mean_interval: 1e9 / plan.rate,
             next: 0.0,
             random: StdRng::seed_from_u64(plan.seed),
             until: plan.until,
             left: plan.count,
             backlog: VecDeque::new(),
             backlog_limit: plan.backlog,
-            not_begun: 0,
+            not_started: 0,
         };
         schedule.next = match plan.arrivals {
-            Arrivals::Constant => plan.phase * schedule.spacing,
-            Arrivals::Poisson => schedule.gap(),
+            Arrivals::Constant => plan.phase * schedule.mean_interval,
+            Arrivals::Poisson => schedule.interval(),
         };
         schedule
     }
 
-    /// The oldest arrival that is due at `now` and has not been taken: its intended time.
+    /// Takes the oldest connection that is due at `now`. Returns its scheduled time.
     pub fn take(&mut self, now: Duration) -> Option<Duration> {
         self.advance(now);
         self.backlog.pop_front()
     }
 
-    /// When something is due next: now or earlier if something waits. `None`: nothing will be.
+    /// When the next connection is due: in the past if one waits. `None` if there are no more.
     pub fn next_due(&self) -> Option<Duration> {
         self.backlog.front().copied().or_else(|| self.upcoming())
     }
 
-    /// Whether no further arrival will become due; what waits may still be taken.
+    /// Whether no further connection will become due. Waiting ones can still be taken.
     pub fn is_exhausted(&self) -> bool {
         self.upcoming().is_none()
     }
 
-    /// Notes what is due at `now` without taking any of it.
+    /// Moves what is due at `now` to the backlog.
     pub fn advance(&mut self, now: Duration) {
         while let Some(due) = self.upcoming()
             && due <= now
         {
             self.left -= 1;
-            self.next += self.gap();
+            self.next += self.interval();
             match self.backlog.len() < self.backlog_limit {
                 true => self.backlog.push_back(due),
-                false => self.not_begun += 1,
+                false => self.not_started += 1,
             }
         }
     }
 
-    /// Gives up what waits and what would still have come up to `now`: it counts as not started.
+    /// Ends the schedule. What waits or became due up to `now` counts as not started.
     pub fn close(&mut self, now: Duration) {
         self.advance(now);
-        self.not_begun += self.backlog.len() as u64;
+        self.not_started += self.backlog.len() as u64;
         self.backlog.clear();
         self.left = 0;
     }
 
-    /// How many arrivals were due and never started.
-    pub fn not_begun(&self) -> u64 {
-        self.not_begun
+    /// Number of connections that were due and never started.
+    pub fn not_started(&self) -> u64 {
+        self.not_started
     }
 
     fn upcoming(&self) -> Option<Duration> {
@@ -124,11 +124,11 @@ impl Schedule {
         (self.left > 0 && due < self.until).then_some(due)
     }
 
-    fn gap(&mut self) -> f64 {
+    fn interval(&mut self) -> f64 {
         match self.arrivals {
-            Arrivals::Constant => self.spacing,
-            // The inverse of the exponential distribution; 1 - u is never zero.
-            Arrivals::Poisson => -self.spacing * (1.0 - self.random.random::<f64>()).ln(),
+            Arrivals::Constant => self.mean_interval,
+            // Inverse transform sampling; 1 - u is never zero.
+            Arrivals::Poisson => -self.mean_interval * (1.0 - self.random.random::<f64>()).ln(),
         }
     }
 }
@@ -156,46 +156,46 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_does_not_move_intended_times() {
+    fn a_stall_does_not_move_scheduled_times() {
         let mut schedule = Schedule::new(plan(100.0));
         assert_eq!(schedule.take(ms(0)), Some(ms(0)));
         assert_eq!(schedule.take(ms(5)), None);
         assert_eq!(schedule.next_due(), Some(ms(10)));
-        // Nobody looked for 35 ms: the three arrivals keep the times at which they were due.
+        // Nothing was taken for 35 ms: the three connections keep their scheduled times.
         let taken: Vec<_> = std::iter::from_fn(|| schedule.take(ms(39))).collect();
         assert_eq!(taken, [ms(10), ms(20), ms(30)]);
         assert_eq!(schedule.next_due(), Some(ms(40)));
     }
 
     #[test]
-    fn what_finds_the_backlog_full_is_counted_and_never_begun() {
+    fn with_a_full_backlog_connections_are_counted_and_never_started() {
         let mut schedule = Schedule::new(SchedulePlan { backlog: 3, ..plan(100.0) });
         schedule.advance(ms(95));
-        assert_eq!(schedule.not_begun(), 7);
+        assert_eq!(schedule.not_started(), 7);
         let taken: Vec<_> = std::iter::from_fn(|| schedule.take(ms(95))).collect();
         assert_eq!(taken, [ms(0), ms(10), ms(20)]);
     }
 
     #[test]
-    fn the_end_leaves_nothing_out_of_the_count() {
+    fn closing_counts_every_connection_that_was_due() {
         let mut schedule = Schedule::new(plan(100.0));
         assert_eq!(schedule.take(ms(0)), Some(ms(0)));
         schedule.close(ms(2000));
-        assert_eq!(schedule.not_begun(), 99);
+        assert_eq!(schedule.not_started(), 99);
         assert_eq!(schedule.next_due(), None);
         assert_eq!(schedule.take(ms(3000)), None);
     }
 
     #[test]
-    fn a_count_ends_it_too() {
+    fn the_schedule_ends_after_its_count() {
         let mut schedule =
             Schedule::new(SchedulePlan { count: 5, until: Duration::MAX, ..plan(100.0) });
         let taken = std::iter::from_fn(|| schedule.take(ms(60_000))).count();
-        assert_eq!((taken, schedule.next_due(), schedule.not_begun()), (5, None, 0));
+        assert_eq!((taken, schedule.next_due(), schedule.not_started()), (5, None, 0));
     }
 
     #[test]
-    fn threads_take_turns() {
+    fn threads_alternate() {
         let of = |phase| Schedule::new(SchedulePlan { phase, ..plan(100.0) }).next_due();
         assert_eq!((of(0.0), of(0.5)), (Some(ms(0)), Some(ms(5))));
     }
@@ -219,18 +219,19 @@ mod tests {
         assert!((98_000..102_000).contains(&first.len()), "{}", first.len());
         let gaps: Vec<f64> = first.windows(2).map(|w| (w[1] - w[0]).as_secs_f64()).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-        let longer = gaps.iter().filter(|gap| **gap > mean).count() as f64 / gaps.len() as f64;
+        let longer =
+            gaps.iter().filter(|interval| **interval > mean).count() as f64 / gaps.len() as f64;
         // Of exponential times 1/e are longer than their mean; of constant ones none or all.
         assert!((longer - (-1f64).exp()).abs() < 0.01, "{longer}");
     }
 
     proptest! {
         #[test]
-        fn each_arrival_is_taken_once_or_counted(
+        fn each_connection_is_taken_once_or_counted(
             rate in 1.0..5000.0f64,
             backlog in 0usize..50,
             poisson: bool,
-            looks in proptest::collection::vec((0u64..1500, 0usize..30), 0..40),
+            steps in proptest::collection::vec((0u64..1500, 0usize..30), 0..40),
         ) {
             let arrivals = if poisson { Arrivals::Poisson } else { Arrivals::Constant };
             let plan = SchedulePlan { arrivals, backlog, ..plan(rate) };
@@ -238,9 +239,9 @@ mod tests {
             let expected = std::iter::from_fn(|| all.take(Duration::from_secs(2))).count() as u64;
             let mut schedule = Schedule::new(plan);
             let (mut now, mut taken) = (Duration::ZERO, Vec::new());
-            for (at, most) in looks {
+            for (at, max) in steps {
                 now = now.max(ms(at));
-                for _ in 0..most {
+                for _ in 0..max {
                     let Some(due) = schedule.take(now) else { break };
                     prop_assert!(due <= now);
                     taken.push(due);
@@ -248,7 +249,7 @@ mod tests {
             }
             schedule.close(Duration::from_secs(2));
             prop_assert!(taken.is_sorted());
-            prop_assert_eq!(taken.len() as u64 + schedule.not_begun(), expected);
+            prop_assert_eq!(taken.len() as u64 + schedule.not_started(), expected);
         }
     }
 }

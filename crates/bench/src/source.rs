@@ -3,22 +3,22 @@ use std::time::{Duration, Instant};
 
 use crate::Schedule;
 
-/// Says when a thread starts connections.
+/// Decides when a thread starts connections.
 pub(crate) enum Source {
-    /// So many connections to one address, a few at a time, so that tickets come in.
+    /// A number of connections to one address, a few at a time, to collect tickets.
     WarmUp { address: usize, left: usize, open: usize },
-    /// At intended times.
+    /// At scheduled times.
     Open(Box<OpenLoop>),
-    /// When others have ended.
+    /// When another connection has ended.
     Closed(ClosedLoop),
 }
 
-/// What a connection is started for.
+/// Why a connection is started.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To this address, before the run.
+    /// To collect tickets of this address before the run.
     WarmUp { address: usize },
-    /// To be measured; it should start at this time.
+    /// To be measured; scheduled for this time.
     Measured { intended: Instant },
 }
 
@@ -27,60 +27,59 @@ pub(crate) struct OpenLoop {
     pub(crate) start: Instant,
     pub(crate) in_flight: usize,
     pub(crate) open: usize,
-    /// How long after the last arrival those that wait are given up.
-    pub(crate) patience: Duration,
-    exhausted: Option<Instant>,
+    /// How long connections may wait in the backlog after the last one became due.
+    pub(crate) backlog_timeout: Duration,
+    exhausted_at: Option<Instant>,
 }
 
 pub(crate) struct ClosedLoop {
     until: Option<Instant>,
     left: u64,
     idle: usize,
-    resting: VecDeque<Instant>,
-    refilled_for_nothing: usize,
+    paused: VecDeque<Instant>,
+    fruitless_refills: usize,
 }
 
-/// How long a closed loop's place rests after a failure: a server that is down would otherwise be
-/// asked as fast as this machine can.
-const REST: Duration = Duration::from_millis(10);
+/// Delays the next connection after a failure in a closed loop. Otherwise a server that is down would
+/// get connections as fast as this machine can open them.
+const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 
-/// How many connections that should bring tickets may fail to, one after another, before a closed
-/// loop gives up.
+/// Limits the consecutive connections that fetch no tickets before a closed loop gives up.
 const MAX_FRUITLESS_REFILLS: usize = 100;
 
-/// How many warm-up connections are open at a time.
-const WARM_UP_AT_A_TIME: usize = 8;
+/// Limits the warm-up connections that are open at a time.
+const MAX_WARM_UP_CONNECTIONS: usize = 8;
 
 impl OpenLoop {
     pub(crate) fn new(
         schedule: Schedule,
         start: Instant,
         in_flight: usize,
-        patience: Duration,
+        backlog_timeout: Duration,
     ) -> Self {
-        Self { schedule, start, in_flight, open: 0, patience, exhausted: None }
+        Self { schedule, start, in_flight, open: 0, backlog_timeout, exhausted_at: None }
     }
 }
 
 impl ClosedLoop {
     pub(crate) fn new(connections: usize, until: Option<Instant>, left: u64) -> Self {
-        Self { until, left, idle: connections, resting: VecDeque::new(), refilled_for_nothing: 0 }
+        Self { until, left, idle: connections, paused: VecDeque::new(), fruitless_refills: 0 }
     }
 
-    fn is_over(&self, now: Instant) -> bool {
+    fn is_finished(&self, now: Instant) -> bool {
         self.left == 0
             || self.until.is_some_and(|until| now >= until)
-            || self.refilled_for_nothing > MAX_FRUITLESS_REFILLS
+            || self.fruitless_refills > MAX_FRUITLESS_REFILLS
     }
 }
 
 impl Source {
-    /// The next connection to start at `now`, if one may.
+    /// Returns the next connection to start at `now`.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Purpose> {
         match self {
             Self::WarmUp { address, left, open } => {
-                let may = *left > 0 && *open < WARM_UP_AT_A_TIME;
-                may.then(|| {
+                let may_start = *left > 0 && *open < MAX_WARM_UP_CONNECTIONS;
+                may_start.then(|| {
                     *left -= 1;
                     *open += 1;
                     Purpose::WarmUp { address: *address }
@@ -88,7 +87,7 @@ impl Source {
             }
             Self::Open(this) => {
                 let since = now.saturating_duration_since(this.start);
-                // Also where no connection may be opened: the backlog is counted in time.
+                // Even if no connection may start, so that the backlog is counted on time.
                 this.schedule.advance(since);
                 if this.open >= this.in_flight {
                     return None;
@@ -98,11 +97,11 @@ impl Source {
                 Some(Purpose::Measured { intended })
             }
             Self::Closed(this) => {
-                if this.resting.front().is_some_and(|end| *end <= now) {
-                    this.resting.pop_front();
+                if this.paused.front().is_some_and(|end| *end <= now) {
+                    this.paused.pop_front();
                     this.idle += 1;
                 }
-                if this.idle == 0 || this.is_over(now) {
+                if this.idle == 0 || this.is_finished(now) {
                     return None;
                 }
                 this.idle -= 1;
@@ -112,63 +111,63 @@ impl Source {
         }
     }
 
-    /// The last connection that was to be measured became one that fetches tickets instead.
-    pub(crate) fn refilled(&mut self) {
+    /// The last connection from [`Source::next`] fetches tickets instead of being measured.
+    pub(crate) fn became_refill(&mut self) {
         if let Self::Closed(this) = self {
             this.left += 1;
-            this.refilled_for_nothing += 1;
+            this.fruitless_refills += 1;
         }
     }
 
-    /// A connection has ended; whether well, and whether it brought tickets.
-    pub(crate) fn ended(&mut self, well: bool, tickets: bool, now: Instant) {
+    /// A connection has ended. Takes whether it succeeded, and whether it received tickets.
+    pub(crate) fn connection_ended(&mut self, succeeded: bool, tickets: bool, now: Instant) {
         match self {
             Self::WarmUp { open, .. } => *open -= 1,
             Self::Open(this) => this.open -= 1,
             Self::Closed(this) => {
                 if tickets {
-                    this.refilled_for_nothing = 0;
+                    this.fruitless_refills = 0;
                 }
-                match well {
+                match succeeded {
                     true => this.idle += 1,
-                    false => this.resting.push_back(now + REST),
+                    false => this.paused.push_back(now + FAILURE_PAUSE),
                 }
             }
         }
     }
 
-    /// When [`Source::next`] is worth asking again, if no connection ends before.
+    /// When to call [`Source::next`] again if no connection ends before.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         match self {
             Self::WarmUp { left, open, .. } => {
-                (*left > 0 && *open < WARM_UP_AT_A_TIME).then_some(now)
+                (*left > 0 && *open < MAX_WARM_UP_CONNECTIONS).then_some(now)
             }
             Self::Open(this) if this.open >= this.in_flight => None,
             Self::Open(this) => this.schedule.next_due().map(|due| this.start + due),
-            Self::Closed(this) if this.is_over(now) => None,
+            Self::Closed(this) if this.is_finished(now) => None,
             Self::Closed(this) if this.idle > 0 => Some(now),
-            Self::Closed(this) => this.resting.front().copied(),
+            Self::Closed(this) => this.paused.front().copied(),
         }
     }
 
-    /// Whether nothing will be started any more.
-    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+    /// Whether no further connection will start.
+    pub(crate) fn is_finished(&mut self, now: Instant) -> bool {
         match self {
             Self::WarmUp { left, .. } => *left == 0,
             Self::Open(this) => {
                 if this.schedule.is_exhausted() {
-                    let since = *this.exhausted.get_or_insert(now);
-                    if now >= since + this.patience {
+                    let since = *this.exhausted_at.get_or_insert(now);
+                    if now >= since + this.backlog_timeout {
                         this.schedule.close(now.saturating_duration_since(this.start));
                     }
                 }
                 this.schedule.next_due().is_none()
             }
-            Self::Closed(this) => this.is_over(now),
+            Self::Closed(this) => this.is_finished(now),
         }
     }
 
-    /// Starts nothing any more.
+    /// Stops starting connections.
     pub(crate) fn stop(&mut self, now: Instant) {
         match self {
             Self::WarmUp { left, .. } => *left = 0,
@@ -177,10 +176,10 @@ impl Source {
         }
     }
 
-    /// Arrivals that were due and never started.
-    pub(crate) fn not_begun(&self) -> u64 {
+    /// Number of connections that were due and never started.
+    pub(crate) fn not_started(&self) -> u64 {
         match self {
-            Self::Open(this) => this.schedule.not_begun(),
+            Self::Open(this) => this.schedule.not_started(),
             Self::WarmUp { .. } | Self::Closed(_) => 0,
         }
     }
@@ -207,63 +206,63 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_on_a_server_that_stalls_keeps_intended_times() {
+    fn an_open_loop_keeps_scheduled_times_if_the_server_stalls() {
         let (mut source, start) = open(1000, 2);
         let at = |ms| start + Duration::from_millis(ms);
-        let begun = |source: &mut Source, ms| match source.next(at(ms)) {
+        let started = |source: &mut Source, ms| match source.next(at(ms)) {
             Some(Purpose::Measured { intended }) => Some((intended - start).as_millis()),
             _ => None,
         };
-        assert_eq!(begun(&mut source, 0), Some(0));
-        assert_eq!(begun(&mut source, 1), Some(1));
-        // Two are in flight and the server answers neither: those due wait.
-        assert_eq!(begun(&mut source, 30), None);
+        assert_eq!(started(&mut source, 0), Some(0));
+        assert_eq!(started(&mut source, 1), Some(1));
+        // Two are in flight and the server responds to neither: further ones wait.
+        assert_eq!(started(&mut source, 30), None);
         assert_eq!(source.next_due(at(30)), None);
-        source.ended(true, false, at(50));
-        // What starts now was due 48 ms ago, and its latency counts from there.
-        assert_eq!(begun(&mut source, 50), Some(2));
+        source.connection_ended(true, false, at(50));
+        // What starts now was due 48 ms ago, from where its latency counts.
+        assert_eq!(started(&mut source, 50), Some(2));
     }
 
     #[test]
-    fn an_open_loop_gives_up_what_waits_after_its_patience() {
+    fn an_open_loop_drops_its_backlog_after_the_timeout() {
         let (mut source, start) = open(10, 1);
         assert!(source.next(start).is_some());
         let end = start + Duration::from_millis(100);
         assert!(source.next(end).is_none());
-        assert_eq!(source.not_begun(), 89);
-        assert!(!source.is_over(end));
-        assert!(source.is_over(end + Duration::from_secs(1)));
-        assert_eq!(source.not_begun(), 99);
+        assert_eq!(source.not_started(), 89);
+        assert!(!source.is_finished(end));
+        assert!(source.is_finished(end + Duration::from_secs(1)));
+        assert_eq!(source.not_started(), 99);
     }
 
     #[test]
-    fn a_closed_loop_begins_when_another_ends_and_rests_after_a_failure() {
+    fn a_closed_loop_starts_when_another_ends_and_pauses_after_a_failure() {
         let now = Instant::now();
         let mut source = Source::Closed(ClosedLoop::new(2, None, 5));
         assert!(source.next(now).is_some() && source.next(now).is_some());
         assert!(source.next(now).is_none() && source.next_due(now).is_none());
-        source.ended(true, false, now);
+        source.connection_ended(true, false, now);
         assert_eq!(source.next_due(now), Some(now));
         assert!(source.next(now).is_some());
-        source.ended(false, false, now);
+        source.connection_ended(false, false, now);
         assert!(source.next(now).is_none());
-        assert_eq!(source.next_due(now), Some(now + REST));
-        assert!(source.next(now + REST).is_some());
-        source.ended(true, false, now);
-        assert!(source.next(now).is_some() && source.is_over(now));
+        assert_eq!(source.next_due(now), Some(now + FAILURE_PAUSE));
+        assert!(source.next(now + FAILURE_PAUSE).is_some());
+        source.connection_ended(true, false, now);
+        assert!(source.next(now).is_some() && source.is_finished(now));
     }
 
     #[test]
     fn a_closed_loop_without_tickets_ends() {
         let now = Instant::now();
         let mut source = Source::Closed(ClosedLoop::new(1, None, 5));
-        let mut begun = 0;
+        let mut started = 0;
         while source.next(now).is_some() {
-            source.refilled();
-            source.ended(true, false, now);
-            begun += 1;
+            source.became_refill();
+            source.connection_ended(true, false, now);
+            started += 1;
         }
-        assert_eq!(begun, MAX_FRUITLESS_REFILLS + 1);
-        assert!(source.is_over(now));
+        assert_eq!(started, MAX_FRUITLESS_REFILLS + 1);
+        assert!(source.is_finished(now));
     }
 }

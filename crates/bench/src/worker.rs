@@ -1,260 +1,275 @@
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+//! What the event loops over TCP and QUIC share: warm-up, tickets, and the role of each connection.
 
-use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, Session};
-use nix::sys::epoll::{EpollEvent, EpollFlags};
-use socket2::SockAddr;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use crate::connection::{BUFFER, Connection, Shared, Step};
-use crate::deadlines::Deadlines;
-use crate::events::{EventQueue, TIMER};
-use crate::failure::Failure;
-use crate::ledger::{Assignment, Driver, Role, WorkerState};
+use firstflight_tls::Session;
+
+use crate::counts::{Counts, Finished, nanos};
+use crate::error::Failure;
+use crate::process::thread_cpu_time;
 use crate::source::{Purpose, Source};
-use crate::tally::Tally;
-use crate::{Kind, LoadConfig, LoadError, Transport};
+use crate::{LoadConfig, LoadError, LoadHandshake};
 
-/// One thread's event loop with its connections, tickets and counts.
-pub(crate) struct Worker<'a> {
-    ledger: WorkerState<'a, Session>,
-    connector: Connector,
-    offer: ConnectOptions,
-    shared: Shared,
-    addresses: Vec<SockAddr>,
-    queue: EventQueue,
-    slots: Vec<Slot>,
-    free: Vec<usize>,
-    timeouts: Deadlines,
-    goodbyes: Deadlines,
+/// The state of one thread, whatever its transport: tickets and counts.
+pub(crate) struct WorkerState<'a, T> {
+    pub(crate) config: &'a LoadConfig,
+    counts: &'a Mutex<Counts>,
+    stop: &'a AtomicBool,
+    /// By index of the address.
+    tickets: Vec<Tickets<T>>,
+    next_address: usize,
+    window_end: Option<Instant>,
+    start: Instant,
+    warm_up_failure: Option<Failure>,
 }
 
-/// A place for a connection. The generation tells events of the one before from those of this.
-#[derive(Default)]
-struct Slot {
-    generation: u32,
-    place: Option<Place>,
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Opened before the run, for tickets.
+    WarmUp,
+    /// Opened during the run for tickets, because none was left.
+    Refill,
+    Measured,
 }
 
-struct Place {
-    connection: Connection,
-    address: usize,
-    role: Role,
-    watches_writable: bool,
-    says_goodbye: bool,
+/// A connection to start.
+pub(crate) struct Assignment<T> {
+    pub(crate) role: Role,
+    /// Index into the configuration's addresses.
+    pub(crate) address: usize,
+    /// The scheduled start, from which its latency counts.
+    pub(crate) intended: Instant,
+    pub(crate) ticket: Option<T>,
 }
 
-/// How long a server may take to close after its response, before we do. It closes first so that
-/// the ports are kept waiting (TIME_WAIT) on its side.
-const GOODBYE: Duration = Duration::from_millis(250);
+/// An event loop that starts the connections of a [`Source`] and drives them to their end.
+pub(crate) trait Worker<'a> {
+    /// What resumes its connections.
+    type Ticket: Ticket;
 
-/// How many connections are started before events are looked at again.
-const BURST: usize = 4;
+    /// The state of this thread.
+    fn state(&mut self) -> &mut WorkerState<'a, Self::Ticket>;
 
-impl<'a> Driver<'a> for Worker<'a> {
-    type Ticket = Session;
+    /// Starts and drives connections until the source is finished and all connections have ended.
+    fn drive(&mut self, source: &mut Source) -> Result<(), LoadError>;
 
-    fn ledger(&mut self) -> &mut WorkerState<'a, Session> {
-        &mut self.ledger
-    }
-
-    fn drive(&mut self, source: &mut Source) -> Result<(), LoadError> {
-        let mut events = [EpollEvent::empty(); 256];
-        loop {
-            let now = Instant::now();
-            if self.ledger.is_stopped() {
-                source.stop(now);
+    /// Connects to each address once, and collects `needed` tickets of each if the run resumes.
+    fn warm_up(&mut self, needed: usize) -> Result<(), LoadError> {
+        let config = self.state().config;
+        for (index, &address) in config.addresses.iter().enumerate() {
+            self.fetch_tickets(index, 1)?;
+            if let Some(failure) = self.state().warm_up_failure.take() {
+                return Err(LoadError::WarmUp { address, reason: failure.reason });
             }
-            self.expire(now, source);
-            self.begin_due(BURST, source)?;
-            if source.is_over(now) && self.free.len() == self.slots.len() {
-                return Ok(());
+            if config.kind == LoadHandshake::Full || self.state().is_stopped() {
+                continue;
             }
-            let deadlines = [self.timeouts.next(), self.goodbyes.next()];
-            let due = source.next_due(Instant::now());
-            let count = self.queue.wait(&deadlines, due, &mut events)?;
-            for event in &events[..count] {
-                if event.data() != TIMER {
-                    self.happened(event, source)?;
-                }
-                // Between events too, so that many of them do not make the next arrival late; one,
-                // so that on a busy core those started get on.
-                self.begin_due(1, source)?;
+            let per_connection = self.state().tickets[index].available();
+            if per_connection == 0 {
+                let what = match config.kind {
+                    LoadHandshake::ZeroRtt => "tickets that allow early data",
+                    _ => "tickets",
+                };
+                return Err(LoadError::NoTickets { address, what });
             }
-        }
-    }
-}
-
-impl<'a> Worker<'a> {
-    pub(crate) fn new(
-        config: &'a LoadConfig,
-        tally: &'a Mutex<Tally>,
-        stop: &'a AtomicBool,
-        most_tickets: usize,
-    ) -> Result<Self, LoadError> {
-        let connector = Connector::new(ConnectorConfig {
-            min_version: config.version,
-            max_version: config.version,
-            ciphers: config.ciphers.clone(),
-            alpn: config.exchange.alpn(Transport::Tcp),
-            ..ConnectorConfig::new(config.trust.clone())
-        })?;
-        let early_data = config.kind == Kind::ZeroRtt;
-        Ok(Self {
-            ledger: WorkerState::new(config, tally, stop, most_tickets),
-            connector,
-            offer: ConnectOptions { host: config.host.clone(), session: None, early_data },
-            shared: Shared {
-                exchange: config.exchange.clone(),
-                request: config.exchange.request(),
-                fast_open: config.fast_open,
-                wants_tickets: config.kind != Kind::Full,
-                cipher_text: vec![0; BUFFER].into(),
-                plain_text: vec![0; BUFFER].into(),
-            },
-            addresses: config.addresses.iter().copied().map(SockAddr::from).collect(),
-            queue: EventQueue::new()?,
-            slots: Vec::new(),
-            free: Vec::new(),
-            timeouts: Deadlines::new(config.timeout),
-            goodbyes: Deadlines::new(GOODBYE),
-        })
-    }
-
-    fn begin_due(&mut self, most: usize, source: &mut Source) -> Result<(), LoadError> {
-        for _ in 0..most {
-            let now = Instant::now();
-            let Some(purpose) = source.next(now) else { break };
-            self.begin(purpose, source, now)?;
+            let missing = needed.saturating_sub(per_connection).div_ceil(per_connection);
+            self.fetch_tickets(index, missing)?;
+            self.state().warm_up_failure = None;
         }
         Ok(())
     }
 
-    fn begin(
+    /// Drives the measured connections, and records the CPU time of this thread.
+    fn run(
+        &mut self,
+        mut source: Source,
+        start: Instant,
+        window_end: Option<Instant>,
+    ) -> Result<(), LoadError> {
+        let state = self.state();
+        state.start = start;
+        state.window_end = window_end;
+        let before = thread_cpu_time();
+        self.drive(&mut source)?;
+        let mut counts = self.state().counts();
+        counts.cpu = thread_cpu_time().saturating_sub(before);
+        counts.not_started = source.not_started();
+        Ok(())
+    }
+
+    /// Opens this many connections to collect tickets.
+    fn fetch_tickets(&mut self, address: usize, connections: usize) -> Result<(), LoadError> {
+        self.drive(&mut Source::WarmUp { address, left: connections, open: 0 })
+    }
+}
+
+impl<'a, T: Ticket> WorkerState<'a, T> {
+    pub(crate) fn new(
+        config: &'a LoadConfig,
+        counts: &'a Mutex<Counts>,
+        stop: &'a AtomicBool,
+        max_tickets: usize,
+    ) -> Self {
+        let early_data = config.kind == LoadHandshake::ZeroRtt;
+        let tickets = config.addresses.iter().map(|_| Tickets::new(early_data, max_tickets));
+        Self {
+            config,
+            counts,
+            stop,
+            tickets: tickets.collect(),
+            next_address: 0,
+            window_end: None,
+            start: Instant::now(),
+            warm_up_failure: None,
+        }
+    }
+
+    /// Whether the run was stopped, so that no further connection starts.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Chooses address and ticket. If a ticket is needed and none is left, the connection fetches
+    /// tickets instead of being measured.
+    pub(crate) fn assign(
         &mut self,
         purpose: Purpose,
         source: &mut Source,
         now: Instant,
-    ) -> Result<(), LoadError> {
-        let Assignment { role, address, intended, ticket } =
-            self.ledger.assign(purpose, source, now);
-        self.offer.session = ticket;
-        let begun =
-            self.connector.connection(&self.offer).map_err(Failure::from).and_then(|machine| {
-                Connection::begin(machine, &self.addresses[address], intended, &self.shared)
-            });
-        match begun {
-            Ok((connection, step)) => {
-                let writable = matches!(step, Step::Wait { writable: true });
-                self.place(connection, address, role, writable, now)
+    ) -> Assignment<T> {
+        let (mut role, address, intended) = match purpose {
+            Purpose::WarmUp { address } => (Role::WarmUp, address, now),
+            Purpose::Measured { intended } => {
+                self.next_address = (self.next_address + 1) % self.tickets.len();
+                (Role::Measured, self.next_address, intended)
             }
-            Err(failure) => {
-                self.ledger.ended(role, address, Err(failure), Vec::new(), source);
-                Ok(())
+        };
+        let mut ticket = None;
+        if role == Role::Measured && self.config.kind != LoadHandshake::Full {
+            ticket = self.tickets[address].take();
+            if ticket.is_none() {
+                role = Role::Refill;
+                source.became_refill();
+                self.counts().without_ticket += 1;
             }
         }
+        if role == Role::Measured {
+            let mut counts = self.counts();
+            counts.started += 1;
+            counts.lateness.saturating_record(nanos(now.saturating_duration_since(intended)));
+        }
+        Assignment { role, address, intended, ticket }
     }
 
-    fn place(
+    /// Records the end of a connection, and keeps the tickets that it received.
+    pub(crate) fn connection_ended(
         &mut self,
-        connection: Connection,
-        address: usize,
         role: Role,
-        writable: bool,
-        now: Instant,
-    ) -> Result<(), LoadError> {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            self.slots.len() - 1
-        });
-        let slot = &mut self.slots[index];
-        let event = interest(writable, index, slot.generation);
-        self.queue.add(&connection.socket, event)?;
-        self.timeouts.push(now, index, slot.generation);
-        slot.place = Some(Place {
-            connection,
-            address,
-            role,
-            watches_writable: writable,
-            says_goodbye: false,
-        });
-        Ok(())
+        address: usize,
+        result: Result<Finished, Failure>,
+        tickets: Vec<T>,
+        source: &mut Source,
+    ) {
+        let (succeeded, has_tickets) = (result.is_ok(), !tickets.is_empty());
+        self.tickets[address].put(tickets);
+        let now = Instant::now();
+        self.record_result(role, result, now);
+        source.connection_ended(succeeded, has_tickets, now);
     }
 
-    fn happened(&mut self, event: &EpollEvent, source: &mut Source) -> Result<(), LoadError> {
-        let (index, generation) = unpack(event.data());
-        let slot = &mut self.slots[index];
-        let Some(place) = slot.place.as_mut().filter(|_| slot.generation == generation) else {
-            return Ok(());
-        };
-        let readable = event.events().intersects(!EpollFlags::EPOLLOUT);
-        let writable = match place.connection.ready(readable, &mut self.shared) {
-            Ok(Step::Wait { writable }) => writable,
-            Ok(Step::Answered { writable }) => {
-                if !std::mem::replace(&mut place.says_goodbye, true) {
-                    self.goodbyes.push(Instant::now(), index, generation);
-                }
-                writable
+    fn record_result(&mut self, role: Role, result: Result<Finished, Failure>, now: Instant) {
+        if role == Role::WarmUp {
+            match result {
+                Ok(_) => self.counts().warm_up += 1,
+                Err(failure) => self.warm_up_failure = Some(failure),
             }
-            Ok(Step::Done) => {
-                self.end(index, None, source);
-                return Ok(());
-            }
-            Err(failure) => {
-                self.end(index, Some(failure), source);
-                return Ok(());
-            }
-        };
-        if writable != place.watches_writable {
-            place.watches_writable = writable;
-            let event = interest(writable, index, generation);
-            self.queue.modify(&place.connection.socket, event)?;
+            return;
         }
-        Ok(())
+        let mut counts = self.counts();
+        match result {
+            Ok(_) if role == Role::Refill => counts.refills += 1,
+            Ok(finished) => {
+                let in_window = self.window_end.is_none_or(|end| now < end);
+                counts.complete(self.config.kind, &finished, in_window);
+            }
+            Err(failure) => counts.fail(failure.kind, || failure.reason),
+        }
+        counts.last_end = now.saturating_duration_since(self.start);
     }
 
-    /// Ends those whose time is over: well, if only the server's close was missing.
-    fn expire(&mut self, now: Instant, source: &mut Source) {
-        for goodbye in [true, false] {
-            loop {
-                let deadlines = if goodbye { &mut self.goodbyes } else { &mut self.timeouts };
-                let slots = &self.slots;
-                let stale = |index: usize, generation| slots[index].generation != generation;
-                let Some(index) = deadlines.pop(now, stale) else { break };
-                let answered = self.slots[index]
-                    .place
-                    .as_ref()
-                    .is_some_and(|place| place.connection.is_answered());
-                self.end(index, (!answered).then(Failure::timeout), source);
-            }
-        }
-    }
-
-    /// Takes a connection out of its place; dropping it closes the socket, which epoll forgets.
-    fn end(&mut self, index: usize, failure: Option<Failure>, source: &mut Source) {
-        let slot = &mut self.slots[index];
-        slot.generation = slot.generation.wrapping_add(1);
-        let Some(mut place) = slot.place.take() else { return };
-        self.free.push(index);
-        if self.shared.fast_open && failure.is_none() {
-            place.connection.look_at_fast_open();
-        }
-        let (ended, tickets) = match failure {
-            Some(failure) => (Err(failure), Vec::new()),
-            None => place.connection.finish(),
-        };
-        self.ledger.ended(place.role, place.address, ended, tickets, source);
+    fn counts(&self) -> MutexGuard<'a, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn interest(writable: bool, index: usize, generation: u32) -> EpollEvent {
-    let flags = match writable {
-        true => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
-        false => EpollFlags::EPOLLIN,
-    };
-    EpollEvent::new(flags, (u64::from(generation) << 32) | index as u64)
+/// What resumes a connection.
+pub(crate) trait Ticket: Clone {
+    /// Whether the ticket may be used only once (RFC 8446 appendix C.4).
+    fn single_use(&self) -> bool;
+
+    /// Whether the ticket allows early data.
+    fn early_data_capable(&self) -> bool;
 }
 
-fn unpack(data: u64) -> (usize, u32) {
-    ((data & u64::from(u32::MAX)) as usize, (data >> 32) as u32)
+impl Ticket for Session {
+    fn single_use(&self) -> bool {
+        self.single_use()
+    }
+
+    fn early_data_capable(&self) -> bool {
+        self.early_data_capable()
+    }
+}
+
+/// The tickets of one server address. The newest is used first. A TLS 1.3 ticket is used once; a
+/// session of an older version is used any number of times.
+pub(crate) struct Tickets<T> {
+    tickets: VecDeque<T>,
+    early_data: bool,
+    max: usize,
+}
+
+impl<T: Ticket> Tickets<T> {
+    /// Keeps at most `max` tickets; with `early_data`, only tickets that allow it.
+    pub(crate) fn new(early_data: bool, max: usize) -> Self {
+        Self { tickets: VecDeque::new(), early_data, max }
+    }
+
+    /// Keeps the tickets that a connection received, and drops the oldest above the maximum.
+    pub(crate) fn put(&mut self, tickets: Vec<T>) {
+        for ticket in tickets {
+            if self.early_data && !ticket.early_data_capable() {
+                continue;
+            }
+            // One reusable session is enough.
+            if !ticket.single_use() {
+                self.tickets.clear();
+            }
+            if self.tickets.len() >= self.max {
+                self.tickets.pop_front();
+            }
+            self.tickets.push_back(ticket);
+        }
+    }
+
+    /// Takes the newest ticket.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        let ticket = self.tickets.pop_back()?;
+        if !ticket.single_use() {
+            self.tickets.push_back(ticket.clone());
+        }
+        Some(ticket)
+    }
+
+    /// The number of connections for which there are tickets.
+    pub(crate) fn available(&self) -> usize {
+        match self.tickets.back() {
+            Some(ticket) if !ticket.single_use() => usize::MAX,
+            _ => self.tickets.len(),
+        }
+    }
 }

@@ -1,7 +1,8 @@
-//! One browser, whatever its make.
+//! The calls that all browsers have, and their settings.
 
 use std::io;
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,25 +10,25 @@ use serde_json::Value;
 
 use crate::chromium::Chromium;
 use crate::firefox::Firefox;
-use crate::{BrowserError, Installed, Make, Navigation, Picture, Place, Settings};
+use crate::{BrowserError, BrowserKind, Environment, Frame, Installed, Navigation};
 
-/// A browser that runs with a profile of its own. Dropped, it is killed with all its processes.
+/// A running browser with its own profile. It is killed with all its processes when this is dropped.
 ///
-/// Every wait has a limit. A browser that does not answer within it is killed, and each call after
-/// that fails.
+/// Every command has a timeout. A browser that does not respond in time is killed, and all further
+/// calls fail.
 pub struct Browser {
-    make: Make,
+    kind: BrowserKind,
     driver: Box<dyn Driver>,
 }
 
-/// What can be opened beside what is there.
+/// What [`Browser::open_window`] opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// One more tab.
+    /// A tab.
     Tab,
-    /// One more window of the same profile.
+    /// A window of the same profile.
     Window,
-    /// A private window: what it learns is its own.
+    /// A private window, which shares no state with the profile.
     Private,
 }
 
@@ -36,29 +37,33 @@ pub enum Window {
 pub struct WindowId(String);
 
 impl Browser {
-    /// Starts a browser whose files all lie in `profile`: new in an empty directory, and with what
-    /// it knew in one that it had before. Waits until it takes commands.
+    /// Starts a browser with the profile in this directory, which is created if it is empty. Waits until
+    /// the browser accepts commands.
     ///
     /// # Errors
-    /// If it cannot be started, or is not ready within [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT).
+    /// If the browser cannot be started, or is not ready within
+    /// [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT).
     pub fn open(
         installed: &Installed,
-        place: &dyn Place,
+        environment: &dyn Environment,
         profile: &Path,
         settings: &Settings,
     ) -> Result<Self, BrowserError> {
-        let driver: Box<dyn Driver> = match installed.make {
-            Make::Chromium => Box::new(Chromium::open(installed, place, profile, settings)?),
-            Make::Firefox => Box::new(Firefox::open(installed, place, profile, settings)?),
+        let driver: Box<dyn Driver> = match installed.kind {
+            BrowserKind::Chromium => {
+                Box::new(Chromium::open(installed, environment, profile, settings)?)
+            }
+            BrowserKind::Firefox => {
+                Box::new(Firefox::open(installed, environment, profile, settings)?)
+            }
         };
-        Ok(Self { make: installed.make, driver })
+        Ok(Self { kind: installed.kind, driver })
     }
 
-    /// Makes a profile, and a command that starts the browser with it for a person: with a window,
-    /// and without a driver. A page to open can be added as an argument.
+    /// Creates a profile, and returns a command that starts the browser for a person: with a window and
+    /// without a driver. A page to open can be added as an argument.
     ///
-    /// Firefox takes names for addresses only from its driver: here, all names lead to the first
-    /// address of [`Settings::hosts`].
+    /// Without a driver, Firefox resolves all names to the first address of [`Settings::hosts`].
     ///
     /// # Errors
     /// If files cannot be written.
@@ -67,62 +72,61 @@ impl Browser {
         profile: &Path,
         settings: &Settings,
     ) -> Result<Command, BrowserError> {
-        match installed.make {
-            Make::Chromium => Chromium::prepare(installed, profile, settings),
-            Make::Firefox => Firefox::prepare(installed, profile, settings),
+        match installed.kind {
+            BrowserKind::Chromium => Chromium::prepare(installed, profile, settings),
+            BrowserKind::Firefox => Firefox::prepare(installed, profile, settings),
         }
     }
 
-    /// Its make.
-    pub fn make(&self) -> Make {
-        self.make
+    /// The kind of browser.
+    pub fn kind(&self) -> BrowserKind {
+        self.kind
     }
 
-    /// Its process id as its place has it, and that of its process group.
+    /// The id of its process and process group, as seen in its environment.
     pub fn id(&self) -> u32 {
         self.driver.id()
     }
 
-    /// Opens a page from an empty one, as by its address line, and waits for the load event and
-    /// until the largest paint has settled.
+    /// Opens a page from `about:blank`, like the address bar. Waits for the load event and until the
+    /// largest contentful paint has settled.
     ///
     /// # Errors
-    /// [`BrowserError::NotOpened`] where there is no page; the browser can go on. If it takes
-    /// longer than `limit` the browser is killed.
-    pub fn navigate(&mut self, url: &str, limit: Duration) -> Result<Navigation, BrowserError> {
-        self.driver.navigate(url, limit)
+    /// [`BrowserError::NavigationFailed`] if the page cannot be opened; the browser stays usable. If it
+    /// takes longer than `timeout`, the browser is killed.
+    pub fn navigate(&mut self, url: &str, timeout: Duration) -> Result<Navigation, BrowserError> {
+        self.driver.navigate(url, timeout)
     }
 
-    /// The same, with pictures of how the page came to be. They cost the browser time.
+    /// Like [`Browser::navigate`], and records frames while the page loads. Recording slows the browser.
     ///
     /// # Errors
-    /// As of [`Browser::navigate`].
-    pub fn film(
+    /// Like [`Browser::navigate`].
+    pub fn navigate_with_frames(
         &mut self,
         url: &str,
-        limit: Duration,
-    ) -> Result<(Navigation, Vec<Picture>), BrowserError> {
-        self.driver.film(url, limit)
+        timeout: Duration,
+    ) -> Result<(Navigation, Vec<Frame>), BrowserError> {
+        self.driver.navigate_with_frames(url, timeout)
     }
 
-    /// Closes all its connections to servers. It keeps the sessions that it could resume, and what
-    /// it knows of HTTP/3.
+    /// Closes all connections to servers. Keeps sessions, and what was learnt about HTTP/3.
     ///
     /// # Errors
-    /// If it does not answer.
-    pub fn forget_connections(&mut self) -> Result<(), BrowserError> {
-        self.driver.forget_connections()
+    /// If the browser does not respond.
+    pub fn close_connections(&mut self) -> Result<(), BrowserError> {
+        self.driver.close_connections()
     }
 
-    /// A picture of what is seen of the page, a PNG.
+    /// Takes a screenshot of the visible part of the page, as PNG.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the browser does not respond.
     pub fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
         self.driver.screenshot()
     }
 
-    /// What an expression comes to in the page; a promise is waited for.
+    /// Evaluates an expression in the page. Waits for a promise.
     ///
     /// # Errors
     /// [`BrowserError::Script`] if it throws.
@@ -130,19 +134,19 @@ impl Browser {
         self.driver.evaluate(script)
     }
 
-    /// A command of its own protocol, sent as it is: of the Chrome DevTools Protocol, for the page
-    /// that is driven, or of WebDriver BiDi.
+    /// Sends a command of the protocol: the Chrome DevTools Protocol (for the driven page) or WebDriver
+    /// BiDi.
     ///
     /// # Errors
-    /// [`BrowserError::Refused`] if it answers so.
+    /// [`BrowserError::Refused`] if the response is an error.
     pub fn command(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError> {
         self.driver.command(method, parameters)
     }
 
-    /// Opens one more tab, which is driven from now on.
+    /// Opens a tab, which is driven from now on.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the browser does not respond.
     pub fn new_tab(&mut self) -> Result<WindowId, BrowserError> {
         self.open_window(Window::Tab)
     }
@@ -150,7 +154,7 @@ impl Browser {
     /// Opens a tab or window, which is driven from now on.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the browser does not respond.
     pub fn open_window(&mut self, window: Window) -> Result<WindowId, BrowserError> {
         self.driver.open_window(window).map(WindowId)
     }
@@ -160,7 +164,7 @@ impl Browser {
         WindowId(self.driver.window())
     }
 
-    /// Drives another tab or window, which comes to the front.
+    /// Activates another tab or window, which is driven from now on.
     ///
     /// # Errors
     /// [`BrowserError::Refused`] if it has been closed.
@@ -168,26 +172,65 @@ impl Browser {
         self.driver.show(&window.0)
     }
 
-    /// Ends it in good order, so that its profile can be opened again, and kills what is left of it
-    /// after five seconds.
+    /// Closes the browser, so that its profile can be used again. Kills it after five seconds.
     ///
     /// # Errors
-    /// If it cannot be ended.
+    /// [`BrowserError::NotClosed`] if it cannot be killed.
     pub fn close(mut self) -> Result<(), BrowserError> {
-        self.driver.close().map_err(|source| BrowserError::Lasting { browser: self.make, source })
+        self.driver.close().map_err(|source| BrowserError::NotClosed { browser: self.kind, source })
     }
 }
 
-/// What each make does in its own way.
+/// The network behaviour of a browser. In any case, the browser sends nothing by itself: no updates,
+/// reports or captive portal checks, and no DNS queries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether to send early data, over TCP (RFC 8446 section 2.3) and QUIC (RFC 9001 section 4.6).
+    /// Sessions are resumed in any case.
+    pub early_data: bool,
+    /// Whether and when to use HTTP/3.
+    pub quic: Quic,
+    /// Additional trusted certificates: PEM files with one or more certificates each.
+    pub trust: Vec<PathBuf>,
+    /// Names with their addresses. Other names are not resolved.
+    pub hosts: Vec<(String, IpAddr)>,
+    /// File for the secrets of its connections (`SSLKEYLOGFILE`).
+    pub key_log: Option<PathBuf>,
+    /// Whether to offer X25519MLKEM768. With `None` the browser decides; both offer it. Cannot be
+    /// disabled in Chromium.
+    pub post_quantum: Option<bool>,
+    /// Whether to use the HTTP cache. Without it every visit fetches everything.
+    pub cache: bool,
+    /// Whether the browser may open connections speculatively, as by default. They hide the duration of
+    /// handshakes.
+    pub speculation: bool,
+    /// Additional settings for experiments: command line flags of Chromium, or preferences of Firefox as
+    /// `name=value`, where the value is `true`, `false`, an integer or else a string.
+    pub extra: Vec<String>,
+}
+
+/// Whether and when a browser uses HTTP/3.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Quic {
+    /// Never.
+    #[default]
+    Off,
+    /// From the first request to these origins (`host:port`), and to others if advertised.
+    Known(Vec<String>),
+    /// If a server has advertised it (Alt-Svc, RFC 7838).
+    Advertised,
+}
+
+/// A browser of one kind.
 pub(crate) trait Driver: Send {
     fn id(&self) -> u32;
-    fn navigate(&mut self, url: &str, limit: Duration) -> Result<Navigation, BrowserError>;
-    fn film(
+    fn navigate(&mut self, url: &str, timeout: Duration) -> Result<Navigation, BrowserError>;
+    fn navigate_with_frames(
         &mut self,
         url: &str,
-        limit: Duration,
-    ) -> Result<(Navigation, Vec<Picture>), BrowserError>;
-    fn forget_connections(&mut self) -> Result<(), BrowserError>;
+        timeout: Duration,
+    ) -> Result<(Navigation, Vec<Frame>), BrowserError>;
+    fn close_connections(&mut self) -> Result<(), BrowserError>;
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError>;
     fn evaluate(&mut self, script: &str) -> Result<Value, BrowserError>;
     fn command(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError>;

@@ -1,132 +1,134 @@
-//! What can go wrong with a browser.
+//! Errors of browsers.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Make;
+use crate::BrowserKind;
 
-/// Why a browser did not do what it was told. Where a browser stopped answering it is gone: it was
-/// killed, with all of its processes.
+/// Why a browser did not do what was requested. A browser that does not respond is killed with all its
+/// processes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrowserError {
-    /// Nothing of that make in `PATH`.
-    #[error("no {make} is installed here: `apt-get install {}`, or name its program", make.package())]
+    /// `PATH` has no browser of this kind.
+    #[error("no {kind} is installed; run `apt-get install {}`, or give the path of its program", kind.package())]
     Missing {
-        /// What was looked for.
-        make: Make,
+        /// The kind of browser.
+        kind: BrowserKind,
     },
-    /// The program is there, and is none that this crate can drive.
-    #[error("{} is no browser that can be driven: {said}; name a Firefox or a Chromium", path.display())]
+    /// The program is not a supported browser.
+    #[error("{} is not a supported browser: {reason}; name a Firefox or a Chromium", path.display())]
     NotABrowser {
-        /// Its path.
+        /// The path of the program.
         path: PathBuf,
-        /// What it answered to `--version`, or why it did not.
-        said: String,
+        /// Its output for `--version`, or why there is none.
+        reason: String,
     },
     /// A program could not be started.
     #[error("cannot start {}: {source}", program.display())]
     Start {
-        /// Its path.
+        /// The path of the program.
         program: PathBuf,
-        /// The operating system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It did not answer in time, and was killed.
-    #[error("{browser} did not {step} within {} s and was killed{last}", limit.as_secs_f64())]
-    Silent {
-        /// Its name.
-        browser: Make,
-        /// What it was told.
+    /// The browser did not respond in time, and was killed.
+    #[error("{browser} did not {step} within {} s and was killed{log}", timeout.as_secs_f64())]
+    TimedOut {
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// What was requested.
         step: String,
-        /// How long it had for it.
-        limit: Duration,
-        /// Its last words, or nothing.
-        last: String,
+        /// The timeout.
+        timeout: Duration,
+        /// The last line of its log, or nothing.
+        log: String,
     },
-    /// It ended by itself.
-    #[error("{browser} ended when it had to {step}{last}")]
-    Gone {
-        /// Its name.
-        browser: Make,
-        /// What it was told.
+    /// The browser ended unexpectedly.
+    #[error("{browser} ended unexpectedly and did not {step}{log}")]
+    Exited {
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// What was requested.
         step: String,
-        /// Its last words, or nothing.
-        last: String,
+        /// The last line of its log, or nothing.
+        log: String,
     },
-    /// It does not know the command, or does not want to.
+    /// The browser responded with an error.
     #[error("{browser} refuses to {step}: {reason}")]
     Refused {
-        /// Its name.
-        browser: Make,
-        /// What it was told.
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// What was requested.
         step: String,
-        /// Its words.
+        /// The message of the browser.
         reason: String,
     },
-    /// It could not open a page; the browser is still there.
+    /// The browser could not open a page. It stays usable.
     #[error("{browser} cannot open {url}: {reason}")]
-    NotOpened {
-        /// Its name.
-        browser: Make,
-        /// The page.
+    NavigationFailed {
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// The URL of the page.
         url: String,
-        /// Its words, such as `net::ERR_CONNECTION_REFUSED` or `NS_ERROR_CONNECTION_REFUSED`.
+        /// The message of the browser, such as `net::ERR_CONNECTION_REFUSED` or
+        /// `NS_ERROR_CONNECTION_REFUSED`.
         reason: String,
     },
-    /// A script in the page threw.
+    /// A script in the page threw an exception.
     #[error("a script in {browser}'s page failed: {reason}")]
     Script {
-        /// Its name.
-        browser: Make,
-        /// The exception's words.
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// The message of the exception.
         reason: String,
     },
-    /// It said what nobody can read.
-    #[error("{browser} answered {step} with what this version cannot read: {reason}")]
-    Garbled {
-        /// Its name.
-        browser: Make,
-        /// What it was told.
+    /// The response of the browser is invalid.
+    #[error("{browser} sent an invalid response when it had to {step}: {reason}")]
+    InvalidResponse {
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// What was requested.
         step: String,
-        /// What is wrong with it.
+        /// What is wrong with the response.
         reason: String,
     },
-    /// Whom it should trust could not be told to it.
+    /// Trusted certificates could not be added to the profile.
     #[error(
-        "cannot tell {browser} whom to trust: {reason}; it needs `apt-get install libnss3-tools`"
+        "cannot add trusted certificates for {browser}: {reason}; this needs `apt-get install \
+         libnss3-tools`"
     )]
     Trust {
-        /// Its name.
-        browser: Make,
-        /// What failed.
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// The cause.
         reason: String,
     },
-    /// A setting that its make does not have.
-    #[error("{browser} cannot {what}; leave that to it, or take another browser")]
-    Unable {
-        /// Its name.
-        browser: Make,
-        /// What was requested.
+    /// The browser does not have a setting.
+    #[error("{browser} cannot {what}; leave the setting out, or use another browser")]
+    Unsupported {
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// The setting.
         what: &'static str,
     },
-    /// It could not be ended.
-    #[error("cannot end {browser}: {source}; end it by hand")]
-    Lasting {
-        /// Its name.
-        browser: Make,
-        /// The operating system's reason.
+    /// The browser could not be killed.
+    #[error("cannot kill {browser}: {source}; kill it by hand")]
+    NotClosed {
+        /// The kind of browser.
+        browser: BrowserKind,
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file of its profile.
+    /// A file of the profile could not be read or written.
     #[error("cannot {verb} {}: {source}", path.display())]
     File {
-        /// What was tried, such as `write`.
+        /// The operation, such as `write`.
         verb: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The operating system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

@@ -1,14 +1,14 @@
-//! What a browser says of a page that it opened.
+//! The timings of a page that was opened.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A page that was opened, as the browser's own performance timeline has it. Times are
-/// milliseconds since the navigation's start.
+/// A page that was opened, with the timings of the browser. Times are in milliseconds since the start
+/// of the navigation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Navigation {
-    /// When it started, in milliseconds of Unix time.
+    /// Start of the navigation, in milliseconds of Unix time.
     pub origin: f64,
     /// The page itself (`PerformanceNavigationTiming`).
     pub page: Entry,
@@ -16,7 +16,7 @@ pub struct Navigation {
     pub dom_interactive: f64,
     /// `domContentLoadedEventEnd`.
     pub dom_content_loaded: f64,
-    /// `loadEventStart`: all subresources are there.
+    /// `loadEventStart`: all subresources are loaded.
     pub load_event: f64,
     /// `loadEventEnd`.
     pub load_event_end: f64,
@@ -24,7 +24,7 @@ pub struct Navigation {
     pub kind: String,
     /// Subresources (`PerformanceResourceTiming`) in the order of their end.
     pub resources: Vec<Entry>,
-    /// `first-paint`, where the browser has it (Firefox has it only for its own tests).
+    /// `first-paint`; `None` in Firefox, which has it only for its own tests.
     pub first_paint: Option<f64>,
     /// `first-contentful-paint`; `None` on an empty page.
     pub first_contentful_paint: Option<f64>,
@@ -32,15 +32,15 @@ pub struct Navigation {
     pub largest_contentful_paint: Option<f64>,
 }
 
-/// How one thing was fetched (W3C Resource Timing). Times that do not apply are 0.
+/// The timings of one resource (W3C Resource Timing). Times that do not apply are 0.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Entry {
-    /// Its URL.
+    /// The URL.
     pub name: String,
-    /// What asked for it, such as `img`; `navigation` for the page.
+    /// What requested it, such as `img`; `navigation` for the page.
     pub initiator_type: String,
-    /// When it started.
+    /// `startTime`.
     pub start_time: f64,
     /// `fetchStart`.
     pub fetch_start: f64,
@@ -50,8 +50,7 @@ pub struct Entry {
     pub domain_lookup_end: f64,
     /// `connectStart`.
     pub connect_start: f64,
-    /// `secureConnectionStart`. For a connection that was there before see
-    /// [`Entry::connected_anew`].
+    /// `secureConnectionStart`. For an existing connection see [`Entry::opened_connection`].
     pub secure_connection_start: f64,
     /// `connectEnd`.
     pub connect_end: f64,
@@ -63,7 +62,7 @@ pub struct Entry {
     pub response_end: f64,
     /// `nextHopProtocol`, an ALPN name such as `h2`.
     pub next_hop_protocol: String,
-    /// `responseStatus`, such as 200; 0 where the browser does not say.
+    /// `responseStatus`, such as 200; 0 if unknown.
     pub response_status: u16,
     /// `transferSize`: bytes with an estimate of the header; 0 if it came from the cache.
     pub transfer_size: u64,
@@ -72,57 +71,57 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether a connection was made for it. For one that was there before, all times of the
-    /// connection are `fetchStart` (Chromium, as Resource Timing has it) or 0 (Firefox).
-    pub fn connected_anew(&self) -> bool {
+    /// Whether a connection was opened for it. For an existing connection, all times of the connection
+    /// are `fetchStart` (Chromium, as in Resource Timing) or 0 (Firefox).
+    pub fn opened_connection(&self) -> bool {
         self.connect_end > self.connect_start || self.connect_start > self.fetch_start
     }
 }
 
 impl Navigation {
-    /// The page's status, such as 200.
+    /// The status of the page, such as 200.
     pub fn status(&self) -> u16 {
         self.page.response_status
     }
 
-    /// The page's protocol by its ALPN name, such as `h2` or `h3`.
+    /// The ALPN name of the page's protocol, such as `h2` or `h3`.
     pub fn protocol(&self) -> &str {
         &self.page.next_hop_protocol
     }
 
-    /// From what [`COLLECT`] comes to.
+    /// Reads the result of [`COLLECT`].
     pub(crate) fn read(value: Value) -> Result<Self, String> {
         let navigation: Self = serde_json::from_value(value).map_err(|error| error.to_string())?;
         if navigation.page.name.is_empty() {
-            return Err("there is no navigation in its timeline".to_owned());
+            return Err("the timeline has no navigation".to_owned());
         }
         Ok(navigation)
     }
 }
 
-/// A script for the page: waits until its largest paint has settled, and gives a [`Navigation`].
+/// A script for the page: waits until the largest contentful paint has settled, and returns a
+/// [`Navigation`].
 pub(crate) const COLLECT: &str = include_str!("collect.js");
 
-/// A picture of a page while it was opened.
+/// A frame that was recorded while a page loaded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Picture {
-    /// When it was seen, in milliseconds since the navigation's start.
+pub struct Frame {
+    /// Time in milliseconds since the start of the navigation.
     pub at: f64,
     /// A JPEG, about 400 pixels wide.
     pub jpeg: Vec<u8>,
 }
 
-/// Pictures as they are shown: from the last one before the navigation, which is what was seen at
-/// its start, and without those that are as the one before them.
-pub(crate) fn strip(mut pictures: Vec<Picture>) -> Vec<Picture> {
-    pictures.sort_by(|a, b| a.at.total_cmp(&b.at));
-    let before = pictures.iter().take_while(|picture| picture.at <= 0.0).count();
-    pictures.drain(..before.saturating_sub(1));
-    if let Some(first) = pictures.first_mut() {
+/// Selects the frames to show: from the last one before the navigation, without repeated frames.
+pub(crate) fn select_frames(mut frames: Vec<Frame>) -> Vec<Frame> {
+    frames.sort_by(|a, b| a.at.total_cmp(&b.at));
+    let before = frames.iter().take_while(|frame| frame.at <= 0.0).count();
+    frames.drain(..before.saturating_sub(1));
+    if let Some(first) = frames.first_mut() {
         first.at = first.at.max(0.0);
     }
-    pictures.dedup_by(|later, earlier| later.jpeg == earlier.jpeg);
-    pictures
+    frames.dedup_by(|later, earlier| later.jpeg == earlier.jpeg);
+    frames
 }
 
 #[cfg(test)]
@@ -132,24 +131,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strip_begins_with_the_navigation_and_shows_what_changes() {
-        let picture = |at, byte| Picture { at, jpeg: vec![byte] };
-        let taken = vec![
-            picture(80.0, 2),
-            picture(-30.0, 0),
-            picture(-5.0, 1),
-            picture(20.0, 1),
-            picture(90.0, 3),
-            picture(99.0, 3),
+    fn the_selected_frames_start_with_the_navigation_and_differ() {
+        let frame = |at, byte| Frame { at, jpeg: vec![byte] };
+        let frames = vec![
+            frame(80.0, 2),
+            frame(-30.0, 0),
+            frame(-5.0, 1),
+            frame(20.0, 1),
+            frame(90.0, 3),
+            frame(99.0, 3),
         ];
-        let shown: Vec<_> = strip(taken).iter().map(|p| (p.at, p.jpeg[0])).collect();
+        let shown: Vec<_> = select_frames(frames).iter().map(|p| (p.at, p.jpeg[0])).collect();
         assert_eq!(shown, [(0.0, 1), (80.0, 2), (90.0, 3)]);
-        assert!(strip(Vec::new()).is_empty());
+        assert!(select_frames(Vec::new()).is_empty());
     }
 
     #[test]
-    fn a_timeline_is_read_and_an_empty_one_refused() {
-        let said = json!({
+    fn a_timeline_is_read_and_an_empty_one_is_refused() {
+        let value = json!({
             "origin": 1.5e12,
             "page": { "name": "https://lab.test/", "responseStatus": 200, "nextHopProtocol": "h2",
                 "requestStart": 3.5, "transferSize": 300 },
@@ -157,13 +156,13 @@ mod tests {
             "resources": [{ "name": "https://lab.test/a", "initiatorType": "img" }],
             "largestContentfulPaint": null,
         });
-        let navigation = Navigation::read(said).unwrap();
+        let navigation = Navigation::read(value).unwrap();
         assert_eq!((navigation.status(), navigation.protocol()), (200, "h2"));
         assert_eq!((navigation.page.request_start, navigation.load_event), (3.5, 9.25));
         assert_eq!(navigation.resources[0].initiator_type, "img");
         assert_eq!(navigation.largest_contentful_paint, None);
-        for said in [json!(null), json!({}), json!({"page": 7}), json!({"origin": "x"})] {
-            assert!(Navigation::read(said).is_err());
+        for value in [json!(null), json!({}), json!({"page": 7}), json!({"origin": "x"})] {
+            assert!(Navigation::read(value).is_err());
         }
     }
 }

@@ -7,7 +7,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use firstflight_certificates::authority::stores::{
     self, Kind, Place, Plan, SearchPaths, StepError,
 };
-use firstflight_certificates::authority::{Authority, DOMAINS, NETWORKS, directory, remove};
+use firstflight_certificates::authority::{
+    Authority, DOMAINS, NETWORKS, believed, directory, remove,
+};
+use firstflight_tls::Trust;
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
@@ -96,6 +99,23 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
                 });
             }
             Ok(code)
+        }
+    }
+}
+
+/// The machine's authorities, and this user's unless it is `left_out` or there is none. One that is
+/// there and of no use is left out with a sentence about it.
+pub(crate) fn default_trust(left_out: bool) -> (Trust, Option<String>) {
+    if left_out {
+        return (Trust::System, None);
+    }
+    // Without a home there is none.
+    let Ok(home) = directory() else { return (Trust::System, None) };
+    match believed(&home) {
+        Ok(Some(certificate)) => (Trust::SystemAnd(certificate), None),
+        Ok(None) => (Trust::System, None),
+        Err(error) => {
+            (Trust::System, Some(format!("the development authority is left out: {error}")))
         }
     }
 }

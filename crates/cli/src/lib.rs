@@ -2,7 +2,7 @@
 //!
 //! - [`lifecycle`]: the server as a process: changed files, systemd, privileges, messages to its
 //!   successor;
-//! - [`tour`]: two visits to a server and one replay, which `firstflight try` shows.
+//! - [`demo`]: two visits to a server and one replay, which `firstflight try` shows.
 //!
 //! They are a library so that the program's tests can use them too.
 //!
@@ -25,5 +25,5 @@
 //! # }
 //! ```
 
+pub mod demo;
 pub mod lifecycle;
-pub mod tour;

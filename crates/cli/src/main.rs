@@ -1,24 +1,21 @@
 //! The `firstflight` program: parses, calls, prints.
 
-mod attempt;
 mod authority;
 mod axes;
 mod bench;
-mod completions;
 mod doctor;
 mod fetch;
 mod health;
-mod judgement;
 mod keys;
 mod lab;
 mod log;
 mod manual;
-mod names;
-mod outputs;
+mod progress;
 mod report;
+mod results;
 mod serve;
-mod show;
-mod trust;
+mod static_build;
+mod try_command;
 
 use std::process::ExitCode;
 
@@ -38,7 +35,7 @@ struct Cli {
 enum Command {
     Authority(authority::AuthorityArgs),
     Bench(bench::BenchArgs),
-    Completions(completions::CompletionsArgs),
+    Completions(manual::CompletionsArgs),
     Doctor(doctor::DoctorArgs),
     Fetch(fetch::FetchArgs),
     Health(health::HealthArgs),
@@ -47,14 +44,14 @@ enum Command {
     Manual(manual::ManualArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
-    Try(attempt::TryArgs),
+    Try(try_command::TryArgs),
 }
 
 fn main() -> ExitCode {
     // Before all else: until then other processes of the user can open the memory of a server.
     let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
     let memory = serves.then(close_memory);
-    names::keep_to_what_is_built_in();
+    static_build::keep_to_what_is_built_in();
     let command = Cli::parse().command;
     match &command {
         // Its configuration says how.
@@ -66,7 +63,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Authority(args) => authority::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Completions(args) => Ok(completions::run(&args)),
+        Command::Completions(args) => Ok(manual::complete(&args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Fetch(args) => fetch::run(args),
         Command::Health(args) => health::run(args),
@@ -75,7 +72,7 @@ fn main() -> ExitCode {
         Command::Manual(args) => manual::run(&args),
         Command::Report(args) => report::run(args),
         Command::Serve(args) => serve::run(args, memory.unwrap_or_else(close_memory)),
-        Command::Try(args) => attempt::run(args),
+        Command::Try(args) => try_command::run(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("firstflight: {}", printable_lines(&format!("{error:#}")));

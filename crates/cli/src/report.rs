@@ -9,8 +9,8 @@ use firstflight_report::{
 };
 use firstflight_units::printable_json;
 
-use crate::judgement::{JudgementArgs, write};
-use crate::outputs::in_memory;
+use crate::results::in_memory;
+use crate::results::{JudgementArgs, write};
 
 /// Show a record of `lab` or `bench` on the terminal or as HTML, Markdown or CSV, or compare it
 /// with an earlier one.

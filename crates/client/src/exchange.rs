@@ -190,8 +190,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         ready && !self.stream.counters().ended
     }
 
-    /// Waits for tickets, at most `timeout`, if none has come in yet and any are wanted
-    /// (`timeout` not zero), and closes the connection. What it got so far is in the wire, too.
+    /// Waits at most `timeout` for tickets, unless some have been received, and closes the connection.
+    /// Returns all tickets.
     pub async fn close(self, timeout: Duration) -> Vec<Session> {
         let Self { mut stream, sender, driver } = self;
         // Drop the HTTP library's part first; from here on the stream is read directly.

@@ -33,7 +33,8 @@ pub struct LabConfig {
     pub directory: PathBuf,
     /// The `firstflight` program, which is started as one of the servers.
     pub program: PathBuf,
-    /// The directory of the record; captures are written below it. Without it there are no captures.
+    /// The directory of the record; captures are written below it. Without it there are no
+    /// captures.
     pub output: Option<PathBuf>,
     /// Which captures to write.
     pub captures: Captures,
@@ -42,8 +43,8 @@ pub struct LabConfig {
 }
 
 impl LabConfig {
-    /// A run of these experiments with costs, a capture of one sample of each cell if `output` is set,
-    /// and a replay attack on each server with 10 flights that are resent 100 times.
+    /// A run of these experiments with costs, a capture of one sample of each cell if `output` is
+    /// set, and a replay attack on each server with 10 flights that are resent 100 times.
     pub fn new(
         experiments: Vec<Experiment>,
         seed: u64,

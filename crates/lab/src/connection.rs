@@ -1,5 +1,5 @@
-//! One connection of a sample, over TCP or over QUIC: connect, send the request, read the response to
-//! its end, close.
+//! One connection of a sample, over TCP or over QUIC: connect, send the request, read the response
+//! to its end, close.
 
 use std::fmt::Display;
 use std::future::poll_fn;
@@ -37,8 +37,8 @@ pub(crate) struct ConnectionOffer {
 /// The result of a connection.
 pub(crate) struct Exchange {
     pub times: Times,
-    /// The handshake as TLS reports it; QUIC only. For probes alone, since samples are classified by
-    /// their packets.
+    /// The handshake as TLS reports it; QUIC only. For probes alone, since samples are classified
+    /// by their packets.
     pub handshake: Option<Handshake>,
     /// Tickets for later connections.
     pub tickets: Vec<Ticket>,

@@ -25,16 +25,16 @@
 //!
 //! # One key-share group
 //!
-//! The lab's client offers a single group, X25519 unless the cell requests another, so that no server
-//! can choose a different one. (TLS 1.0 and 1.1 also need P-256 for the certificate.) With the
-//! post-quantum X25519MLKEM768 the ClientHello of a full handshake just fits into a SYN. With a
-//! ticket it does not, and TCP Fast Open saves nothing, as the experiment `post-quantum` shows. `serve`
-//! and `fetch` use BoringSSL's default, which is post-quantum if both sides support it.
+//! The lab's client offers a single group, X25519 unless the cell requests another, so that no
+//! server can choose a different one. (TLS 1.0 and 1.1 also need P-256 for the certificate.) With
+//! the post-quantum X25519MLKEM768 the ClientHello of a full handshake just fits into a SYN. With a
+//! ticket it does not, and TCP Fast Open saves nothing, as the experiment `post-quantum` shows.
+//! `serve` and `fetch` use BoringSSL's default, which is post-quantum if both sides support it.
 //!
 //! # Examples
 //!
-//! An experiment of two cells, a full and a 0-RTT handshake at this project's server on two networks.
-//! [`run`] measures it; it needs network namespaces.
+//! An experiment of two cells, a full and a 0-RTT handshake at this project's server on two
+//! networks. [`run`] measures it; it needs network namespaces.
 //!
 //! ```
 //! use firstflight_emulator::Profile;

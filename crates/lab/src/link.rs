@@ -55,8 +55,8 @@ fn serve_echoes(socket: &UdpSocket, stop: &AtomicBool) {
     }
 }
 
-/// Sends echoes over every path and returns by how much they missed the path's round-trip time. Must
-/// run in the client's namespace.
+/// Sends echoes over every path and returns by how much they missed the path's round-trip time.
+/// Must run in the client's namespace.
 pub(crate) fn calibrate(
     paths: &[(PlannedPath, Ipv4Addr)],
     before: bool,
@@ -97,8 +97,8 @@ pub(crate) fn calibrate(
     Ok(errors.into_iter().filter_map(calibration).collect())
 }
 
-/// Sends `count` echoes at least [`PROBE_INTERVAL`] apart, and returns by how many microseconds each
-/// took longer than `rtt`.
+/// Sends `count` echoes at least [`PROBE_INTERVAL`] apart, and returns by how many microseconds
+/// each took longer than `rtt`.
 fn probe(server: Ipv4Addr, rtt: Duration, count: usize) -> io::Result<Vec<f64>> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(SocketAddr::from((server, PORT)))?;

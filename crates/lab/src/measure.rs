@@ -1,5 +1,5 @@
-//! The measurement, on one thread in the client's namespace: calibration, samples, costs, middleboxes,
-//! and the replay attack.
+//! The measurement, on one thread in the client's namespace: calibration, samples, costs,
+//! middleboxes, and the replay attack.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -46,9 +46,9 @@ pub(crate) struct Measurements<'a> {
     pub captures: CaptureCollector<'a>,
 }
 
-/// How often a connection starts while long paths are measured, over all of these paths. A connection
-/// takes about a millisecond of processor time, so two processors are busy for an eighth of the time
-/// and connections rarely wait for each other.
+/// How often a connection starts while long paths are measured, over all of these paths. A
+/// connection takes about a millisecond of processor time, so two processors are busy for an eighth
+/// of the time and connections rarely wait for each other.
 const START_INTERVAL: Duration = Duration::from_micros(4500);
 
 /// The bytes that a batch of samples may leave in the tap.
@@ -197,8 +197,8 @@ impl<'a> Run<'a> {
         Ok(batches)
     }
 
-    /// The samples of a path in their order: a queue for each server that serves one connection at a
-    /// time and for each third-party client, and a queue of all other samples.
+    /// The samples of a path in their order: a queue for each server that serves one connection at
+    /// a time and for each third-party client, and a queue of all other samples.
     fn jobs(&self, path: usize) -> Result<(Vec<Vec<SampleJob>>, Vec<SampleJob>), LabError> {
         let address = self.address(path)?;
         let mut alone: Vec<((ClientKind, ServerKind), Vec<SampleJob>)> = Vec::new();
@@ -288,8 +288,8 @@ impl<'a> Run<'a> {
         Ok(self.network.path(path)?.server.into())
     }
 
-    /// The server's address on the shortest path, or on the one without a middlebox if no other path
-    /// is measured.
+    /// The server's address on the shortest path, or on the one without a middlebox if no other
+    /// path is measured.
     fn shortest(&self) -> Result<IpAddr, LabError> {
         self.address(self.plan.paths.len().saturating_sub(1))
     }

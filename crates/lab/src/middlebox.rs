@@ -30,7 +30,8 @@ pub struct MiddleboxConfig {
 }
 
 impl MiddleboxConfig {
-    /// Ten connections of each kind through each middlebox, on a path of 20 ms, with a timeout of 8 s.
+    /// Ten connections of each kind through each middlebox, on a path of 20 ms, with a timeout of 8
+    /// s.
     pub fn new(servers: Vec<ServerKind>) -> Self {
         Self {
             servers,
@@ -71,7 +72,8 @@ fn requested_connection((kind, tfo, group): (HandshakeKind, bool, Group)) -> Req
     RequestedConnection { kind, tfo, group, ..RequestedConnection::smallest_get(Transport::Tcp) }
 }
 
-/// The measurement of connections through middleboxes. The cell of a sample is the index of its row.
+/// The measurement of connections through middleboxes. The cell of a sample is the index of its
+/// row.
 pub(crate) struct MiddleboxRun<'a> {
     pub config: &'a MiddleboxConfig,
     /// The index of the first of [`MiddleboxConfig::profiles`] among the network's paths.
@@ -128,8 +130,8 @@ impl MiddleboxRun<'_> {
         rows
     }
 
-    /// Makes one connection on each path, which fetches the TCP Fast Open cookie unless the middlebox
-    /// prevents it.
+    /// Makes one connection on each path, which fetches the TCP Fast Open cookie unless the
+    /// middlebox prevents it.
     async fn fetch_cookies(&self) -> Result<(), LabError> {
         for running in self.servers.iter().filter(|s| self.config.servers.contains(&s.kind)) {
             for index in 0..self.config.profiles().len() {

@@ -44,7 +44,8 @@ impl PlannedPath {
         self.profile.rtt()
     }
 
-    /// The round-trip time of an echo of so many bytes, including serialisation at the path's rates.
+    /// The round-trip time of an echo of so many bytes, including serialisation at the path's
+    /// rates.
     pub(crate) fn echo_rtt(&self, bytes: usize) -> Duration {
         let each = |mbps: Option<f64>| mbps.map_or(0.0, |mbps| bytes as f64 * 8.0 / (mbps * 1e6));
         self.rtt() + Duration::from_secs_f64(each(self.up_mbps()) + each(self.down_mbps()))

@@ -50,8 +50,8 @@ pub(crate) fn paths(experiments: &[Experiment]) -> Vec<PlannedPath> {
 }
 
 impl Plan {
-    /// Plans every possible combination of the experiments' axes. `limitation` says why a server cannot
-    /// make a connection.
+    /// Plans every possible combination of the experiments' axes. `limitation` says why a server
+    /// cannot make a connection.
     pub(crate) fn new(
         experiments: &[Experiment],
         limitation: &dyn Fn(ServerKind, &RequestedConnection) -> Option<String>,
@@ -71,8 +71,8 @@ impl Plan {
     }
 
     /// The order of the samples of a path, in randomised blocks. Each block holds every cell of the
-    /// path once, so that drift and disturbances affect all cells alike. Cells with fewer samples than
-    /// others are missing from the last blocks.
+    /// path once, so that drift and disturbances affect all cells alike. Cells with fewer samples
+    /// than others are missing from the last blocks.
     pub fn order(&self, path: usize) -> Vec<Slot> {
         let cells: Vec<usize> =
             (0..self.cells.len()).filter(|cell| self.cells[*cell].path == path).collect();
@@ -133,8 +133,8 @@ impl Plan {
         }
     }
 
-    /// Adds an A/A control for each class of paths that the experiment uses: the twin of a cell on the
-    /// path in the middle, preferably of 0-RTT without TCP Fast Open.
+    /// Adds an A/A control for each class of paths that the experiment uses: the twin of a cell on
+    /// the path in the middle, preferably of 0-RTT without TCP Fast Open.
     fn add_controls(&mut self, experiment: usize) {
         for class in [PathClass::Long, PathClass::Short, PathClass::RateLimited] {
             let cells: Vec<usize> = (0..self.cells.len())

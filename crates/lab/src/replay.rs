@@ -1,5 +1,5 @@
-//! The replay attack: captures first flights, resends them byte for byte, and counts in the servers'
-//! logs how often each was executed.
+//! The replay attack: captures first flights, resends them byte for byte, and counts in the
+//! servers' logs how often each was executed.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -186,8 +186,9 @@ fn count(
 /// Copies that are sent at the same time, to race each other.
 const CONCURRENT_ATTEMPTS: usize = 50;
 
-/// How long servers may keep the state of a closed QUIC connection. Until then they attribute a copy
-/// of its first flight to that connection by its connection ID, and drop it. quic-go does so for 5 s.
+/// How long servers may keep the state of a closed QUIC connection. Until then they attribute a
+/// copy of its first flight to that connection by its connection ID, and drop it. quic-go does so
+/// for 5 s.
 const CONNECTION_STATE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// How long a server may be silent before an attempt ends.

@@ -1,4 +1,5 @@
-//! Takes the samples of a run, one by one or at a fixed rate, on one thread in the client's namespace.
+//! Takes the samples of a run, one by one or at a fixed rate, on one thread in the client's
+//! namespace.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -100,8 +101,8 @@ impl<'a> Sampler<'a> {
         futures_util::stream::iter(samples).buffer_unordered(max_concurrent).collect().await
     }
 
-    /// Makes a full handshake that is no sample. It fetches tickets and either the TCP Fast Open cookie
-    /// or address tokens.
+    /// Makes a full handshake that is no sample. It fetches tickets and either the TCP Fast Open
+    /// cookie or address tokens.
     pub(crate) async fn warm_up(
         &self,
         server: ServerKind,
@@ -194,7 +195,8 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// The offer of a connection to this address. Fetches a ticket or a token first if there is none.
+    /// The offer of a connection to this address. Fetches a ticket or a token first if there is
+    /// none.
     async fn offer(
         &self,
         server: ServerKind,
@@ -230,8 +232,8 @@ impl<'a> Sampler<'a> {
         Ok(offer)
     }
 
-    /// Makes a connection, and keeps its tickets and tokens for later ones. Returns the local address
-    /// even if the connection fails after the socket was created.
+    /// Makes a connection, and keeps its tickets and tokens for later ones. Returns the local
+    /// address even if the connection fails after the socket was created.
     async fn connect(
         &self,
         (server, requested): (ServerKind, &RequestedConnection),
@@ -268,8 +270,8 @@ fn target(requested: &RequestedConnection) -> &'static str {
     requested.size.path()
 }
 
-/// The listener that issued a ticket, with transport, version and the application protocol, to which
-/// early data is bound (RFC 8446 section 4.2.10).
+/// The listener that issued a ticket, with transport, version and the application protocol, to
+/// which early data is bound (RFC 8446 section 4.2.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Issuer {
     server: ServerKind,

@@ -56,7 +56,8 @@ impl RequestedConnection {
 }
 
 /// Returns the round trips that the protocols need until the first byte of the response, including
-/// connection set-up (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2, RFC 9001 section 4).
+/// connection set-up (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2, RFC 9001
+/// section 4).
 pub fn round_trips(requested: &RequestedConnection) -> u32 {
     if requested.over_quic() {
         // The ClientHello is in the first packet: QUIC has no other connection set-up.
@@ -239,7 +240,8 @@ macro_rules! axis_values {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                let found = Self::ALL.into_iter().find(|value| value.name().eq_ignore_ascii_case(text));
+                let is_it = |value: &Self| value.name().eq_ignore_ascii_case(text);
+                let found = Self::ALL.into_iter().find(is_it);
                 found.ok_or_else(|| {
                     let axis_values = [$($name),+].join(", ");
                     format!(concat!("unknown ", $what, " {:?}; allowed are {}"), text, axis_values)

@@ -130,7 +130,8 @@ impl Flows {
     }
 }
 
-/// The sample of a connection, without a check against its cell. `origin_ns` is the start of the run.
+/// The sample of a connection, without a check against its cell. `origin_ns` is the start of the
+/// run.
 pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u64) -> Sample {
     let mut sample = Sample {
         cell: record.slot.cell,
@@ -144,8 +145,8 @@ pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u
         sample.label = facts.label().ok().map(|label| label.to_string());
         sample.dropped = facts.transport.dropped();
         if let FirstResponse::Seen { delivered: Some(delivered), .. } = facts.first_response {
-            // This includes the link's delay both ways: the tap stamps a packet before it delays it,
-            // and again when it delivers it.
+            // This includes the link's delay both ways: the tap stamps a packet before it delays
+            // it, and again when it delivers it.
             sample.wire_ms = Some(milliseconds(delivered.saturating_sub(facts.started)));
         }
         if let LastResponse::Seen { round_trips, delivered, .. } = facts.last_response {

@@ -1,4 +1,4 @@
-//! The connections that are kept to one server.
+//! The open connections to one server: idle ones of HTTP/1.1, and shared ones of HTTP/2.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use hyper::client::conn::{http1, http2};
 
 use crate::body::Upload;
 
-/// Whose connection it is, where the server was told by a PROXY header.
+/// The client connection of which a PROXY header told the server; `None` without a header.
 pub(crate) type Owner = Option<Addresses>;
 
-/// The kept connections.
+/// The open connections.
 #[derive(Default)]
 pub(crate) struct ConnectionCache {
-    /// Without a request, the one used last at the end.
+    /// Connections without a request; the most recently used one is last.
     idle: Mutex<Vec<Idle>>,
     shared: Mutex<Vec<Shared>>,
 }
@@ -26,28 +26,28 @@ struct Idle {
     since: Instant,
 }
 
-/// One of HTTP/2, for many requests at a time.
+/// An HTTP/2 connection, for several concurrent requests.
 struct Shared {
     sender: http2::SendRequest<Upload>,
-    /// Streams that the server allows at a time.
+    /// Concurrent streams that the server allows.
     allowed: Arc<AtomicUsize>,
     owner: Owner,
     streams: Streams,
-    /// When a look last found it in use.
+    /// When the sweep last found it in use.
     used: Instant,
 }
 
-/// A running request on a shared connection.
+/// A request in flight on a shared connection.
 pub(crate) struct Stream(Streams);
 
 type Streams = Arc<AtomicUsize>;
 
-/// Streams at a time on one connection, though the server allow more: one that fails takes as many
-/// requests with it.
+/// Maximum number of concurrent streams on one connection, even if the server allows more: if the
+/// connection fails, all of them fail.
 const MAX_STREAMS: usize = 100;
 
 impl ConnectionCache {
-    /// The idle connection that was used last.
+    /// Takes the most recently used idle connection.
     pub(crate) fn take(&self, owner: Owner) -> Option<http1::SendRequest<Upload>> {
         let mut idle = lock(&self.idle);
         loop {
@@ -59,7 +59,7 @@ impl ConnectionCache {
         }
     }
 
-    /// Keeps a connection, and in place of the one that was used longest ago if there are `max`.
+    /// Adds an idle connection, and drops the least recently used one above `max`.
     pub(crate) fn put(
         &self,
         sender: http1::SendRequest<Upload>,
@@ -74,7 +74,7 @@ impl ConnectionCache {
         }
     }
 
-    /// A connection with room for one more stream, and the stream.
+    /// Returns a shared connection with a free stream, and the stream.
     pub(crate) fn checkout_shared(
         &self,
         owner: Owner,
@@ -88,7 +88,7 @@ impl ConnectionCache {
         Some((free.sender.clone(), Stream::start(&free.streams)))
     }
 
-    /// Keeps a new connection, with a first stream on it.
+    /// Adds a shared connection, and returns its first stream.
     pub(crate) fn add_shared(
         &self,
         sender: http2::SendRequest<Upload>,
@@ -102,12 +102,12 @@ impl ConnectionCache {
         stream
     }
 
-    /// Takes no more streams on the connection that this one is on.
+    /// Removes the connection of this stream; running streams continue.
     pub(crate) fn discard(&self, stream: &Stream) {
         lock(&self.shared).retain(|shared| !Arc::ptr_eq(&shared.streams, &stream.0));
     }
 
-    /// Closes what has not been used for `limit`.
+    /// Closes connections that have not been used for `limit`.
     pub(crate) fn sweep(&self, limit: Duration, now: Instant) {
         let fresh = |since: Instant| now.duration_since(since) < limit;
         lock(&self.idle).retain(|idle| fresh(idle.since) && !idle.sender.is_closed());

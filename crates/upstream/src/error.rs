@@ -3,64 +3,64 @@ use std::time::Duration;
 
 use firstflight_tls::TlsError;
 
-/// Why a pool cannot be.
+/// Why a pool cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// Settings that make no sense.
+    /// An invalid setting.
     #[error("{reason}")]
     Setting {
         /// The key of the setting, or of the table that it is in.
         key: &'static str,
-        /// What is wrong, and what is allowed.
+        /// The problem, and the allowed values.
         reason: &'static str,
     },
-    /// Authorities that cannot be read.
+    /// The certificate authorities cannot be read.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// Why there is no response.
+/// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// Every server is down by its health checks.
+    /// Every server is down by its health checks, or this request failed on all.
     #[error("no server is up")]
     NoServer,
-    /// Every server has as many requests as it may have.
-    #[error("every server is busy, for {0:?} and longer")]
+    /// Every server has its maximum number of requests.
+    #[error("every server was busy for {0:?}")]
     Busy(Duration),
-    /// No connection.
+    /// Connecting failed.
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
-    /// The connection ended in the middle, or what came on it is no response.
-    #[error("no answer: {0}")]
+    /// The connection ended early, or the response is invalid.
+    #[error("no response: {0}")]
     Broken(#[source] hyper::Error),
     /// No response in time.
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Timeout(Duration),
-    /// The client did not send its request to the end.
-    #[error("the client broke its request off")]
+    /// The client aborted its request.
+    #[error("the client aborted its request")]
     ClientGone,
-    /// The same, without a word.
-    #[error("the client did not go on with its request for {0:?}")]
+    /// The client stopped sending its request.
+    #[error("the client sent nothing of its request for {0:?}")]
     ClientStalled(Duration),
-    /// The server speaks another protocol from here on, and nobody has asked for that.
-    #[error("the server switches protocols unasked")]
+    /// The server switches to another protocol without a request to do so.
+    #[error("the server switched protocols without a request to do so")]
     UnexpectedUpgrade,
     /// A transfer coding other than `chunked`, which was not asked for (RFC 9110 section 10.1.4).
     #[error("the response has a transfer coding other than chunked")]
     TransferCoding,
-    /// A `Host` that is none.
-    #[error("the request's Host is no host")]
+    /// An invalid `Host`.
+    #[error("the Host of the request is invalid")]
     BadHost,
-    /// A request that asks for another protocol cannot go over HTTP/2.
-    #[error("this pool speaks HTTP/2, over which no other protocol can be asked for")]
+    /// A request to switch protocols cannot be sent over HTTP/2.
+    #[error("this pool uses HTTP/2, which has no upgrade to other protocols")]
     NoUpgrade,
 }
 
 impl SendError {
-    /// A word for it, for counting: `connect`, `broken` and so on.
+    /// Returns a short name for logs and spans: `connect`, `broken` and so on.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NoServer => "no_server",
@@ -78,7 +78,7 @@ impl SendError {
     }
 }
 
-/// A response's body that stood still.
+/// The response body stalled.
 #[derive(Debug, thiserror::Error)]
-#[error("the upstream's answer did not go on for {0:?}")]
+#[error("the upstream sent nothing of its response for {0:?}")]
 pub(crate) struct Stalled(pub(crate) Duration);

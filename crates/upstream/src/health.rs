@@ -1,4 +1,4 @@
-//! What is thought of one server: by questions to it, and by how its requests went.
+//! The health of one server, by its health checks and by the results of its requests.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::{EjectionRule, PoolConfig};
 
-/// What is thought of a server.
+/// The health of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerHealth {
     /// It gets requests.
     Up,
-    /// It was set aside, and the next request, one at a time, shows whether it is well again.
+    /// Its ejection is over. It gets one request at a time until one succeeds.
     Trial,
-    /// It failed several requests, and is left alone unless there is no other.
+    /// Several requests failed. It gets requests only if there is no other server.
     Ejected,
     /// It fails its health checks and gets nothing.
     Down,
@@ -26,21 +26,21 @@ pub(crate) struct Health {
     rule: Option<EjectionRule>,
     rise: u32,
     fall: u32,
-    /// Whether checks have taken it out.
+    /// Whether health checks have failed.
     down: bool,
-    /// Checks in a row that speak against that.
+    /// Consecutive checks with the opposite result.
     contrary_checks: u32,
-    /// Requests in a row that failed.
+    /// Consecutive failed requests.
     failures: u32,
-    /// How often in a row it was set aside, and until when.
+    /// Consecutive ejections, and the end of the current one.
     ejections: u32,
     ejected_until: Option<Instant>,
-    /// When its standing last changed by an event.
+    /// When an event last changed its state.
     changed: Instant,
 }
 
 impl Health {
-    /// A server is well until it shows otherwise: a start does not wait for checks.
+    /// A new server is up: requests do not wait for the first check.
     pub(crate) fn new(config: &PoolConfig, now: Instant) -> Self {
         let (rise, fall) = config.check.as_ref().map_or((1, 1), |check| (check.rise, check.fall));
         Self {
@@ -65,7 +65,7 @@ impl Health {
         }
     }
 
-    /// When its standing last changed.
+    /// Returns when its state last changed.
     pub(crate) fn since(&self, now: Instant) -> Instant {
         match (self.state(now), self.ejected_until) {
             (ServerHealth::Trial, Some(ejected_until)) => ejected_until,
@@ -73,7 +73,7 @@ impl Health {
         }
     }
 
-    /// It has answered a request.
+    /// A request succeeded.
     pub(crate) fn succeeded(&mut self, now: Instant) {
         self.failures = 0;
         if self.ejected_until.take().is_some() {
@@ -81,17 +81,17 @@ impl Health {
         }
     }
 
-    /// A request failed by its fault.
+    /// A request failed because of the server.
     pub(crate) fn failed(&mut self, now: Instant) {
         let Some(rule) = self.rule else { return };
         let state = self.state(now);
-        // What started before says nothing new.
+        // Requests from before the ejection are no new evidence.
         if state == ServerHealth::Ejected {
             return;
         }
         self.failures += 1;
         if state == ServerHealth::Trial || self.failures >= rule.after {
-            // A server that was well for the longest time has paid for what was before.
+            // After a long healthy time, earlier ejections do not count.
             if self.ejected_until.is_none() && now.duration_since(self.changed) > rule.most {
                 self.ejections = 0;
             }
@@ -102,7 +102,7 @@ impl Health {
         }
     }
 
-    /// A check has ended.
+    /// A health check ended.
     pub(crate) fn checked(&mut self, healthy: bool, now: Instant) {
         if healthy != self.down {
             self.contrary_checks = 0;
@@ -115,14 +115,14 @@ impl Health {
             self.down = !healthy;
             self.changed = now;
             if healthy {
-                // What it failed before it went down is forgotten with it.
+                // Earlier failures do not count any more.
                 (self.failures, self.ejections, self.ejected_until) = (0, 0, None);
             }
         }
     }
 }
 
-/// Twice as long each time, up to the most.
+/// The duration of an ejection: twice as long each time, up to the maximum.
 fn length(rule: &EjectionRule, ejections: u32) -> Duration {
     rule.first.saturating_mul(1 << ejections.min(20)).min(rule.most)
 }

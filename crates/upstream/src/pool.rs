@@ -23,18 +23,18 @@ use crate::server::Server;
 use crate::server_list::{AttemptHistory, BodyEnd, Change, ServerList};
 use crate::{Body, PoolConfig, PoolError, SendError, ServerHealth, attempt, health_check, server};
 
-/// Servers that serve the same requests. Cheap to clone.
+/// A pool of servers for the same requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
-/// On whose behalf a request is sent, and who is told how it goes.
+/// The client of a request, and the observer of its attempts.
 #[derive(Clone, Copy)]
 pub struct SendOptions<'a> {
     /// The client's address.
     pub client: SocketAddr,
     /// The address that the client connected to.
     pub local: SocketAddr,
-    /// Told of each try.
+    /// Receives each attempt.
     pub observer: &'a dyn Observer,
 }
 
@@ -43,24 +43,24 @@ pub(crate) struct Shared {
     pub(crate) config: PoolConfig,
     pub(crate) servers: Vec<Server>,
     server_list: Mutex<ServerList>,
-    /// Woken when a request ends, where requests may have to wait for that.
+    /// Notified when a request ends, for requests that wait in the queue.
     capacity_freed: Notify,
     waiting: AtomicUsize,
     rejected: AtomicU64,
     started: AtomicBool,
 }
 
-/// A request's place on a server.
+/// Permits one request on a server.
 pub(crate) struct Permit {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: usize,
 }
 
 impl Pool {
-    /// A pool of that name. Nothing is connected yet.
+    /// Creates a pool with this name. Opens no connection yet.
     ///
     /// # Errors
-    /// [`PoolError`]: settings that make no sense, or authorities that cannot be read.
+    /// [`PoolError`]: an invalid setting, or certificate authorities that cannot be read.
     pub fn new(name: &str, config: PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
         let connector = server::connector(&config)?;
@@ -84,35 +84,35 @@ impl Pool {
         })))
     }
 
-    /// Starts the health checks and the closing of idle connections; both end with the last clone
-    /// of the pool. In a tokio runtime; again is no harm.
+    /// Starts the health checks and the closing of idle connections, inside a tokio runtime. Both end
+    /// with the last clone of the pool. Further calls do nothing.
     pub fn start(&self) {
         if !self.0.started.swap(true, Ordering::Relaxed) {
             health_check::start(&self.0);
         }
     }
 
-    /// Its name.
+    /// Returns the name of the pool.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.0.config
     }
 
-    /// How it is now.
+    /// Returns the current status.
     pub fn status(&self) -> PoolStatus {
         self.0.status()
     }
 
-    /// Has a request answered. Its URI is a path with a query, and `Host` says for whom it is. It
-    /// is in flight until the response's body has ended or is dropped; that holds for the tunnel
-    /// after a 101 too, which is to be had by [`hyper::upgrade::on`].
+    /// Sends a request and returns its response. The URI is a path with a query; `Host` is a header.
+    /// The request is in flight until the response body has ended or is dropped. After a 101, that
+    /// includes the tunnel, which [`hyper::upgrade::on`] returns.
     ///
     /// # Errors
-    /// [`SendError`], when all tries have failed.
+    /// [`SendError`], if all attempts failed.
     pub async fn send(
         &self,
         request: Request<Body>,
@@ -128,7 +128,7 @@ impl Pool {
         let mut last = None;
         shared.lock().start();
         loop {
-            // Who has failed before says more than that there is nobody left.
+            // An earlier failure explains more than the lack of further servers.
             let permit = match (shared.permit(&history).await, last.take()) {
                 (Ok(permit), _) => permit,
                 (Err(SendError::NoServer), Some(error)) | (Err(error), _) => return Err(error),
@@ -159,7 +159,7 @@ impl Pool {
 }
 
 impl Shared {
-    /// Takes a place on a server, and waits for one if need be.
+    /// Chooses a server, and waits in the queue if all are busy.
     async fn permit(self: &Arc<Self>, history: &AttemptHistory) -> Result<Permit, SendError> {
         let pick = |shared: &Arc<Self>| match shared.lock().pick(history, Instant::now()) {
             Pick::Server(index) => Some(Ok(Permit { shared: shared.clone(), index })),
@@ -173,7 +173,7 @@ impl Shared {
         let limit = self.config.queue_timeout;
         let found = timeout(limit, async {
             loop {
-                // Before the look, so that no end of a request is missed after it.
+                // Before choosing, so that no end of a request is missed after it.
                 let capacity_freed = self.capacity_freed.notified();
                 if let Some(picked) = pick(self) {
                     return picked;
@@ -187,28 +187,32 @@ impl Shared {
         })
     }
 
-    /// A health check has ended.
+    /// Handles the result of a health check.
     pub(crate) fn checked(&self, index: usize, found: Result<(), String>) {
         let change = self.lock().checked(index, found.is_ok(), Instant::now());
-        self.log_change(index, change, found.as_ref().err().map_or("it is well", String::as_str));
+        self.log_change(
+            index,
+            change,
+            found.as_ref().err().map_or("the health check succeeded", String::as_str),
+        );
     }
 
     pub(crate) fn keep(&self, index: usize, sender: http1::SendRequest<Upload>, owner: Owner) {
         self.servers[index].cache.put(sender, owner, self.config.keep, Instant::now());
     }
 
-    /// Tells people about a change.
+    /// Logs a change of health, and wakes the queue.
     pub(crate) fn log_change(&self, index: usize, (before, after): Change, why: &str) {
         let (pool, server) = (&self.name, &self.servers[index].name);
         match (before, after) {
             _ if before == after => {}
             (_, ServerHealth::Up) => info!("upstream {pool}: {server} is up: {why}"),
             (_, ServerHealth::Down) => warn!("upstream {pool}: {server} is down: {why}"),
-            (_, ServerHealth::Ejected) => warn!("upstream {pool}: {server} is set aside: {why}"),
+            (_, ServerHealth::Ejected) => warn!("upstream {pool}: {server} is ejected: {why}"),
             (_, ServerHealth::Trial) => {}
         }
         if before != after {
-            // A server that is back has room.
+            // The server may have capacity for waiting requests.
             self.capacity_freed.notify_waiters();
         }
     }
@@ -252,10 +256,10 @@ impl Permit {
         self.shared.keep(self.index, sender, owner);
     }
 
-    /// The response's body has ended.
+    /// Handles the end of a response body.
     pub(crate) fn body_ended(&self, end: BodyEnd) {
         let change = self.shared.lock().body_ended(self.index, end, Instant::now());
-        self.shared.log_change(self.index, change, "its answers break off");
+        self.shared.log_change(self.index, change, "its responses end early");
     }
 }
 
@@ -287,7 +291,7 @@ fn empty_body(progress: &Progress) -> Upload {
     Upload::new(body, progress.clone())
 }
 
-/// A pool as it is now, for metrics and people.
+/// The status of a pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolStatus {
     /// Its name.
@@ -296,55 +300,54 @@ pub struct PoolStatus {
     pub servers: Vec<ServerStatus>,
     /// Requests that were sent again.
     pub retries: u64,
-    /// Requests that were not, because the budget was used up.
+    /// Retries that the budget denied.
     pub retries_denied: u64,
-    /// Requests that wait because every server has as many as it may.
+    /// Requests in the queue.
     pub waiting: usize,
-    /// Requests that waited for too long.
+    /// Requests rejected after waiting in the queue.
     pub rejected: u64,
 }
 
-/// A server as it is now.
+/// The status of a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServerStatus {
     /// Its address.
     pub address: String,
-    /// What is thought of it.
+    /// Its health.
     pub state: ServerHealth,
-    /// For how long.
+    /// Time since its health last changed.
     pub unchanged: Duration,
-    /// Requests that are running, bodies of responses included.
+    /// Requests in flight, until the end of the response body.
     pub in_flight: usize,
-    /// Connections that are kept, idle ones of HTTP/1.1 and all of HTTP/2.
+    /// Idle connections of HTTP/1.1, and all connections of HTTP/2.
     pub cached_connections: usize,
-    /// Connections that were opened.
+    /// Connections opened so far.
     pub connections: u64,
     /// Requests since the start.
     pub totals: RequestTotals,
 }
 
-/// A server's requests since the start, by how they went.
+/// Counters of a server's requests since the start, by result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestTotals {
-    /// Sent, or tried to be.
+    /// Attempts.
     pub requests: u64,
-    /// Answers by the first digit of their status, from 1 to 5.
+    /// Responses by the first digit of their status, from 1 to 5.
     pub responses: [u64; 5],
     /// No connection.
     pub connect_failed: u64,
-    /// On a kept connection that ended meanwhile.
+    /// Failures on a reused connection that had been closed.
     pub stale: u64,
-    /// No response, or none that can be understood.
+    /// No response, or an invalid one.
     pub broken: u64,
-    /// Refused by the server before it did anything (HTTP/2).
+    /// Refused by the server without processing (HTTP/2).
     pub refused: u64,
-    /// No response in time.
+    /// Timeouts of the response head.
     pub timeouts: u64,
-    /// Answers that the server broke off.
+    /// Response bodies that ended early.
     pub bodies_broken: u64,
-    /// Answers that stood still.
+    /// Response bodies that stalled.
     pub bodies_stalled: u64,
-    /// Requests that the client did not send to the end, and answers that it did not take to the
-    /// end.
+    /// Requests that the client aborted, and responses that it did not read to the end.
     pub abandoned: u64,
 }

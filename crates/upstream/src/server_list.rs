@@ -1,4 +1,4 @@
-//! A pool's servers, as far as decisions go: who gets a request, and what is made of how it went.
+//! The servers of a pool, without sockets: which one gets a request, and how results change them.
 
 use std::time::Instant;
 
@@ -11,10 +11,10 @@ use crate::retry::Budget;
 use crate::retry::{self, Failure, RetryDecision};
 use crate::{Balance, PoolConfig, ServerHealth};
 
-/// The servers, by their place in [`PoolConfig::servers`].
+/// The servers, by their index in [`PoolConfig::servers`].
 pub(crate) struct ServerList {
     balance: Balance,
-    /// Requests at a time to each.
+    /// Maximum number of requests to each server.
     max_requests: usize,
     max_attempts: u32,
     members: Vec<ServerState>,
@@ -32,30 +32,30 @@ pub(crate) struct ServerState {
     pub(crate) totals: RequestTotals,
 }
 
-/// How far one request has come.
+/// The attempts of one request so far.
 #[derive(Default)]
 pub(crate) struct AttemptHistory {
-    /// Where it has failed.
+    /// Servers on which it has failed.
     tried: Vec<usize>,
-    /// How often it failed, stale connections apart.
+    /// Failed attempts, not counting stale connections.
     attempts: u32,
-    /// Whether it has met a stale connection.
+    /// Whether an attempt failed on a stale connection.
     stale: bool,
 }
 
-/// A server's standing before and after an event.
+/// The health of a server before and after an event.
 pub(crate) type Change = (ServerHealth, ServerHealth);
 
 /// How a response's body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyEnd {
-    /// It is there.
+    /// It is complete.
     Whole,
-    /// The server broke it off.
+    /// The server ended it early.
     Broken,
-    /// It stood still.
+    /// It stalled.
     Stalled,
-    /// The client left.
+    /// The client did not read it to the end.
     Abandoned,
 }
 
@@ -82,12 +82,12 @@ impl ServerList {
         &self.members
     }
 
-    /// A new request has come.
+    /// Counts a new request for the retry budget.
     pub(crate) fn start(&mut self) {
         self.budget.deposit();
     }
 
-    /// Chooses a server, on which the request runs from now on, until [`ServerList::end`].
+    /// Chooses a server and counts the request as in flight until [`ServerList::end`].
     pub(crate) fn pick(&mut self, history: &AttemptHistory, now: Instant) -> Pick {
         let candidates: Vec<_> = (self.members.iter().enumerate())
             .map(|(index, member)| Candidate {
@@ -106,12 +106,12 @@ impl ServerList {
         pick
     }
 
-    /// A request on a server is over, one way or another.
+    /// A request on a server has ended, with or without success.
     pub(crate) fn end(&mut self, index: usize) {
         self.members[index].in_flight -= 1;
     }
 
-    /// The head of a response has come.
+    /// A response head was received.
     pub(crate) fn answered(&mut self, index: usize, status: StatusCode, now: Instant) -> Change {
         let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
         self.members[index].totals.responses[class] += 1;
@@ -130,7 +130,7 @@ impl ServerList {
             Failure::Client => &mut totals.abandoned,
         } += 1;
         self.judge(index, now, |health| match failure {
-            // None of them says that the server is ill.
+            // None of them is evidence against the server.
             Failure::Stale | Failure::Refused | Failure::Client => {}
             Failure::Connect | Failure::Broken | Failure::Timeout => health.failed(now),
         })

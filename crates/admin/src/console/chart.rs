@@ -1,15 +1,14 @@
-//! Drawings: bars over the last five minutes, lines of figures, spreads. Only shapes are SVG, which
-//! then stretch to any width; words are beside them.
+//! Charts as SVG: bars, sparklines, percentiles. The SVG contains only shapes, so that it scales to any
+//! width; text is beside it.
 
 use std::fmt::Write;
 
 use maud::{Markup, html};
 
-use super::figures::number;
+use crate::format::number;
 use crate::status::{Percentiles, Steps};
 
-/// New connections of the last five minutes, by what became of their early data, and the replays
-/// among them.
+/// New connections of the last five minutes by the outcome of their early data, with the replays.
 pub(super) fn connections(steps: &Steps) -> Markup {
     let series = [
         ("early", "0-RTT accepted", &steps.early),
@@ -21,7 +20,7 @@ pub(super) fn connections(steps: &Steps) -> Markup {
     let top = round_up(sums.max().unwrap_or(0));
     let total = |values: &[u64]| number(values.iter().sum());
     let mut floors = vec![0; count];
-    let words = format!(
+    let label = format!(
         "Connections in steps of {} seconds: {} with 0-RTT accepted, {} refused, {} without; {} \
          replays stopped",
         steps.seconds,
@@ -42,7 +41,7 @@ pub(super) fn connections(steps: &Steps) -> Markup {
             div.plot {
                 p.top { (number(top)) " in " (steps.seconds) " s" }
                 svg.bars viewBox=(format!("0 0 {count} 100")) preserveAspectRatio="none" role="img"
-                    aria-label=(words) {
+                    aria-label=(label) {
                     path.rule d=(format!("M0 .5H{count}M0 50H{count}")) {}
                     @for (class, _, values) in &series {
                         path.(class) d=(bars(values, &mut floors, top)) {}
@@ -58,7 +57,7 @@ pub(super) fn connections(steps: &Steps) -> Markup {
     }
 }
 
-/// A small line of figures.
+/// A sparkline.
 pub(super) fn spark(values: &[u64]) -> Markup {
     let top = values.iter().copied().max().unwrap_or(0).max(1) as f64;
     let mut line = String::new();
@@ -75,12 +74,11 @@ pub(super) fn spark(values: &[u64]) -> Markup {
     }
 }
 
-/// How times are spread, on a scale from half a millisecond to ten seconds: thick from p50 to p90,
-/// thin up to p99.
+/// Percentiles on a logarithmic scale from 0.5 ms to 10 s: thick from p50 to p90, thin up to p99.
 pub(super) fn spread(spread: &Percentiles, class: &str) -> Markup {
-    let (from, to) = (FASTEST.ln(), SLOWEST.ln());
-    let place = |time: f64| 100.0 * ((time.max(FASTEST).ln() - from) / (to - from)).min(1.0);
-    let (p50, p90, p99) = (place(spread.p50), place(spread.p90), place(spread.p99));
+    let (from, to) = (MIN_TIME.ln(), MAX_TIME.ln());
+    let position = |time: f64| 100.0 * ((time.max(MIN_TIME).ln() - from) / (to - from)).min(1.0);
+    let (p50, p90, p99) = (position(spread.p50), position(spread.p90), position(spread.p99));
     html! {
         svg.spread viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" {
             path.rule d="M0 5H100" {}
@@ -91,7 +89,7 @@ pub(super) fn spread(spread: &Percentiles, class: &str) -> Markup {
     }
 }
 
-/// A share of a whole as a bar.
+/// A bar for a share of a whole.
 pub(super) fn share(part: u64, whole: u64, class: &str) -> Markup {
     let width = (100.0 * part as f64 / whole.max(1) as f64).min(100.0);
     html! {
@@ -102,7 +100,7 @@ pub(super) fn share(part: u64, whole: u64, class: &str) -> Markup {
     }
 }
 
-/// One bar a step, on top of `floors`, which rise by it.
+/// One bar per step, stacked on `floors`, which are raised by it.
 fn bars(values: &[u64], floors: &mut [u64], top: u64) -> String {
     let mut path = String::new();
     for (at, (value, floor)) in values.iter().zip(floors).enumerate() {
@@ -116,10 +114,10 @@ fn bars(values: &[u64], floors: &mut [u64], top: u64) -> String {
     path
 }
 
-/// A wedge at each step in which there was something.
+/// A mark at each step with a value above zero.
 fn marks(values: &[u64]) -> String {
-    let met = values.iter().enumerate().filter(|(_, value)| **value > 0);
-    met.fold(String::new(), |mut path, (at, _)| {
+    let marked = values.iter().enumerate().filter(|(_, value)| **value > 0);
+    marked.fold(String::new(), |mut path, (at, _)| {
         let _ = write!(path, "M{at} 10L{at}.5 0L{} 10Z", at + 1);
         path
     })
@@ -129,7 +127,7 @@ fn value(series: &[u64], at: usize) -> u64 {
     series.get(at).copied().unwrap_or(0)
 }
 
-/// The next 5, 10, 20, 50 and so on: the axis' end, which then changes seldom.
+/// Rounds up to 5, 10, 20, 50 and so on, so that the scale changes rarely.
 fn round_up(count: u64) -> u64 {
     let mut step = 5_u64;
     loop {
@@ -143,23 +141,23 @@ fn round_up(count: u64) -> u64 {
     }
 }
 
-const FASTEST: f64 = 0.000_5;
-const SLOWEST: f64 = 10.0;
+const MIN_TIME: f64 = 0.000_5;
+const MAX_TIME: f64 = 10.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_ends_at_a_round_figure() {
+    fn the_axis_ends_at_a_round_number() {
         let tops = [0, 5, 6, 10, 11, 21, 51, 4_999, 5_001].map(round_up);
         assert_eq!(tops, [5, 5, 10, 10, 20, 50, 100, 5_000, 10_000]);
-        // Near the largest number there is none above.
+        // There is no round number above the largest ones.
         assert_eq!(round_up(u64::MAX), u64::MAX);
     }
 
     #[test]
-    fn bars_stand_on_those_below_them() {
+    fn bars_are_stacked() {
         let mut floors = vec![0, 0];
         assert_eq!(bars(&[5, 0], &mut floors, 10), "M0.08 100.0V50.0h.84V100.0Z");
         assert_eq!(

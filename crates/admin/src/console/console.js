@@ -1,4 +1,4 @@
-// Keeps the page up to date: the server draws it anew each second, and what differs is replaced.
+// Keeps the page up to date: the server renders it every second, and changed elements are replaced.
 "use strict";
 
 const content = document.getElementById("content");
@@ -12,34 +12,34 @@ function follow() {
     const fresh = document.createElement("template");
     fresh.innerHTML = event.data;
     replaceChildren(content, fresh.content);
-    say("live", "Live");
+    setState("live", "Live");
   };
   source.onerror = () => {
-    say("lost", "No answer since " + new Date().toLocaleTimeString());
-    // The browser tries again by itself, unless it was turned away.
-    if (source.readyState === EventSource.CLOSED) setTimeout(again, 5000);
+    setState("lost", "No response since " + new Date().toLocaleTimeString());
+    // The browser reconnects by itself, unless the server has refused the connection.
+    if (source.readyState === EventSource.CLOSED) setTimeout(retry, 5000);
   };
 }
 
-async function again() {
+async function retry() {
   try {
-    const answer = await fetch("status.json", { method: "HEAD" });
-    // The cookie has expired, or the token is another: the form is at the same address.
-    if (answer.status === 401) return location.reload();
+    const response = await fetch("status.json", { method: "HEAD" });
+    // The cookie has expired or the token has changed: reloading shows the login form.
+    if (response.status === 401) return location.reload();
   } catch {
-    // Not there yet.
+    // The server is not reachable yet.
   }
   if (!document.hidden) follow();
 }
 
-function say(state, words) {
+function setState(state, text) {
   if (live.dataset.state !== state) {
     live.dataset.state = state;
-    live.textContent = words;
+    live.textContent = text;
   }
 }
 
-// Elements stay what they are, so that focus, selection and places scrolled to stay too.
+// Keeps elements where possible, so that focus, selection and scroll positions stay.
 function replaceChildren(old, fresh) {
   const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
   after.forEach((node, at) => (before[at] ? replace(before[at], node) : old.append(node)));
@@ -61,7 +61,7 @@ function replace(old, fresh) {
   replaceChildren(old, fresh);
 }
 
-// Nobody looks at a hidden page.
+// A hidden page needs no updates.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) source?.close();
   else follow();

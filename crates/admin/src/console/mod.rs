@@ -1,9 +1,15 @@
-//! The console: one page, drawn here from a status. A script only replaces what has changed, so the
-//! page is whole without it.
+//! The console: one page that the server renders from a status.
+//!
+//! The page could get its figures as JSON and render them with a script. Then two places would have to
+//! know what a figure means, and the page would be empty without scripts. So the server renders it with
+//! the same template library as the report, again every second for those who follow it. A short script
+//! replaces only the elements that changed, so that focus and selection stay. Programs get the same
+//! figures as JSON from `/status.json`.
+//!
+//! The figures come from the metrics alone: the [history](crate::history) keeps samples of the counters
+//! for an hour, and computes windows and percentiles from two samples.
 
 mod chart;
-pub(crate) mod figures;
-mod notices;
 mod overview;
 mod tables;
 
@@ -15,11 +21,11 @@ pub(crate) const STYLE: &str = include_str!("console.css");
 pub(crate) const SCRIPT: &str = include_str!("console.js");
 pub(crate) const ICON: &str = include_str!("icon.svg");
 
-/// The page. `log_out`: there is something to log out of.
+/// The whole page, with a button to log out if there is a token.
 pub(crate) fn page(status: &Status, log_out: bool) -> Markup {
     let title = format!("{}: firstflight", status.server.host);
     let body = html! {
-        a.skip href="#content" { "Skip to the figures" }
+        a.skip href="#content" { "Skip to the content" }
         header {
             p.name { strong { "firstflight" } " " span.host { (status.server.host) } }
             p #live data-state="snapshot" { "Snapshot of " (clock(status)) " UTC" }
@@ -31,19 +37,19 @@ pub(crate) fn page(status: &Status, log_out: bool) -> Markup {
         footer {
             p {
                 "Also here: " a href="status.json" { "status.json" } ", " a href="metrics" { "metrics" }
-                ". This page asks no other host for anything."
+                ". This page loads nothing from other hosts."
             }
         }
     };
     document(&title, true, body)
 }
 
-/// What changes from second to second.
+/// The part of the page that changes every second.
 pub(crate) fn content(status: &Status) -> Markup {
     html! {
         h1.hidden { "firstflight on " (status.server.host) }
         (overview::answers(&status.answers))
-        (notices::list(status))
+        (overview::notices(status))
         (overview::tiles(status))
         (chart::connections(&status.steps))
         div.pair {
@@ -53,7 +59,7 @@ pub(crate) fn content(status: &Status) -> Markup {
         (tables::replays(status))
         div.pair {
             (tables::keys(status))
-            (tables::memory(status))
+            (tables::register(status))
         }
         div.pair {
             (tables::server(status))
@@ -63,7 +69,7 @@ pub(crate) fn content(status: &Status) -> Markup {
     }
 }
 
-/// A document with our style. `script`: it keeps itself up to date.
+/// An HTML document with the style of the console, and with its script if `script` is set.
 pub(crate) fn document(title: &str, script: bool, body: Markup) -> Markup {
     html! {
         (DOCTYPE)
@@ -84,7 +90,7 @@ pub(crate) fn document(title: &str, script: bool, body: Markup) -> Markup {
     }
 }
 
-/// The hour of a status.
+/// The time of day of a status.
 fn clock(status: &Status) -> String {
     let text = status.at.text();
     text.get(11..19).unwrap_or(&text).to_owned()

@@ -1,12 +1,15 @@
-//! What is seen at a glance: three responses, and a row of figures.
+//! The top of the console: the three answers, notices, and a row of figures.
 
 use maud::{Markup, html};
 
 use super::chart;
-use super::figures::{number, percent, rate};
-use crate::status::{Answer, Answers, Mood, Status};
+use crate::format::{ago, number, percent, rate, until};
+use crate::reasons;
+use crate::status::{
+    Answer, Answers, Certificate, Moment, Register, ServerState, Severity, Status, Store,
+};
 
-/// The three questions, answered.
+/// The answers to the three questions.
 pub(super) fn answers(answers: &Answers) -> Markup {
     let questions = [
         ("used", "Is 0-RTT used?", &answers.used),
@@ -15,34 +18,34 @@ pub(super) fn answers(answers: &Answers) -> Markup {
     ];
     html! {
         section.answers aria-label="The three questions" {
-            @for (id, question, response) in questions {
-                (card(id, question, response))
+            @for (id, question, answer) in questions {
+                (card(id, question, answer))
             }
         }
     }
 }
 
-fn card(id: &str, question: &str, response: &Answer) -> Markup {
-    let (class, sign) = sign(response.mood);
+fn card(id: &str, question: &str, answer: &Answer) -> Markup {
+    let (class, sign) = sign(answer.severity);
     html! {
         article.card.(class) id=(id) {
             h2 { (question) }
-            // Said aloud when it changes; the sentence, whose figures always do, is not.
+            // Screen readers announce changes of the headline, but not of the figures in the sentence.
             p.word aria-live="polite" {
-                span.sign aria-hidden="true" { (sign) } (capital(&response.word))
+                span.sign aria-hidden="true" { (sign) } (capital(&answer.headline))
             }
-            p.sentence { (response.sentence) }
+            p.sentence { (answer.sentence) }
         }
     }
 }
 
-/// A mood's class, and its sign: colours are not all that tells.
-pub(super) fn sign(mood: Mood) -> (&'static str, &'static str) {
-    match mood {
-        Mood::Good => ("good", "\u{2713}"),
-        Mood::Quiet => ("quiet", "\u{2013}"),
-        Mood::Look => ("look", "!"),
-        Mood::Bad => ("bad", "\u{2715}"),
+/// The CSS class of a severity, and its sign, because colour alone is not accessible.
+fn sign(severity: Severity) -> (&'static str, &'static str) {
+    match severity {
+        Severity::Good => ("good", "\u{2713}"),
+        Severity::Neutral => ("quiet", "\u{2013}"),
+        Severity::Warning => ("look", "!"),
+        Severity::Critical => ("bad", "\u{2715}"),
     }
 }
 
@@ -56,9 +59,9 @@ pub(super) fn tiles(status: &Status) -> Markup {
     };
     html! {
         section.tiles aria-label="Now" {
-            (tile("requests", "Requests a second", &rate(minute.requests_per_second),
+            (tile("requests", "Requests per second", &rate(minute.requests_per_second),
                 chart::spark(&status.steps.requests)))
-            (tile("early-requests", "Of them run early", &early, html! {
+            (tile("early-requests", "Executed early", &early, html! {
                 (number(minute.ran_early)) " in the last minute"
             }))
             (tile("connections", "Connections open", &number(connections), html! {
@@ -67,7 +70,7 @@ pub(super) fn tiles(status: &Status) -> Markup {
             (tile("held", "Requests held now", &number(now.held), html! {
                 (number(now.requests)) " in progress"
             }))
-            (tile("too-early", "Answered 425", &number(minute.too_early), html! {
+            (tile("too-early", "Responses 425", &number(minute.too_early), html! {
                 "in the last minute"
             }))
         }
@@ -90,5 +93,112 @@ fn capital(text: &str) -> String {
     first.unwrap_or_default() + letters.as_str()
 }
 
-/// Where there is nothing to have a figure of.
+/// Shown instead of a figure that does not exist.
 pub(super) const NONE: &str = "\u{2013}";
+
+/// What an operator should check, one line each. Empty if everything works.
+pub(super) fn notices(status: &Status) -> Markup {
+    let lines = lines(status);
+    html! {
+        @if !lines.is_empty() {
+            section #notices aria-label="Notices" {
+                ul {
+                    @for (severity, line) in lines {
+                        @let (class, sign) = sign(severity);
+                        li.(class) { span.sign aria-hidden="true" { (sign) } span { (line) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn lines(status: &Status) -> Vec<(Severity, String)> {
+    let mut lines = Vec::new();
+    lines.extend(readiness(&status.server));
+    lines.extend(reload(&status.server, status.at));
+    lines.extend(status.store.as_ref().and_then(store));
+    for upstream in status.upstreams.iter().filter(|upstream| !upstream.up) {
+        let line = format!(
+            "{} of upstream {} gets no requests, because it failed.",
+            upstream.server, upstream.pool
+        );
+        lines.push((Severity::Critical, line));
+    }
+    lines.extend(status.certificates.iter().filter_map(|one| certificate(one, status.at)));
+    lines.extend(register(&status.register));
+    lines.extend(status.keys.warnings.iter().map(|warning| (Severity::Warning, warning.clone())));
+    lines
+}
+
+fn readiness(server: &ServerState) -> Option<(Severity, String)> {
+    let why = server.not_ready_because.as_ref().filter(|_| !server.ready)?;
+    Some((Severity::Critical, format!("Not ready for new connections: {why}.")))
+}
+
+fn reload(server: &ServerState, now: Moment) -> Option<(Severity, String)> {
+    let reload = server.last_reload.as_ref()?;
+    let (when, error) = (ago(now, reload.at), reload.error.as_ref()?);
+    let line =
+        format!("Reload failed {when}; configuration {} stays in use: {error}", server.generation);
+    Some((Severity::Critical, line))
+}
+
+fn store(store: &Store) -> Option<(Severity, String)> {
+    if store.up {
+        return None;
+    }
+    let reason = store.resting_because.as_deref().unwrap_or("store_down");
+    let (meaning, fix) = (reasons::meaning(reason), reasons::fix(reason));
+    Some((Severity::Critical, format!("No claims in the store: {meaning}. {fix}")))
+}
+
+fn certificate(certificate: &Certificate, now: Moment) -> Option<(Severity, String)> {
+    let site = &certificate.site;
+    let failed = certificate.last_error.as_ref().map(|failure| {
+        let (count, when) = (failure.in_a_row, ago(now, failure.at));
+        let failures = match count {
+            1 => "1 order failed".to_owned(),
+            _ => format!("{count} orders failed"),
+        };
+        format!("{failures}, the last {when}: {}", failure.reason)
+    });
+    let Some(expires_at) = certificate.expires_at else {
+        let why = failed.unwrap_or_else(|| "An order is in progress.".to_owned());
+        let line =
+            format!("{site} has no certificate yet; clients get one that they do not trust. {why}");
+        return certificate.missing.then_some((Severity::Critical, line));
+    };
+    let when = until(now, expires_at);
+    match (expires_at.0 - now.0, failed) {
+        (..=0, why) => {
+            let line =
+                format!("The certificate of {site} expired {when}. {}", why.unwrap_or_default());
+            Some((Severity::Critical, line.trim_end().to_owned()))
+        }
+        (_, Some(why)) => Some((
+            Severity::Warning,
+            format!("The certificate of {site}, which expires {when}, is not renewed. {why}"),
+        )),
+        // Certificates from an authority are renewed in time, however short their lifetime is.
+        (1..EXPIRY_WARNING_SECS, None) if certificate.source == "files" => {
+            Some((Severity::Warning, format!("The certificate of {site} expires {when}.")))
+        }
+        _ => None,
+    }
+}
+
+fn register(register: &Register) -> Option<(Severity, String)> {
+    let (records, capacity) = (number(register.records), number(register.capacity));
+    let full = register.capacity > 0 && register.records * 10 >= register.capacity * 9;
+    full.then(|| {
+        let line = format!(
+            "The strike register is nearly full ({records} of {capacity}): raise \
+             early_data.register_capacity."
+        );
+        (Severity::Warning, line)
+    })
+}
+
+/// Two weeks: certificates of 90 days are usually renewed earlier.
+const EXPIRY_WARNING_SECS: i64 = 14 * 86_400;

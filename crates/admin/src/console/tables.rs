@@ -1,11 +1,11 @@
-//! The tables below: reasons, latencies, replays, keys, memory, server.
+//! The tables of the console: refusals, latencies, replays, keys, register, server.
 
 use maud::{Markup, html};
 
 use super::chart;
-use super::figures::{ago, length, number, percent, time, until};
 use super::overview::NONE;
-use crate::answers::replays_in;
+use crate::answers::count_replays;
+use crate::format::{ago, length, number, percent, time, until};
 use crate::reasons;
 use crate::status::{
     Certificate, KeyState, Kind, Moment, Percentiles, Replay, Status, Store, Window,
@@ -24,9 +24,9 @@ pub(super) fn refusals(status: &Status) -> Markup {
         let found = window.refused.iter().find(|reason| reason.reason == name);
         found.map_or(0, |reason| reason.count)
     };
-    let of = [minute, five, hour];
-    // Copies are no clients that want something.
-    let wanted = hour.offered.saturating_sub(replays_in(hour));
+    let all = [minute, five, hour];
+    // Copies of flights are not clients.
+    let wanted = hour.offered.saturating_sub(count_replays(hour));
     let all_refused = hour.refused.iter().map(|reason| reason.count).sum();
     let body = html! {
         table {
@@ -42,12 +42,12 @@ pub(super) fn refusals(status: &Status) -> Markup {
             tbody {
                 tr.strong {
                     th scope="row" { "offered" }
-                    @for window in of { td.n { (number(window.offered)) } }
+                    @for window in all { td.n { (number(window.offered)) } }
                     td.bar {}
                 }
                 tr.strong {
                     th scope="row" { "accepted" }
-                    @for window in of {
+                    @for window in all {
                         td.n { (number(window.accepted)) }
                     }
                     td.bar { @if wanted > 0 { (percent(hour.accepted, wanted)) } }
@@ -56,9 +56,9 @@ pub(super) fn refusals(status: &Status) -> Markup {
                     tr {
                         th scope="row" {
                             (reasons::title(name))
-                            span.sub { (mend(name)) }
+                            span.sub { (fix(name)) }
                         }
-                        @for window in of { td.n { (number(refused(window, name))) } }
+                        @for window in all { td.n { (number(refused(window, name))) } }
                         td.bar {
                             @let class = if reasons::is_replay(name) { "replay" } else { "refused" };
                             (chart::share(refused(hour, name), all_refused, class))
@@ -78,10 +78,10 @@ pub(super) fn refusals(status: &Status) -> Markup {
             }
         }
     };
-    section("refusals", "Early data, and why not", body)
+    section("refusals", "Early data and refusals", body)
 }
 
-/// Connections by kind and transport, and how long their clients waited.
+/// Connections by kind and transport, with the latency of their first responses.
 pub(super) fn kinds(status: &Status) -> Markup {
     let [_, five, _] = windows(status);
     let rows: Vec<_> = five.kinds.iter().filter(|kind| kind.connections > 0).collect();
@@ -103,12 +103,12 @@ pub(super) fn kinds(status: &Status) -> Markup {
                 tbody { @for kind in &rows { (kind_row(kind)) } }
             }
             p.note {
-                "From a connection's beginning to the head of its first answer, in the last 5 \
+                "From the start of a connection to the head of its first response, in the last 5 \
                  minutes; the bars run from p50 to p99, 0.5 ms to 10 s."
             }
         }
     };
-    section("kinds", "First answers by kind", body)
+    section("kinds", "First responses by kind", body)
 }
 
 fn kind_row(kind: &Kind) -> Markup {
@@ -132,7 +132,7 @@ fn kind_row(kind: &Kind) -> Markup {
     }
 }
 
-/// Flights that came more than once.
+/// Flights that were received more than once.
 pub(super) fn replays(status: &Status) -> Markup {
     let recent = &status.replays.recent;
     let body = html! {
@@ -144,17 +144,17 @@ pub(super) fn replays(status: &Status) -> Markup {
                     tr {
                         th scope="col" { "Last copy" }
                         th.n scope="col" { "Copies" }
-                        th scope="col" { "Over" }
+                        th scope="col" { "Transport" }
                         th scope="col" { "From" }
                         th.spare scope="col" { "First copy" }
                     }
                 }
-                tbody { @for replay in recent.iter().take(SHOWN) { (replay_row(replay, status.at)) } }
+                tbody { @for replay in recent.iter().take(MAX_REPLAY_ROWS) { (replay_row(replay, status.at)) } }
             }
             p.note {
-                "A row is one flight that came more than once. It ran once at most; whatever came \
-                 after that was stopped. Networks are /24 or /48; over UDP they may be forged."
-                @if recent.len() > SHOWN { " Only the last " (SHOWN) " are shown." }
+                "Each row is one flight that was received more than once. It was executed at most \
+                 once; all copies were stopped. Networks are /24 or /48; over UDP they may be forged."
+                @if recent.len() > MAX_REPLAY_ROWS { " Only the last " (MAX_REPLAY_ROWS) " are shown." }
             }
         }
     };
@@ -182,10 +182,10 @@ pub(super) fn keys(status: &Status) -> Markup {
             thead {
                 tr {
                     th scope="col" { "Key" }
-                    th scope="col" { "Is" }
-                    th scope="col" { "From" }
-                    th scope="col" { "Sealed" }
-                    th scope="col" { "Opened" }
+                    th scope="col" { "State" }
+                    th scope="col" { "Current" }
+                    th scope="col" { "Last encrypted" }
+                    th scope="col" { "Last decrypted" }
                 }
             }
             tbody { @for key in &keys.ring { (key_row(key, status.at)) } }
@@ -193,10 +193,10 @@ pub(super) fn keys(status: &Status) -> Markup {
         p.note {
             "Keys of " (source(&keys.source))
             @if let Some(zone) = &keys.zone { ", zone " (zone) }
-            ". A key seals for " (length(seconds(keys.period_seconds)))
-            ", a ticket lives " (length(seconds(keys.lifetime_seconds))) ". "
+            ". A key encrypts for " (length(seconds(keys.period_seconds)))
+            ", a ticket is valid for " (length(seconds(keys.lifetime_seconds))) ". "
             @match next {
-                Some(next) => { "The next takes over " (until(status.at, next.current_from)) "." },
+                Some(next) => { "The next key becomes current " (until(status.at, next.current_from)) "." },
                 None => { "There is no next key." },
             }
         }
@@ -226,12 +226,12 @@ fn source(source: &str) -> &str {
     }
 }
 
-/// What remembers flights: the register, and the store.
-pub(super) fn memory(status: &Status) -> Markup {
+/// The strike register, and the store.
+pub(super) fn register(status: &Status) -> Markup {
     let register = &status.register;
     let body = html! {
         dl {
-            dt { (if status.store.is_some() { "Filter here" } else { "Register" }) }
+            dt { (if status.store.is_some() { "Local filter" } else { "Register" }) }
             dd {
                 (number(register.records)) " of " (number(register.capacity)) " flights"
                 (chart::share(register.records, register.capacity, "early"))
@@ -240,7 +240,7 @@ pub(super) fn memory(status: &Status) -> Markup {
                 Some(store) => { (store_rows(store)) },
                 None => {
                     dt { "Store" }
-                    dd { "none: this process remembers alone" }
+                    dd { "none: only this process records flights" }
                 }
             }
         }
@@ -258,9 +258,9 @@ fn store_rows(store: &Store) -> Markup {
         dt { "Claims" }
         dd {
             (number(store.won)) " won, " (number(store.lost)) " lost, " (number(store.unknown))
-            " without an answer"
+            " unknown"
         }
-        dt { "Time of a claim" }
+        dt { "Duration of a claim" }
         dd {
             @match &store.claim {
                 Some(claim) => {
@@ -274,7 +274,7 @@ fn store_rows(store: &Store) -> Markup {
     }
 }
 
-/// The process and its configuration.
+/// The server process and its configuration.
 pub(super) fn server(status: &Status) -> Markup {
     let server = &status.server;
     let body = html! {
@@ -286,7 +286,7 @@ pub(super) fn server(status: &Status) -> Markup {
                     _ => { "ready" },
                 }
             }
-            dt { "Serves on" }
+            dt { "Addresses" }
             dd { (server.addresses.join(", ")) }
             dt { "Running for" }
             dd title=(server.started_at.text()) { (length(status.at.0 - server.started_at.0)) }
@@ -302,7 +302,7 @@ pub(super) fn server(status: &Status) -> Markup {
     section("server", "Server", body)
 }
 
-/// The upstreams' servers.
+/// The servers of the upstreams.
 pub(super) fn upstreams(status: &Status) -> Markup {
     if status.upstreams.is_empty() {
         return html! {};
@@ -313,7 +313,7 @@ pub(super) fn upstreams(status: &Status) -> Markup {
                 tr {
                     th scope="col" { "Upstream" }
                     th scope="col" { "Server" }
-                    th scope="col" { "Is" }
+                    th scope="col" { "State" }
                     th.n scope="col" { "Requests" }
                     th.n scope="col" { "Failures" }
                 }
@@ -336,7 +336,7 @@ pub(super) fn upstreams(status: &Status) -> Markup {
     section("upstreams", "Upstreams", body)
 }
 
-/// The sites' certificates.
+/// The certificates of the sites.
 pub(super) fn certificates(status: &Status) -> Markup {
     let body = html! {
         @if status.certificates.is_empty() {
@@ -345,7 +345,7 @@ pub(super) fn certificates(status: &Status) -> Markup {
             dl {
                 @for certificate in &status.certificates {
                     dt { (certificate.site) }
-                    dd { (certificate_is(certificate, status.at)) }
+                    dd { (certificate_state(certificate, status.at)) }
                 }
             }
         }
@@ -353,7 +353,7 @@ pub(super) fn certificates(status: &Status) -> Markup {
     section("certificates", "Certificates", body)
 }
 
-fn certificate_is(certificate: &Certificate, now: Moment) -> Markup {
+fn certificate_state(certificate: &Certificate, now: Moment) -> Markup {
     html! {
         @match certificate.expires_at {
             Some(at) => {
@@ -364,8 +364,8 @@ fn certificate_is(certificate: &Certificate, now: Moment) -> Markup {
         }
         @if certificate.source == "acme" {
             @match certificate.next_try_at {
-                Some(at) => { span.faint title=(at.text()) { " ACME, asks " (until(now, at)) } }
-                None => { span.faint { " ACME, asks now" } }
+                Some(at) => { span.faint title=(at.text()) { " ACME, next order " (until(now, at)) } }
+                None => { span.faint { " ACME, order in progress" } }
             }
         } @else {
             span.faint { " " (certificate.source) }
@@ -378,21 +378,21 @@ fn section(id: &str, title: &str, body: Markup) -> Markup {
     html! {
         section id=(id) aria-labelledby=(heading) {
             h2 id=(heading) { (title) }
-            // Wide tables move by themselves, and by the keyboard too.
+            // Wide tables scroll independently, also by keyboard.
             div.scroll tabindex="0" role="group" aria-labelledby=(heading) { (body) }
         }
     }
 }
 
-/// A time as how long ago, with the whole of it for whoever points at it.
+/// How long ago something was, with the exact time as a tooltip.
 fn when(now: Moment, then: Moment) -> Markup {
     html! { time datetime=(then.text()) title=(then.text()) { (ago(now, then)) } }
 }
 
-/// What to do about a reason, with code as code.
-fn mend(reason: &str) -> Markup {
+/// What to do about a reason, with text in backticks as code.
+fn fix(reason: &str) -> Markup {
     html! {
-        @for (at, part) in reasons::mend(reason).split('`').enumerate() {
+        @for (at, part) in reasons::fix(reason).split('`').enumerate() {
             @if at % 2 == 1 { code { (part) } } @else { (part) }
         }
     }
@@ -421,5 +421,5 @@ static NO_WINDOW: Window = Window {
     kinds: Vec::new(),
 };
 
-/// Rows of replays.
-const SHOWN: usize = 12;
+/// Limits the rows of the table of replays.
+const MAX_REPLAY_ROWS: usize = 12;

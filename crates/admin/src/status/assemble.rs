@@ -1,20 +1,19 @@
-//! A status out of metrics, history and state.
+//! Makes a status from metrics, history and state.
 
 use std::time::Duration;
 
 use firstflight_telemetry::metrics::{HandshakeKind, HistogramValue, Series, Snapshot, Transport};
 
 use super::{
-    Kind, Moment, Now, Percentiles, Reason, Register, Replays, SCHEMA, State, Status, Steps, Store,
-    Upstream, Window,
+    Gauges, Kind, Moment, Percentiles, Reason, Register, Replays, SCHEMA, State, Status, Steps,
+    Store, Upstream, Window,
 };
 use crate::answers;
-use crate::counts::Counts;
-use crate::history::{FIVE_MINUTES, HOUR, History};
+use crate::history::{Counts, FIVE_MINUTES, HOUR, History};
 use crate::reasons::REPLAYS;
 
 impl Status {
-    /// The status at `at` by the wall clock, and `now` on the history's.
+    /// Makes the status at `at` on the wall clock, which is `now` on the clock of the history.
     pub(crate) fn assemble(
         snapshot: &Snapshot,
         state: State,
@@ -22,7 +21,7 @@ impl Status {
         now: Duration,
         at: Moment,
     ) -> Self {
-        let counts = Counts::of(snapshot);
+        let counts = Counts::from_snapshot(snapshot);
         let windows = [MINUTE, FIVE_MINUTES, HOUR].map(|length| {
             let (covered, counts) = history.window(length, now, &counts);
             (window(length, covered, &counts), counts)
@@ -38,7 +37,7 @@ impl Status {
             answers,
             server: state.server,
             early_data: state.early_data,
-            now: what_there_is(snapshot),
+            now: gauges(snapshot),
             windows,
             replays,
             keys: state.keys,
@@ -51,12 +50,12 @@ impl Status {
     }
 }
 
-fn what_there_is(snapshot: &Snapshot) -> Now {
+fn gauges(snapshot: &Snapshot) -> Gauges {
     let count = |name, labels: &[(&str, &str)]| snapshot.sum(name, labels) as u64;
     let connections = |transport: Transport| {
         count("firstflight_connections_active", &[("transport", transport.name())])
     };
-    Now {
+    Gauges {
         tcp_connections: connections(Transport::Tcp),
         quic_connections: connections(Transport::Quic),
         requests: count("firstflight_requests_active", &[]),
@@ -123,15 +122,15 @@ fn register(snapshot: &Snapshot, is_filter: bool) -> Register {
 
 fn store(snapshot: &Snapshot, claims: Option<&HistogramValue>) -> Option<Store> {
     let up = snapshot.series("firstflight_store_up").next()?.value.number() > 0.0;
-    let mut resting = snapshot.series("firstflight_store_unavailable");
-    let resting = resting.find(|series| series.value.number() > 0.0);
+    let mut unused_reason = snapshot.series("firstflight_store_unavailable");
+    let unused_reason = unused_reason.find(|series| series.value.number() > 0.0);
     let claimed = |result| {
         let labels = [("register", "store"), ("result", result)];
         snapshot.sum("firstflight_claims_total", &labels) as u64
     };
     Some(Store {
         up,
-        resting_because: resting.and_then(|series| label(series, "reason")),
+        resting_because: unused_reason.and_then(|series| label(series, "reason")),
         won: claimed("won"),
         lost: claimed("lost"),
         unknown: claimed("unknown"),
@@ -164,23 +163,23 @@ fn label(series: &Series, name: &str) -> Option<String> {
 }
 
 fn steps(history: &History) -> Steps {
-    let of = |count: fn(&Counts) -> u64| history.steps(STEP, STEPS, count);
+    let series = |count: fn(&Counts) -> u64| history.steps(STEP, STEPS, count);
     Steps {
         seconds: STEP.as_secs(),
-        early: of(Counts::accepted),
-        refused: of(refused_honestly),
-        without: of(|counts| {
+        early: series(Counts::accepted),
+        refused: series(refused_without_replays),
+        without: series(|counts| {
             let (full, resumed) = (HandshakeKind::Full, HandshakeKind::Resumed);
             let others = counts.of_kind(full) + counts.of_kind(resumed);
-            others.saturating_sub(refused_honestly(counts))
+            others.saturating_sub(refused_without_replays(counts))
         }),
-        requests: of(|counts| counts.requests),
-        replays: of(Counts::replays),
+        requests: series(|counts| counts.requests),
+        replays: series(Counts::replays),
     }
 }
 
-/// Refused connections but for replays, which never complete their handshakes.
-fn refused_honestly(counts: &Counts) -> u64 {
+/// Refused connections without replays, which never complete their handshakes.
+fn refused_without_replays(counts: &Counts) -> u64 {
     let reasons = counts.refused().filter(|(reason, _)| !REPLAYS.contains(reason));
     reasons.map(|(_, count)| count).sum()
 }

@@ -1,199 +1,199 @@
-//! All that the console shows, as data: what `/status.json` and `/events` say.
+//! Everything that the console shows, as data for `/status.json` and `/events`.
 
 mod assemble;
-mod moment;
-mod schema;
 mod state;
 
-use schemars::JsonSchema;
-use serde::Serialize;
+use std::borrow::Cow;
 
-pub use moment::Moment;
-pub use schema::json_schema;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Serialize, Serializer};
+
 pub use state::{
-    Certificate, EarlyDataState, Failure, KeyState, KeysState, Reload, Replay, ServerState, State,
+    Certificate, EarlyDataState, Failure, KeyRingState, KeyState, Reload, Replay, ServerState,
+    State,
 };
 
-/// All that the console shows.
+/// Everything that the console shows.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Status {
-    /// The version of this form, 1. New fields may come within a version.
+    /// The version of this schema: 1. Fields may be added within a version.
     pub schema: u32,
-    /// When this was.
+    /// The time of this status.
     pub at: Moment,
-    /// The three questions, answered in words.
+    /// Answers to the three questions of an operator.
     pub answers: Answers,
     /// The process.
     pub server: ServerState,
-    /// Whether early data is taken now.
+    /// Whether early data is accepted at the moment.
     pub early_data: EarlyDataState,
-    /// What there is at this moment.
-    pub now: Now,
-    /// What was counted in the last minute, five minutes and hour.
+    /// Current numbers of connections and requests.
+    pub now: Gauges,
+    /// Counts of the last minute, five minutes and hour.
     pub windows: Vec<Window>,
-    /// What was stopped.
+    /// Replays that were stopped.
     pub replays: Replays,
     /// Ticket keys.
-    pub keys: KeysState,
-    /// The strike register in this process.
+    pub keys: KeyRingState,
+    /// The strike register of this process.
     pub register: Register,
-    /// The store that the nodes share; null: there is none.
+    /// The store that the nodes share; null without a store.
     pub store: Option<Store>,
-    /// The upstreams' servers.
+    /// The servers of the upstreams.
     pub upstreams: Vec<Upstream>,
-    /// The sites' certificates.
+    /// The certificates of the sites.
     pub certificates: Vec<Certificate>,
-    /// The last five minutes in steps.
+    /// The last five minutes in steps, for charts.
     pub steps: Steps,
 }
 
-/// The three questions that an operator has.
+/// Answers to the three questions of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Answers {
     /// Whether 0-RTT is used.
     pub used: Answer,
-    /// Where it is not, why not.
+    /// Why it is not used, or not by all connections.
     pub why_not: Answer,
     /// Whether anybody has tried to replay.
     pub replayed: Answer,
 }
 
-/// A response.
+/// The answer to one question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Answer {
-    /// How it stands.
-    pub mood: Mood,
-    /// In a word or two; it changes seldom.
-    pub word: String,
-    /// In a sentence, with figures.
+    /// How serious it is.
+    pub severity: Severity,
+    /// The answer in one or two words. Changes rarely.
+    pub headline: String,
+    /// The answer in one sentence, with figures.
     pub sentence: String,
 }
 
-/// How something stands.
+/// How serious something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Mood {
-    /// As it should be.
+pub enum Severity {
+    /// Everything works.
     Good,
-    /// Nothing to say.
-    Quiet,
-    /// Somebody should look.
-    Look,
-    /// Something does not work, or was warded off.
-    Bad,
+    /// Nothing to report.
+    Neutral,
+    /// An operator should check it.
+    Warning,
+    /// Something does not work, or an attack was stopped.
+    Critical,
 }
 
-/// What there is at this moment.
+/// Current numbers of connections and requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Now {
-    /// Connections over TCP.
+pub struct Gauges {
+    /// Open connections over TCP.
     pub tcp_connections: u64,
-    /// Connections over QUIC.
+    /// Open connections over QUIC.
     pub quic_connections: u64,
-    /// Requests whose response has not ended.
+    /// Requests in progress.
     pub requests: u64,
     /// Early requests that wait for the end of their handshake.
     pub held: u64,
 }
 
-/// What was counted in a length of time up to now.
+/// Counts of a period up to now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Window {
-    /// Its length in seconds.
+    /// Length of the period in seconds.
     pub seconds: u64,
-    /// How much of it there is: less where the process is younger.
+    /// The covered length in seconds: less than `seconds` if the process started later.
     pub covered_seconds: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub requests_per_second: f64,
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Requests that came early and ran at once.
+    /// Early requests that were executed immediately.
     pub ran_early: u64,
-    /// Requests that came early and did not run at once, by reason.
+    /// Early requests that were held, by reason.
     pub held: Vec<Reason>,
-    /// Answers 425 (Too Early).
+    /// Responses with status 425 (Too Early).
     pub too_early: u64,
-    /// Connections whose handshake ended, or which were answered before that.
+    /// Connections with a complete handshake or a response.
     pub connections: u64,
-    /// Those that offered early data.
+    /// Connections that offered early data.
     pub offered: u64,
-    /// Those whose early data was accepted.
+    /// Connections whose early data was accepted.
     pub accepted: u64,
-    /// Those whose early data was not, by reason, the most frequent first.
+    /// Connections whose early data was refused, by reason, the most frequent first.
     pub refused: Vec<Reason>,
-    /// Connections by kind and transport, and how long they took.
+    /// Connections by kind and transport, with their durations.
     pub kinds: Vec<Kind>,
 }
 
-/// A reason, and how often it was met.
+/// A reason with its count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Reason {
-    /// As the metrics have it.
+    /// The reason, as in the metrics.
     pub reason: String,
-    /// How often.
+    /// Number of connections or requests.
     pub count: u64,
 }
 
-/// Connections of one kind.
+/// Connections of one kind on one transport.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Kind {
-    /// full, resumed or early.
+    /// `full`, `resumed` or `early`.
     pub kind: String,
-    /// tcp or quic.
+    /// `tcp` or `quic`.
     pub transport: String,
-    /// How many.
+    /// Number of connections.
     pub connections: u64,
-    /// From a connection's start to its handshake's end.
+    /// From the start of a connection to the end of its handshake.
     pub handshake: Option<Percentiles>,
-    /// From a connection's start to the head of its first response.
+    /// From the start of a connection to the head of its first response.
     pub first_response: Option<Percentiles>,
 }
 
-/// How times are spread, in seconds.
+/// Percentiles of durations, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Percentiles {
-    /// Half of them took no longer.
+    /// Median.
     pub p50: f64,
-    /// Nine of ten.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 of a hundred.
+    /// 99th percentile.
     pub p99: f64,
 }
 
-/// What was stopped.
+/// Replays that were stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Replays {
-    /// Connections since the start whose flight another one had claimed.
+    /// Connections since the start whose flight was already claimed.
     pub since_start: u64,
-    /// The last flights that came more than once, the last one first.
+    /// The last flights that were received more than once, the newest first.
     pub recent: Vec<Replay>,
 }
 
-/// The strike register in this process: with a store, the filter in front of it.
+/// The strike register of this process. With a store, it is the filter in front of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Register {
-    /// Flights remembered now, with expired ones that were not swept yet.
+    /// Number of recorded flights, including expired ones that were not removed yet.
     pub records: u64,
-    /// Flights that fit.
+    /// Maximum number of flights.
     pub capacity: u64,
 }
 
 /// The store that the nodes share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Store {
-    /// Whether flights are claimed there now.
+    /// Whether flights are claimed in the store at the moment.
     pub up: bool,
-    /// Why not, if not, as the metrics have it.
+    /// The reason if not, as in the metrics.
     pub resting_because: Option<String>,
-    /// Claims since the start: won.
+    /// Won claims since the start.
     pub won: u64,
-    /// Lost.
+    /// Lost claims since the start.
     pub lost: u64,
-    /// Whose outcome is not known.
+    /// Claims since the start whose outcome is unknown.
     pub unknown: u64,
     /// Connections made since the start.
     pub connections: u64,
-    /// How long claims took in the last five minutes.
+    /// Duration of claims in the last five minutes.
     pub claim: Option<Percentiles>,
 }
 
@@ -204,38 +204,93 @@ pub struct Upstream {
     pub pool: String,
     /// The server's address.
     pub server: String,
-    /// Whether it is given requests.
+    /// Whether it gets requests.
     pub up: bool,
     /// Requests since the start.
     pub requests: u64,
-    /// Those that it did not answer.
+    /// Requests without a response.
     pub failures: u64,
 }
 
 /// The last five minutes in steps, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Steps {
-    /// How long a step is, in seconds.
+    /// Length of a step in seconds.
     pub seconds: u64,
     /// Connections with early data accepted.
     pub early: Vec<u64>,
-    /// Connections that offered early data and were refused it, replays left out.
+    /// Connections whose early data was refused, without replays.
     pub refused: Vec<u64>,
-    /// Connections that offered none, resumed or not.
+    /// Connections without early data, resumed or not.
     pub without: Vec<u64>,
     /// Requests.
     pub requests: Vec<u64>,
-    /// Flights that came again.
+    /// Replays that were stopped.
     pub replays: Vec<u64>,
 }
 
 impl Status {
-    /// As JSON, in one line.
+    /// Encodes the status as one line of JSON.
     pub fn json(&self) -> String {
-        // Made of text and numbers, which JSON always takes.
+        // Cannot fail: the status consists of text and numbers.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// The version of [`Status`].
+/// A point in time, in seconds since 1970. In JSON it is a UTC time by RFC 3339.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub i64);
+
+impl Moment {
+    /// The current time.
+    pub fn now() -> Self {
+        jiff::Timestamp::now().into()
+    }
+
+    /// Formats the time by RFC 3339, in UTC.
+    pub fn text(self) -> String {
+        let time = jiff::Timestamp::from_second(self.0);
+        time.map_or_else(|_| self.0.to_string(), |time| time.to_string())
+    }
+}
+
+impl From<jiff::Timestamp> for Moment {
+    fn from(time: jiff::Timestamp) -> Self {
+        Self(time.as_second())
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}
+
+impl JsonSchema for Moment {
+    fn schema_name() -> Cow<'static, str> {
+        "Moment".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "format": "date-time",
+            "description": "A point in time by RFC 3339, in UTC.",
+        })
+    }
+}
+
+/// The JSON Schema (draft 2020-12) of `/status.json`, indented: the content of
+/// `docs/status.schema.json`.
+pub fn json_schema() -> String {
+    let generator = SchemaSettings::draft2020_12().into_generator();
+    let mut schema = generator.into_root_schema_for::<Status>();
+    schema.insert("title".to_owned(), format!("firstflight status, schema {SCHEMA}").into());
+    // Cannot fail: a schema consists of text, numbers and maps.
+    let mut text = serde_json::to_string_pretty(&schema).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// The version of the schema of [`Status`].
 pub const SCHEMA: u32 = 1;

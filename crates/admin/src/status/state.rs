@@ -1,80 +1,80 @@
-//! What a server says of itself that is no figure.
+//! The state of a server that is not in its metrics.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Moment;
 
-/// What a server says of itself that is no figure.
+/// The state of a server that is not in its metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// The process.
+    /// The server process.
     pub server: ServerState,
-    /// Whether early data is taken now.
+    /// Whether early data is accepted at the moment.
     pub early_data: EarlyDataState,
     /// Ticket keys.
-    pub keys: KeysState,
-    /// The flights that came more than once, the last one first.
+    pub keys: KeyRingState,
+    /// Flights that were received more than once, the newest first.
     pub replays: Vec<Replay>,
-    /// The sites' certificates.
+    /// The certificates of the sites.
     pub certificates: Vec<Certificate>,
 }
 
-/// The process.
+/// The server process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ServerState {
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
-    /// The machine's name.
+    /// Host name of the machine.
     pub host: String,
-    /// The process id.
+    /// Process id.
     pub pid: u32,
-    /// The addresses listened on.
+    /// Addresses that the server listens on.
     pub addresses: Vec<String>,
-    /// Whether it wants new connections.
+    /// Whether it accepts new connections.
     pub ready: bool,
-    /// Why not, if not.
+    /// The reason if not.
     pub not_ready_because: Option<String>,
-    /// When it started to serve.
+    /// When it started.
     pub started_at: Moment,
-    /// Which configuration serves: 1 at the start, one more with each reload.
+    /// Number of the configuration in use: 1 at the start, plus 1 with each reload.
     pub generation: u64,
-    /// When that configuration was taken up.
+    /// When that configuration was loaded.
     pub loaded_at: Moment,
-    /// The last try to load another one, if there was any.
+    /// The last reload, if there was one.
     pub last_reload: Option<Reload>,
 }
 
-/// What became of a reload.
+/// The outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Reload {
-    /// When it was tried.
+    /// Time of the reload.
     pub at: Moment,
-    /// Why the old configuration stayed; null: the new one serves.
+    /// Why the reload failed; null if it succeeded.
     pub error: Option<String>,
 }
 
-/// Whether early data is taken now.
+/// Whether early data is accepted at the moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct EarlyDataState {
-    /// Whether the configuration wants it.
+    /// Whether the configuration enables it.
     pub enabled: bool,
-    /// Why none is accepted now, by the names of the metric's reasons; null: it is.
+    /// Why none is accepted at the moment, as in the metrics; null if it is accepted.
     pub closed_because: Option<String>,
 }
 
-/// Ticket keys, and never a secret of them.
+/// The ticket keys, without their secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct KeysState {
-    /// Where they come from: process, file or store.
+pub struct KeyRingState {
+    /// Where they come from: `process`, `file` or `store`.
     pub source: String,
-    /// The zone that tickets name, if there is one.
+    /// The zone of the tickets, if there is one.
     pub zone: Option<String>,
-    /// How long a key is to be current, in seconds.
+    /// How long a key is current, in seconds.
     pub period_seconds: u64,
-    /// How long a ticket is good, in seconds.
+    /// How long a ticket is valid, in seconds.
     pub lifetime_seconds: u64,
-    /// What an operator should know of them.
+    /// Warnings for an operator.
     pub warnings: Vec<String>,
     /// The keys, the oldest first.
     pub ring: Vec<KeyState>,
@@ -83,62 +83,62 @@ pub struct KeysState {
 /// A ticket key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KeyState {
-    /// The name that its tickets carry in the clear, 32 hexadecimal digits.
+    /// The name that its tickets carry unencrypted, 32 hexadecimal digits.
     pub name: String,
-    /// What it is for: previous, current, next or dead.
+    /// `previous`, `current`, `next` or `dead`.
     pub state: String,
     /// When it becomes current.
     pub current_from: Moment,
-    /// When this process last sealed a ticket under it.
+    /// When this process last encrypted a ticket with it.
     pub last_sealed: Option<Moment>,
-    /// When this process last opened a ticket under it.
+    /// When this process last decrypted a ticket with it.
     pub last_opened: Option<Moment>,
 }
 
-/// A site's certificate.
+/// The certificate of a site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Certificate {
-    /// The site's first name.
+    /// The first name of the site.
     pub site: String,
-    /// All of the site's names.
+    /// All names of the site.
     pub names: Vec<String>,
-    /// Where it comes from: files, acme, development or self-signed.
+    /// Where it comes from: `files`, `acme`, `development` or `self-signed`.
     pub source: String,
-    /// Whether there is none yet: what clients are shown then nobody trusts.
+    /// Whether there is none yet. Clients then get a certificate that they do not trust.
     pub missing: bool,
-    /// When it expires; null: there is none.
+    /// When it expires; null if there is none.
     pub expires_at: Option<Moment>,
-    /// When the authority is asked next; null: it is being asked, or there is no authority.
+    /// When the next order starts; null during an order, or without an ACME authority.
     pub next_try_at: Option<Moment>,
-    /// When the authority issued it, or this process took it up from another one.
+    /// When the authority issued it, or another process passed it on.
     pub last_success_at: Option<Moment>,
-    /// Why there is no newer one, if the last try failed.
+    /// Why the last order failed, if it did.
     pub last_error: Option<Failure>,
 }
 
-/// Something that failed.
+/// A failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Failure {
-    /// When.
+    /// Time of the failure.
     pub at: Moment,
-    /// Why, and the fix.
+    /// The cause, and what to do.
     pub reason: String,
-    /// How many times in a row by now.
+    /// Number of consecutive failures.
     pub in_a_row: u32,
 }
 
-/// A flight that came more than once, and whose copies were stopped.
+/// A flight that was received more than once, and whose copies were stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Replay {
-    /// When a copy first came.
+    /// When the first copy was received.
     pub first_at: Moment,
-    /// When one came last.
+    /// When the last copy was received.
     pub last_at: Moment,
-    /// How many came.
+    /// Number of copies.
     pub copies: u64,
-    /// From which networks, at most a few: /24 of IPv4, /48 of IPv6. Over UDP an address may be
+    /// Some of the networks from which they came: /24 of IPv4, /48 of IPv6. Over UDP, addresses may be
     /// forged.
     pub networks: Vec<String>,
-    /// tcp or quic.
+    /// `tcp` or `quic`.
     pub transport: String,
 }

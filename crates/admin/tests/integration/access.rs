@@ -1,6 +1,6 @@
-//! Who may look, over real sockets, and what every response says to a browser.
+//! Access control over real sockets, and the header fields of every response.
 
-use crate::client::{Answer, Running, TOKEN, loopback, write_token};
+use crate::client::{Response, TOKEN, TestAdmin, write_token};
 use crate::scene::Scene;
 use firstflight_admin::Admin;
 use firstflight_config::{AdminAddress, AdminSettings};
@@ -20,8 +20,8 @@ const PATHS: [&str; 11] = [
 ];
 
 #[tokio::test]
-async fn loopback_needs_no_token_and_answers_no_other_name() {
-    let admin = Running::open(Scene::quiet()).await;
+async fn loopback_needs_no_token_and_refuses_unknown_host_names() {
+    let admin = TestAdmin::without_token(Scene::quiet()).await;
     for (path, status) in [("/", 200), ("/metrics", 200), ("/status.json", 200), ("/nothing", 404)]
     {
         assert_eq!(admin.get(path, &[]).await.status, status, "{path}");
@@ -33,27 +33,29 @@ async fn loopback_needs_no_token_and_answers_no_other_name() {
             assert!(!response.body.contains("edge-1"), "{response:?}");
         }
     }
-    // In the request's target a name counts as in Host (RFC 9112 section 3.2.2).
+    // A name in the request target counts like one in Host (RFC 9112 section 3.2.2).
     let absolute =
         "GET http://rebound.example/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(admin.raw(absolute).await.status, 421);
 }
 
 #[tokio::test]
-async fn every_answer_keeps_other_pages_out() {
+async fn every_response_keeps_other_pages_out() {
     let dir = tempfile::tempdir().unwrap();
-    for admin in [Running::open(Scene::quiet()).await, Running::closed(&dir, Scene::quiet()).await]
-    {
+    for admin in [
+        TestAdmin::without_token(Scene::quiet()).await,
+        TestAdmin::with_token(&dir, Scene::quiet()).await,
+    ] {
         for path in PATHS {
             for lines in [&[][..], &["Host: rebound.example"], &["Accept: text/html"]] {
-                guarded(&admin.get(path, lines).await);
+                with_security_headers(&admin.get(path, lines).await);
             }
-            guarded(&admin.ask("POST", path, &[], "x=1").await);
+            with_security_headers(&admin.send("POST", path, &[], "x=1").await);
         }
     }
 }
 
-fn guarded(response: &Answer) {
+fn with_security_headers(response: &Response) {
     let policy = response.field("content-security-policy");
     assert!(policy.starts_with("default-src 'none';"), "{response:?}");
     assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
@@ -64,22 +66,22 @@ fn guarded(response: &Answer) {
 }
 
 #[tokio::test]
-async fn there_is_nothing_to_change() {
-    let admin = Running::open(Scene::quiet()).await;
+async fn only_get_and_head_are_allowed() {
+    let admin = TestAdmin::without_token(Scene::quiet()).await;
     for method in ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "POST"] {
-        let response = admin.ask(method, "/", &[], "").await;
+        let response = admin.send(method, "/", &[], "").await;
         assert_eq!((response.status, response.field("allow")), (405, "GET, HEAD"), "{method}");
     }
-    let head = admin.ask("HEAD", "/metrics", &[], "").await;
+    let head = admin.send("HEAD", "/metrics", &[], "").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
 }
 
 #[tokio::test]
-async fn with_a_token_strangers_see_nothing() {
+async fn requests_without_the_token_see_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let scene = Scene::quiet();
     scene.state(|state| state.server.not_ready_because = Some("draining".to_owned()));
-    let admin = Running::closed(&dir, scene).await;
+    let admin = TestAdmin::with_token(&dir, scene).await;
     for path in ["/", "/metrics", "/status.json", "/events", "/events/page", "/nothing"] {
         let wrong = format!("Authorization: Bearer {}", TOKEN.replace('0', "1"));
         for lines in
@@ -91,31 +93,31 @@ async fn with_a_token_strangers_see_nothing() {
             assert!(!response.body.contains("edge-1"), "{response:?}");
         }
     }
-    // Probes need no token, and learn no reason.
-    let (stranger, known) = (admin.get("/readyz", &[]).await, [&*bearer(TOKEN)]);
-    assert_eq!((stranger.status, stranger.body.trim()), (503, "not ready"));
-    assert_eq!(admin.get("/readyz", &known).await.body.trim(), "draining");
+    // Probes need no token, and get no reason.
+    let (anonymous, authorized) = (admin.get("/readyz", &[]).await, [&*bearer(TOKEN)]);
+    assert_eq!((anonymous.status, anonymous.body.trim()), (503, "not ready"));
+    assert_eq!(admin.get("/readyz", &authorized).await.body.trim(), "draining");
     assert_eq!(admin.get("/livez", &[]).await.status, 200);
     for path in ["/", "/metrics", "/status.json"] {
-        assert_eq!(admin.get(path, &known).await.status, 200, "{path}");
+        assert_eq!(admin.get(path, &authorized).await.status, 200, "{path}");
     }
 }
 
 #[tokio::test]
 async fn a_browser_logs_in_and_out() {
     let dir = tempfile::tempdir().unwrap();
-    let admin = Running::closed(&dir, Scene::quiet()).await;
+    let admin = TestAdmin::with_token(&dir, Scene::quiet()).await;
     let form = admin.get("/", &["Accept: text/html,*/*"]).await;
     assert!(form.body.contains("<form method=\"post\" action=\"login\">"), "{}", form.body);
     let urlencoded = "Content-Type: application/x-www-form-urlencoded";
-    let wrong = admin.ask("POST", "/login", &[urlencoded], "token=wrong").await;
+    let wrong = admin.send("POST", "/login", &[urlencoded], "token=wrong").await;
     assert_eq!(wrong.status, 401);
-    assert!(wrong.body.contains("That is not the token") && wrong.field("set-cookie").is_empty());
-    let typed = format!("token={TOKEN}");
+    assert!(wrong.body.contains("Wrong token") && wrong.field("set-cookie").is_empty());
+    let read_form = format!("token={TOKEN}");
     let elsewhere = ["Origin: http://rebound.example", urlencoded];
-    assert_eq!(admin.ask("POST", "/login", &elsewhere, &typed).await.status, 403);
+    assert_eq!(admin.send("POST", "/login", &elsewhere, &read_form).await.status, 403);
     let own = format!("Origin: http://{}", admin.address);
-    let right = admin.ask("POST", "/login", &[&own, urlencoded], &typed).await;
+    let right = admin.send("POST", "/login", &[&own, urlencoded], &read_form).await;
     assert_eq!((right.status, right.field("location")), (303, "./"));
     let cookie = right.field("set-cookie").to_owned();
     for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
@@ -125,20 +127,20 @@ async fn a_browser_logs_in_and_out() {
     let sent = format!("Cookie: {}", cookie.split(';').next().unwrap());
     let page = admin.get("/", &[&sent]).await;
     assert!(page.status == 200 && page.body.contains("Log out"), "{page:?}");
-    // Another site's page, whose form a browser follows.
+    // A form on a page of another site.
     for elsewhere in ["Origin: http://rebound.example", "Sec-Fetch-Site: cross-site"] {
         let lines = [&sent, elsewhere, "Sec-Fetch-Mode: navigate"];
-        let refused = admin.ask("POST", "/logout", &lines, "").await;
+        let refused = admin.send("POST", "/logout", &lines, "").await;
         assert!(refused.status == 403 && refused.field("set-cookie").is_empty(), "{refused:?}");
     }
-    let out = admin.ask("POST", "/logout", &[&sent, &own], "").await;
+    let out = admin.send("POST", "/logout", &[&sent, &own], "").await;
     assert!(out.status == 303 && out.field("set-cookie").contains("Max-Age=0"), "{out:?}");
 }
 
 #[tokio::test]
-async fn no_answer_has_the_token_in_it() {
+async fn no_response_contains_the_token() {
     let dir = tempfile::tempdir().unwrap();
-    let admin = Running::closed(&dir, Scene::quiet()).await;
+    let admin = TestAdmin::with_token(&dir, Scene::quiet()).await;
     for path in PATHS {
         for path in [path.to_owned(), format!("{path}?token={TOKEN}")] {
             let response = admin.get(&path, &[&bearer(TOKEN)]).await;
@@ -151,12 +153,12 @@ async fn no_answer_has_the_token_in_it() {
 }
 
 #[tokio::test]
-async fn another_token_is_taken_up_and_a_bad_one_is_not() {
+async fn a_reload_applies_a_new_token_but_not_an_invalid_one() {
     let dir = tempfile::tempdir().unwrap();
-    let admin = Running::closed(&dir, Scene::quiet()).await;
+    let admin = TestAdmin::with_token(&dir, Scene::quiet()).await;
     let other = TOKEN.replace('c', "d");
     write_token(&dir, &other);
-    admin.handle.prepare(&admin.settings).unwrap().take_up();
+    admin.handle.prepare(&admin.settings).unwrap().apply();
     assert_eq!(admin.get("/", &[&bearer(TOKEN)]).await.status, 401);
     assert_eq!(admin.get("/", &[&bearer(&other)]).await.status, 200);
     write_token(&dir, "short");
@@ -169,62 +171,34 @@ async fn another_token_is_taken_up_and_a_bad_one_is_not() {
 }
 
 #[tokio::test]
-async fn another_process_takes_over_without_a_gap() {
-    let dir = tempfile::tempdir().unwrap();
-    let unix = AdminAddress::Unix(dir.path().join("admin.sock"));
-    for address in [loopback(), unix] {
-        let old = Running::start(AdminSettings::new(address), Scene::quiet()).await;
-        let next = Scene::quiet();
-        next.state(|state| state.server.host = "next.example.test".to_owned());
-        let socket = old.handle.socket().unwrap();
-        let admin = Admin::adopt(old.settings.clone(), socket, next).unwrap();
-        assert_eq!(admin.name(), old.address);
-        let task = tokio::spawn(admin.run(std::future::pending()));
-        old.handle.leave();
-        // The first one may have waited for a connection when it was told.
-        for _ in 0..20 {
-            assert_eq!(old.get("/livez", &[]).await.status, 200);
-        }
-        assert!(old.get("/", &[]).await.body.contains("next.example.test"));
-        let address = old.address.clone();
-        drop(old);
-        tokio::task::yield_now().await;
-        if let Some(path) = address.strip_prefix("unix:") {
-            assert!(std::path::Path::new(path).exists(), "the socket's file stays");
-        }
-        task.abort();
-    }
-}
-
-#[tokio::test]
-async fn an_address_that_others_reach_is_refused_without_a_token() {
+async fn a_public_address_is_refused_without_a_token() {
     let settings = AdminSettings::new(AdminAddress::Tcp(([0, 0, 0, 0], 0).into()));
     let error = Admin::bind(settings, Scene::quiet()).await.map(drop).unwrap_err().to_string();
     assert!(error.contains("token_file"), "{error}");
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_asked_by_any_name() {
+async fn a_unix_socket_accepts_any_host_name() {
     let dir = tempfile::tempdir().unwrap();
     let settings = AdminSettings::new(AdminAddress::Unix(dir.path().join("admin.sock")));
-    let admin = Running::start(settings, Scene::quiet()).await;
+    let admin = TestAdmin::start(settings, Scene::quiet()).await;
     assert_eq!(admin.get("/metrics", &["Host: firstflight"]).await.status, 200);
 }
 
 #[tokio::test]
-async fn heads_and_forms_have_bounds() {
+async fn heads_and_forms_are_limited() {
     let dir = tempfile::tempdir().unwrap();
-    let admin = Running::closed(&dir, Scene::quiet()).await;
+    let admin = TestAdmin::with_token(&dir, Scene::quiet()).await;
     let bomb = format!("X-Bomb: {}", "x".repeat(100_000));
     assert_eq!(admin.get("/livez", &[&bomb]).await.status, 431);
     let form = format!("token={}", "x".repeat(100_000));
     let urlencoded = "Content-Type: application/x-www-form-urlencoded";
-    assert_eq!(admin.ask("POST", "/login", &[urlencoded], &form).await.status, 401);
+    assert_eq!(admin.send("POST", "/login", &[urlencoded], &form).await.status, 401);
     assert_eq!(
-        admin.ask("POST", "/login", &["Content-Type: text/plain"], "token=x").await.status,
+        admin.send("POST", "/login", &["Content-Type: text/plain"], "token=x").await.status,
         401
     );
-    // Still there, for who behaves.
+    // Other requests still work.
     assert_eq!(admin.get("/livez", &[]).await.status, 200);
 }
 

@@ -1,4 +1,4 @@
-//! The operators' side running in this process, and a client that says exactly what it is told.
+//! An admin server in this process, and a client that sends exactly the given bytes.
 
 use firstflight_admin::{Admin, AdminHandle};
 use firstflight_config::{AdminAddress, AdminSettings};
@@ -9,30 +9,30 @@ use tokio::task::JoinHandle;
 
 use crate::scene::Scene;
 
-/// Admin on a port of its own, gone with its guard.
-pub(crate) struct Running {
+/// An admin server that stops when this is dropped.
+pub(crate) struct TestAdmin {
     pub(crate) address: String,
     pub(crate) handle: AdminHandle,
     pub(crate) settings: AdminSettings,
     task: JoinHandle<()>,
 }
 
-/// A response in its parts.
+/// A response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
 }
 
-impl Running {
+impl TestAdmin {
     /// On loopback, without a token.
-    pub(crate) async fn open(scene: Scene) -> Self {
+    pub(crate) async fn without_token(scene: Scene) -> Self {
         Self::start(AdminSettings::new(loopback()), scene).await
     }
 
     /// On loopback, with [`TOKEN`] in a file of `dir`.
-    pub(crate) async fn closed(dir: &TempDir, scene: Scene) -> Self {
+    pub(crate) async fn with_token(dir: &TempDir, scene: Scene) -> Self {
         let mut settings = AdminSettings::new(loopback());
         settings.token_file = Some(write_token(dir, TOKEN));
         Self::start(settings, scene).await
@@ -45,12 +45,18 @@ impl Running {
         Self { address, handle, settings, task }
     }
 
-    /// A GET with these further lines of its head.
-    pub(crate) async fn get(&self, path: &str, lines: &[&str]) -> Answer {
-        self.ask("GET", path, lines, "").await
+    /// Sends a GET with these additional lines in its head.
+    pub(crate) async fn get(&self, path: &str, lines: &[&str]) -> Response {
+        self.send("GET", path, lines, "").await
     }
 
-    pub(crate) async fn ask(&self, method: &str, path: &str, lines: &[&str], body: &str) -> Answer {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        lines: &[&str],
+        body: &str,
+    ) -> Response {
         let host = format!("Host: {}", self.address);
         let mut head = vec![format!("{method} {path} HTTP/1.1"), "Connection: close".to_owned()];
         if !lines.iter().any(|line| line.starts_with("Host:")) {
@@ -63,8 +69,8 @@ impl Running {
         self.raw(&format!("{}\r\n\r\n{body}", head.join("\r\n"))).await
     }
 
-    /// Sends these bytes, and reads to the end.
-    pub(crate) async fn raw(&self, request: &str) -> Answer {
+    /// Sends these bytes, and reads the response to its end.
+    pub(crate) async fn raw(&self, request: &str) -> Response {
         exchange(self.connect().await, request).await
     }
 
@@ -76,14 +82,14 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for TestAdmin {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Answer {
-    /// A field of its head; empty if there is none.
+impl Response {
+    /// A header field; empty if it is missing.
     pub(crate) fn field(&self, name: &str) -> &str {
         let mut lines = self.head.lines();
         let found = lines.find_map(|line| {
@@ -98,21 +104,21 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-async fn exchange(mut stream: Box<dyn Stream>, request: &str) -> Answer {
+async fn exchange(mut stream: Box<dyn Stream>, request: &str) -> Response {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut response = Vec::new();
     let _ = stream.read_to_end(&mut response).await;
     let response = String::from_utf8(response).unwrap();
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
     let status = head.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+    Response { status, head: head.to_owned(), body: body.to_owned() }
 }
 
 pub(crate) fn loopback() -> AdminAddress {
     AdminAddress::Tcp(([127, 0, 0, 1], 0).into())
 }
 
-/// A token's file, as its owner writes it.
+/// Writes a token file that only its owner may read.
 pub(crate) fn write_token(dir: &TempDir, token: &str) -> std::path::PathBuf {
     use std::os::unix::fs::OpenOptionsExt;
     let path = dir.path().join("token");

@@ -1,6 +1,6 @@
-//! What the console shows of a scene, and that it goes on doing so.
+//! What the console shows, and its updates.
 
-use crate::client::{Running, Stream};
+use crate::client::{Stream, TestAdmin};
 use crate::scene::{self, Scene};
 use firstflight_admin::{Certificate, Failure, Moment, Reload, json_schema};
 use firstflight_telemetry::metrics::{
@@ -12,10 +12,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 #[tokio::test]
 async fn the_three_questions_are_answered_at_the_top() {
     let scene = Scene::quiet();
-    let admin = Running::open(scene.clone()).await;
+    let admin = TestAdmin::without_token(scene.clone()).await;
     let quiet = admin.get("/", &[]).await.body;
-    assert!(quiet.contains("Not offered") && quiet.contains("No flight has come twice"), "{quiet}");
-    visit(&scene, 40);
+    assert!(
+        quiet.contains("Not offered") && quiet.contains("No flight was received twice"),
+        "{quiet}"
+    );
+    connect_early(&scene, 40);
     scene.metrics().early_data.offered.add(Transport::Tcp, 2);
     scene.metrics().early_data.refused.add((Transport::Tcp, RefusedReason::Zone), 2);
     let used = admin.get("/", &[]).await.body;
@@ -29,9 +32,9 @@ async fn the_three_questions_are_answered_at_the_top() {
 }
 
 #[tokio::test]
-async fn an_early_connection_that_leaves_with_its_answer_counts() {
+async fn an_early_connection_that_closes_with_its_response_counts() {
     let scene = Scene::quiet();
-    let admin = Running::open(scene.clone()).await;
+    let admin = TestAdmin::without_token(scene.clone()).await;
     let metrics = scene.metrics();
     metrics.early_data.offered.count(Transport::Quic);
     metrics.early_data.accepted.count(Transport::Quic);
@@ -42,9 +45,9 @@ async fn an_early_connection_that_leaves_with_its_answer_counts() {
 }
 
 #[tokio::test]
-async fn what_wants_a_look_is_said_in_a_line() {
+async fn each_problem_has_a_notice() {
     let scene = Scene::quiet();
-    let admin = Running::open(scene.clone()).await;
+    let admin = TestAdmin::without_token(scene.clone()).await;
     assert!(!admin.get("/", &[]).await.body.contains("id=\"notices\""));
     let now = Moment::now();
     scene.state(|state| {
@@ -71,8 +74,8 @@ async fn what_wants_a_look_is_said_in_a_line() {
         "The strike register is nearly full (1,048,576 of 1,048,576)",
         "there is no connection to the store",
         "The certificate of www.example.test expires in 3 days.",
-        "new.example.test has no certificate yet, and no client trusts what it shows. The authority \
-         was asked 2 times, just now last: refused: &lt;b&gt;",
+        "new.example.test has no certificate yet; clients get one that they do not trust. 2 orders \
+         failed, the last just now: refused: &lt;b&gt;",
         "in 3 days</time><span class=\"faint\"> files</span>",
     ] {
         assert!(page.contains(line), "{line}\n{page}");
@@ -81,7 +84,7 @@ async fn what_wants_a_look_is_said_in_a_line() {
     assert!(!page.contains("<script>alert") && !page.contains("refused: <b>"));
 }
 
-/// One in files, one from an authority that is as short-lived and well, and one that cannot be had.
+/// One from files, one from an authority with the same lifetime, and one that was never issued.
 fn certificates(now: Moment) -> Vec<Certificate> {
     let certificate = |site: &str, source: &str| Certificate {
         site: site.to_owned(),
@@ -103,21 +106,21 @@ fn certificates(now: Moment) -> Vec<Certificate> {
 }
 
 #[tokio::test]
-async fn events_come_each_second_and_follow_what_happens() {
+async fn events_follow_the_metrics_every_second() {
     let scene = Scene::quiet();
-    let admin = Running::open(scene.clone()).await;
+    let admin = TestAdmin::without_token(scene.clone()).await;
     let mut states = follow(&admin, "/events").await;
     let mut pages = follow(&admin, "/events/page").await;
     assert!(read_until(&mut *states, "\"offered\":0").await.contains("text/event-stream"));
     read_until(&mut *pages, "Not offered").await;
-    visit(&scene, 7);
+    connect_early(&scene, 7);
     read_until(&mut *states, "\"offered\":7").await;
     read_until(&mut *pages, "accepted for 100 %").await;
 }
 
 #[tokio::test]
-async fn those_who_follow_leave_room_for_others() {
-    let admin = Running::open(Scene::quiet()).await;
+async fn followers_do_not_block_other_requests() {
+    let admin = TestAdmin::without_token(Scene::quiet()).await;
     let mut followers = Vec::new();
     for _ in 0..32 {
         let mut follower = follow(&admin, "/events").await;
@@ -127,7 +130,7 @@ async fn those_who_follow_leave_room_for_others() {
     assert_eq!(admin.get("/events", &[]).await.status, 503);
     assert_eq!(admin.get("/metrics", &[]).await.status, 200);
     followers.clear();
-    // Their places come free as soon as the server has noticed.
+    // Their permits are returned when the server notices that they have closed.
     let mut follower = follow(&admin, "/events/page").await;
     while !read_some(&mut *follower).await.contains("200 OK") {
         follower = follow(&admin, "/events/page").await;
@@ -135,25 +138,25 @@ async fn those_who_follow_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn metrics_are_the_registrys_own_words() {
+async fn metrics_have_both_text_formats() {
     let scene = Scene::quiet();
-    let admin = Running::open(scene.clone()).await;
-    visit(&scene, 3);
+    let admin = TestAdmin::without_token(scene.clone()).await;
+    connect_early(&scene, 3);
     let line = "firstflight_early_data_accepted_total{transport=\"tcp\"} 3\n";
     let plain = admin.get("/metrics", &[]).await;
     assert!(plain.body.contains(line) && plain.field("content-type").starts_with("text/plain"));
-    let open = admin.get("/metrics", &["Accept: application/openmetrics-text"]).await;
-    assert!(open.body.contains(line) && open.body.ends_with("# EOF\n"));
-    assert!(open.field("content-type").starts_with("application/openmetrics-text"));
+    let open_metrics = admin.get("/metrics", &["Accept: application/openmetrics-text"]).await;
+    assert!(open_metrics.body.contains(line) && open_metrics.body.ends_with("# EOF\n"));
+    assert!(open_metrics.field("content-type").starts_with("application/openmetrics-text"));
 }
 
 #[test]
-fn the_schema_in_the_docs_is_the_one_of_the_types() {
+fn the_schema_in_the_docs_is_up_to_date() {
     assert_committed("docs/status.schema.json", &json_schema());
 }
 
-/// So many connections with early data accepted.
-fn visit(scene: &Scene, count: u64) {
+/// Counts connections with accepted early data.
+fn connect_early(scene: &Scene, count: u64) {
     let metrics = scene.metrics();
     metrics.early_data.offered.add(Transport::Tcp, count);
     metrics.early_data.accepted.add(Transport::Tcp, count);
@@ -164,19 +167,19 @@ fn visit(scene: &Scene, count: u64) {
     }
 }
 
-async fn follow(admin: &Running, path: &str) -> Box<dyn Stream> {
+async fn follow(admin: &TestAdmin, path: &str) -> Box<dyn Stream> {
     let mut stream = admin.connect().await;
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
 
-/// Reads until `words` have come; all that came.
-async fn read_until(stream: &mut dyn Stream, words: &str) -> String {
+/// Reads until `text` was received. Returns everything that was read.
+async fn read_until(stream: &mut dyn Stream, text: &str) -> String {
     let mut read = String::new();
-    while !read.contains(words) {
+    while !read.contains(text) {
         let more = read_some(stream).await;
-        assert!(!more.is_empty(), "it ended without {words}: {read}");
+        assert!(!more.is_empty(), "it ended without {text}: {read}");
         read.push_str(&more);
     }
     read

@@ -1,4 +1,4 @@
-//! The operators' side as it is served: who may look, and what is to be seen.
+//! The admin server: access control, and what it shows.
 
 mod access;
 mod client;

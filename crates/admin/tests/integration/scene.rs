@@ -1,9 +1,9 @@
-//! A server that is none: metrics and state as a test or a picture wants them.
+//! A simulated server, with the metrics and state that a test or a picture needs.
 
 use std::sync::{Arc, Mutex};
 
 use firstflight_admin::{
-    EarlyDataState, KeyState, KeysState, Moment, Replay, ServerState, Source, State,
+    EarlyDataState, KeyRingState, KeyState, Moment, Replay, ServerState, Source, State,
 };
 use firstflight_telemetry::metrics::{Metrics, Readings, RegisterReading, Snapshot};
 
@@ -19,7 +19,7 @@ struct Parts {
 }
 
 impl Scene {
-    /// A server that has just started, and that nobody has visited.
+    /// A server without any connections yet.
     pub(crate) fn quiet() -> Self {
         let scene = Self::default();
         *scene.0.state.lock().unwrap() = quiet(Moment::now());
@@ -30,22 +30,22 @@ impl Scene {
         scene
     }
 
-    /// What is counted.
+    /// The counters.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
 
-    /// Changes what is read.
+    /// Changes the readings.
     pub(crate) fn readings(&self, change: impl FnOnce(&mut Readings)) {
         change(&mut self.0.readings.lock().unwrap());
     }
 
-    /// Changes what it says of itself.
+    /// Changes the state.
     pub(crate) fn state(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.0.state.lock().unwrap());
     }
 
-    /// A copy of a flight came, one of so many by now.
+    /// Adds copies of a flight; of a new one if `new` is set.
     pub(crate) fn replayed(&self, networks: &[&str], transport: &str, copies: u64, new: bool) {
         self.state(|state| {
             let (first_at, last_at) = (Moment::now(), Moment::now());
@@ -103,7 +103,7 @@ fn quiet(now: Moment) -> State {
             ..ServerState::default()
         },
         early_data: EarlyDataState { enabled: true, closed_because: None },
-        keys: KeysState {
+        keys: KeyRingState {
             source: "file".to_owned(),
             zone: Some("eu-west".to_owned()),
             period_seconds: 12 * 3600,
@@ -120,7 +120,7 @@ fn quiet(now: Moment) -> State {
     }
 }
 
-/// So many records.
+/// A register with this many records.
 pub(crate) fn filled(records: u64) -> RegisterReading {
     RegisterReading { records, capacity: 1 << 20, ..RegisterReading::default() }
 }

@@ -1,7 +1,6 @@
-//! Forged Initial packets, as many as one thread makes: what a server has to bear from whoever can
-//! send UDP from addresses that are not its own. Towards loopback alone.
+//! Floods a server on loopback with forged QUIC Initial packets, like an attacker who can send UDP
+//! from spoofed addresses.
 
-mod hello;
 mod packet;
 mod trial;
 
@@ -20,37 +19,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::LoadError;
 use crate::quic::{ReceiveBuffer, UdpSocket as QuicSocket};
-use packet::{Ids, initial, zero_rtt};
+use packet::{Ids, client_hello, initial, zero_rtt};
 
-pub use trial::{FloodPart, FloodTrial};
+pub use trial::{FloodPhase, FloodTrial};
 
-/// Whom to flood, and with what.
+/// The settings of a flood.
 #[derive(Clone, Debug)]
 pub struct FloodConfig {
-    /// The server, on IPv4 loopback: forged sources go nowhere else.
+    /// The server. Must be an IPv4 loopback address, because source addresses are spoofed.
     pub target: SocketAddr,
-    /// The name for SNI.
+    /// Host name for SNI.
     pub host: String,
-    /// What is forged, in turn.
+    /// What to forge, in turn.
     pub forgeries: Vec<Forgery>,
-    /// Forged connections a second at most; `None`: as many as go.
+    /// Limits the forged connections per second. `None` for as many as possible.
     pub rate: Option<f64>,
-    /// Orders what is random.
+    /// Seed of the random bytes.
     pub seed: u64,
 }
 
-/// A start of a connection that nobody means to go on with.
+/// A forged first flight. The client never continues the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forgery {
-    /// A whole ClientHello: the server computes a handshake and answers.
+    /// A complete ClientHello: the server computes a handshake and responds.
     Hello,
-    /// A ClientHello that offers a made-up ticket and early data, and two datagrams of made-up
-    /// 0-RTT packets.
+    /// A ClientHello that offers a random ticket and early data, and two datagrams with random 0-RTT
+    /// packets.
     Ticket,
-    /// The first half of a ClientHello; the second never comes.
+    /// The first half of a ClientHello. The second half is never sent.
     Half,
-    /// A whole ClientHello with a made-up address token.
+    /// A complete ClientHello with a random address token.
     Token,
 }
 
@@ -58,7 +57,7 @@ impl Forgery {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Hello, Self::Ticket, Self::Half, Self::Token];
 
-    /// Its name, as in results.
+    /// The name, as in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hello => "hello",
@@ -69,24 +68,24 @@ impl Forgery {
     }
 }
 
-/// What a flood came to.
+/// The result of a flood.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FloodResult {
-    /// How long it lasted.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Forged connections.
+    /// Number of forged connections.
     pub forged: u64,
-    /// Forged connections a second.
+    /// Forged connections per second.
     pub rate: f64,
-    /// UDP payload that was sent.
+    /// Bytes of UDP payload sent.
     pub bytes_sent: u64,
-    /// UDP payload that the server sent back, as far as it was read.
+    /// Bytes of UDP payload that the server sent back and that were read.
     pub bytes_received: u64,
-    /// Retry packets among it (RFC 9000 section 8.1.2).
+    /// Received Retry packets (RFC 9000 section 8.1.2).
     pub retries: u64,
-    /// Datagrams that start with an Initial or Handshake packet: a handshake, or its end.
+    /// Received datagrams that start with an Initial or Handshake packet.
     pub handshakes: u64,
-    /// Other datagrams.
+    /// Other received datagrams.
     pub others: u64,
 }
 
@@ -94,33 +93,33 @@ pub struct FloodResult {
 pub struct Flood {
     config: FloodConfig,
     socket: QuicSocket,
-    /// Never sent: what derives the keys of Initial packets.
+    /// Derives the keys of Initial packets. Never sends anything.
     keys: Connection,
     random: SmallRng,
     result: FloodResult,
 }
 
-/// How many forged connections go between two looks at answers and time.
-const BATCH: usize = 32;
+/// How many connections to forge before responses and time are checked.
+const BATCH_SIZE: usize = 32;
 
 impl Flood {
-    /// Prepares sockets and keys.
+    /// Opens the socket.
     ///
     /// # Errors
     /// [`LoadError::Usage`] for a target beyond IPv4 loopback; [`LoadError::Resources`] without a
     /// socket.
     pub fn new(config: FloodConfig) -> Result<Self, LoadError> {
         if !matches!(config.target.ip(), IpAddr::V4(ip) if ip.is_loopback()) {
-            let sentence = "a flood goes to this machine alone; give an address in 127.0.0.0/8";
+            let sentence = "a flood may only go to this machine; give an address in 127.0.0.0/8";
             return Err(LoadError::Usage(sentence.to_owned()));
         }
         if config.forgeries.is_empty() {
-            return Err(LoadError::Usage("nothing is to be forged; name at least one".to_owned()));
+            return Err(LoadError::Usage("nothing to forge; give at least one forgery".to_owned()));
         }
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         Ok(Self {
             socket: QuicSocket::new(socket.into())?,
-            keys: never_sent(&config)?,
+            keys: key_source(&config)?,
             random: SmallRng::seed_from_u64(config.seed),
             result: FloodResult::default(),
             config,
@@ -130,16 +129,16 @@ impl Flood {
     /// Floods until `stop` is set or the time is over.
     ///
     /// # Errors
-    /// The socket's.
+    /// Errors of the socket.
     pub fn run(mut self, time: Duration, stop: &AtomicBool) -> io::Result<FloodResult> {
         let start = Instant::now();
         let mut buffer = ReceiveBuffer::new();
         let mut last = start;
         while !stop.load(Ordering::Relaxed) && last.duration_since(start) < time {
-            for _ in 0..BATCH {
+            for _ in 0..BATCH_SIZE {
                 self.forge()?;
             }
-            self.hear(&mut buffer)?;
+            self.receive(&mut buffer)?;
             last = self.pause(start);
         }
         let mut result = self.result;
@@ -148,12 +147,12 @@ impl Flood {
         Ok(result)
     }
 
-    /// One forged connection, from an address of its own.
+    /// Forges one connection, from a random loopback address.
     fn forge(&mut self) -> io::Result<()> {
-        let turn = self.result.forged as usize % self.config.forgeries.len();
-        let forgery = self.config.forgeries[turn];
+        let index = self.result.forged as usize % self.config.forgeries.len();
+        let forgery = self.config.forgeries[index];
         let ids = Ids::random(&mut self.random);
-        let mut hello = hello::client_hello(
+        let mut hello = client_hello(
             &self.config.host,
             ids.source(),
             forgery == Forgery::Ticket,
@@ -185,8 +184,8 @@ impl Flood {
         Ok(())
     }
 
-    /// Counts what came back.
-    fn hear(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<()> {
+    /// Counts the responses.
+    fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<()> {
         let mut datagrams = Vec::new();
         while self.socket.receive(buffer, &mut datagrams)? {}
         for datagram in datagrams {
@@ -202,7 +201,7 @@ impl Flood {
         Ok(())
     }
 
-    /// Waits where a rate was requested. Returns the time.
+    /// Waits to keep the requested rate. Returns the time.
     fn pause(&self, start: Instant) -> Instant {
         let now = Instant::now();
         let Some(rate) = self.config.rate else { return now };
@@ -217,8 +216,8 @@ impl Flood {
     }
 }
 
-/// A connection that is only there for its keys.
-fn never_sent(config: &FloodConfig) -> Result<Connection, LoadError> {
+/// A connection that only derives keys.
+fn key_source(config: &FloodConfig) -> Result<Connection, LoadError> {
     let crypto = ClientCrypto::new(ConnectorConfig {
         min_version: firstflight_tls::Version::Tls13,
         alpn: vec![b"h3".to_vec()],
@@ -231,5 +230,5 @@ fn never_sent(config: &FloodConfig) -> Result<Connection, LoadError> {
     endpoint
         .connect(Instant::now(), client, config.target, &config.host)
         .map(|(_, connection)| connection)
-        .map_err(|error| LoadError::Usage(format!("no connection to forge from: {error}")))
+        .map_err(|error| LoadError::Usage(format!("cannot prepare a connection: {error}")))
 }

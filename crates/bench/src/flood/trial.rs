@@ -5,80 +5,84 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Flood, FloodConfig, FloodResult};
-use crate::{Kind, Limit, LoadConfig, LoadError, LoadResult, memory};
+use crate::process::resident_kib;
+use crate::{Limit, LoadConfig, LoadError, LoadHandshake, LoadResult};
 
-/// A flood beside honest clients: before it, while it lasts, and after.
+/// Measures honest clients before, during and after a flood.
 #[derive(Clone, Debug)]
 pub struct FloodTrial {
-    /// What is forged.
+    /// The flood.
     pub flood: FloodConfig,
-    /// The honest clients; one run of each kind at the same time.
+    /// The load of the honest clients. One run of each kind at the same time.
     pub honest: LoadConfig,
-    /// Their kinds.
-    pub kinds: Vec<Kind>,
-    /// The server's process, whose memory is watched.
+    /// The kinds of handshakes of the honest clients.
+    pub kinds: Vec<LoadHandshake>,
+    /// The server process, whose memory is measured.
     pub server_pid: u32,
-    /// How long each of the three parts lasts.
-    pub part: Duration,
+    /// Duration of each of the three phases.
+    pub phase: Duration,
 }
 
-/// What became of server and honest clients in one part of a trial.
+/// Server and honest clients in one phase of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FloodPart {
+pub struct FloodPhase {
     /// `before`, `during` or `after`.
     pub name: String,
-    /// The honest clients, kind by kind.
+    /// Results of the honest clients, one per kind.
     pub honest: Vec<LoadResult>,
-    /// Why runs of honest clients did not even start: their first connections were not answered.
+    /// Errors of honest clients whose first connection failed, so that their run did not start.
     pub starved: Vec<String>,
-    /// The forged connections; during the flood only.
+    /// The result of the flood; `None` before and after it.
     pub flood: Option<FloodResult>,
-    /// The server's resident memory when the part started, in KiB.
-    pub resident_begin_kib: u64,
-    /// The most that was seen.
-    pub resident_most_kib: u64,
-    /// When it ended.
+    /// Resident memory of the server at the start of the phase, in KiB.
+    #[serde(rename = "resident_begin_kib")]
+    pub resident_start_kib: u64,
+    /// Maximum during the phase.
+    #[serde(rename = "resident_most_kib")]
+    pub resident_max_kib: u64,
+    /// At the end of the phase.
     pub resident_end_kib: u64,
 }
 
-impl FloodPart {
-    /// Honest connections that were started or should have been, and those that were answered.
+impl FloodPhase {
+    /// Returns how many honest connections were due, and how many of them completed.
     pub fn honest_connections(&self) -> (u64, u64) {
-        self.honest.iter().fold((0, 0), |(due, answered), run| {
-            (due + run.begun + run.not_begun, answered + run.completed)
+        self.honest.iter().fold((0, 0), |(due, completed), run| {
+            (due + run.started + run.not_started, completed + run.completed)
         })
     }
 }
 
-/// How often memory is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often memory is measured.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(50);
 
 impl FloodTrial {
-    /// Runs the three parts.
+    /// Runs the three phases.
     ///
     /// # Errors
-    /// [`LoadError`] where a run cannot start, but for want of a response.
-    pub fn run(&self) -> Result<Vec<FloodPart>, LoadError> {
+    /// [`LoadError`] if a run cannot start. A first connection that fails is in
+    /// [`FloodPhase::starved`] instead.
+    pub fn run(&self) -> Result<Vec<FloodPhase>, LoadError> {
         [("before", false), ("during", true), ("after", false)]
             .into_iter()
-            .map(|(name, flooded)| self.part(name, flooded))
+            .map(|(name, with_flood)| self.phase(name, with_flood))
             .collect()
     }
 
-    fn part(&self, name: &str, flooded: bool) -> Result<FloodPart, LoadError> {
-        let flood = flooded.then(|| Flood::new(self.flood.clone())).transpose()?;
-        let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
-        let begin = self.resident()?;
-        let (honest, flood, most) = thread::scope(|scope| {
+    fn phase(&self, name: &str, with_flood: bool) -> Result<FloodPhase, LoadError> {
+        let flood = with_flood.then(|| Flood::new(self.flood.clone())).transpose()?;
+        let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        let start = self.resident()?;
+        let (honest, flood, max) = thread::scope(|scope| {
             let flood = flood.map(|flood| scope.spawn(|| flood.run(Duration::MAX, &stop)));
-            let watch = scope.spawn(|| self.watch(&over));
+            let watch = scope.spawn(|| self.watch(&done));
             let runs: Vec<_> =
                 self.kinds.iter().map(|kind| scope.spawn(|| self.honest(*kind))).collect();
-            let honest: Vec<_> = runs.into_iter().map(joined).collect();
+            let honest: Vec<_> = runs.into_iter().map(join).collect();
             stop.store(true, Ordering::Relaxed);
-            let flood = flood.map(joined);
-            over.store(true, Ordering::Relaxed);
-            (honest, flood, joined(watch))
+            let flood = flood.map(join);
+            done.store(true, Ordering::Relaxed);
+            (honest, flood, join(watch))
         });
         let mut starved = Vec::new();
         let mut runs = Vec::new();
@@ -89,40 +93,40 @@ impl FloodTrial {
                 Err(error) => return Err(error),
             }
         }
-        Ok(FloodPart {
+        Ok(FloodPhase {
             name: name.to_owned(),
             honest: runs,
             starved,
             flood: flood.transpose()?,
-            resident_begin_kib: begin,
-            resident_most_kib: most?,
+            resident_start_kib: start,
+            resident_max_kib: max?,
             resident_end_kib: self.resident()?,
         })
     }
 
-    fn honest(&self, kind: Kind) -> Result<LoadResult, LoadError> {
-        let limit = Limit::Time(self.part);
+    fn honest(&self, kind: LoadHandshake) -> Result<LoadResult, LoadError> {
+        let limit = Limit::Time(self.phase);
         let config = LoadConfig { kind, limit, ..self.honest.clone() };
         crate::run(&config, |_| std::ops::ControlFlow::Continue(()))
     }
 
-    fn watch(&self, over: &AtomicBool) -> Result<u64, LoadError> {
-        let mut most = 0;
-        while !over.load(Ordering::Relaxed) {
-            most = most.max(self.resident()?);
-            thread::sleep(LOOK);
+    fn watch(&self, done: &AtomicBool) -> Result<u64, LoadError> {
+        let mut max = 0;
+        while !done.load(Ordering::Relaxed) {
+            max = max.max(self.resident()?);
+            thread::sleep(MEMORY_INTERVAL);
         }
-        Ok(most)
+        Ok(max)
     }
 
     fn resident(&self) -> Result<u64, LoadError> {
-        memory::resident_kib(self.server_pid).map_err(|error| LoadError::ServerProcess {
+        resident_kib(self.server_pid).map_err(|error| LoadError::ServerProcess {
             pid: self.server_pid,
             reason: error.to_string(),
         })
     }
 }
 
-fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

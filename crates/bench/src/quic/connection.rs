@@ -2,32 +2,34 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use firstflight_quic::{Handshake, Resumption, ResumptionInbox};
+use firstflight_units::printable;
 use quinn_proto::{
-    Dir, Event, ReadError, ReadableError, StreamEvent, StreamId, VarInt, WriteError,
+    ConnectionError, Dir, Event, ReadError, ReadableError, StreamEvent, StreamId,
+    TransportErrorCode, VarInt, WriteError,
 };
 
-use super::http3::{CONTROL, request_of};
-use crate::failure::Failure;
-use crate::response::{Answer, Answered};
-use crate::tally::Finished;
-use crate::tickets::Ticket;
+use super::http3::{CONTROL_STREAM, encode_request};
+use crate::counts::Finished;
+use crate::error::Failure;
+use crate::response::{ResponseReader, ResponseSummary};
+use crate::worker::Ticket;
 use crate::{ErrorKind, Exchange, Transport};
 
-/// What all connections of a thread have in common.
+/// What the connections of a thread share.
 pub(crate) struct Shared {
     exchange: Exchange,
     request: Vec<u8>,
-    /// Whether tickets are wanted, so that a connection is not closed before they came.
+    /// Whether to wait for tickets before closing a connection.
     wants_tickets: bool,
 }
 
 impl Shared {
     pub(crate) fn new(exchange: &Exchange, wants_tickets: bool) -> Self {
-        Self { exchange: exchange.clone(), request: request_of(exchange), wants_tickets }
+        Self { exchange: exchange.clone(), request: encode_request(exchange), wants_tickets }
     }
 }
 
-/// What resumes a connection over QUIC, and the address token that came with it.
+/// A QUIC session, with the address token that came with it.
 #[derive(Clone)]
 pub(crate) struct QuicTicket {
     pub(crate) resumption: Resumption,
@@ -48,17 +50,17 @@ impl Ticket for QuicTicket {
 pub(crate) struct Connection {
     pub(crate) quic: quinn_proto::Connection,
     inbox: ResumptionInbox,
-    /// When it should have started; its times count from here.
+    /// The scheduled start, from which all times count.
     intended: Instant,
     request: Request,
-    response: Answer,
+    response: ResponseReader,
     tickets: Vec<QuicTicket>,
     setup: Option<Duration>,
     first_byte: Option<Duration>,
-    answered: Option<(Duration, Answered)>,
+    completed: Option<(Duration, ResponseSummary)>,
 }
 
-/// The request's stream, and how much of the request it has taken.
+/// The streams of the request, and how much of it was written.
 #[derive(Default)]
 struct Request {
     control: Option<StreamId>,
@@ -66,19 +68,19 @@ struct Request {
     written: usize,
 }
 
-/// What a step of a connection came to.
+/// The state of a connection after an event.
 pub(crate) enum Step {
-    /// It waits for the peer.
+    /// Waits for the peer.
     Wait,
-    /// The response is whole, and tickets are still wanted.
-    Answered,
-    /// It is over.
+    /// The response is complete, and tickets are still missing.
+    Complete,
+    /// The connection can be closed.
     Done,
 }
 
 impl Connection {
-    /// Asks at once where the session allows early data.
-    pub(crate) fn begin(
+    /// Starts the connection. Sends the request as early data if the session allows it.
+    pub(crate) fn start(
         quic: quinn_proto::Connection,
         inbox: ResumptionInbox,
         intended: Instant,
@@ -89,75 +91,75 @@ impl Connection {
             inbox,
             intended,
             request: Request::default(),
-            response: Answer::expect(&shared.exchange, Transport::Quic),
+            response: ResponseReader::new(&shared.exchange, Transport::Quic),
             tickets: Vec::new(),
             setup: None,
             first_byte: None,
-            answered: None,
+            completed: None,
         };
         if connection.quic.has_0rtt() {
-            connection.ask(shared)?;
+            connection.send_request(shared)?;
         }
         Ok(connection)
     }
 
-    /// Takes what came of datagrams or time.
-    pub(crate) fn go_on(&mut self, shared: &Shared) -> Result<Step, Failure> {
+    /// Processes events after datagrams or a timer.
+    pub(crate) fn advance(&mut self, shared: &Shared) -> Result<Step, Failure> {
         while let Some(event) = self.quic.poll() {
             match event {
                 Event::Connected => {
                     self.setup = Some(self.intended.elapsed());
                     if self.quic.has_0rtt() && !self.quic.accepted_0rtt() {
-                        // The streams are gone with what they carried.
+                        // The streams of refused early data are lost.
                         self.request = Request::default();
                     }
-                    self.ask(shared)?;
+                    self.send_request(shared)?;
                 }
                 Event::Stream(StreamEvent::Available { .. } | StreamEvent::Writable { .. }) => {
-                    self.ask(shared)?;
+                    self.send_request(shared)?;
                 }
                 Event::Stream(StreamEvent::Readable { id }) if self.request.stream == Some(id) => {
                     self.read(id)?;
                 }
-                Event::ConnectionLost { .. } if self.answered.is_some() => return Ok(Step::Done),
+                Event::ConnectionLost { .. } if self.completed.is_some() => return Ok(Step::Done),
                 Event::ConnectionLost { reason } => return Err(reason.into()),
                 _ => {}
             }
         }
-        if self.answered.is_none() {
+        if self.completed.is_none() {
             return Ok(Step::Wait);
         }
         self.take_tickets();
         match shared.wants_tickets && self.tickets.is_empty() {
-            true => Ok(Step::Answered),
+            true => Ok(Step::Complete),
             false => Ok(Step::Done),
         }
     }
 
-    /// Says goodbye (H3_NO_ERROR, RFC 9114 section 8.1), as a client that needs nothing more.
+    /// Closes the connection with H3_NO_ERROR (RFC 9114 section 8.1).
     pub(crate) fn close(&mut self, now: Instant) {
         self.quic.close(now, VarInt::from_u32(0x100), Bytes::new());
     }
 
-    /// What it was, once it is done, and the tickets that came: an error page's too.
+    /// Returns the outcome of the connection and its tickets, also after an error page.
     pub(crate) fn finish(mut self) -> (Result<Finished, Failure>, Vec<QuicTicket>) {
         self.take_tickets();
         let tickets = std::mem::take(&mut self.tickets);
         (self.finished(), tickets)
     }
 
-    /// Whether the response is whole.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.answered.is_some()
+    /// Whether the response is complete.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.completed.is_some()
     }
 
     fn finished(&self) -> Result<Finished, Failure> {
-        let (Some(first_byte), Some((total, answered))) = (self.first_byte, self.answered) else {
+        let (Some(first_byte), Some((total, response))) = (self.first_byte, self.completed) else {
             return Err(Failure::truncated());
         };
-        // Answered before the handshake was over, and nothing came after.
+        // `None` if the connection ended after the response but before the handshake was complete.
         let setup = self.setup.ok_or_else(Failure::truncated)?;
-        if let Some(status @ 400..) = answered.status {
+        if let Some(status @ 400..) = response.status {
             return Err(Failure::new(ErrorKind::HttpStatus, format!("status {status}")));
         }
         let facts = self.quic.crypto_session().handshake_data();
@@ -168,20 +170,20 @@ impl Connection {
             resumed: facts.is_some_and(|facts| facts.resumed),
             early_accepted: self.quic.has_0rtt().then(|| self.quic.accepted_0rtt()),
             fast_open: false,
-            bytes: answered.bytes,
+            bytes: response.bytes,
             setup,
             first_byte,
             total,
         })
     }
 
-    /// Opens what the request needs, and writes what there is room for.
-    fn ask(&mut self, shared: &Shared) -> Result<(), Failure> {
+    /// Opens the streams, and writes as much of the request as there is room for.
+    fn send_request(&mut self, shared: &Shared) -> Result<(), Failure> {
         if self.request.stream.is_none() {
             if matches!(shared.exchange, Exchange::Get { .. }) && self.request.control.is_none() {
                 // RFC 9114 section 6.2.1: each side has a control stream.
                 let Some(control) = self.quic.streams().open(Dir::Uni) else { return Ok(()) };
-                written(self.quic.send_stream(control).write(CONTROL))?;
+                written(self.quic.send_stream(control).write(CONTROL_STREAM))?;
                 self.request.control = Some(control);
             }
             self.request.stream = self.quic.streams().open(Dir::Bi);
@@ -194,7 +196,7 @@ impl Connection {
         let mut stream = self.quic.send_stream(id);
         self.request.written += written(stream.write(rest))?;
         if self.request.written == shared.request.len() {
-            // A server that stopped it answers, or resets.
+            // Fails if the server has stopped the stream; it then responds or resets.
             let _ = stream.finish();
         }
         Ok(())
@@ -220,12 +222,12 @@ impl Connection {
                 }
             }
         };
-        // Whether a window has to be sent is looked at with everything else.
+        // Whether to send a flow control update is decided when datagrams are sent.
         let _ = chunks.finalize();
-        if self.answered.is_none() {
-            let whole = self.response.whole(ended);
-            self.answered = whole.map(|answered| (self.intended.elapsed(), answered));
-            if ended && self.answered.is_none() {
+        if self.completed.is_none() {
+            let complete = self.response.complete(ended);
+            self.completed = complete.map(|response| (self.intended.elapsed(), response));
+            if ended && self.completed.is_none() {
                 return Err(Failure::truncated());
             }
         }
@@ -245,5 +247,61 @@ fn written(written: Result<usize, WriteError>) -> Result<usize, Failure> {
         Ok(count) => Ok(count),
         Err(WriteError::Blocked) => Ok(0),
         Err(error) => Err(Failure::new(ErrorKind::Reset, error.to_string())),
+    }
+}
+
+impl From<ConnectionError> for Failure {
+    fn from(error: ConnectionError) -> Self {
+        let kind = match &error {
+            ConnectionError::ConnectionClosed(close) => match close.error_code {
+                TransportErrorCode::CONNECTION_REFUSED => ErrorKind::ConnectRefused,
+                code if alert(code).is_some() => ErrorKind::TlsAlert,
+                _ => ErrorKind::Reset,
+            },
+            ConnectionError::TransportError(error) => match alert(error.code) {
+                Some(CERTIFICATE_FIRST..=CERTIFICATE_LAST | UNKNOWN_CA) => ErrorKind::Certificate,
+                Some(_) => ErrorKind::Tls,
+                None => ErrorKind::Quic,
+            },
+            ConnectionError::ApplicationClosed(_) => ErrorKind::Truncated,
+            ConnectionError::Reset => ErrorKind::Reset,
+            ConnectionError::TimedOut => ErrorKind::Timeout,
+            ConnectionError::VersionMismatch
+            | ConnectionError::LocallyClosed
+            | ConnectionError::CidsExhausted => ErrorKind::Quic,
+        };
+        // The message contains text of the server.
+        Self::new(kind, printable(&error.to_string()))
+    }
+}
+
+/// Alerts about the server's certificate, `bad_certificate` to `certificate_unknown` (RFC 8446
+/// section 6.2).
+const CERTIFICATE_FIRST: u8 = 42;
+const CERTIFICATE_LAST: u8 = 46;
+const UNKNOWN_CA: u8 = 48;
+
+/// The TLS alert of an error code (RFC 9001 section 4.8).
+fn alert(code: TransportErrorCode) -> Option<u8> {
+    u8::try_from(u64::from(code).checked_sub(0x100)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn_proto::TransportError;
+
+    use super::*;
+
+    #[test]
+    fn rfc9001_4_8_tls_alerts_are_distinguished_from_quic_errors() {
+        let kind = |code| {
+            let error = TransportError { code, frame: None, reason: String::new() };
+            Failure::from(ConnectionError::TransportError(error)).kind
+        };
+        assert_eq!(kind(TransportErrorCode::crypto(42)), ErrorKind::Certificate);
+        assert_eq!(kind(TransportErrorCode::crypto(120)), ErrorKind::Tls);
+        assert_eq!(kind(TransportErrorCode::FLOW_CONTROL_ERROR), ErrorKind::Quic);
+        assert_eq!(Failure::from(ConnectionError::TimedOut).kind, ErrorKind::Timeout);
+        assert_eq!(Failure::from(ConnectionError::Reset).kind, ErrorKind::Reset);
     }
 }

@@ -1,28 +1,28 @@
 use crate::Exchange;
-use crate::failure::BadAnswer;
+use crate::error::BadResponse;
 
-/// What opens a client's control stream: its type and SETTINGS that change nothing (RFC 9114
-/// section 6.2.1), so that no dynamic table is used (RFC 9204 section 3.2.3).
-pub(crate) const CONTROL: &[u8] = &[0x00, SETTINGS as u8, 0x00];
+/// The start of the client's control stream: its type, and empty SETTINGS (RFC 9114 section 6.2.1).
+/// Without settings, QPACK uses no dynamic table (RFC 9204 section 3.2.3).
+pub(crate) const CONTROL_STREAM: &[u8] = &[0x00, SETTINGS as u8, 0x00];
 
 const DATA: u64 = 0x00;
 const HEADERS: u64 = 0x01;
 const SETTINGS: u64 = 0x04;
 
-/// The frames of a GET: one HEADERS frame whose fields refer to QPACK's static table (RFC 9204
-/// appendix A) or are spelled out.
+/// Encodes a GET as one HEADERS frame. Fields refer to the static table of QPACK (RFC 9204 appendix A)
+/// or are literals.
 pub(crate) fn request(authority: &str, path: &str) -> Vec<u8> {
-    // Required Insert Count and Base are 0: nothing refers to a dynamic table.
+    // Required Insert Count and Base are 0 without a dynamic table.
     let mut fields = vec![0, 0];
     indexed(&mut fields, METHOD_GET);
     indexed(&mut fields, SCHEME_HTTPS);
-    named(&mut fields, AUTHORITY, authority);
+    literal(&mut fields, AUTHORITY, authority);
     match path {
         "/" => indexed(&mut fields, PATH),
-        other => named(&mut fields, PATH, other),
+        other => literal(&mut fields, PATH, other),
     }
     indexed(&mut fields, ACCEPT_ANYTHING);
-    named(&mut fields, USER_AGENT, concat!("firstflight/", env!("CARGO_PKG_VERSION")));
+    literal(&mut fields, USER_AGENT, concat!("firstflight/", env!("CARGO_PKG_VERSION")));
     let mut frame = vec![HEADERS as u8];
     varint(&mut frame, fields.len() as u64);
     frame.append(&mut fields);
@@ -36,30 +36,30 @@ const SCHEME_HTTPS: u64 = 23;
 const ACCEPT_ANYTHING: u64 = 29;
 const USER_AGENT: u64 = 95;
 
-/// The statuses of the static table, from their index on.
+/// The statuses of the static table, by the index of the first.
 const STATUSES: [(u64, &[u16]); 2] =
     [(24, &[103, 200, 304, 404, 503]), (63, &[100, 204, 206, 302, 400, 403, 421, 425, 500])];
 
-/// Indexed Field Line (RFC 9204 section 4.5.2), of the static table.
+/// Indexed Field Line of the static table (RFC 9204 section 4.5.2).
 fn indexed(fields: &mut Vec<u8>, index: u64) {
     integer(fields, 0b1100_0000, 6, index);
 }
 
-/// Literal Field Line with Name Reference (RFC 9204 section 4.5.4), of the static table.
-fn named(fields: &mut Vec<u8>, index: u64, value: &str) {
+/// Literal Field Line with Name Reference to the static table (RFC 9204 section 4.5.4).
+fn literal(fields: &mut Vec<u8>, index: u64, value: &str) {
     integer(fields, 0b0101_0000, 4, index);
     integer(fields, 0, 7, value.len() as u64);
     fields.extend_from_slice(value.as_bytes());
 }
 
-/// RFC 7541 section 5.1.
+/// Appends a prefixed integer (RFC 7541 section 5.1).
 fn integer(fields: &mut Vec<u8>, first: u8, bits: u8, value: u64) {
-    let most = (1 << bits) - 1;
-    if value < most {
+    let max = (1 << bits) - 1;
+    if value < max {
         return fields.push(first | value as u8);
     }
-    fields.push(first | most as u8);
-    let mut rest = value - most;
+    fields.push(first | max as u8);
+    let mut rest = value - max;
     while rest >= 128 {
         fields.push(rest as u8 | 128);
         rest >>= 7;
@@ -67,7 +67,7 @@ fn integer(fields: &mut Vec<u8>, first: u8, bits: u8, value: u64) {
     fields.push(rest as u8);
 }
 
-/// RFC 9000 section 16.
+/// Appends a variable-length integer (RFC 9000 section 16).
 fn varint(frame: &mut Vec<u8>, value: u64) {
     match value {
         0..64 => frame.push(value as u8),
@@ -76,89 +76,91 @@ fn varint(frame: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// The request's bytes over QUIC.
-pub(crate) fn request_of(exchange: &Exchange) -> Vec<u8> {
+/// The bytes of a request over QUIC.
+pub(crate) fn encode_request(exchange: &Exchange) -> Vec<u8> {
     match exchange {
         Exchange::Get { authority, path } => request(authority, path),
         Exchange::PingPong => b"PING".to_vec(),
     }
 }
 
-/// Reads the frames of a response on its request stream (RFC 9114 section 4.1). Sans-IO; the body
-/// is counted by its frames and not kept.
+/// Reads the frames of a response on its request stream (RFC 9114 section 4.1), without I/O. Bodies
+/// are skipped.
 #[derive(Debug, Default)]
-pub(crate) struct Frames {
-    /// A frame's header, or a HEADERS frame, as far as it is here.
-    kept: Vec<u8>,
-    /// Bytes that are left of a frame that is passed over.
-    pass: u64,
-    /// The status of the response, not of those that inform.
+pub(crate) struct FrameReader {
+    /// An incomplete frame header or HEADERS frame.
+    buffer: Vec<u8>,
+    /// Bytes left of a frame that is skipped.
+    skip: u64,
+    /// The status of the final response, not of informational ones.
     status: Option<u16>,
 }
 
-/// A field section beyond this is no response but an attack on memory.
-const MAX_FIELDS: u64 = 16 * 1024;
+/// Limits the memory that a server can cost.
+const MAX_FIELD_SECTION_BYTES: u64 = 16 * 1024;
 
-impl Frames {
-    /// Takes bytes of the stream.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), BadAnswer> {
+impl FrameReader {
+    /// Takes bytes of the request stream.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), BadResponse> {
         loop {
-            let passed = self.pass.min(bytes.len() as u64);
-            self.pass -= passed;
-            bytes = &bytes[passed as usize..];
+            let skipped = self.skip.min(bytes.len() as u64);
+            self.skip -= skipped;
+            bytes = &bytes[skipped as usize..];
             if bytes.is_empty() {
                 return Ok(());
             }
-            // Nearly always a frame's start comes whole, and is read where it lies.
-            let used = if self.kept.is_empty() {
+            // Fast path: the start of a frame nearly always arrives in one piece and need not be
+            // copied.
+            let used = if self.buffer.is_empty() {
                 self.frame(bytes)?
             } else {
-                let before = self.kept.len();
-                let mut all = std::mem::take(&mut self.kept);
+                let before = self.buffer.len();
+                let mut all = std::mem::take(&mut self.buffer);
                 all.extend_from_slice(bytes);
                 match self.frame(&all)? {
                     0 => {
-                        self.kept = all;
+                        self.buffer = all;
                         return Ok(());
                     }
                     used => used - before,
                 }
             };
             if used == 0 {
-                self.kept.extend_from_slice(bytes);
+                self.buffer.extend_from_slice(bytes);
                 return Ok(());
             }
             bytes = &bytes[used..];
         }
     }
 
-    /// The status, once the response's head was here and no frame is open.
+    /// Returns the status once the head was received and no frame is incomplete.
     pub(crate) fn status(&self) -> Option<u16> {
-        self.status.filter(|_| self.pass == 0 && self.kept.is_empty())
+        self.status.filter(|_| self.skip == 0 && self.buffer.is_empty())
     }
 
-    /// Reads one frame's start, as much of it as has to be whole. Zero: it is not.
-    fn frame(&mut self, bytes: &[u8]) -> Result<usize, BadAnswer> {
+    /// Reads the header of a frame, and the whole frame if it is HEADERS. Returns the number of bytes
+    /// used: 0 if they are incomplete.
+    fn frame(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
         let Some((kind, first)) = read_varint(bytes) else { return Ok(0) };
         let Some((length, second)) = read_varint(&bytes[first..]) else { return Ok(0) };
         let head = first + second;
         match kind {
             HEADERS if self.status.is_none() => {
-                if length > MAX_FIELDS {
-                    return Err(BadAnswer("its head is too long"));
+                if length > MAX_FIELD_SECTION_BYTES {
+                    return Err(BadResponse("its head is too long"));
                 }
                 let end = head + length as usize;
                 let Some(fields) = bytes.get(head..end) else { return Ok(0) };
-                let status = status(fields).ok_or(BadAnswer("it has no status"))?;
-                // Informational answers come before the real one (RFC 9110 section 15.2).
+                let status = status(fields).ok_or(BadResponse("it has no status"))?;
+                // Informational responses precede the final one (RFC 9110 section 15.2).
                 self.status = Some(status).filter(|status| !(100..200).contains(status));
                 return Ok(end);
             }
             DATA if self.status.is_none() => {
-                return Err(BadAnswer("its body comes before its head"));
+                return Err(BadResponse("its body comes before its head"));
             }
-            // DATA, trailers, and what nobody knows (RFC 9114 section 9).
-            _ => self.pass = length,
+            // DATA, trailers, and unknown frames (RFC 9114 section 9).
+            _ => self.skip = length,
         }
         Ok(head)
     }
@@ -171,9 +173,10 @@ fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((value, length))
 }
 
-/// The status is the first field: pseudo-header fields come before others (RFC 9114 section 4.3).
+/// Reads the status from a field section. It is the first field, because pseudo-header fields come
+/// first (RFC 9114 section 4.3).
 fn status(fields: &[u8]) -> Option<u16> {
-    // Both are 0 where no dynamic table is used.
+    // Required Insert Count and Base are 0 without a dynamic table.
     let [0, 0, line @ ..] = fields else { return None };
     let of_table = |index: u64| {
         STATUSES.iter().find_map(|(from, codes)| {
@@ -192,17 +195,17 @@ fn status(fields: &[u8]) -> Option<u16> {
 }
 
 fn read_integer(bytes: &[u8], bits: u8) -> Option<(u64, usize)> {
-    let most = (1u64 << bits) - 1;
-    let value = u64::from(*bytes.first()?) & most;
-    if value < most {
+    let max = (1u64 << bits) - 1;
+    let value = u64::from(*bytes.first()?) & max;
+    if value < max {
         return Some((value, 1));
     }
-    // One byte more reaches far beyond the static table.
+    // One more byte reaches far beyond the static table.
     let more = *bytes.get(1)?;
-    (more < 128).then(|| (most + u64::from(more), 2))
+    (more < 128).then(|| (max + u64::from(more), 2))
 }
 
-/// Three digits as a string literal, plain or in Huffman's code (RFC 7541 section 5.2).
+/// Reads a string literal of three digits, plain or Huffman-coded (RFC 7541 section 5.2).
 fn digits(literal: &[u8]) -> Option<u16> {
     let (length, used) = read_integer(literal, 7)?;
     let text = literal.get(used..used + usize::try_from(length).ok()?)?;
@@ -212,7 +215,8 @@ fn digits(literal: &[u8]) -> Option<u16> {
     std::str::from_utf8(&plain).ok()?.parse().ok().filter(|code| (100..600).contains(code))
 }
 
-/// RFC 7541 appendix B: `0`, `1` and `2` have five bits, the other digits six.
+/// Decodes three Huffman-coded digits (RFC 7541 appendix B): `0`, `1` and `2` have five bits, the
+/// others six.
 fn huffman_digits(text: &[u8]) -> Option<[u8; 3]> {
     let bits = text
         .iter()
@@ -242,8 +246,8 @@ mod tests {
         frame
     }
 
-    fn read(bytes: &[u8]) -> Result<Option<u16>, BadAnswer> {
-        let mut frames = Frames::default();
+    fn read(bytes: &[u8]) -> Result<Option<u16>, BadResponse> {
+        let mut frames = FrameReader::default();
         frames.feed(bytes).map(|()| frames.status())
     }
 
@@ -254,7 +258,7 @@ mod tests {
             (&[0, 0, 0xff, 0][..], 100),
             (&[0, 0, 0xff, 7][..], 425),
             (&[0, 0, 0x5f, 9, 3, b'2', b'0', b'6'][..], 206),
-            // 429 in Huffman's code: 011010 00010 011111, and seven bits of padding.
+            // 429, Huffman-coded: 011010 00010 011111, and seven bits of padding.
             (&[0, 0, 0x5f, 9, 0x83, 0x68, 0x4f, 0xff][..], 429),
             (&[0, 0, 0x7f, 9, 0x82, 0x68, 0x4f, 0xff][..], 0),
         ] {
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9114_4_1_an_answer_is_a_head_then_a_body_then_perhaps_trailers() {
+    fn rfc9114_4_1_a_response_is_a_head_a_body_and_optional_trailers() {
         let ok = frame(1, &[0, 0, 0xc0 | 25]);
         let early_hints = frame(1, &[0, 0, 0xc0 | 24]);
         let body = frame(0, &[b'x'; 100]);
@@ -284,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9204_appendix_b_1_a_request_names_what_it_asks_for() {
+    fn rfc9204_appendix_b_1_a_request_uses_the_static_table() {
         let bytes = request("h:4433", "/10k");
         assert_eq!(bytes[..2], [1, bytes.len() as u8 - 2]);
         assert_eq!(bytes[2..14], [0, 0, 0xd1, 0xd7, 0x50, 6, b'h', b':', b'4', b'4', b'3', b'3']);
@@ -295,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_it_is_cut_makes_no_difference(cuts in proptest::collection::vec(1usize..40, 1..20)) {
+        fn segmentation_does_not_change_the_result(cuts in proptest::collection::vec(1usize..40, 1..20)) {
             let bytes = [
                 frame(0x21, b"grease"),
                 frame(1, &[0, 0, 0xc0 | 24]),
@@ -304,7 +308,7 @@ mod tests {
                 frame(0, b"y"),
             ]
             .concat();
-            let (mut frames, mut rest) = (Frames::default(), &bytes[..]);
+            let (mut frames, mut rest) = (FrameReader::default(), &bytes[..]);
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() {
                     break;
@@ -317,7 +321,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(&bytes);
         }
     }

@@ -1,12 +1,10 @@
-//! The same over QUIC: quinn's state machines without its tasks, in an event loop of ours.
+//! The event loop of one thread over QUIC: quinn's state machines without its tasks.
 
 mod connection;
-mod failure;
 mod http3;
 mod socket;
-mod timers;
 mod worker;
 
-pub(crate) use http3::Frames;
+pub(crate) use http3::FrameReader;
 pub(crate) use socket::{ReceiveBuffer, UdpSocket};
 pub(crate) use worker::QuicWorker;

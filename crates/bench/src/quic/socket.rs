@@ -7,30 +7,30 @@ use quinn_proto::Transmit;
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A UDP socket that is connected to a server, so that the kernel says when nobody listens there.
+/// A UDP socket. If it is connected, the kernel reports when nothing listens on the server's port.
 pub(crate) struct UdpSocket {
     pub(crate) socket: Socket,
     state: UdpSocketState,
-    /// What the kernel had no room for.
+    /// Datagrams that wait for room in the kernel's buffer.
     waiting: VecDeque<(Transmit, Vec<u8>)>,
 }
 
-/// Room for several datagrams at a time, each of which may be many that came together (GRO).
+/// Room for several buffers at a time, each with one or more coalesced datagrams (GRO).
 pub(crate) struct ReceiveBuffer {
     space: Vec<u8>,
 }
 
-/// A datagram that came.
+/// A received datagram.
 pub(crate) struct Datagram {
     pub(crate) ecn: Option<quinn_proto::EcnCodepoint>,
     pub(crate) data: BytesMut,
 }
 
-const BATCH: usize = 16;
-const SPACE: usize = 64 * 1024;
+const MAX_BATCH: usize = 16;
+const BUFFER_BYTES: usize = 64 * 1024;
 
-/// The kernel's buffers. Where the system allows less, it gives less.
-const KERNEL_BUFFER: usize = 4 << 20;
+/// Requested size of the kernel's buffers. The system may grant less.
+const KERNEL_BUFFER_BYTES: usize = 4 << 20;
 
 impl UdpSocket {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
@@ -44,21 +44,24 @@ impl UdpSocket {
         Self::new(socket)
     }
 
-    /// Takes a socket as it is bound.
+    /// Wraps a bound socket.
     pub(crate) fn new(socket: Socket) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
-        // As much as the system allows: what overflows costs a probe timeout.
-        let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER);
-        let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
+        // A small buffer drops datagrams, and each loss costs a probe timeout.
+        let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER_BYTES);
+        let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER_BYTES);
         Ok(Self { socket, state, waiting: VecDeque::new() })
     }
 
-    /// How many datagrams go with one call (GSO).
+    /// How many datagrams one call can send (GSO).
     pub(crate) fn segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Sends, or keeps what there is no room for. Errors but "nobody listens" are what loss is.
+    /// Sends datagrams, or queues them if there is no room.
+    ///
+    /// # Errors
+    /// If nothing listens on the server's port. Other errors count as packet loss.
     pub(crate) fn send(&mut self, transmit: Transmit, contents: &[u8]) -> io::Result<()> {
         if self.is_blocked() || !self.try_send(&transmit, contents)? {
             self.waiting.push_back((transmit, contents.to_vec()));
@@ -66,7 +69,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Sends a datagram from an address that is this machine's, or drops it.
+    /// Sends a datagram from another address of this machine. Drops it if there is no room.
     pub(crate) fn send_from(&self, from: IpAddr, to: SocketAddr, data: &[u8]) -> io::Result<()> {
         let transmit = Transmit {
             destination: to,
@@ -78,7 +81,7 @@ impl UdpSocket {
         self.try_send(&transmit, data).map(drop)
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends queued datagrams, as far as there is room.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while let Some((transmit, contents)) = self.waiting.pop_front() {
             if !self.try_send(&transmit, &contents)? {
@@ -89,7 +92,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Whether something waits for room.
+    /// Whether datagrams are queued.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -112,15 +115,15 @@ impl UdpSocket {
         }
     }
 
-    /// Receives a batch. Whether there was one.
+    /// Receives a batch of datagrams. Returns whether there was one.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut ReceiveBuffer,
         datagrams: &mut Vec<Datagram>,
     ) -> io::Result<bool> {
-        let mut metas = [RecvMeta::default(); BATCH];
-        let mut spaces = buffer.space.chunks_exact_mut(SPACE);
-        let mut slices: [IoSliceMut<'_>; BATCH] =
+        let mut metas = [RecvMeta::default(); MAX_BATCH];
+        let mut spaces = buffer.space.chunks_exact_mut(BUFFER_BYTES);
+        let mut slices: [IoSliceMut<'_>; MAX_BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(spaces.next().unwrap_or_default()));
         let count = match self.state.recv((&self.socket).into(), &mut slices, &mut metas) {
             Ok(count) => count,
@@ -129,9 +132,9 @@ impl UdpSocket {
         };
         for (slice, meta) in slices.iter().zip(&metas[..count]) {
             let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
-            let mut came = BytesMut::from(&slice[..meta.len]);
-            while !came.is_empty() {
-                let data = came.split_to(meta.stride.clamp(1, came.len()));
+            let mut received = BytesMut::from(&slice[..meta.len]);
+            while !received.is_empty() {
+                let data = received.split_to(meta.stride.clamp(1, received.len()));
                 datagrams.push(Datagram { ecn, data });
             }
         }
@@ -141,6 +144,6 @@ impl UdpSocket {
 
 impl ReceiveBuffer {
     pub(crate) fn new() -> Self {
-        Self { space: vec![0; BATCH * SPACE] }
+        Self { space: vec![0; MAX_BATCH * BUFFER_BYTES] }
     }
 }

@@ -13,102 +13,101 @@ use quinn_proto::{
 
 use super::connection::{Connection, QuicTicket, Shared, Step};
 use super::socket::{Datagram, ReceiveBuffer, UdpSocket};
-use super::timers::{Timer, Timers};
-use crate::deadlines::Deadlines;
-use crate::events::{EventQueue, TIMER};
-use crate::failure::Failure;
-use crate::ledger::{Assignment, Driver, Role, WorkerState};
+use crate::counts::Counts;
+use crate::error::Failure;
+use crate::events::{Deadlines, EventQueue, TIMER, Timer, Timers};
 use crate::source::{Purpose, Source};
-use crate::tally::Tally;
-use crate::{Kind, LoadConfig, LoadError, Transport};
+use crate::worker::{Assignment, Role, Worker, WorkerState};
+use crate::{LoadConfig, LoadError, LoadHandshake, Transport};
 
-/// One thread's event loop over QUIC, with its connections, tickets and counts.
+/// The event loop of one thread over QUIC, with its connections, tickets and counts.
 pub(crate) struct QuicWorker<'a> {
-    ledger: WorkerState<'a, QuicTicket>,
+    state: WorkerState<'a, QuicTicket>,
     crypto: Arc<ClientCrypto>,
     transport: Arc<TransportConfig>,
     shared: Shared,
     endpoint: Endpoint,
-    /// Those of the first address, then those of the second.
+    /// The sockets of the first address, then those of the second, and so on.
     sockets: Vec<UdpSocket>,
-    socket_turn: usize,
+    next_socket: usize,
     queue: EventQueue,
     timers: Timers,
     timeouts: Deadlines,
-    goodbyes: Deadlines,
-    /// By the endpoint's handle.
+    ticket_deadlines: Deadlines,
+    /// By connection handle.
     slots: Vec<Slot>,
     open: usize,
-    /// Places where something came that was not looked at.
+    /// Slots of connections that received datagrams and were not processed yet.
     touched: Vec<usize>,
-    space: Space,
+    buffers: Buffers,
 }
 
-/// Room that is used again and again.
-struct Space {
+/// Reused buffers.
+struct Buffers {
     receive: ReceiveBuffer,
     datagrams: Vec<Datagram>,
     transmit: Vec<u8>,
 }
 
-/// A place for a connection. The generation tells deadlines of the one before from those of this.
+/// A slot for a connection. The generation tells its deadlines from those of earlier connections.
 #[derive(Default)]
 struct Slot {
     generation: u32,
-    place: Option<Box<Place>>,
+    open: Option<Box<OpenConnection>>,
 }
 
-struct Place {
+struct OpenConnection {
     connection: Connection,
     address: usize,
     socket: usize,
     role: Role,
     timer: Timer,
     touched: bool,
-    says_goodbye: bool,
+    awaits_tickets: bool,
 }
 
-/// Sockets for each address. Each has a port of its own, so that a server that spreads by address
-/// and port can; connections of one socket are told apart by their ids.
-const SOCKETS: usize = 8;
+/// Each socket has its own port, so that a server can distribute connections by address and port.
+/// Connections of one socket are told apart by their connection ids.
+const SOCKETS_PER_ADDRESS: usize = 8;
 
-/// How long tickets are waited for after the response.
-const GOODBYE: Duration = Duration::from_millis(250);
+/// How long a connection waits for tickets after the response.
+const TICKET_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How many connections are started before events are looked at again.
-const BURST: usize = 4;
+/// Limits the connections that start before events are processed again.
+const MAX_BURST: usize = 4;
 
-/// How many datagrams go with one call at most (GSO).
-const SEGMENTS: usize = 10;
+/// Limits the datagrams that one call sends (GSO).
+const MAX_SEGMENTS: usize = 10;
 
-impl<'a> Driver<'a> for QuicWorker<'a> {
+impl<'a> Worker<'a> for QuicWorker<'a> {
     type Ticket = QuicTicket;
 
-    fn ledger(&mut self) -> &mut WorkerState<'a, QuicTicket> {
-        &mut self.ledger
+    fn state(&mut self) -> &mut WorkerState<'a, QuicTicket> {
+        &mut self.state
     }
 
     fn drive(&mut self, source: &mut Source) -> Result<(), LoadError> {
         let mut events = [EpollEvent::empty(); 64];
         loop {
             let now = Instant::now();
-            if self.ledger.is_stopped() {
+            if self.state.is_stopped() {
                 source.stop(now);
             }
             self.expire(now, source);
-            self.begin_due(BURST, source);
-            if source.is_over(now) && self.open == 0 {
+            self.start_due(MAX_BURST, source);
+            if source.is_finished(now) && self.open == 0 {
                 return Ok(());
             }
-            let deadlines = [self.timers.next(), self.timeouts.next(), self.goodbyes.next()];
+            let deadlines =
+                [self.timers.next(), self.timeouts.next(), self.ticket_deadlines.next()];
             let due = source.next_due(Instant::now());
             let count = self.queue.wait(&deadlines, due, &mut events)?;
             for event in &events[..count] {
                 if event.data() != TIMER {
-                    self.happened(event, source)?;
+                    self.handle_event(event, source)?;
                 }
-                // Between events too, so that many of them do not make the next arrival late.
-                self.begin_due(1, source);
+                // Also between events, so that many events do not delay the next connection.
+                self.start_due(1, source);
             }
         }
     }
@@ -117,9 +116,9 @@ impl<'a> Driver<'a> for QuicWorker<'a> {
 impl<'a> QuicWorker<'a> {
     pub(crate) fn new(
         config: &'a LoadConfig,
-        tally: &'a Mutex<Tally>,
+        counts: &'a Mutex<Counts>,
         stop: &'a AtomicBool,
-        most_tickets: usize,
+        max_tickets: usize,
     ) -> Result<Self, LoadError> {
         let crypto = ClientCrypto::new(ConnectorConfig {
             min_version: config.version,
@@ -130,28 +129,28 @@ impl<'a> QuicWorker<'a> {
         })?;
         let mut sockets = Vec::new();
         let queue = EventQueue::new()?;
-        for address in config.addresses.iter().flat_map(|address| [address; SOCKETS]) {
+        for address in config.addresses.iter().flat_map(|address| [address; SOCKETS_PER_ADDRESS]) {
             let socket = UdpSocket::connect(*address)?;
             queue.add(&socket.socket, interest(false, sockets.len()))?;
             sockets.push(socket);
         }
         let reset_key = Arc::new(ResetKey::new(rand::random()));
         Ok(Self {
-            ledger: WorkerState::new(config, tally, stop, most_tickets),
+            state: WorkerState::new(config, counts, stop, max_tickets),
             crypto,
             transport: Arc::new(transport()),
-            shared: Shared::new(&config.exchange, config.kind != Kind::Full),
+            shared: Shared::new(&config.exchange, config.kind != LoadHandshake::Full),
             endpoint: Endpoint::new(Arc::new(EndpointConfig::new(reset_key)), None, false, None),
             sockets,
-            socket_turn: 0,
+            next_socket: 0,
             queue,
             timers: Timers::default(),
             timeouts: Deadlines::new(config.timeout),
-            goodbyes: Deadlines::new(GOODBYE),
+            ticket_deadlines: Deadlines::new(TICKET_TIMEOUT),
             slots: Vec::new(),
             open: 0,
             touched: Vec::new(),
-            space: Space {
+            buffers: Buffers {
                 receive: ReceiveBuffer::new(),
                 datagrams: Vec::new(),
                 transmit: Vec::new(),
@@ -159,23 +158,25 @@ impl<'a> QuicWorker<'a> {
         })
     }
 
-    fn begin_due(&mut self, most: usize, source: &mut Source) {
-        for _ in 0..most {
+    fn start_due(&mut self, max: usize, source: &mut Source) {
+        for _ in 0..max {
             let now = Instant::now();
             let Some(purpose) = source.next(now) else { break };
-            self.begin(purpose, source, now);
+            self.start(purpose, source, now);
         }
     }
 
-    fn begin(&mut self, purpose: Purpose, source: &mut Source, now: Instant) {
-        let mut assignment = self.ledger.assign(purpose, source, now);
+    fn start(&mut self, purpose: Purpose, source: &mut Source, now: Instant) {
+        let mut assignment = self.state.assign(purpose, source, now);
         let (role, address) = (assignment.role, assignment.address);
         match self.connect(&mut assignment, now) {
             Ok((handle, connection)) => {
-                self.place(handle, connection, role, address, now);
-                self.settle(handle.0, source);
+                self.insert(handle, connection, role, address, now);
+                self.process(handle.0, source);
             }
-            Err(failure) => self.ledger.ended(role, address, Err(failure), Vec::new(), source),
+            Err(failure) => {
+                self.state.connection_ended(role, address, Err(failure), Vec::new(), source)
+            }
         }
     }
 
@@ -184,12 +185,12 @@ impl<'a> QuicWorker<'a> {
         assignment: &mut Assignment<QuicTicket>,
         now: Instant,
     ) -> Result<(ConnectionHandle, Connection), Failure> {
-        let config = self.ledger.config;
+        let config = self.state.config;
         let ticket = assignment.ticket.take();
         let remembered = Remembered {
             token: ticket.as_ref().and_then(|ticket| ticket.token.clone()),
             resumption: ticket.map(|ticket| ticket.resumption),
-            early_data: config.kind == Kind::ZeroRtt && assignment.role == Role::Measured,
+            early_data: config.kind == LoadHandshake::ZeroRtt && assignment.role == Role::Measured,
         };
         let (crypto, tokens, inbox) = self.crypto.for_connection(&config.host, remembered)?;
         let mut client = ClientConfig::new(crypto);
@@ -199,7 +200,7 @@ impl<'a> QuicWorker<'a> {
             .endpoint
             .connect(now, client, address, &config.host)
             .map_err(|error| Failure::new(crate::ErrorKind::Quic, error.to_string()))?;
-        match Connection::begin(quic, inbox, assignment.intended, &self.shared) {
+        match Connection::start(quic, inbox, assignment.intended, &self.shared) {
             Ok(connection) => Ok((handle, connection)),
             Err(failure) => {
                 self.endpoint.handle_event(handle, EndpointEvent::drained());
@@ -208,7 +209,7 @@ impl<'a> QuicWorker<'a> {
         }
     }
 
-    fn place(
+    fn insert(
         &mut self,
         handle: ConnectionHandle,
         connection: Connection,
@@ -220,42 +221,43 @@ impl<'a> QuicWorker<'a> {
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, Slot::default);
         }
-        self.socket_turn = (self.socket_turn + 1) % SOCKETS;
+        self.next_socket = (self.next_socket + 1) % SOCKETS_PER_ADDRESS;
         let slot = &mut self.slots[index];
         self.timeouts.push(now, index, slot.generation);
-        slot.place = Some(Box::new(Place {
+        slot.open = Some(Box::new(OpenConnection {
             connection,
             address,
-            socket: address * SOCKETS + self.socket_turn,
+            socket: address * SOCKETS_PER_ADDRESS + self.next_socket,
             role,
             timer: Timer::default(),
             touched: false,
-            says_goodbye: false,
+            awaits_tickets: false,
         }));
         self.open += 1;
     }
 
-    fn happened(&mut self, event: &EpollEvent, source: &mut Source) -> Result<(), LoadError> {
+    fn handle_event(&mut self, event: &EpollEvent, source: &mut Source) -> Result<(), LoadError> {
         let index = event.data() as usize;
         if event.events().contains(EpollFlags::EPOLLOUT) {
             let flushed = self.sockets[index].flush();
-            self.look_at_socket(index, flushed, source)?;
+            self.check_socket(index, flushed, source)?;
             if !self.sockets[index].is_blocked() {
                 let socket = &self.sockets[index].socket;
                 self.queue.modify(socket, interest(false, index))?;
             }
         }
         if event.events().intersects(!EpollFlags::EPOLLOUT) {
-            let Space { receive, datagrams, .. } = &mut self.space;
+            let Buffers { receive, datagrams, .. } = &mut self.buffers;
             let received = self.sockets[index].receive(receive, datagrams);
-            self.look_at_socket(index, received.map(drop), source)?;
-            self.take(index, source);
+            self.check_socket(index, received.map(drop), source)?;
+            self.dispatch(index, source);
         }
         Ok(())
     }
 
-    /// Where nobody listens, all that wait there have failed; other errors are ours.
-    fn look_at_socket(
+    /// Fails all connections of a socket if nothing listens on the server's port. Other socket errors
+    /// end the run.
+    fn check_socket(
         &mut self,
         index: usize,
         result: io::Result<()>,
@@ -265,132 +267,134 @@ impl<'a> QuicWorker<'a> {
         if error.kind() != io::ErrorKind::ConnectionRefused {
             return Err(error.into());
         }
-        for place in 0..self.slots.len() {
-            if self.slots[place].place.as_ref().is_some_and(|place| place.socket == index) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].open.as_ref().is_some_and(|open| open.socket == index) {
                 let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-                self.end(place, Some(refused.into()), source);
+                self.close(slot, Some(refused.into()), source);
             }
         }
         Ok(())
     }
 
-    /// Hands the datagrams that came to their connections, and sees what came of it.
-    fn take(&mut self, socket: usize, source: &mut Source) {
+    /// Dispatches received datagrams to their connections, and processes these.
+    fn dispatch(&mut self, socket: usize, source: &mut Source) {
         let now = Instant::now();
-        let from = self.ledger.config.addresses[socket / SOCKETS];
-        for Datagram { ecn, data } in self.space.datagrams.drain(..) {
-            self.space.transmit.clear();
-            let event = self.endpoint.handle(now, from, None, ecn, data, &mut self.space.transmit);
-            // Others are for connections that are over: nobody is owed a reset.
+        let from = self.state.config.addresses[socket / SOCKETS_PER_ADDRESS];
+        for Datagram { ecn, data } in self.buffers.datagrams.drain(..) {
+            self.buffers.transmit.clear();
+            let event =
+                self.endpoint.handle(now, from, None, ecn, data, &mut self.buffers.transmit);
+            // Other datagrams are for connections that have ended. They need no reset.
             let Some(DatagramEvent::ConnectionEvent(handle, event)) = event else { continue };
-            let Some(place) = self.slots[handle.0].place.as_mut() else { continue };
-            place.connection.quic.handle_event(event);
-            if !std::mem::replace(&mut place.touched, true) {
+            let Some(open) = self.slots[handle.0].open.as_mut() else { continue };
+            open.connection.quic.handle_event(event);
+            if !std::mem::replace(&mut open.touched, true) {
                 self.touched.push(handle.0);
             }
         }
         while let Some(index) = self.touched.pop() {
-            self.settle(index, source);
+            self.process(index, source);
         }
     }
 
-    /// Sees what came of datagrams or time, sends what is to be sent, and sets the timer.
-    fn settle(&mut self, index: usize, source: &mut Source) {
+    /// Advances a connection after datagrams or a timer, sends its datagrams, and sets its timer.
+    fn process(&mut self, index: usize, source: &mut Source) {
         let slot = &mut self.slots[index];
-        let Some(place) = &mut slot.place else { return };
-        place.touched = false;
-        match place.connection.go_on(&self.shared) {
+        let Some(open) = &mut slot.open else { return };
+        open.touched = false;
+        match open.connection.advance(&self.shared) {
             Ok(Step::Wait) => {}
-            Ok(Step::Answered) => {
-                if !std::mem::replace(&mut place.says_goodbye, true) {
-                    self.goodbyes.push(Instant::now(), index, slot.generation);
+            Ok(Step::Complete) => {
+                if !std::mem::replace(&mut open.awaits_tickets, true) {
+                    self.ticket_deadlines.push(Instant::now(), index, slot.generation);
                 }
             }
-            Ok(Step::Done) => return self.end(index, None, source),
-            Err(failure) => return self.end(index, Some(failure), source),
+            Ok(Step::Done) => return self.close(index, None, source),
+            Err(failure) => return self.close(index, Some(failure), source),
         }
-        while let Some(event) = place.connection.quic.poll_endpoint_events() {
+        while let Some(event) = open.connection.quic.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(ConnectionHandle(index), event) {
-                place.connection.quic.handle_event(event);
+                open.connection.quic.handle_event(event);
             }
         }
         if let Err(error) = self.send(index) {
-            return self.end(index, Some(error.into()), source);
+            return self.close(index, Some(error.into()), source);
         }
         let slot = &mut self.slots[index];
-        let Some(place) = &mut slot.place else { return };
-        let due = place.connection.quic.poll_timeout();
-        self.timers.set(&mut place.timer, due, index, slot.generation);
+        let Some(open) = &mut slot.open else { return };
+        let due = open.connection.quic.poll_timeout();
+        self.timers.set(&mut open.timer, due, index, slot.generation);
     }
 
     fn send(&mut self, index: usize) -> io::Result<()> {
-        let Some(place) = &mut self.slots[index].place else { return Ok(()) };
-        let socket = &mut self.sockets[place.socket];
-        let (segments, was_blocked) = (socket.segments().min(SEGMENTS), socket.is_blocked());
-        let buffer = &mut self.space.transmit;
+        let Some(open) = &mut self.slots[index].open else { return Ok(()) };
+        let socket = &mut self.sockets[open.socket];
+        let (segments, was_blocked) = (socket.segments().min(MAX_SEGMENTS), socket.is_blocked());
+        let buffer = &mut self.buffers.transmit;
         loop {
             buffer.clear();
             let now = Instant::now();
-            let Some(transmit) = place.connection.quic.poll_transmit(now, segments, buffer) else {
+            let Some(transmit) = open.connection.quic.poll_transmit(now, segments, buffer) else {
                 break;
             };
             socket.send(transmit, buffer)?;
         }
         if socket.is_blocked() && !was_blocked {
-            self.queue.modify(&socket.socket, interest(true, place.socket))?;
+            self.queue.modify(&socket.socket, interest(true, open.socket))?;
         }
         Ok(())
     }
 
-    /// Lets the time pass for connections, and ends those whose own is over: well, if only tickets
-    /// were missing.
+    /// Handles expired timers, and ends connections whose deadline has expired. It is a success if
+    /// only tickets were missing.
     fn expire(&mut self, now: Instant, source: &mut Source) {
         while let Some((index, generation)) = self.timers.pop(now) {
             let slot = &mut self.slots[index];
-            let Some(place) = slot.place.as_mut().filter(|_| slot.generation == generation) else {
+            let Some(open) = slot.open.as_mut().filter(|_| slot.generation == generation) else {
                 continue;
             };
-            if self.timers.has_come(&mut place.timer, now, index, generation) {
-                place.connection.quic.handle_timeout(now);
-                self.settle(index, source);
+            if self.timers.is_due(&mut open.timer, now, index, generation) {
+                open.connection.quic.handle_timeout(now);
+                self.process(index, source);
             }
         }
-        for goodbye in [true, false] {
+        for for_tickets in [true, false] {
             loop {
-                let deadlines = if goodbye { &mut self.goodbyes } else { &mut self.timeouts };
+                let deadlines =
+                    if for_tickets { &mut self.ticket_deadlines } else { &mut self.timeouts };
                 let slots = &self.slots;
                 let stale = |index: usize, generation| slots[index].generation != generation;
                 let Some(index) = deadlines.pop(now, stale) else { break };
-                let answered =
-                    slots[index].place.as_ref().is_some_and(|place| place.connection.is_answered());
-                self.end(index, (!answered).then(Failure::timeout), source);
+                let complete =
+                    slots[index].open.as_ref().is_some_and(|open| open.connection.is_complete());
+                self.close(index, (!complete).then(Failure::timeout), source);
             }
         }
     }
 
-    /// Says goodbye and takes a connection out of its place, without waiting for what may still
-    /// come (RFC 9000 section 10.2): the endpoint drops it.
-    fn end(&mut self, index: usize, failure: Option<Failure>, source: &mut Source) {
-        let Some(place) = &mut self.slots[index].place else { return };
-        place.connection.close(Instant::now());
-        // Whether it leaves makes no difference to what was measured.
+    /// Closes a connection and removes it from its slot, without a draining period (RFC 9000
+    /// section 10.2): the endpoint drops late datagrams.
+    fn close(&mut self, index: usize, failure: Option<Failure>, source: &mut Source) {
+        let Some(open) = &mut self.slots[index].open else { return };
+        open.connection.close(Instant::now());
+        // A failure makes no difference to what was measured.
         let _ = self.send(index);
         let slot = &mut self.slots[index];
-        let Some(place) = slot.place.take() else { return };
+        let Some(open) = slot.open.take() else { return };
         slot.generation = slot.generation.wrapping_add(1);
         self.open -= 1;
         self.endpoint.handle_event(ConnectionHandle(index), EndpointEvent::drained());
-        let Place { connection, role, address, .. } = *place;
-        let (ended, tickets) = match failure {
+        let OpenConnection { connection, role, address, .. } = *open;
+        let (result, tickets) = match failure {
             Some(failure) => (Err(failure), Vec::new()),
             None => connection.finish(),
         };
-        self.ledger.ended(role, address, ended, tickets, source);
+        self.state.connection_ended(role, address, result, tickets, source);
     }
 }
 
-/// As the project's client has it, but without probing for larger datagrams: no connection here
-/// lives long enough to use them.
+/// The settings of `firstflight-client`, but without path MTU discovery: no connection here lives
+/// long enough to use it.
 fn transport() -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport.mtu_discovery_config(None).initial_mtu(1452).max_idle_timeout(None);

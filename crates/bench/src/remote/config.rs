@@ -1,67 +1,71 @@
-//! What is measured at a server elsewhere, and how.
+//! Settings and errors of a remote run.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use firstflight_emulator::LinkError;
 use firstflight_samples::{
     ConnectionAxes, Group, HandshakeKind, HttpVersion, RequestedConnection, Workload, combinations,
 };
 use firstflight_tls::{Trust, Version};
 
-/// Who is to say what each connection was.
+/// The source of labels and round trips.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LabelSource {
-    /// The packets where this process may capture them, else the kernel and TLS.
+    /// Packets if this process may capture them, else the kernel and TLS.
     #[default]
     Auto,
-    /// The packets; where they may not be captured, the run fails and says how to fix it.
+    /// Packets. If they cannot be captured, the run fails with a message that says how to allow it.
     Packets,
     /// The kernel's `TCP_INFO` and the TLS state.
     Kernel,
 }
 
-/// What to measure at a server elsewhere.
+/// The settings of a remote run.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// What is asked for; `https` only.
+    /// The URL to request; `https` only.
     pub url: String,
-    /// Whom to trust.
+    /// How to verify the server's certificate.
     pub trust: Trust,
-    /// Addresses for names, as curl's `--resolve` has them: `HOST:PORT:ADDRESS`.
+    /// Addresses for names in the format of curl's `--resolve`: `HOST:PORT:ADDRESS`.
     pub resolve: Vec<String>,
-    /// TLS versions.
+    /// TLS versions to measure.
     pub versions: Vec<Version>,
-    /// Handshake kinds; [`HandshakeKind::Refused`] makes the server refuse by a ticket that claims to be
-    /// older.
+    /// Kinds of handshakes. For [`HandshakeKind::Refused`] the client overstates the age of its ticket, so
+    /// that the server refuses early data.
     pub kinds: Vec<HandshakeKind>,
-    /// Without and with TCP Fast Open.
+    /// Whether to measure without and with TCP Fast Open.
     pub tfo: Vec<bool>,
-    /// Without and with an address token; HTTP/3 only.
+    /// Whether to measure without and with an address token; HTTP/3 only.
     pub tokens: Vec<bool>,
     /// HTTP versions.
     pub http: Vec<HttpVersion>,
     /// Key-share groups.
     pub groups: Vec<Group>,
-    /// Samples a cell.
+    /// Samples per cell.
     pub samples: usize,
-    /// Connections at a time. One disturbs least; more are quicker where the way is long.
-    pub at_a_time: usize,
-    /// When a connection has hung.
-    pub limit: Duration,
-    /// Whether one cell is measured twice, as A/A control.
+    /// Connections at a time. More than one is faster on a long path, but connections may disturb
+    /// each other.
+    pub concurrency: usize,
+    /// Limits the time of one connection.
+    pub timeout: Duration,
+    /// Whether to measure one cell twice, as A/A control.
     pub control: bool,
-    /// Orders the samples, and draws the bootstrap's resamples.
+    /// Seed of the order of the samples and of the bootstrap.
     pub seed: u64,
-    /// Who says what each connection was.
-    pub witness: LabelSource,
-    /// Where the record will lie, for captures beside it; `None`: no captures.
+    /// The source of labels and round trips.
+    pub label_source: LabelSource,
+    /// Directory of the record, where captures are written too. `None` for no captures.
     pub output: Option<PathBuf>,
-    /// The command that makes this run again, for the record.
+    /// The command that repeats this run, for the record.
     pub command: Vec<String>,
 }
 
 impl RemoteConfig {
-    /// TLS 1.3 over HTTP/1.1 with X25519, full, resumed and 0-RTT, 100 samples each, one at a time.
+    /// 100 samples each of full, resumed and 0-RTT handshakes, one at a time, by TLS 1.3 with X25519
+    /// and HTTP/1.1.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -74,17 +78,17 @@ impl RemoteConfig {
             http: vec![HttpVersion::One],
             groups: vec![Group::X25519],
             samples: 100,
-            at_a_time: 1,
-            limit: Duration::from_secs(15),
+            concurrency: 1,
+            timeout: Duration::from_secs(15),
             control: true,
             seed: 0,
-            witness: LabelSource::Auto,
+            label_source: LabelSource::Auto,
             output: None,
             command: Vec::new(),
         }
     }
 
-    pub(super) fn asked(&self) -> Vec<RequestedConnection> {
+    pub(super) fn requested(&self) -> Vec<RequestedConnection> {
         combinations(&ConnectionAxes {
             workloads: vec![Workload::Get],
             versions: self.versions.clone(),
@@ -96,4 +100,40 @@ impl RemoteConfig {
             ..ConnectionAxes::baseline()
         })
     }
+}
+
+/// Why a remote server could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// Packets cannot be captured.
+    #[error(transparent)]
+    Capture(#[from] LinkError),
+    /// The URL is invalid, or its server cannot be reached.
+    #[error("cannot measure {url}: {reason}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// The cause.
+        reason: String,
+    },
+    /// No cell is left to measure.
+    #[error("{0}")]
+    EmptyPlan(String),
+    /// A capture file could not be written.
+    #[error("cannot write {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// The operation.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
 }

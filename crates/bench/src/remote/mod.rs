@@ -1,16 +1,14 @@
-//! Measures a server elsewhere, over the network that there is.
+//! Measures a remote server over the real network.
 //!
-//! Where this process may capture, the packets of its own connections are the witnesses, as they
-//! leave and reach this machine. Elsewhere the kernel and the TLS state are: labels come from what
-//! the handshake negotiated and from `TCP_INFO`, and round trips are times in units of the least
-//! RTT, which is an upper bound, for the server's own time is in it.
+//! If this process may capture packets, labels and round trips come from the packets of its own
+//! connections at this machine. Otherwise labels come from the TLS state and `TCP_INFO`, and round
+//! trips are times divided by the minimum RTT. That is an upper bound, because it includes the time
+//! that the server takes.
 
 mod config;
 mod connection;
-mod error;
-mod figures;
 mod packets;
-mod shot;
+mod record;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,40 +24,37 @@ use firstflight_samples::{
 use firstflight_tls::KeyLogLines;
 use futures_util::StreamExt;
 
-pub use config::{LabelSource, RemoteConfig};
-use connection::{Caller, Outcome};
-pub use error::RemoteError;
-use figures::RunState;
+use connection::{Cell, Outcome, RemoteServer, SampledConnection, take_sample};
 use packets::Packets;
-use shot::{Cell, ClientView, shoot};
+use record::RunState;
 
-/// How far a run has come.
+pub use config::{LabelSource, RemoteConfig, RemoteError};
+
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The server is being tried.
+    /// Checking what the server supports.
     Starting,
-    /// Samples are being taken.
+    /// Taking samples.
     Measuring {
         /// Samples taken.
         done: usize,
-        /// Samples in all.
+        /// Samples in total.
         total: usize,
     },
 }
 
-/// Measures and returns what was found; [`Record::witness`] is what was possible and wanted. A
-/// combination that the server turns out not to do in a first connection is left out, with the
-/// reason.
+/// Measures a server and returns the record. [`Record::witness`] is the source of labels that was
+/// used. Combinations that the server does not support are left out, with the reason.
 ///
 /// # Errors
-/// [`RemoteError`] when the URL is not usable, the server cannot be reached, nothing is left to
-/// measure, or packets were demanded and may not be captured. A sample that fails is in the record
-/// instead.
+/// [`RemoteError`] if the URL is invalid, the server cannot be reached, nothing is left to measure, or
+/// packets are required and cannot be captured. Samples that fail are in the record.
 pub fn run(
     config: &RemoteConfig,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Record, RemoteError> {
-    let began = Instant::now();
+    let started = Instant::now();
     let date = utc_now();
     progress(Progress::Starting);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -68,7 +63,7 @@ pub fn run(
         .map_err(|source| RemoteError::System { what: "start the client", source })?;
     let mut record = runtime.block_on(measure(config, progress))?;
     record.date = date;
-    record.seconds = began.elapsed().as_secs_f64();
+    record.seconds = started.elapsed().as_secs_f64();
     Ok(record)
 }
 
@@ -78,10 +73,10 @@ async fn measure(
 ) -> Result<Record, RemoteError> {
     let (target, address) = resolve(config).await?;
     let key_log = Arc::new(KeyLogLines::default());
-    let (mut packets, why_none) = witness(config, address, &key_log)?;
+    let (mut packets, capture_error) = open_capture(config, address, &key_log)?;
     let connectors = Connectors::new(config.trust.clone(), &key_log);
-    let caller = Caller::new(connectors, target, address, config.limit);
-    let (cells, left_out, first) = trial(config, &caller).await?;
+    let server = RemoteServer::new(connectors, target, address, config.timeout);
+    let (cells, left_out, first) = check_cells(config, &server).await?;
     if let Some(packets) = &mut packets {
         packets.warm_up();
     }
@@ -89,25 +84,25 @@ async fn measure(
     let order = blocks(&numbers, &|_| config.samples, config.seed);
     let (total, done) = (order.len(), AtomicUsize::new(0));
     let origin_ns = monotonic_ns();
-    let at_a_time = config.at_a_time.max(1);
+    let concurrency = config.concurrency.max(1);
     let mut samples = Vec::with_capacity(total);
-    let mut least_rtt = first.min_rtt;
-    for stretch in order.chunks(stretch(first.bytes).max(at_a_time)) {
-        let shots = stretch.iter().map(|slot| {
-            let (caller, cells, done) = (&caller, &cells, &done);
+    let mut min_rtt = first.min_rtt;
+    for batch in order.chunks(batch_size(first.bytes).max(concurrency)) {
+        let sampled = batch.iter().map(|slot| {
+            let (server, cells, done) = (&server, &cells, &done);
             async move {
-                let shot = shoot(caller, *slot, &cells[slot.cell].asked).await;
+                let sampled = take_sample(server, *slot, &cells[slot.cell].requested).await;
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                 progress(Progress::Measuring { done, total });
-                shot
+                sampled
             }
         });
-        let shots = futures_util::stream::iter(shots).buffer_unordered(at_a_time);
-        let shots: Vec<ClientView> = shots.collect().await;
+        let sampled = futures_util::stream::iter(sampled).buffer_unordered(concurrency);
+        let sampled: Vec<SampledConnection> = sampled.collect().await;
         match &mut packets {
             Some(packets) => {
-                samples.extend(packets.judge(
-                    &shots,
+                samples.extend(packets.classify(
+                    &sampled,
                     &cells,
                     origin_ns,
                     config.output.as_deref(),
@@ -115,83 +110,83 @@ async fn measure(
             }
             None => {
                 key_log.take();
-                samples.extend(shots.iter().map(|shot| shot.by_kernel(&cells, origin_ns)));
+                samples.extend(sampled.iter().map(|sampled| sampled.by_kernel(&cells, origin_ns)));
             }
         }
-        least_rtt = shots.iter().filter_map(ClientView::min_rtt).chain(least_rtt).min();
+        min_rtt = sampled.iter().filter_map(SampledConnection::min_rtt).chain(min_rtt).min();
     }
     samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
-    let seen = RunState { samples, least_rtt, packets, why_none };
-    Ok(figures::record(config, &caller, &cells, seen, left_out, &first))
+    let state = RunState { samples, min_rtt, packets, capture_error };
+    Ok(record::record(config, &server, &cells, state, left_out, &first))
 }
 
-/// The packets' witness, or why there is none.
-fn witness(
+/// Opens the capture. Returns the reason if there is none.
+fn open_capture(
     config: &RemoteConfig,
     address: SocketAddr,
     key_log: &Arc<KeyLogLines>,
 ) -> Result<(Option<Packets>, Option<String>), RemoteError> {
-    if config.witness == LabelSource::Kernel {
+    if config.label_source == LabelSource::Kernel {
         return Ok((None, None));
     }
     match Packets::open(address, key_log) {
         Ok(packets) => Ok((Some(packets), None)),
-        Err(error) if config.witness == LabelSource::Packets => Err(error.into()),
+        Err(error) if config.label_source == LabelSource::Packets => Err(error.into()),
         Err(error) => Ok((None, Some(error.to_string()))),
     }
 }
 
-/// After how many samples their packets are judged: so many as surely fit into memory.
-fn stretch(answer_bytes: usize) -> usize {
-    // Beside the response: the handshake, and the connections that fetch tickets.
-    (packets::LIMIT / 4 / (answer_bytes + (1 << 16))).clamp(1, 256)
+/// How many samples to take before their packets are classified, so that these fit into memory.
+fn batch_size(response_bytes: usize) -> usize {
+    // 64 KiB for the handshake and for connections that fetch tickets.
+    (packets::MAX_CAPTURE_BYTES / 4 / (response_bytes + (1 << 16))).clamp(1, 256)
 }
 
 async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), RemoteError> {
-    let unusable = |reason: String| RemoteError::Url { url: config.url.clone(), reason };
-    let target = Target::parse(&config.url).map_err(|error| unusable(error.to_string()))?;
+    let url_error = |reason: String| RemoteError::Url { url: config.url.clone(), reason };
+    let target = Target::parse(&config.url).map_err(|error| url_error(error.to_string()))?;
     if target.scheme() != firstflight_client::Scheme::Https {
-        return Err(unusable("what is measured is TLS, so it must begin with https://".to_owned()));
+        return Err(url_error("the URL must start with https://".to_owned()));
     }
     let mut resolver = Resolver::default();
     for entry in &config.resolve {
-        resolver.add_override(entry).map_err(|error| unusable(error.to_string()))?;
+        resolver.add_override(entry).map_err(|error| url_error(error.to_string()))?;
     }
     let addresses = resolver.resolve(target.host(), target.port()).await;
-    let addresses = addresses.map_err(|error| unusable(error.to_string()))?;
-    // One address for all samples: two may be two servers.
+    let addresses = addresses.map_err(|error| url_error(error.to_string()))?;
+    // One address for all samples, because two addresses may be two servers.
     let address = addresses.first().copied();
-    let address = address.ok_or_else(|| unusable("its host has no address".to_owned()))?;
-    // What comes to no connection now says nothing of what the server can do.
-    let reached = tokio::time::timeout(config.limit, connect_tcp(&[address], false)).await;
+    let address = address.ok_or_else(|| url_error("its host has no address".to_owned()))?;
+    // A server that cannot be reached must not look like one that supports nothing.
+    let reached = tokio::time::timeout(config.timeout, connect_tcp(&[address], false)).await;
     match reached {
-        Ok(reached) => drop(reached.map_err(|error| unusable(error.to_string()))?),
-        Err(_) => return Err(unusable(format!("{address} does not answer"))),
+        Ok(reached) => drop(reached.map_err(|error| url_error(error.to_string()))?),
+        Err(_) => return Err(url_error(format!("{address} does not respond"))),
     }
     Ok((target, address))
 }
 
-/// Tries every combination and keeps those that are what they should be, doubles one as A/A
-/// control, and fetches the first tickets and the TCP Fast Open cookie on the way.
-async fn trial(
+/// Checks every combination and keeps those that the server supports. Adds one as A/A control. Fetches
+/// the first tickets and the TCP Fast Open cookie on the way.
+async fn check_cells(
     config: &RemoteConfig,
-    caller: &Caller,
+    server: &RemoteServer,
 ) -> Result<(Vec<Cell>, Vec<String>, Outcome), RemoteError> {
     let (mut cells, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
-    for asked in config.asked() {
-        let why = match why_impossible(&asked) {
-            _ if asked.over_quic() => Some(NO_QUIC.to_owned()),
+    for requested in config.requested() {
+        let why = match why_impossible(&requested) {
+            _ if requested.over_quic() => Some(NO_QUIC.to_owned()),
             Some(why) => Some(why.to_owned()),
-            None => match caller.try_out(&asked).await {
-                Ok(got) => {
-                    first.get_or_insert(got);
+            None => match server.check(&requested).await {
+                Ok(outcome) => {
+                    first.get_or_insert(outcome);
                     None
                 }
-                Err(why) => Some(format!("{}: {why}", connection::in_words(&asked))),
+                Err(why) => Some(format!("{}: {why}", connection::describe(&requested))),
             },
         };
         match why {
-            None => cells.push(Cell { asked, twin_of: None }),
+            None => cells.push(Cell { requested, control_of: None }),
             Some(why) if left_out.contains(&why) => {}
             Some(why) => left_out.push(why),
         }
@@ -201,14 +196,13 @@ async fn trial(
         return Err(RemoteError::EmptyPlan(format!("nothing is left to measure: {reasons}")));
     };
     if config.control && config.samples >= MIN_CONTROL_SAMPLES {
-        let early = cells.iter().position(|cell| cell.asked.kind == HandshakeKind::ZeroRtt);
+        let early = cells.iter().position(|cell| cell.requested.kind == HandshakeKind::ZeroRtt);
         let cell = early.unwrap_or(0);
-        cells.push(Cell { twin_of: Some(cell), ..cells[cell] });
+        cells.push(Cell { control_of: Some(cell), ..cells[cell] });
     }
     Ok((cells, left_out, first))
 }
 
-/// A kernel joins datagrams of one connection before a capture sees them, and only it knows where
-/// one ends.
-const NO_QUIC: &str = "HTTP/3: datagrams cannot be told apart in a capture on a real path; \
+/// The kernel coalesces datagrams before a capture sees them, so their boundaries are lost.
+const NO_QUIC: &str = "HTTP/3: a capture on a real path does not show the boundaries of datagrams; \
                        measure it in the lab, or under load (--rate, --connections)";

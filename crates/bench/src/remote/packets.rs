@@ -1,4 +1,4 @@
-//! The packets of a run, as they leave and reach this machine.
+//! Samples from the packets of a run, captured at this machine.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -15,19 +15,18 @@ use firstflight_samples::{
 };
 use firstflight_tls::KeyLogLines;
 
-use super::connection::in_words;
-use super::error::RemoteError;
-use super::shot::{Cell, ClientView};
+use super::config::RemoteError;
+use super::connection::{Cell, SampledConnection, describe};
 
-/// What captures the run's connections, and what it has found so far.
+/// The capture of a run, and what it has shown so far.
 pub(super) struct Packets {
     sniffer: Sniffer,
     key_log: Arc<KeyLogLines>,
-    /// The least time from a SYN to its SYN-ACK, in nanoseconds.
-    least_rtt_ns: Option<u64>,
-    /// Packets that came again or out of order, and in how many samples.
+    /// The minimum time from a SYN to its SYN-ACK, in nanoseconds.
+    min_rtt_ns: Option<u64>,
+    /// Packets that were retransmitted or out of order, and the number of samples with them.
     lost: (u32, usize),
-    /// Packets that the capture did not keep.
+    /// Packets that the capture dropped.
     missed: u64,
     captures: HashMap<usize, Capture>,
 }
@@ -38,47 +37,48 @@ impl Packets {
         key_log: &Arc<KeyLogLines>,
     ) -> Result<Self, firstflight_emulator::LinkError> {
         Ok(Self {
-            sniffer: Sniffer::open(server, LIMIT)?,
+            sniffer: Sniffer::open(server, MAX_CAPTURE_BYTES)?,
             key_log: key_log.clone(),
-            least_rtt_ns: None,
+            min_rtt_ns: None,
             lost: (0, 0),
             missed: 0,
             captures: HashMap::new(),
         })
     }
 
-    /// Takes from connections outside the figures how long the path is, and forgets them.
+    /// Measures the RTT of connections that are not samples, and drops their packets.
     pub(super) fn warm_up(&mut self) {
         let (batch, _) = (self.sniffer.take(), self.key_log.take());
-        self.learn(&Flows::new(&batch, "", &HashSet::new()));
+        self.update_min_rtt(&Flows::new(&batch, "", &HashSet::new()));
     }
 
-    /// Judges connections by their packets, which are all there once their responses are.
-    pub(super) fn judge(
+    /// Makes samples from the packets of complete connections.
+    pub(super) fn classify(
         &mut self,
-        shots: &[ClientView],
+        sampled: &[SampledConnection],
         cells: &[Cell],
         origin_ns: u64,
         output: Option<&Path>,
     ) -> Result<Vec<Sample>, RemoteError> {
         let (mut batch, secrets) = (self.sniffer.take(), self.key_log.take());
         self.missed += batch.missed;
-        hold(&mut batch, self.least_rtt_ns.unwrap_or(0) / 2);
+        delay_sent(&mut batch, self.min_rtt_ns.unwrap_or(0) / 2);
         let flows = Flows::new(&batch, &secrets, &HashSet::new());
-        self.learn(&flows);
-        let mut keys = KeyLog::new(2 * shots.len() + MAX_TICKETS);
+        self.update_min_rtt(&flows);
+        let mut keys = KeyLog::new(2 * sampled.len() + MAX_TICKET_CONNECTIONS);
         keys.add(&secrets);
-        let mut samples = Vec::with_capacity(shots.len());
-        for ClientView { taken, .. } in shots {
-            let (flow, cell) = (flows.flow(taken), taken.slot.cell);
-            let mut sample = sample_from_flow(taken, flow, origin_ns);
-            sample.fault = fault(taken, flow, &cells[cell].asked, batch.missed);
+        let mut samples = Vec::with_capacity(sampled.len());
+        for SampledConnection { record, .. } in sampled {
+            let (flow, cell) = (flows.flow(record), record.slot.cell);
+            let mut sample = sample_from_flow(record, flow, origin_ns);
+            sample.fault = fault(record, flow, &cells[cell].requested, batch.missed);
             if let Some(flow) = flow {
                 let lost = lost(flow);
                 self.lost = (self.lost.0 + lost, self.lost.1 + usize::from(lost > 0));
                 let first = sample.fault.is_none() && !self.captures.contains_key(&cell);
                 if let Some(output) = output.filter(|_| first) {
-                    let capture = keep(&flows, &batch, flow, &keys, output, cell, &cells[cell])?;
+                    let capture =
+                        write_capture(&flows, &batch, flow, &keys, output, cell, &cells[cell])?;
                     self.captures.insert(cell, capture);
                 }
             }
@@ -87,89 +87,90 @@ impl Packets {
         Ok(samples)
     }
 
-    pub(super) fn least_rtt(&self) -> Option<Duration> {
-        self.least_rtt_ns.map(Duration::from_nanos)
+    pub(super) fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt_ns.map(Duration::from_nanos)
     }
 
-    /// What a reader of the record should know.
+    /// Notes for a reader of the record.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = vec![
-            "packets were captured at the client's end: labels and round trips are theirs"
-                .to_owned(),
+            "packets were captured at the client; labels and round trips come from them".to_owned(),
         ];
         if let (packets @ 1.., samples) = self.lost {
             notes.push(format!(
-                "{packets} packets in {samples} samples came again or out of order: lost, \
-                 overtaken, or thought lost by their sender; these samples are in the figures"
+                "{packets} packets in {samples} samples were retransmitted or out of order; these \
+                 samples are in the figures"
             ));
         }
         if self.missed > 0 {
-            notes.push(format!("the capture had no room for {} packets", self.missed));
+            notes.push(format!("the capture dropped {} packets", self.missed));
         }
         notes
     }
 
-    /// The files that were written, in the order of their cells.
+    /// The capture files, in the order of their cells.
     pub(super) fn captures(self) -> Vec<Capture> {
         let mut captures: Vec<(usize, Capture)> = self.captures.into_iter().collect();
         captures.sort_unstable_by_key(|(cell, _)| *cell);
         captures.into_iter().map(|(_, capture)| capture).collect()
     }
 
-    fn learn(&mut self, flows: &Flows) {
+    fn update_min_rtt(&mut self, flows: &Flows) {
         let at_once = |flow: &&Flow| match flow.facts.tcp() {
             Some(tcp) => tcp.syn_retransmissions == 0,
             None => flow.facts.transport.sent_again() == 0,
         };
         let rtts = flows.flows().filter(at_once);
         let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
-        self.least_rtt_ns = rtts.filter(|rtt| *rtt > 0).chain(self.least_rtt_ns).min();
+        self.min_rtt_ns = rtts.filter(|rtt| *rtt > 0).chain(self.min_rtt_ns).min();
     }
 }
 
-/// Lets what the client sends be under way for so long, for what comes from the server in that time
-/// cannot be a response to it. With no such time at all, a response that is right behind the
-/// server's handshake would look caused by the Finished that the client sends in between. Half a
-/// round trip is as far from that as from the next response.
-fn hold(batch: &mut Batch, ns: u64) {
+/// Delays the client's packets by `ns`, as if captured at the server: what the server sends in that
+/// time cannot be a response to them. Without a delay, a response directly behind the server's
+/// handshake would look like a response to the Finished that the client sends in between. Half a
+/// round trip is a safe distance from both.
+fn delay_sent(batch: &mut Batch, ns: u64) {
     for packet in batch.packets.iter_mut().filter(|packet| packet.direction == Direction::Up) {
         packet.due_ns += ns;
         packet.delivered_ns += ns;
     }
 }
 
-/// Why a connection does not enter the figures. A real network loses packets, which is part of what
-/// is measured.
+/// Why a connection is not in the figures. Packet loss is no reason, because it is part of a real
+/// network.
 fn fault(
-    taken: &ClientRecord,
+    record: &ClientRecord,
     flow: Option<&Flow>,
-    asked: &RequestedConnection,
+    requested: &RequestedConnection,
     missed: u64,
 ) -> Option<Fault> {
-    if let Err(why) = &taken.outcome {
+    if let Err(why) = &record.outcome {
         return Some(Fault::Failed(match flow.map(lost) {
-            Some(packets @ 1..) => format!("{why}; {packets} packets came again or out of order"),
+            Some(packets @ 1..) => {
+                format!("{why}; {packets} packets were retransmitted or out of order")
+            }
             _ => why.clone(),
         }));
     }
     let unknown = flow.is_none_or(|flow| flow.facts.label().is_err());
     if unknown && missed > 0 {
-        return Some(Fault::Spoiled(format!("the capture had no room for {missed} packets")));
+        return Some(Fault::Spoiled(format!("the capture dropped {missed} packets")));
     }
     match flow {
         None => Some(Fault::Mislabelled("no packets".to_owned())),
-        Some(flow) => mismatch(&flow.facts, asked).map(Fault::Mislabelled),
+        Some(flow) => mismatch(&flow.facts, requested).map(Fault::Mislabelled),
     }
 }
 
-/// Packets that show a loss: sent again by this side, or by the other one into a gap.
+/// Number of packets that indicate a loss: retransmitted by this side, or received out of order.
 fn lost(flow: &Flow) -> u32 {
     let transport = &flow.facts.transport;
     transport.sent_again() + transport.out_of_order()
 }
 
-/// Writes a connection's packets and secrets beside the record.
-fn keep(
+/// Writes the packets and secrets of a connection to a capture file.
+fn write_capture(
     flows: &Flows,
     batch: &Batch,
     flow: &Flow,
@@ -182,11 +183,11 @@ fn keep(
         flows.packets(batch, flow).filter(|packet| flow.facts.owns(&wire_packet(packet))).collect();
     let random = flow.facts.tls.as_ref().map(|tls| tls.client_random);
     let secrets = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
-    let control = if cell.twin_of.is_some() { ", control" } else { "" };
-    let what = format!("{}{control}", in_words(&cell.asked));
-    let http = if cell.asked.http == HttpVersion::Two { " h2" } else { "" };
-    let tfo = if cell.asked.tfo { " TFO" } else { "" };
-    let RequestedConnection { version, kind, group, .. } = cell.asked;
+    let control = if cell.control_of.is_some() { ", control" } else { "" };
+    let what = format!("{}{control}", describe(&cell.requested));
+    let http = if cell.requested.http == HttpVersion::Two { " h2" } else { "" };
+    let tfo = if cell.requested.tfo { " TFO" } else { "" };
+    let RequestedConnection { version, kind, group, .. } = cell.requested;
     let name = format!("{index:03} {}{http} {kind}{tfo} {group}{control}", version.name());
     let capture = Capture { file: capture_path(&name), what, connections: 1 };
     let info = CaptureInfo {
@@ -200,10 +201,10 @@ fn keep(
     Ok(capture)
 }
 
-/// What the sniffer and a stretch's answers may take.
-pub(super) const LIMIT: usize = 256 << 20;
-/// Connections of a stretch that only fetch tickets, at most.
-const MAX_TICKETS: usize = 1 << 12;
+/// Limits the memory of the capture. Samples are batched so that their packets fit.
+pub(super) const MAX_CAPTURE_BYTES: usize = 256 << 20;
+/// Limits the connections of a batch that only fetch tickets.
+const MAX_TICKET_CONNECTIONS: usize = 1 << 12;
 
 #[cfg(test)]
 mod tests {
@@ -226,24 +227,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_client_sends_is_held() {
+    fn only_packets_of_the_client_are_delayed() {
         let packets = vec![packet(Direction::Up), packet(Direction::Down)];
         let mut batch = Batch { packets, missed: 0 };
-        hold(&mut batch, 30);
+        delay_sent(&mut batch, 30);
         let times = batch.packets.iter().map(|packet| (packet.arrival_ns, packet.delivered_ns));
         assert_eq!(times.collect::<Vec<_>>(), [(100, 130), (100, 100)]);
         assert!(batch.packets.iter().all(|packet| packet.lateness_ns() == 0));
     }
 
     #[test]
-    fn a_sample_without_packets_is_wrong_unless_the_capture_was_full() {
-        let asked = super::super::config::RemoteConfig::new("https://lab.test/").asked()[0];
+    fn a_sample_without_packets_is_mislabelled_unless_the_capture_dropped_packets() {
+        let requested = super::super::config::RemoteConfig::new("https://lab.test/").requested()[0];
         let times = firstflight_samples::Times {
             setup: None,
             first_byte: Duration::from_millis(1),
             total: Duration::from_millis(1),
         };
-        let mut taken = ClientRecord {
+        let mut record = ClientRecord {
             slot: firstflight_samples::Slot { cell: 0, block: 0 },
             started_ns: monotonic_ns(),
             client_random: None,
@@ -251,9 +252,9 @@ mod tests {
             server: ([127, 0, 0, 1], 443).into(),
             outcome: Ok(times),
         };
-        assert!(matches!(fault(&taken, None, &asked, 0), Some(Fault::Mislabelled(_))));
-        assert!(matches!(fault(&taken, None, &asked, 3), Some(Fault::Spoiled(_))));
-        taken.outcome = Err("status 500".to_owned());
-        assert!(matches!(fault(&taken, None, &asked, 3), Some(Fault::Failed(_))));
+        assert!(matches!(fault(&record, None, &requested, 0), Some(Fault::Mislabelled(_))));
+        assert!(matches!(fault(&record, None, &requested, 3), Some(Fault::Spoiled(_))));
+        record.outcome = Err("status 500".to_owned());
+        assert!(matches!(fault(&record, None, &requested, 3), Some(Fault::Failed(_))));
     }
 }

@@ -1,6 +1,6 @@
-//! The load generator against a server in this process, and a proxy before it that misbehaves.
+//! The load generator against a server in this process, and against a proxy that misbehaves.
 
+mod failures;
 mod kinds;
 mod quic;
 mod support;
-mod trouble;

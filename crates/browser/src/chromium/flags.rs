@@ -1,4 +1,4 @@
-//! What Chromium is told on its command line and by its preferences.
+//! Command line flags and preferences of Chromium.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{Quic, Settings};
 
-/// All flags that are not about who drives it.
+/// All flags except [`DRIVEN`].
 pub(super) fn all(data: &Path, settings: &Settings) -> Vec<String> {
     let mut flags: Vec<_> = QUIET.iter().map(|&flag| flag.to_owned()).collect();
     flags.push(format!("--user-data-dir={}", data.display()));
@@ -21,12 +21,12 @@ pub(super) fn all(data: &Path, settings: &Settings) -> Vec<String> {
         flags.push(format!("--enable-features={}", enabled.join(",")));
     }
     flags.push(format!("--disable-features={}", FEATURES_OFF.join(",")));
-    flags.extend(settings.more.iter().cloned());
+    flags.extend(settings.extra.iter().cloned());
     flags
 }
 
-/// QUIC refuses a certificate whose root came from elsewhere, unless its host is among those that
-/// are spoken to by QUIC at once. So every host is among them, by a port that nobody listens on.
+/// Over QUIC, Chromium refuses certificates of additional roots except for hosts with forced QUIC. So
+/// each host is listed there with a port that nobody listens on.
 fn quic(settings: &Settings) -> Vec<String> {
     let known = match &settings.quic {
         Quic::Off => return vec!["--disable-quic".to_owned()],
@@ -38,7 +38,7 @@ fn quic(settings: &Settings) -> Vec<String> {
     let origins = format!("--origin-to-force-quic-on={}", origins.join(","));
     let mut flags = vec!["--enable-quic".to_owned(), origins];
     if !settings.early_data {
-        // Over QUIC early data is not a feature but an experiment's parameter, and on.
+        // Over QUIC, early data is a field trial parameter, and enabled by default.
         flags.push("--force-fieldtrials=QUIC/Enabled/".to_owned());
         let parameter = "QUIC.Enabled:disable_tls_zero_rtt/true";
         flags.push(format!("--force-fieldtrial-params={parameter}"));
@@ -48,7 +48,7 @@ fn quic(settings: &Settings) -> Vec<String> {
 
 /// `Default/Preferences` of a new profile.
 pub(super) fn preferences(settings: &Settings) -> Value {
-    // 2: never. Connections that are opened before they are needed hide how long a handshake takes.
+    // 2 means never.
     let prediction = if settings.speculation { 0 } else { 2 };
     json!({
         "net": { "network_prediction_options": prediction },
@@ -60,8 +60,7 @@ pub(super) fn preferences(settings: &Settings) -> Value {
     })
 }
 
-/// Names lead where they should, and all others nowhere. What is written as an address is a name
-/// for these rules, too.
+/// Resolver rules: the hosts of the settings, and no other names. IP addresses count as names here.
 fn rules(settings: &Settings) -> String {
     let mut rules = String::new();
     for (name, address) in &settings.hosts {
@@ -75,13 +74,13 @@ fn rules(settings: &Settings) -> String {
     rules
 }
 
-/// No window, and a driver.
+/// Headless, driven by pipes.
 pub(super) const DRIVEN: [&str; 4] =
     ["--headless", "--no-startup-window", "--remote-debugging-pipe", "--window-size=1280,800"];
 
-/// Nothing that it does by itself.
+/// Disables traffic that no page causes.
 const QUIET: [&str; 18] = [
-    // Its sandbox needs rights that nobody has in a user namespace.
+    // The sandbox needs privileges that do not exist in a user namespace.
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_only_where_they_should() {
+    fn only_the_given_hosts_are_resolved() {
         let hosts = vec![("lab.test".to_owned(), "10.0.0.2".parse().unwrap())];
         let settings = Settings { hosts, ..Settings::default() };
         assert_eq!(rules(&settings), "MAP lab.test 10.0.0.2, MAP * ~NOTFOUND, EXCLUDE 10.0.0.2");
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn early_data_and_quic_are_off_unless_asked_for() {
+    fn early_data_and_quic_are_off_by_default() {
         let flags = all(Path::new("/p"), &Settings::default());
         assert!(flags.iter().any(|flag| flag == "--disable-quic"));
         assert!(!flags.iter().any(|flag| flag.contains("EarlyData")));

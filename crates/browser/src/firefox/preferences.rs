@@ -1,11 +1,11 @@
-//! What Firefox is told by its preferences.
+//! Preferences of Firefox.
 
 use serde_json::{Value, json};
 
 use crate::{Quic, Settings};
 
-/// `user.js` of a profile.
-pub(super) fn all(settings: &Settings, more: &[(&str, Value)]) -> String {
+/// The content of `user.js` in a profile.
+pub(super) fn all(settings: &Settings, extra: &[(&str, Value)]) -> String {
     let mut all: Vec<(String, Value)> =
         QUIET.iter().map(|&(name, value)| (name.to_owned(), value.value())).collect();
     let mut set = |name: &str, value: Value| all.push((name.to_owned(), value));
@@ -28,28 +28,28 @@ pub(super) fn all(settings: &Settings, more: &[(&str, Value)]) -> String {
         set("network.http.speculative-parallel-limit", json!(0));
         set("network.early-hints.preconnect.enabled", json!(false));
     }
-    // Names without an address of their own go to a proxy that is not there.
+    // Requests for other names go to a proxy that does not exist.
     let near: Vec<_> = settings
         .hosts
         .iter()
         .flat_map(|(name, address)| [name.clone(), address.to_string()])
         .collect();
     set("network.proxy.no_proxies_on", json!(near.join(", ")));
-    for (name, value) in more {
+    for (name, value) in extra {
         set(name, value.clone());
     }
-    all.extend(settings.more.iter().filter_map(|more| one_more(more)));
+    all.extend(settings.extra.iter().filter_map(|extra| one_more(extra)));
     all.iter().map(|(name, value)| format!("user_pref({}, {value});\n", json!(name))).collect()
 }
 
-/// How `host:port` is known to speak HTTP/3.
+/// An Alt-Svc mapping that says that `host:port` supports HTTP/3.
 fn mapping(origin: &str) -> Option<String> {
     let (host, port) = origin.rsplit_once(':')?;
     Some(format!("{host};h3=:{port}"))
 }
 
-fn one_more(more: &str) -> Option<(String, Value)> {
-    let (name, value) = more.split_once('=')?;
+fn one_more(extra: &str) -> Option<(String, Value)> {
+    let (name, value) = extra.split_once('=')?;
     let value = match value {
         "true" => json!(true),
         "false" => json!(false),
@@ -58,71 +58,71 @@ fn one_more(more: &str) -> Option<(String, Value)> {
     Some((name.to_owned(), value))
 }
 
-/// A preference's value.
+/// The value of a preference.
 #[derive(Clone, Copy)]
-enum Set {
-    Is(bool),
+enum Preference {
+    Bool(bool),
     Number(i32),
     Text(&'static str),
 }
 
-impl Set {
+impl Preference {
     fn value(self) -> Value {
         match self {
-            Self::Is(value) => json!(value),
+            Self::Bool(value) => json!(value),
             Self::Number(value) => json!(value),
             Self::Text(value) => json!(value),
         }
     }
 }
 
-/// Nothing that it does by itself, and clocks as they are. Its driver sets more of the kind
+/// Disables traffic that no page causes, and rounding of clocks. The driver sets further preferences
 /// (`remote.prefs.recommended`), but only after the start.
-const QUIET: [(&str, Set); 43] = [
-    ("app.normandy.enabled", Set::Is(false)),
-    ("app.update.disabledForTesting", Set::Is(true)),
-    ("browser.aboutwelcome.enabled", Set::Is(false)),
-    ("browser.chrome.site_icons", Set::Is(false)),
-    ("browser.ml.enable", Set::Is(false)),
-    ("browser.newtabpage.enabled", Set::Is(false)),
-    ("browser.region.network.url", Set::Text("")),
-    ("browser.region.update.enabled", Set::Is(false)),
-    ("browser.safebrowsing.downloads.enabled", Set::Is(false)),
-    ("browser.safebrowsing.malware.enabled", Set::Is(false)),
-    ("browser.safebrowsing.phishing.enabled", Set::Is(false)),
-    ("browser.search.update", Set::Is(false)),
-    ("browser.shell.checkDefaultBrowser", Set::Is(false)),
-    ("browser.startup.homepage", Set::Text("about:blank")),
-    ("browser.startup.page", Set::Number(0)),
-    ("browser.startup.homepage_override.mstone", Set::Text("ignore")),
-    ("datareporting.policy.dataSubmissionEnabled", Set::Is(false)),
-    ("dom.push.connection.enabled", Set::Is(false)),
-    ("extensions.getAddons.cache.enabled", Set::Is(false)),
-    ("extensions.systemAddon.update.enabled", Set::Is(false)),
-    ("extensions.update.enabled", Set::Is(false)),
-    ("media.gmp-manager.updateEnabled", Set::Is(false)),
-    ("network.captive-portal-service.enabled", Set::Is(false)),
-    ("network.connectivity-service.enabled", Set::Is(false)),
-    ("network.dns.disablePrefetch", Set::Is(true)),
-    // It would ask a name server of its own accord for HTTPS records of every name.
-    ("network.dns.native_https_query", Set::Is(false)),
-    ("network.dns.upgrade_with_https_rr", Set::Is(false)),
-    ("network.dns.use_https_rr_as_altsvc", Set::Is(false)),
-    ("network.http.http3.disable_when_third_party_roots_found", Set::Is(false)),
-    ("network.manage-offline-status", Set::Is(false)),
-    ("network.predictor.enabled", Set::Is(false)),
-    ("network.prefetch-next", Set::Is(false)),
-    ("network.proxy.http", Set::Text("127.0.0.1")),
-    ("network.proxy.http_port", Set::Number(9)),
-    ("network.proxy.ssl", Set::Text("127.0.0.1")),
-    ("network.proxy.ssl_port", Set::Number(9)),
-    ("network.proxy.type", Set::Number(1)),
-    ("network.trr.mode", Set::Number(5)),
-    ("privacy.reduceTimerPrecision", Set::Is(false)),
-    ("security.OCSP.enabled", Set::Number(0)),
-    ("security.remote_settings.crlite_filters.enabled", Set::Is(false)),
-    ("services.settings.server", Set::Text("data:,#remote-settings-dummy/v1")),
-    ("toolkit.telemetry.enabled", Set::Is(false)),
+const QUIET: [(&str, Preference); 43] = [
+    ("app.normandy.enabled", Preference::Bool(false)),
+    ("app.update.disabledForTesting", Preference::Bool(true)),
+    ("browser.aboutwelcome.enabled", Preference::Bool(false)),
+    ("browser.chrome.site_icons", Preference::Bool(false)),
+    ("browser.ml.enable", Preference::Bool(false)),
+    ("browser.newtabpage.enabled", Preference::Bool(false)),
+    ("browser.region.network.url", Preference::Text("")),
+    ("browser.region.update.enabled", Preference::Bool(false)),
+    ("browser.safebrowsing.downloads.enabled", Preference::Bool(false)),
+    ("browser.safebrowsing.malware.enabled", Preference::Bool(false)),
+    ("browser.safebrowsing.phishing.enabled", Preference::Bool(false)),
+    ("browser.search.update", Preference::Bool(false)),
+    ("browser.shell.checkDefaultBrowser", Preference::Bool(false)),
+    ("browser.startup.homepage", Preference::Text("about:blank")),
+    ("browser.startup.page", Preference::Number(0)),
+    ("browser.startup.homepage_override.mstone", Preference::Text("ignore")),
+    ("datareporting.policy.dataSubmissionEnabled", Preference::Bool(false)),
+    ("dom.push.connection.enabled", Preference::Bool(false)),
+    ("extensions.getAddons.cache.enabled", Preference::Bool(false)),
+    ("extensions.systemAddon.update.enabled", Preference::Bool(false)),
+    ("extensions.update.enabled", Preference::Bool(false)),
+    ("media.gmp-manager.updateEnabled", Preference::Bool(false)),
+    ("network.captive-portal-service.enabled", Preference::Bool(false)),
+    ("network.connectivity-service.enabled", Preference::Bool(false)),
+    ("network.dns.disablePrefetch", Preference::Bool(true)),
+    // Otherwise it queries HTTPS records of every name.
+    ("network.dns.native_https_query", Preference::Bool(false)),
+    ("network.dns.upgrade_with_https_rr", Preference::Bool(false)),
+    ("network.dns.use_https_rr_as_altsvc", Preference::Bool(false)),
+    ("network.http.http3.disable_when_third_party_roots_found", Preference::Bool(false)),
+    ("network.manage-offline-status", Preference::Bool(false)),
+    ("network.predictor.enabled", Preference::Bool(false)),
+    ("network.prefetch-next", Preference::Bool(false)),
+    ("network.proxy.http", Preference::Text("127.0.0.1")),
+    ("network.proxy.http_port", Preference::Number(9)),
+    ("network.proxy.ssl", Preference::Text("127.0.0.1")),
+    ("network.proxy.ssl_port", Preference::Number(9)),
+    ("network.proxy.type", Preference::Number(1)),
+    ("network.trr.mode", Preference::Number(5)),
+    ("privacy.reduceTimerPrecision", Preference::Bool(false)),
+    ("security.OCSP.enabled", Preference::Number(0)),
+    ("security.remote_settings.crlite_filters.enabled", Preference::Bool(false)),
+    ("services.settings.server", Preference::Text("data:,#remote-settings-dummy/v1")),
+    ("toolkit.telemetry.enabled", Preference::Bool(false)),
 ];
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
             early_data: true,
             quic: Quic::Known(vec!["lab.test:443".to_owned()]),
             hosts: vec![("lab.test".to_owned(), "10.0.0.2".parse().unwrap())],
-            more: vec!["a.b=7".to_owned(), "c=x\"y".to_owned(), "d=false".to_owned()],
+            extra: vec!["a.b=7".to_owned(), "c=x\"y".to_owned(), "d=false".to_owned()],
             ..Settings::default()
         };
         let text = all(&settings, &[("e", json!(1))]);

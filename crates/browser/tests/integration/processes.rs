@@ -1,12 +1,12 @@
-//! Which processes there are.
+//! Finds running processes.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Names of all processes that have a directory in their environment or as their own: whatever a
-/// browser started, in whichever process group. Ended ones have neither.
-pub(crate) fn below(directory: &Path) -> Vec<String> {
+/// Names of all processes with a directory in their environment or as working directory: everything
+/// that a browser started, in any process group.
+pub(crate) fn processes_in(directory: &Path) -> Vec<String> {
     let wanted = directory.as_os_str().as_bytes();
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {

@@ -1,4 +1,4 @@
-//! A small server that speaks TLS 1.3 with early data, and notes who asked how.
+//! A small server with TLS 1.3 and early data that records its requests.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ pub(crate) const NAME: &str = "browser.test";
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub path: String,
     pub early: bool,
     pub resumed: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Server {
     pub address: SocketAddr,
     /// Its certificate, PEM.
     pub trust: PathBuf,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Server {
@@ -44,21 +44,21 @@ impl Server {
             .with_single_cert(vec![certificate.der().clone()], key)
             .unwrap();
         config.max_early_data_size = 16 << 10;
-        // A browser that has two connections for a page uses up two tickets.
+        // A browser with two connections for a page uses two tickets.
         config.send_tls13_tickets = 4;
         let config = Arc::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&asked);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let received = Arc::clone(&requests);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (config, noted) = (Arc::clone(&config), Arc::clone(&noted));
+                let (config, received) = (Arc::clone(&config), Arc::clone(&received));
                 // A connection that fails is the browser's affair.
-                thread::spawn(move || serve(stream, config, &noted));
+                thread::spawn(move || serve(stream, config, &received));
             }
         });
-        Self { address, trust, asked }
+        Self { address, trust, requests }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -66,18 +66,18 @@ impl Server {
     }
 
     /// Requests for a path.
-    pub(crate) fn asked(&self, path: &str) -> Vec<Asked> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|asked| asked.path == path).cloned().collect()
+    pub(crate) fn requests(&self, path: &str) -> Vec<ReceivedRequest> {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|requests| requests.path == path).cloned().collect()
     }
 }
 
-/// One connection, one response after the other.
-fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Asked>>) {
+/// Serves one connection.
+fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, received: &Mutex<Vec<ReceivedRequest>>) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(60)));
     let Ok(mut connection) = ServerConnection::new(config) else { return };
     let mut request = Vec::new();
-    while connection.is_handshaking() && !whole(&request) {
+    while connection.is_handshaking() && !is_complete(&request) {
         if step(&mut connection, &mut stream).is_err() {
             return;
         }
@@ -85,7 +85,7 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Ask
         // by then. It isn't: no response is sent before the whole request is here.
         while let Some(mut early) = connection.early_data() {
             let _ = early.read_to_end(&mut request);
-            if whole(&request) {
+            if is_complete(&request) {
                 break;
             }
             if receive(&mut connection, &mut stream).is_err() {
@@ -97,7 +97,7 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Ask
     let mut stream = StreamOwned::new(connection, stream);
     loop {
         let mut bytes = [0; 4096];
-        while !whole(&request) {
+        while !is_complete(&request) {
             match stream.read(&mut bytes) {
                 Ok(0) | Err(_) => return,
                 Ok(n) => request.extend_from_slice(&bytes[..n]),
@@ -110,7 +110,7 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Ask
             return;
         }
         let resumed = stream.conn.handshake_kind() == Some(HandshakeKind::Resumed);
-        noted.lock().unwrap().push(Asked { path: path.clone(), early, resumed });
+        received.lock().unwrap().push(ReceivedRequest { path: path.clone(), early, resumed });
         if response(&mut stream, &path).is_err() {
             return;
         }
@@ -119,11 +119,11 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Ask
     }
 }
 
-fn whole(request: &[u8]) -> bool {
+fn is_complete(request: &[u8]) -> bool {
     request.windows(4).any(|four| four == b"\r\n\r\n")
 }
 
-/// Sends what is to be sent, and takes what comes next.
+/// Sends pending data, and receives.
 fn step(connection: &mut ServerConnection, stream: &mut TcpStream) -> io::Result<()> {
     while connection.wants_write() {
         connection.write_tls(stream)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use firstflight_bench::{
-    Arrivals, Exchange, Kind, Latency, Limit, LoadConfig, LoadProgress, LoadResult, Model,
+    Arrivals, Exchange, Latency, Limit, LoadConfig, LoadHandshake, LoadProgress, LoadResult, Model,
     Transport,
 };
 use firstflight_client::Target;
@@ -77,7 +77,11 @@ impl LoadArgs {
     ///
     /// # Errors
     /// If a run cannot start.
-    pub(crate) fn run(&self, aim: &LoadOptions<'_>, kinds: &[Kind]) -> anyhow::Result<Vec<Load>> {
+    pub(crate) fn run(
+        &self,
+        aim: &LoadOptions<'_>,
+        kinds: &[LoadHandshake],
+    ) -> anyhow::Result<Vec<Load>> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&interrupted);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
@@ -102,7 +106,7 @@ impl LoadArgs {
         Ok(loads)
     }
 
-    fn config(&self, aim: &LoadOptions<'_>, kind: Kind) -> LoadConfig {
+    fn config(&self, aim: &LoadOptions<'_>, kind: LoadHandshake) -> LoadConfig {
         let connections = self.connections.unwrap_or(1) as usize;
         LoadConfig {
             transport: aim.transport,
@@ -143,13 +147,13 @@ impl LoadArgs {
 struct Live {
     bar: ProgressBar,
     terminal: bool,
-    kind: Kind,
+    kind: LoadHandshake,
     duration: Duration,
     said: std::cell::Cell<f64>,
 }
 
 impl Live {
-    fn new(kind: Kind, duration: Duration) -> Self {
+    fn new(kind: LoadHandshake, duration: Duration) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         Self { bar, terminal, kind, duration, said: std::cell::Cell::new(0.0) }
@@ -222,7 +226,7 @@ fn record(target: &Target, result: &LoadResult) -> Load {
             .iter()
             .map(|error| (format!("{}: {}", error.kind.name(), error.example), error.count))
             .collect(),
-        not_begun: result.not_begun,
+        not_begun: result.not_started,
         setup: result.setup.as_ref().map(latency),
         first_byte: result.first_byte.as_ref().map(latency),
         total: result.total.as_ref().map(latency),

@@ -15,9 +15,9 @@ use firstflight_samples::{HandshakeKind, HttpVersion, blank_record};
 use firstflight_tls::{Trust, Version};
 
 use crate::axes::{AxesArgs, command_line, seed_from_clock};
-use crate::judgement::JudgementArgs;
-use crate::outputs;
-use crate::show::Show;
+use crate::progress::Show;
+use crate::results;
+use crate::results::JudgementArgs;
 use load::{LoadArgs, LoadOptions};
 
 /// Measure an external server: the cost of each kind of handshake, or how much load it takes.
@@ -109,7 +109,7 @@ impl ConnectionArgs {
             _ if self.insecure => Trust::Anyone,
             Some(file) => Trust::File(file.clone()),
             None => {
-                let (trust, warning) = crate::trust::usual(self.no_authority);
+                let (trust, warning) = crate::authority::default_trust(self.no_authority);
                 warning.iter().for_each(|warning| eprintln!("firstflight: {warning}"));
                 trust
             }
@@ -134,7 +134,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if args.judgement.needs_old() {
         anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
     }
-    outputs::prepare(&args.output)?;
+    results::prepare(&args.output)?;
     if args.load.wanted() && args.witness == Witnesses::Packets {
         anyhow::bail!("under load no packets are looked at; leave --witness out");
     }
@@ -142,7 +142,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         true => load(&args, &target)?,
         false => samples(&args)?,
     };
-    outputs::finish(&record, NAME, &args.output, args.json, &args.judgement)
+    results::finish(&record, NAME, &args.output, args.json, &args.judgement)
 }
 
 const NAME: &str = "bench";
@@ -162,10 +162,10 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
         http: axes.http.clone().unwrap_or(asked_for.http),
         groups: axes.group.clone().unwrap_or(asked_for.groups),
         samples: args.samples as usize,
-        at_a_time: usize::from(args.at_a_time),
-        limit: args.connection.max_time,
+        concurrency: usize::from(args.at_a_time),
+        timeout: args.connection.max_time,
         seed,
-        witness: match args.witness {
+        label_source: match args.witness {
             Witnesses::Auto => LabelSource::Auto,
             Witnesses::Packets => LabelSource::Packets,
             Witnesses::Kernel => LabelSource::Kernel,
@@ -185,7 +185,7 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
     let began = Instant::now();
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let axes = &args.axes;
-    let kinds: Vec<firstflight_bench::Kind> =
+    let kinds: Vec<firstflight_bench::LoadHandshake> =
         axes.kind.as_deref().unwrap_or(&DRIVEN).iter().map(driven).collect::<Result<_, _>>()?;
     let addresses = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -216,11 +216,11 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
 const DRIVEN: [HandshakeKind; 3] =
     [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
 
-fn driven(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::Kind> {
+fn driven(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::LoadHandshake> {
     Ok(match kind {
-        HandshakeKind::Full => firstflight_bench::Kind::Full,
-        HandshakeKind::Resumed => firstflight_bench::Kind::Resumed,
-        HandshakeKind::ZeroRtt => firstflight_bench::Kind::ZeroRtt,
+        HandshakeKind::Full => firstflight_bench::LoadHandshake::Full,
+        HandshakeKind::Resumed => firstflight_bench::LoadHandshake::Resumed,
+        HandshakeKind::ZeroRtt => firstflight_bench::LoadHandshake::ZeroRtt,
         HandshakeKind::Refused => {
             anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out")
         }

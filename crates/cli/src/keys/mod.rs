@@ -1,8 +1,6 @@
 //! `firstflight keys`: ticket keys that several servers share, ours and those of other makes.
 
-mod grid;
 mod list;
-mod runner;
 mod source;
 mod watch;
 

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_browser::{Installed, Make};
+use firstflight_browser::{BrowserKind, Installed};
 use firstflight_emulator::Profile;
 use firstflight_lab::{HttpVersion, ServerKind, VisitPage, VisitSet, VisitsConfig};
 
 use super::select::{profiles, servers};
 use super::{LabArgs, NAME, Scratch};
 use crate::axes::{command_line, seed_from_clock};
-use crate::outputs;
-use crate::show::Show;
+use crate::progress::Show;
+use crate::results;
 
 /// Flags for visits of browsers.
 #[derive(Args)]
@@ -91,7 +91,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let sets = sets(args)?;
-    outputs::prepare(&args.output)?;
+    results::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
     firstflight_emulator::enter_user_namespace()?;
     let scratch = Scratch::make(|| false)?;
@@ -111,7 +111,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let show = Show::new();
     let record = firstflight_lab::run_visits(&config, &|progress| show.progress(progress));
     show.end();
-    outputs::finish(&record?, NAME, &args.output, args.json, &args.judgement)
+    results::finish(&record?, NAME, &args.output, args.json, &args.judgement)
 }
 
 /// A browser by its make, or by the path of its program.
@@ -119,7 +119,7 @@ pub(super) fn installed(name: &str) -> anyhow::Result<Installed> {
     if name.contains('/') {
         return Ok(Installed::at(Path::new(name))?);
     }
-    let make: Make = name.parse().map_err(|why: String| anyhow::anyhow!(why))?;
+    let make: BrowserKind = name.parse().map_err(|why: String| anyhow::anyhow!(why))?;
     Ok(Installed::find(make)?)
 }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::{env, fs};
 
 use anyhow::Context;
-use firstflight_browser::{Browser, Installed, Make, Quic, Settings};
+use firstflight_browser::{Browser, BrowserKind, Installed, Quic, Settings};
 use firstflight_lab::LAB_VARIABLES;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
@@ -72,13 +72,13 @@ fn for_a_person(
         quic: Quic::Advertised,
         trust: vec![file("SSL_CERT_FILE")?],
         hosts: names(&hosts),
-        secrets: Some(file("SSLKEYLOGFILE")?),
+        key_log: Some(file("SSLKEYLOGFILE")?),
         cache: true,
         speculation: true,
-        more: match browser.make {
-            Make::Chromium => Vec::new(),
+        extra: match browser.kind {
+            BrowserKind::Chromium => Vec::new(),
             // It asks /etc/hosts then, as the others do, and each network has its own address.
-            Make::Firefox => vec!["network.dns.forceResolve=".to_owned()],
+            BrowserKind::Firefox => vec!["network.dns.forceResolve=".to_owned()],
         },
         ..Settings::default()
     };

@@ -15,7 +15,7 @@ use firstflight_lab::{ExploreConfig, ExploreSession, ObservedConnection};
 use super::live::{Form, Live};
 use super::{LabArgs, Scratch, backend, enter, select};
 use crate::axes::seed_from_clock;
-use crate::outputs;
+use crate::results;
 
 /// Flags for exploring by hand.
 #[derive(Args)]
@@ -124,7 +124,7 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let profiles = select::profiles(args, &[DEFAULT_RTT])?;
     let capture = (args.captures != "none").then(|| args.output.join(CAPTURE));
     if capture.is_some() {
-        outputs::prepare(&args.output)?;
+        results::prepare(&args.output)?;
     }
     // Before any thread is started: the kernel demands it.
     firstflight_emulator::enter_user_namespace()?;

@@ -18,9 +18,9 @@ use firstflight_lab::{
 };
 
 use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
-use crate::judgement::JudgementArgs;
-use crate::outputs;
-use crate::show::Show;
+use crate::progress::Show;
+use crate::results;
+use crate::results::JudgementArgs;
 use browsers::BrowserArgs;
 use select::{Selection, select};
 
@@ -177,7 +177,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     if args.judgement.needs_old() {
         anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
     }
-    outputs::prepare(&args.output)?;
+    results::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
     firstflight_emulator::enter_user_namespace()?;
     let scratch = Scratch::make(|| false)?;
@@ -207,7 +207,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     let record = firstflight_lab::run(&config, &|progress| show.progress(progress));
     show.end();
     let record = record?;
-    outputs::finish(&record, NAME, &args.output, args.json, &args.judgement)
+    results::finish(&record, NAME, &args.output, args.json, &args.judgement)
 }
 
 fn backend(args: &LabArgs) -> Backend {

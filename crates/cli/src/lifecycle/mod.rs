@@ -3,16 +3,14 @@
 //!
 //! It knows nothing of servers: signals, configuration and connections are left to `serve`.
 
-mod activation;
-mod files;
-mod notify;
+mod file_watcher;
+mod handoff;
 mod privileges;
-mod way;
+mod service_manager;
 
-pub use activation::{Activated, activated};
-pub use files::Files;
-pub use notify::{Notice, Notifier};
+pub use file_watcher::{FileWatcher, Files};
+pub use handoff::{HandoffChannel, Message};
 pub use privileges::{
     PrivilegeError, User, close_memory, forbid_dumps, forbid_new_privileges, raise_file_limit,
 };
-pub use way::{HandoffChannel, Message};
+pub use service_manager::{Activated, Notice, Notifier, activated};

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, Command};
+use clap_complete::Shell;
 use clap_mangen::Man;
 use jiff::Timestamp;
 
@@ -44,6 +45,24 @@ pub(crate) fn run(args: &ManualArgs) -> anyhow::Result<ExitCode> {
     // Whoever has stopped reading wants no more.
     let _ = io::stdout().write_all(page.text.as_bytes());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Write shell completions to stdout.
+///
+/// Packages install them. Manually, for bash, write to
+/// ~/.local/share/bash-completion/completions/firstflight.
+#[derive(Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+pub(crate) fn complete(args: &CompletionsArgs) -> ExitCode {
+    let mut out = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::command(), "firstflight", &mut out);
+    // Whoever has stopped reading wants no more.
+    let _ = io::stdout().write_all(&out);
+    ExitCode::SUCCESS
 }
 
 /// A page, and the file that manuals expect it in.

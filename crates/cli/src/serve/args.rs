@@ -4,10 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use firstflight_config::{LogFormat, parse_duration};
+use firstflight_config::{Directory, LogFormat, parse_duration};
 use firstflight_tls::Version;
-
-use super::acme::AcmeArgs;
 
 /// Serve sites over TLS and QUIC, with early data executed at most once.
 ///
@@ -123,6 +121,41 @@ pub(super) struct ContentArgs {
     /// Respond to each PING with PONG over TLS, without HTTP (for measurements).
     #[arg(long)]
     pub(super) ping_pong: bool,
+}
+
+#[derive(Args)]
+pub(super) struct AcmeArgs {
+    /// Host name to get a certificate for from an ACME authority (docs/certificates.md); may be
+    /// repeated. Needs --acme-agree. Without --listen the server listens on [::]:443, and on
+    /// [::]:80 to redirect.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "FIRSTFLIGHT_ACME",
+        value_delimiter = ',',
+        conflicts_with_all = ["cert", "self_signed", "save_cert", "ping_pong"]
+    )]
+    pub(super) acme: Vec<String>,
+
+    /// Contact mail address for the authority; may be repeated.
+    #[arg(long, value_name = "ADDRESS", env = "FIRSTFLIGHT_ACME_CONTACT", value_delimiter = ',')]
+    pub(super) acme_contact: Vec<String>,
+
+    /// Agree to the authority's terms of service.
+    #[arg(long, env = "FIRSTFLIGHT_ACME_AGREE")]
+    pub(super) acme_agree: bool,
+
+    /// URL of the authority's directory. Default: Let's Encrypt.
+    #[arg(long, value_name = "URL", env = "FIRSTFLIGHT_ACME_DIRECTORY")]
+    pub(super) acme_directory: Option<Directory>,
+
+    /// Certificates to trust for the authority's own HTTPS (PEM). Default: the system's.
+    #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_ACME_CA")]
+    pub(super) acme_ca: Option<PathBuf>,
+
+    /// Directory for account, keys and certificates. Default: /var/lib/firstflight/acme.
+    #[arg(long, value_name = "DIR", env = "FIRSTFLIGHT_ACME_STATE")]
+    pub(super) acme_state: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use firstflight::lifecycle::{
-    Activated, Files, HandoffChannel, Notice, Notifier, User, activated, forbid_dumps,
+    Activated, FileWatcher, Files, HandoffChannel, Notice, Notifier, User, activated, forbid_dumps,
     forbid_new_privileges,
 };
 use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
@@ -17,12 +17,10 @@ use firstflight_server::{InheritedState, Server, ServerHandle};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
-use super::console::{self, Console};
-use super::ending::Termination;
+use super::admin::{self, Console};
 use super::sentence;
-use super::signals::{Event, Signals};
+use super::signals::{Event, Signals, Termination};
 use super::upgrade::{self, Attempt, Predecessor};
-use super::watch::FileWatcher;
 
 /// Where the configuration comes from, at the start and again at each reload.
 pub(super) struct Source {
@@ -267,7 +265,7 @@ impl Process {
         let watching = config.process.watch;
         // First all that can fail: a configuration is taken up as a whole or not at all.
         let admin = config.admin.clone();
-        let prepared = console::prepare(self.console.get(), self.has_admin, admin.as_ref());
+        let prepared = admin::prepare(self.console.get(), self.has_admin, admin.as_ref());
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -277,7 +275,7 @@ impl Process {
         };
         self.server.reload(config).await.map_err(sentence)?;
         if let Some(prepared) = prepared {
-            prepared.take_up();
+            prepared.apply();
         }
         self.open_console(admin).await;
         self.watching = watching;

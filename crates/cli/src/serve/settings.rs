@@ -1,14 +1,15 @@
 //! Flags and environment over the configuration file.
 
 use std::env;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use firstflight_config::{
-    AdminSettings, CertificateSource, Content, KeySource, Listener, LogFormat, ServerConfig,
+    AdminSettings, CertificateSource, Content, KeySource, Listener, ListenerProtocol, LogFormat,
+    ServerConfig,
 };
 
-use super::args::{ContentArgs, LimitArgs, LogArgs, ServeArgs, Switch, TlsArgs};
+use super::args::{AcmeArgs, ContentArgs, LimitArgs, LogArgs, ServeArgs, Switch, TlsArgs};
 
 /// The configuration as file and flags have it. Reads the file again each time. It may yet listen
 /// nowhere and serve nothing: [`complete`] tells.
@@ -95,6 +96,60 @@ fn certificate(args: &ServeArgs, config: &mut ServerConfig) {
         let (names, save) = (args.self_signed.clone(), args.save_cert.clone());
         config.certificate = CertificateSource::SelfSigned { names, save };
     }
+}
+
+impl AcmeArgs {
+    /// Puts them above the file's `[acme]`, and the names on what is served.
+    ///
+    /// # Errors
+    /// There are names, and sites with names of their own.
+    pub(super) fn apply(&self, config: &mut ServerConfig) -> anyhow::Result<()> {
+        let asks = !self.acme.is_empty();
+        if asks || self.acme_agree || self.acme_directory.is_some() {
+            let acme = config.acme.get_or_insert_default();
+            acme.terms_agreed |= self.acme_agree;
+        }
+        if let Some(acme) = &mut config.acme {
+            if !self.acme_contact.is_empty() {
+                acme.contact = self.acme_contact.clone();
+            }
+            if let Some(directory) = &self.acme_directory {
+                acme.directory = directory.clone();
+            }
+            acme.authority = self.acme_ca.clone().or(acme.authority.take());
+            if let Some(state) = &self.acme_state {
+                acme.state = state.clone();
+            }
+        }
+        if asks {
+            self.name_site(config)?;
+            if config.listeners.is_empty() {
+                config.listeners = both_ports();
+            }
+        }
+        Ok(())
+    }
+
+    fn name_site(&self, config: &mut ServerConfig) -> anyhow::Result<()> {
+        if let Content::Sites(content) = &mut config.content
+            && let [site] = &mut *content.sites
+            && site.names.is_empty()
+        {
+            site.names = self.acme.iter().map(|name| name.to_ascii_lowercase()).collect();
+            site.certificate = Some(CertificateSource::Acme);
+            return Ok(());
+        }
+        anyhow::bail!(
+            "--acme is for what --root or --upstream serves; give one of them, or acme = true to \
+             a [[site]] with names in the file that --config names"
+        )
+    }
+}
+
+/// The two ports to which authorities and clients come, for IPv6 and IPv4.
+fn both_ports() -> Vec<Listener> {
+    let at = |port| Listener::new(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    vec![at(443), Listener { protocol: ListenerProtocol::Redirect, ..at(80) }]
 }
 
 fn tls(args: &ServeArgs, config: &mut ServerConfig) {

@@ -38,7 +38,7 @@ pub(crate) fn record_finding(
     finding: &str,
     connections: &[Connection],
 ) -> Result<(), String> {
-    let make = installed.make.to_string();
+    let make = installed.kind.to_string();
     let mut all = FINDINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, findings) =
         all.entry(make.clone()).or_insert_with(|| (installed.version.clone(), BTreeMap::new()));

@@ -1,9 +1,10 @@
 //! Experiments on how browsers use tickets and early data.
 //!
-//! Findings come from packets and from the server's recording, never from what the browser reports. They
-//! are documented in `docs/browsers.toml` and explained in `docs/browsers.md`. The browser versions named
-//! there must behave the same again; for other versions differences are only printed. Some experiments
-//! run with all other tests; `make browsers`, or the environment variable BROWSERS=all, runs all.
+//! Findings come from packets and from the server's recording, never from what the browser reports.
+//! They are documented in `docs/browsers.toml` and explained in `docs/browsers.md`. The browser
+//! versions named there must behave the same again; for other versions differences are only
+//! printed. Some experiments run with all other tests; `make browsers`, or the environment variable
+//! BROWSERS=all, runs all.
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
@@ -17,7 +18,7 @@ mod session;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use firstflight_browser::{Installed, Make};
+use firstflight_browser::{BrowserKind, Installed};
 use firstflight_emulator::enter_user_namespace;
 use libtest_mimic::{Arguments, Trial};
 
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
     let all = std::env::var("BROWSERS").is_ok_and(|value| value == "all");
     let mut trials = Vec::new();
     for experiment in experiments::ALL {
-        for make in Make::ALL {
+        for make in BrowserKind::ALL {
             let trial = Trial::test(format!("{}::{}", make, experiment.name), move || {
                 let installed = Installed::find(make).map_err(|error| error.to_string())?;
                 (experiment.run)(&installed).map_err(Into::into)
@@ -47,7 +48,8 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Polls until a condition is true, or for as long as a busy machine may need. Returns whether it is.
+/// Polls until a condition is true, or for as long as a busy machine may need. Returns whether it
+/// is.
 pub(crate) fn poll(condition: impl FnMut() -> bool) -> bool {
     firstflight_testkit::within(TEST_TIMEOUT, Duration::from_millis(20), condition)
 }

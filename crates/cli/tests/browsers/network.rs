@@ -1,4 +1,5 @@
-//! The emulated network of an experiment, the servers in it, and the connections that its packets show.
+//! The emulated network of an experiment, the servers in it, and the connections that its packets
+//! show.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ use crate::server::{RecordingServer, Tls};
 /// Long enough to separate packets of different round trips on a busy machine.
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 
-/// Host names and their paths. To browsers `other.test` is another site, while `beside.site.test` is the
-/// same site as `www.site.test`, at the same address.
+/// Host names and their paths. To browsers `other.test` is another site, while `beside.site.test`
+/// is the same site as `www.site.test`, at the same address.
 pub(crate) const NAMES: [(&str, usize); 4] =
     [("www.site.test", 0), ("beside.site.test", 0), ("other.test", 1), ("third.test", 2)];
 
@@ -97,7 +98,7 @@ impl TestNetwork {
             early_data: true,
             trust: vec![self.authority().to_owned()],
             hosts: NAMES.map(|(name, path)| (name.to_owned(), self.address(path))).to_vec(),
-            secrets: Some(self.key_log()),
+            key_log: Some(self.key_log()),
             ..Settings::default()
         }
     }
@@ -118,7 +119,7 @@ impl TestNetwork {
         std::fs::create_dir_all(&profile).unwrap();
         let namespace = InNamespace(self.network.client());
         let opened = Browser::open(installed, &namespace, &profile, settings);
-        opened.unwrap_or_else(|error| panic!("{} does not open: {error}", installed.make))
+        opened.unwrap_or_else(|error| panic!("{} does not open: {error}", installed.kind))
     }
 
     /// Takes the connections since the last call, as their packets show them. They must have ended.

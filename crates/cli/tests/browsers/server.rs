@@ -1,7 +1,7 @@
 //! An HTTP/1.1 server that records what clients send, with a thread for each connection.
 //!
-//! Each ticket carries the name of the connection that issued it in clear, so that packets show which
-//! ticket a client offers.
+//! Each ticket carries the name of the connection that issued it in clear, so that packets show
+//! which ticket a client offers.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -341,8 +341,8 @@ async fn read(
     Ok(Some(request))
 }
 
-/// Waits until the client has closed the connection. Firefox closes it when the server does; Chromium
-/// notices only when it tries to reuse the connection.
+/// Waits until the client has closed the connection. Firefox closes it when the server does;
+/// Chromium notices only when it tries to reuse the connection.
 async fn until_closed(socket: &TcpStream) {
     let mut rest = [0; 4096];
     while socket.readable().await.is_ok() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_browser::{Browser, Installed, Make, Settings};
+use firstflight_browser::{Browser, BrowserKind, Installed, Settings};
 
 use crate::connection::{Connection, EarlyDataOutcome, with_recordings};
 use crate::findings::record_finding;
@@ -10,8 +10,8 @@ use crate::network::TestNetwork;
 use crate::poll;
 use crate::server::{RecordingServer, Request, ServerBehaviour, Tls};
 
-/// A browser and the servers that it visits. `www.site.test` and `beside.site.test` are the first server,
-/// `other.test` is the second, `third.test` the third.
+/// A browser and the servers that it visits. `www.site.test` and `beside.site.test` are the first
+/// server, `other.test` is the second, `third.test` the third.
 pub(crate) struct BrowserSession {
     // Dropped first, since its profile is in the network's directory.
     browser: Option<Browser>,
@@ -53,8 +53,8 @@ impl BrowserSession {
         }
     }
 
-    pub(crate) fn make(&self) -> Make {
-        self.installed.make
+    pub(crate) fn make(&self) -> BrowserKind {
+        self.installed.kind
     }
 
     /// Changes how the first server treats clients.
@@ -98,8 +98,8 @@ impl BrowserSession {
         value.unwrap_or_else(|error| panic!("{}: {script}: {error}", self.make()))
     }
 
-    /// Runs a script in the page, waits for a request of `target`, closes all connections and returns
-    /// them.
+    /// Runs a script in the page, waits for a request of `target`, closes all connections and
+    /// returns them.
     pub(crate) fn run_and_finish(&mut self, script: &str, target: &str) -> Vec<Connection> {
         self.run(script);
         self.wait_for(target);

@@ -1,4 +1,5 @@
-//! Small runs of the lab's experiments at this project's server: labels, refusals, middleboxes, control.
+//! Small runs of the lab's experiments at this project's server: labels, refusals, middleboxes,
+//! control.
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
@@ -161,8 +162,8 @@ fn spoiled(sample: &Sample) -> bool {
     matches!(sample.fault, Some(Fault::Spoiled(_)))
 }
 
-/// The fewest round trips of each cell. A stall longer than the path's round-trip time counts as a round
-/// trip, so a sample may have more than the protocols need, but never fewer.
+/// The fewest round trips of each cell. A stall longer than the path's round-trip time counts as a
+/// round trip, so a sample may have more than the protocols need, but never fewer.
 #[derive(Default)]
 struct RoundTrips<T>(HashMap<usize, (T, T)>);
 

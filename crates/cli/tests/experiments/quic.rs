@@ -33,15 +33,15 @@ fn a_page(client: ClientKind, samples: usize) -> Experiment {
     }
 }
 
-/// A short path for this project's client, so that its samples are taken one by one: debug builds take
-/// longer than the interval between paced starts. Third-party clients run one by one anyway, and a
-/// long path separates their round trips clearly.
+/// A short path for this project's client, so that its samples are taken one by one: debug builds
+/// take longer than the interval between paced starts. Third-party clients run one by one anyway,
+/// and a long path separates their round trips clearly.
 fn rtt(client: ClientKind) -> Duration {
     Duration::from_millis(if client == ClientKind::Firstflight { 9 } else { 60 })
 }
 
-/// Round trips to the first and to the last byte of the response. Without a token the server may send
-/// only three times the bytes that it has received (RFC 9000 section 8.1), less than the page.
+/// Round trips to the first and to the last byte of the response. Without a token the server may
+/// send only three times the bytes that it has received (RFC 9000 section 8.1), less than the page.
 fn trips(cell: &Cell) -> (Option<u32>, Option<u32>) {
     match (&*cell.kind, cell.token) {
         ("full", _) => (Some(2), Some(2)),

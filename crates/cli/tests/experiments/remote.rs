@@ -54,7 +54,7 @@ pub(super) fn every_kind() {
     let record = measure(&["--early-data", "on"], |config| {
         config.kinds = HandshakeKind::ALL.to_vec();
         config.tfo = vec![false, true];
-        config.at_a_time = 4;
+        config.concurrency = 4;
     });
     assert_eq!(record.witness, Witness::Packets);
     assert_eq!(record.captures.len(), record.cells.len());
@@ -80,7 +80,8 @@ pub(super) fn every_kind() {
 }
 
 pub(super) fn by_the_kernel() {
-    let record = measure(&["--early-data", "on"], |config| config.witness = LabelSource::Kernel);
+    let record =
+        measure(&["--early-data", "on"], |config| config.label_source = LabelSource::Kernel);
     assert_eq!((record.witness, record.captures.len()), (Witness::Kernel, 0));
     // The kernel measures some round trips in whole milliseconds.
     let rtt_ms = record.profiles[0].rtt_ms;

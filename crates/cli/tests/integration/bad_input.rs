@@ -173,8 +173,8 @@ fn session_jars() {
         assert_eq!(fs::read(&jar).unwrap(), content, "byte for byte as it was");
     };
     let other = ["--ssl-sessions-key", "other-key"];
-    with(&good, &other, &["jar was made with another key", "--ssl-sessions-key FILE"]);
-    let damaged = ["jar is damaged", "remove it to begin anew"];
+    with(&good, &other, &["jar is encrypted under another key", "--ssl-sessions-key FILE"]);
+    let damaged = ["jar is damaged", "remove it to start with an empty one"];
     for length in [1, 20, good.len() / 2, good.len() - 1] {
         with(&good[..length], &[], &damaged);
     }

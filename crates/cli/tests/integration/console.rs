@@ -22,7 +22,7 @@ fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {
     browser.go(&console);
     browser.becomes(LIVE, "Live");
     browser.becomes(USED, "Not offered");
-    browser.becomes(REPLAYED, "No flight has come twice");
+    browser.becomes(REPLAYED, "No flight was received twice");
     // Where the reader is stays where it is, whatever is drawn again.
     browser.eval("document.querySelector('#keys .scroll').focus()");
 
@@ -67,7 +67,7 @@ fn a_page_whose_name_was_rebound_sees_nothing() {
     let (_server, console) = with_console(site.path(), "");
     let mut browser = Browser::open(site.path(), "MAP rebound.example 127.0.0.1");
     browser.go(&console.replace("127.0.0.1", "rebound.example"));
-    browser.becomes("document.body.innerText", "this host name is not known here");
+    browser.becomes("document.body.innerText", "unknown host name");
     // From there a script gets at the address' own answers no more than at others'.
     let steal = format!(
         "fetch('{console}status.json').then(answer => answer.text()).catch(error => String(error))"
@@ -89,7 +89,7 @@ fn a_browser_logs_in_by_the_token_and_no_script_sees_how() {
         browser.eval("document.querySelector('form').submit()");
     };
     log_in(&mut browser, "not the token");
-    browser.becomes("document.body.innerText", "That is not the token");
+    browser.becomes("document.body.innerText", "Wrong token");
     log_in(&mut browser, &token);
     browser.becomes(LIVE, "Live");
     assert_eq!(browser.eval("document.cookie"), "");

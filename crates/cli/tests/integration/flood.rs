@@ -5,7 +5,8 @@ use std::fs;
 use std::time::Duration;
 
 use firstflight_bench::{
-    Exchange, FloodConfig, FloodPart, FloodTrial, Forgery, Kind, LoadConfig, Model, Transport,
+    Exchange, FloodConfig, FloodPhase, FloodTrial, Forgery, LoadConfig, LoadHandshake, Model,
+    Transport,
 };
 use firstflight_tls::Trust;
 
@@ -45,22 +46,22 @@ fn forged_initial_packets_neither_fill_the_memory_nor_shut_the_honest_out() {
             timeout: Duration::from_secs(60),
             ..LoadConfig::new(vec![server.address], "localhost")
         },
-        kinds: vec![Kind::Full, Kind::ZeroRtt],
+        kinds: vec![LoadHandshake::Full, LoadHandshake::ZeroRtt],
         server_pid: server.pid(),
-        part: Duration::from_secs(2),
+        phase: Duration::from_secs(2),
     };
-    let parts = trial.run().unwrap();
-    let [before, during, after] = parts.as_slice() else { panic!("{parts:?}") };
-    for part in &parts {
-        let (due, answered) = part.honest_connections();
-        assert!(part.starved.is_empty(), "{part:?}");
-        assert!(due > 0 && answered == due, "{answered} of {due}: {part:?}");
+    let phases = trial.run().unwrap();
+    let [before, during, after] = phases.as_slice() else { panic!("{phases:?}") };
+    for phase in &phases {
+        let (due, completed) = phase.honest_connections();
+        assert!(phase.starved.is_empty(), "{phase:?}");
+        assert!(due > 0 && completed == due, "{completed} of {due}: {phase:?}");
     }
     let flood = during.flood.as_ref().unwrap();
     assert!(flood.forged > 0 && flood.retries > 0, "{flood:?}");
     // RFC 9000 section 8.1: an address that has not answered gets three times what came from it.
     assert!(flood.bytes_received <= 3 * flood.bytes_sent, "{flood:?}");
-    let most = |part: &FloodPart| part.resident_most_kib;
+    let most = |phase: &FloodPhase| phase.resident_max_kib;
     let grown = most(during).max(most(after)).saturating_sub(most(before));
     assert!(grown < MEMORY_KIB, "{grown} KiB: {flood:?}");
     server.stop();

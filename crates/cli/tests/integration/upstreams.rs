@@ -96,7 +96,7 @@ fn a_server_that_dies_under_load_costs_no_request() {
     assert!(said.contains("4000 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
     assert!(said.contains("4000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{said}");
     assert_eq!(get(dir.path(), &server, "/"), "two\n");
-    assert!(text(&server.said).contains("is set aside"), "{}", text(&server.said));
+    assert!(text(&server.said).contains("is ejected"), "{}", text(&server.said));
 }
 
 #[test]

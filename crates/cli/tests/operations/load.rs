@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use firstflight_bench::{Kind, Limit, LoadConfig, LoadResult, Model, Transport};
+use firstflight_bench::{Limit, LoadConfig, LoadHandshake, LoadResult, Model, Transport};
 use firstflight_tls::Trust;
 
 use crate::Plan;
@@ -20,13 +20,13 @@ pub(crate) struct Loads {
 }
 
 /// Kinds of connections, and how many of a hundred are of each.
-const MIX: [(Transport, Kind, f64); 6] = [
-    (Transport::Tcp, Kind::Full, 10.0),
-    (Transport::Tcp, Kind::Resumed, 20.0),
-    (Transport::Tcp, Kind::ZeroRtt, 35.0),
-    (Transport::Quic, Kind::Full, 5.0),
-    (Transport::Quic, Kind::Resumed, 10.0),
-    (Transport::Quic, Kind::ZeroRtt, 15.0),
+const MIX: [(Transport, LoadHandshake, f64); 6] = [
+    (Transport::Tcp, LoadHandshake::Full, 10.0),
+    (Transport::Tcp, LoadHandshake::Resumed, 20.0),
+    (Transport::Tcp, LoadHandshake::ZeroRtt, 35.0),
+    (Transport::Quic, LoadHandshake::Full, 5.0),
+    (Transport::Quic, LoadHandshake::Resumed, 10.0),
+    (Transport::Quic, LoadHandshake::ZeroRtt, 15.0),
 ];
 
 /// What of a hundred goes through the attacker's hands, over TCP.
@@ -36,7 +36,7 @@ impl Loads {
     /// At the plan's rate, a part of them by way of the attacker.
     pub(crate) fn start(plan: &Plan, server: SocketAddr, attacker: SocketAddr) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let attacked = (Transport::Tcp, Kind::ZeroRtt, ATTACKED, attacker);
+        let attacked = (Transport::Tcp, LoadHandshake::ZeroRtt, ATTACKED, attacker);
         let all = MIX.map(|(transport, kind, share)| (transport, kind, share, server));
         let running = all.into_iter().chain([attacked]).map(|(transport, kind, share, address)| {
             let config = LoadConfig {
@@ -76,10 +76,10 @@ fn config(address: SocketAddr) -> LoadConfig {
 /// Waits out the start-up window of a server whose keys may be older than itself.
 pub(crate) fn until_early_data_is_accepted(server: SocketAddr) {
     for _ in 0..400 {
-        let kind = Kind::ZeroRtt;
+        let kind = LoadHandshake::ZeroRtt;
         let config = LoadConfig { kind, limit: Limit::Connections(1), ..config(server) };
         let config = LoadConfig { model: Model::Closed { connections: 1 }, ..config };
-        if run(&config, &AtomicBool::new(false)).as_asked > 0 {
+        if run(&config, &AtomicBool::new(false)).as_requested > 0 {
             return;
         }
         thread::sleep(OFTEN);

@@ -20,7 +20,7 @@ pub(crate) struct Verdict<'a> {
     rate: f64,
     completed: u64,
     failed: u64,
-    not_begun: u64,
+    not_started: u64,
     early_accepted: u64,
     early_refused: u64,
     /// Copies of flights that the server has answered.
@@ -58,7 +58,7 @@ impl<'a> Verdict<'a> {
             rate: results.iter().map(|result| result.rate).sum(),
             completed: sum(|result| result.completed),
             failed: sum(LoadResult::failed),
-            not_begun: sum(|result| result.not_begun),
+            not_started: sum(|result| result.not_started),
             early_accepted: sum(|result| result.handshakes.early_accepted),
             early_refused: sum(|result| result.handshakes.early_refused),
             copies,
@@ -110,8 +110,8 @@ impl fmt::Display for Verdict<'_> {
         writeln!(
             f,
             "{:.0} connections a second for {:.0} s, a request each: {} completed, {} failed, \
-             {} not begun",
-            self.rate, self.seconds, self.completed, self.failed, self.not_begun
+             {} not started",
+            self.rate, self.seconds, self.completed, self.failed, self.not_started
         )?;
         writeln!(
             f,

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::{JarQuery, Origin, Ticket, Token, Transport, TrustId};
 
-/// What a jar holds, without files and clocks.
+/// The contents of a jar, without files and clocks.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     entries: Vec<Entry>,
@@ -15,7 +15,7 @@ pub(super) struct Contents {
     unreadable: usize,
 }
 
-/// A ticket as the jar keeps it.
+/// The stored form of a ticket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     scheme: String,
@@ -35,7 +35,7 @@ pub(super) struct Entry {
     transport_parameters: Option<String>,
 }
 
-/// An address token as the jar keeps it.
+/// The stored form of an address token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct TokenEntry {
     host: String,
@@ -47,8 +47,7 @@ pub(super) struct TokenEntry {
     token: String,
 }
 
-/// The file's form: a version, so that another one is recognised, and entries, each read for
-/// itself.
+/// The file format: a version, and entries that are parsed one by one.
 #[derive(Serialize, Deserialize)]
 struct JarFile<S, T> {
     version: u32,
@@ -61,23 +60,22 @@ const VERSION: u32 = 2;
 /// Tickets kept for one origin and one carrier.
 const MAX_SESSIONS_PER_ORIGIN: usize = 16;
 
-/// Tickets kept in all.
+/// Maximum number of tickets.
 const MAX_SESSIONS: usize = 512;
 
-/// Address tokens kept for one origin.
+/// Maximum number of address tokens for one origin.
 const MAX_TOKENS_PER_ORIGIN: usize = 4;
 
-/// Address tokens kept in all.
+/// Maximum number of address tokens.
 const MAX_TOKENS: usize = 256;
 
-/// Bytes of a session in base64 beyond which it is not kept.
+/// Maximum length of a session, in base64.
 const MAX_SESSION_LENGTH: usize = 64 * 1024;
 
-/// Bytes of an address token, or of transport parameters, in base64, beyond which it is not kept.
+/// Maximum length of an address token or of transport parameters, in base64.
 const MAX_FIELD_LENGTH: usize = 4096;
 
-/// No ticket is kept for longer than a week, whatever it says (RFC 8446 section 4.6.1), and no
-/// token, which does not say (RFC 9000 section 8.1.3); in seconds.
+/// Maximum age of a ticket (RFC 8446 section 4.6.1: a week) and of a token, in seconds.
 const MAX_AGE_SECONDS: u64 = 7 * 24 * 60 * 60;
 
 impl Contents {
@@ -85,7 +83,10 @@ impl Contents {
         let form: JarFile<Json, Json> =
             serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if form.version != VERSION {
-            return Err(format!("it is of form {}, and {VERSION} is the known one", form.version));
+            return Err(format!(
+                "its format is version {}, and the supported version is {VERSION}",
+                form.version
+            ));
         }
         let all = form.sessions.len() + form.tokens.len();
         let entries: Vec<Entry> = readable(form.sessions);
@@ -102,17 +103,17 @@ impl Contents {
         serde_json::to_vec(&form).expect("strings and numbers can always be written")
     }
 
-    /// Sessions as the file has them, also those that could not be read.
+    /// Returns the number of sessions in the file, including unreadable entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len() + self.unreadable
     }
 
-    /// Address tokens.
+    /// Returns the number of address tokens.
     pub(super) fn tokens(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Forgets the entries that could not be read; how many there were.
+    /// Forgets the unreadable entries, and returns their number.
     pub(super) fn drop_unreadable(&mut self) -> usize {
         std::mem::take(&mut self.unreadable)
     }
@@ -123,7 +124,7 @@ impl Contents {
         self.tokens.retain(|token| now < token.received.saturating_add(MAX_AGE_SECONDS));
     }
 
-    /// Adds an entry; the same session is kept once, and the oldest make room.
+    /// Adds an entry, replaces the same session, and drops the oldest entries above the limits.
     pub(super) fn add(&mut self, entry: Entry) {
         self.entries.retain(|old| old.session != entry.session);
         let same = |old: &Entry| {
@@ -139,7 +140,7 @@ impl Contents {
         self.entries.push(entry);
     }
 
-    /// Takes out the newest that fits, with early data before without if that is wanted.
+    /// Takes out the newest matching entry; entries with early data first if that is requested.
     pub(super) fn take(
         &mut self,
         wanted: &JarQuery<'_>,
@@ -157,7 +158,7 @@ impl Contents {
         Some(self.entries.remove(index))
     }
 
-    /// Adds an address token; the same one is kept once, and the oldest make room.
+    /// Adds an address token, replaces the same token, and drops the oldest above the limits.
     pub(super) fn add_token(&mut self, token: TokenEntry) {
         self.tokens.retain(|old| old.token != token.token);
         let same = |old: &TokenEntry| old.host == token.host && old.port == token.port;
@@ -170,7 +171,7 @@ impl Contents {
         self.tokens.push(token);
     }
 
-    /// Takes out the newest token for an origin.
+    /// Takes out the newest token of an origin.
     pub(super) fn take_token(&mut self, origin: &Origin, trust: &TrustId) -> Option<TokenEntry> {
         let fits = |token: &TokenEntry| {
             token.host == origin.host && token.port == origin.port && token.trust == trust.0
@@ -208,7 +209,7 @@ impl Contents {
 }
 
 impl Entry {
-    /// `None` when it is too large to be kept, or has no version.
+    /// Returns `None` if the ticket is too large or has no version.
     pub(super) fn seal(ticket: &Ticket) -> Option<Self> {
         let session = STANDARD_NO_PAD.encode(ticket.session.to_bytes().ok()?);
         if session.len() > MAX_SESSION_LENGTH {
@@ -239,7 +240,7 @@ impl Entry {
         })
     }
 
-    /// The ticket again, or what is wrong with it.
+    /// Restores the ticket.
     pub(super) fn open(self) -> Result<Ticket, String> {
         let bytes = decode(&self.session)?;
         let session = Session::from_bytes(&bytes).map_err(|error| error.to_string())?;
@@ -282,7 +283,7 @@ impl Entry {
 }
 
 impl TokenEntry {
-    /// `None` when it is too large to be kept.
+    /// Returns `None` if the token is too large.
     pub(super) fn seal(token: &Token) -> Option<Self> {
         let text = STANDARD_NO_PAD.encode(&token.bytes);
         (text.len() <= MAX_FIELD_LENGTH).then(|| Self {
@@ -294,7 +295,7 @@ impl TokenEntry {
         })
     }
 
-    /// The token again, or what is wrong with it.
+    /// Restores the token.
     pub(super) fn open(self, origin: &Origin) -> Result<Token, String> {
         Ok(Token {
             origin: origin.clone(),

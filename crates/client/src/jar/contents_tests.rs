@@ -109,7 +109,7 @@ fn another_form_is_not_guessed_at() {
     for form in ["0", "1", "3"] {
         let bytes = format!(r#"{{"version":{form},"sessions":[],"tokens":[]}}"#);
         let reason = Contents::from_bytes(bytes.as_bytes()).unwrap_err();
-        assert!(reason.contains(&format!("form {form}")), "{reason}");
+        assert!(reason.contains(&format!("version {form}")), "{reason}");
     }
 }
 

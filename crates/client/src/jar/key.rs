@@ -14,14 +14,14 @@ use super::{JarError, file_error};
 /// Where the key of a jar comes from.
 #[derive(Clone)]
 pub enum JarKey {
-    /// A file of key-encryption keys, made with mode 0600 if it does not exist.
+    /// A file of key-encryption keys, created with mode 0600 if it does not exist.
     File(PathBuf),
-    /// A passphrase, stretched by Argon2id.
+    /// A passphrase, from which Argon2id derives the key.
     Passphrase(String),
 }
 
 impl JarKey {
-    /// The key file of this user: `firstflight/session-key` under `$XDG_CONFIG_HOME` or
+    /// Returns the default key file: `firstflight/session-key` under `$XDG_CONFIG_HOME` or
     /// `~/.config`.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl JarKey {
         matches!(self, Self::File(path) if !path.exists())
     }
 
-    /// The file, if it holds a key of age: earlier versions sealed jars by that.
+    /// Returns the file if it contains an age key, as earlier versions created.
     pub(super) fn age_file(&self) -> Option<&Path> {
         match self {
             Self::File(path) if holds_age_key(path) => Some(path),
@@ -63,14 +63,14 @@ impl JarKey {
 
 /// Seals and opens the jar.
 ///
-/// A jar is a header line that says where its key comes from, for a passphrase 16 bytes of salt,
-/// and the record that [`firstflight_tickets`] seals.
+/// A jar consists of a header line with the kind of its key, 16 bytes of salt (passphrase only), and a
+/// record sealed by [`firstflight_tickets`].
 pub(super) enum Sealer {
     File(KeyEncryption),
     Passphrase {
         phrase: Zeroizing<String>,
-        /// The last key derived, and its salt: to derive one takes long, and each use of the jar
-        /// needs it several times.
+        /// Cache of the last derived key and its salt: deriving is slow, and each use of the jar needs
+        /// the key several times.
         derived: Mutex<Option<(Salt, SealingKey)>>,
     },
 }
@@ -104,7 +104,7 @@ impl Sealer {
             return Ok(keys.unseal(record, RECORD_LABEL)?.content);
         }
         let Some(rest) = sealed.strip_prefix(PASSPHRASE_HEADER) else {
-            return Err(OpenError::Damaged("it does not begin as a session jar does"));
+            return Err(OpenError::Damaged("it is not a session jar"));
         };
         let Self::Passphrase { phrase, derived } = self else { return Err(OpenError::OtherKey) };
         let (salt, record) =
@@ -128,12 +128,12 @@ impl From<UnsealError> for OpenError {
     }
 }
 
-/// Whether a jar was sealed by an earlier version.
+/// Whether an earlier version wrote the jar.
 pub(super) fn is_sealed_by_age(sealed: &[u8]) -> bool {
     sealed.starts_with(b"age-encryption.org/")
 }
 
-/// Makes a key file whole or not at all.
+/// Creates a key file atomically.
 fn make_key(path: &Path) -> Result<(), JarError> {
     if let Some(folder) = path.parent() {
         fs::DirBuilder::new()
@@ -143,7 +143,7 @@ fn make_key(path: &Path) -> Result<(), JarError> {
             .map_err(file_error("make the session key", path))?;
     }
     match KeyEncryption::write_new(path) {
-        // Another process was first: its key counts.
+        // Another process created it first: use that key.
         Ok(_) | Err(KeyEncryptionError::Exists { .. }) => Ok(()),
         Err(error) => Err(key_error(error)),
     }
@@ -190,11 +190,11 @@ type Salt = [u8; SALT_LENGTH];
 const FILE_HEADER: &[u8] = b"firstflight session jar 1, key file\n";
 const PASSPHRASE_HEADER: &[u8] = b"firstflight session jar 1, passphrase\n";
 
-/// What the record is, in its associated data.
+/// Associated data of the record.
 const RECORD_LABEL: &str = "session jar";
 
-/// What OWASP advises at least for Argon2id; RFC 9106's 64 MiB would be felt at each fetch, and
-/// what is guarded are short-lived tickets. They are no part of the jar: an untrusted one must not
-/// make the client work for long.
+/// The minimum that OWASP recommends for Argon2id. RFC 9106's 64 MiB would slow down each fetch, and the
+/// jar contains only short-lived tickets. The costs are not stored in the jar, because an untrusted jar
+/// must not make the client work for long.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;

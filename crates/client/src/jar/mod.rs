@@ -16,75 +16,74 @@ use key::{OpenError, Sealer, is_sealed_by_age};
 use types::Transport;
 pub use types::{JarMatch, JarQuery, Origin, Ticket, Token, TrustId};
 
-/// What can be wrong with a session jar, each in one sentence that names the fix. The jar is left
-/// as it was.
+/// An error of the session jar. Messages name the fix. The jar is left unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JarError {
-    /// A file of the jar's cannot be read, made or replaced.
+    /// A file of the jar cannot be read, created or replaced.
     #[error("cannot {what} {}: {source}", path.display())]
     File {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Encrypted for another key.
+    /// The jar is encrypted under another key.
     #[error(
-        "the session jar {} was made with another key; give that one with --ssl-sessions-key FILE \
-         (or its passphrase), or remove the jar",
+        "the session jar {} is encrypted under another key; set that key with --ssl-sessions-key \
+         FILE (or its passphrase), or remove the jar",
         .0.display()
     )]
     OtherKey(PathBuf),
-    /// Cut short, or changed.
-    #[error("the session jar {} is damaged ({reason}); remove it to begin anew", path.display())]
+    /// The jar is truncated or was changed.
+    #[error("the session jar {} is damaged ({reason}); remove it to start with an empty one", path.display())]
     Damaged {
         /// The jar.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// Sealed by an earlier version, with age.
+    /// The jar was written by an earlier version, with age.
     #[error(
-        "the session jar {} was sealed with age, by an earlier version; remove it to begin anew \
+        "the session jar {} was sealed with age, by an earlier version; remove it \
          (rm {}{}), which costs one full handshake with each server",
         path.display(), path.display(), and_key(key.as_deref())
     )]
     AgeJar {
         /// The jar.
         path: PathBuf,
-        /// Its key file, which is of no use any more.
+        /// Its key file, which is no longer of use.
         key: Option<PathBuf>,
     },
-    /// The key file was made by an earlier version, for age.
+    /// The key file was created by an earlier version, for age.
     #[error(
-        "{path} holds a key of age, which earlier versions made; remove it to have a new one made \
+        "{path} contains an age key of an earlier version; remove it, and a new key is created \
          (rm {path})",
         path = .0.display()
     )]
     AgeKey(PathBuf),
-    /// The key file holds no key.
-    #[error("{} line {line}: {problem}; remove it to have one made", path.display())]
+    /// The key file contains no valid key.
+    #[error("{} line {line}: {problem}; remove the file, and a new key is created", path.display())]
     BadKey {
         /// The key file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The problem.
         problem: String,
     },
-    /// Others can read the key.
-    #[error("the key file {path} can be read by others; run: chmod 600 {path}", path = .0.display())]
+    /// Other users can read the key file.
+    #[error("the key file {path} can be read by other users; run: chmod 600 {path}", path = .0.display())]
     KeyIsOpen(PathBuf),
-    /// There is no place for the key file.
-    #[error("neither XDG_CONFIG_HOME nor HOME is set; name a key file by --ssl-sessions-key FILE")]
+    /// There is no directory for the key file.
+    #[error("neither XDG_CONFIG_HOME nor HOME is set; set a key file with --ssl-sessions-key FILE")]
     NoHome,
 }
 
-/// Sessions in a file, encrypted as a whole, which several processes may use at a time: each
-/// ticket is handed out once (RFC 8446 appendix C.4), under a lock.
+/// Sessions in an encrypted file, which several processes may use concurrently. A lock ensures that
+/// each ticket is handed out once (RFC 8446 appendix C.4).
 pub struct Jar {
     path: PathBuf,
     sealer: Sealer,
@@ -92,24 +91,24 @@ pub struct Jar {
 
 impl std::fmt::Debug for Jar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key stays out of logs.
+        // Never print the key.
         f.debug_struct("Jar").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
 impl Jar {
-    /// Names a jar and gets its key, making one if there is none. The jar itself is made by the
-    /// first [`Jar::put`].
+    /// Opens a jar with its key, and creates the key if there is none. The first [`Jar::put`] creates
+    /// the jar.
     ///
     /// # Errors
-    /// [`JarError`], also when the jar exists and cannot be opened with this key.
+    /// [`JarError`], also if the jar exists and cannot be opened with this key.
     pub fn open(path: &Path, key: JarKey) -> Result<Self, JarError> {
-        // The key of such a jar is not ours either: better to name both than one after the other.
+        // The key of an age jar is of no use either: the error names both files.
         if sealed_by_age(path) {
             let key = key.age_file().map(Path::to_owned);
             return Err(JarError::AgeJar { path: path.to_owned(), key });
         }
-        // Where there is a jar, there was a key: a new one could not open it.
+        // A new key could not open the existing jar.
         if path.exists() && key.is_missing() {
             return Err(JarError::OtherKey(path.to_owned()));
         }
@@ -167,8 +166,8 @@ impl Jar {
         Ok(JarMatch { tcp, quic, token })
     }
 
-    /// Puts tickets and address tokens in: new ones, or those that were not used after all. The
-    /// jar is bounded; the newest stay.
+    /// Stores tickets and address tokens: new ones, or those that were not used. The jar is bounded and
+    /// keeps the newest.
     ///
     /// # Errors
     /// [`JarError`].
@@ -190,7 +189,7 @@ impl Jar {
         self.write(&contents)
     }
 
-    /// How many tickets it holds, of all origins.
+    /// Returns the number of tickets, for all origins.
     ///
     /// # Errors
     /// [`JarError`].
@@ -199,7 +198,7 @@ impl Jar {
         Ok(self.read()?.len())
     }
 
-    /// How many address tokens it holds, of all origins.
+    /// Returns the number of address tokens, for all origins.
     ///
     /// # Errors
     /// [`JarError`].
@@ -218,8 +217,7 @@ impl Jar {
         }
     }
 
-    /// A file of its own: the jar is replaced by renaming, and a lock on what is replaced locks
-    /// nothing.
+    /// Locks a separate file: the jar is replaced by renaming, which would lose a lock on it.
     fn lock(&self) -> Result<Flock<File>, JarError> {
         let mut path = self.path.clone().into_os_string();
         path.push(".lock");
@@ -283,7 +281,7 @@ fn and_key(key: Option<&Path>) -> String {
     key.map_or_else(String::new, |key| format!(" {}", key.display()))
 }
 
-/// No jar that we wrote is larger.
+/// Maximum size of a jar file; this program writes no larger one.
 const MAX_JAR_BYTES: u64 = 64 * 1024 * 1024;
 
 fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> JarError {

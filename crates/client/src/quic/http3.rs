@@ -12,7 +12,7 @@ use super::guard::{DeliveredBytes, GuardedConnection, LatestStream, Opener, Recv
 use crate::exchange::{MAX_INFORMATIONAL, too_many_informational, write_head};
 use crate::{ClientError, Head, Request};
 
-/// HTTP/3 on one connection, driven by whoever waits for it: no task is spawned.
+/// HTTP/3 on one connection. The caller drives it; no task is spawned.
 pub struct Http3 {
     quic: quinn::Connection,
     sender: SendRequest<Opener, Bytes>,
@@ -20,7 +20,7 @@ pub struct Http3 {
     driver: Driver,
 }
 
-/// A response on its way.
+/// A response that has not been received completely.
 pub struct PendingResponse {
     stream: RequestStream<Recv, Bytes>,
     delivered: DeliveredBytes,
@@ -34,7 +34,7 @@ pub struct PendingResponse {
 const MAX_HEAD_BYTES: u64 = 256 * 1024;
 
 impl Http3 {
-    /// Gets ready: our settings are written (RFC 9114 section 7.2.4), nothing is waited for.
+    /// Prepares the connection: writes SETTINGS (RFC 9114 section 7.2.4), and waits for nothing.
     ///
     /// # Errors
     /// [`ClientError`] when the connection has failed already.
@@ -55,8 +55,7 @@ impl Http3 {
         Ok(Self { quic, sender, latest, driver })
     }
 
-    /// Hands a request over, head and body: it leaves as the connection lets it, beside whatever
-    /// is waited for next.
+    /// Starts to send a request, head and body. The rest is sent while the caller awaits the response.
     ///
     /// # Errors
     /// [`ClientError::Http3`]; [`ClientError::NotProcessed`] when the server takes no more requests.
@@ -78,8 +77,7 @@ impl Http3 {
         Ok(PendingResponse { stream, delivered, method, missing: None, response_started: false })
     }
 
-    /// Waits for the head of a response. Informational ones before it are read over (RFC 9110
-    /// section 15.2), 16 at most.
+    /// Waits for the response head. Skips up to 16 informational responses (RFC 9110 section 15.2).
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::NotProcessed`] when the server says that it has not started with
@@ -154,7 +152,7 @@ impl Http3 {
     }
 }
 
-/// RFC 9114 section 4.1.2: a body of another length than the head says is no response.
+/// RFC 9114 section 4.1.2: a response with another body length than its head announces is malformed.
 fn body_length(method: &Method, status: u16, headers: &HeaderMap) -> Option<u64> {
     if *method == Method::HEAD || matches!(status, 100..=199 | 204 | 304) {
         return None;

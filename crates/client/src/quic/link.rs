@@ -12,18 +12,18 @@ use super::socket::PeerSocket;
 use super::{failure, socket};
 use crate::{ClientError, PhaseInstants};
 
-/// A QUIC connection and when it came about.
+/// A QUIC connection, with the times of its phases.
 pub struct QuicConnected {
-    /// The connection. In early data nothing has been sent yet: what is written before the caller
-    /// waits for the first time leaves together with the ClientHello.
+    /// The connection. With early data nothing has been sent yet: what is written before the caller
+    /// first awaits leaves together with the ClientHello.
     pub link: QuicLink,
-    /// Instants; `connected` and `secured`, which are one over QUIC, only if the handshake is
+    /// Times of the phases; `connected` and `secured` (equal over QUIC) only if the handshake is
     /// complete.
     pub marks: PhaseInstants,
 }
 
-/// A QUIC connection of a client, alone on its socket, in early data or past it. Closed with
-/// H3_NO_ERROR when it is dropped.
+/// A QUIC connection of a client on its own socket, before or after the end of the handshake. Dropping
+/// it closes the connection with H3_NO_ERROR.
 pub struct QuicLink {
     handle: QuicHandle,
     state: State,
@@ -61,7 +61,7 @@ pub async fn connect_quic(
 }
 
 impl QuicLink {
-    /// Starts: the ClientHello leaves when the caller waits for the first time.
+    /// Starts to connect; the ClientHello leaves when the caller first awaits.
     pub(crate) fn dial(
         crypto: &Arc<ClientCrypto>,
         host: &str,
@@ -102,8 +102,7 @@ impl QuicLink {
         Ok(Self { handle, state })
     }
 
-    /// Waits until the handshake is complete; whether early data was accepted. May be called
-    /// again, also after it was dropped on its way.
+    /// Waits until the handshake is complete. Returns whether early data was accepted. Cancel safe.
     ///
     /// # Errors
     /// As [`connect_quic`].
@@ -148,13 +147,12 @@ impl QuicLink {
         }
     }
 
-    /// Whether early data can be written: the handshake is not complete.
+    /// Returns whether early data can be written before the handshake is complete.
     pub fn is_early(&self) -> bool {
         matches!(self.state, State::Early(_))
     }
 
-    /// quinn's connection, to speak another protocol on than HTTP; `None` while nothing can be
-    /// written.
+    /// Returns quinn's connection, for protocols other than HTTP; `None` while nothing can be written.
     pub fn connection(&self) -> Option<&Connection> {
         self.handle.0.connection.get()
     }
@@ -164,33 +162,33 @@ impl QuicLink {
         self.handle.local()
     }
 
-    /// What TLS has negotiated.
+    /// Returns what TLS negotiated.
     pub fn facts(&self) -> Option<Handshake> {
         self.handle.facts()
     }
 
-    /// What QUIC says about the connection.
+    /// Returns the statistics of the connection.
     pub fn quic_stats(&self) -> QuicStats {
         self.handle.quic_stats()
     }
 
-    /// Bytes sent as early data, accepted or not: what 0-RTT packets carried in streams.
+    /// Returns the stream bytes sent in 0-RTT packets, accepted or not.
     pub fn early_bytes(&self) -> usize {
         self.handle.early_bytes()
     }
 
-    /// The sessions that came in since the last call.
+    /// Returns the sessions received since the last call.
     pub fn take_resumptions(&self) -> Vec<Resumption> {
         self.handle.take_resumptions()
     }
 
-    /// The address tokens that came in since the last call.
+    /// Returns the address tokens received since the last call.
     pub fn take_tokens(&self) -> Vec<Bytes> {
         self.handle.take_tokens()
     }
 
-    /// Waits for a session and an address token to come, at most `timeout`, and no longer than
-    /// servers take to send them: they leave together with the confirmation of the handshake.
+    /// Waits for a session and an address token, at most `timeout`, and only a short time after the
+    /// handshake is confirmed: servers send all three together.
     pub async fn wait_for_tickets(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         let mut confirmed = None;
@@ -206,8 +204,7 @@ impl QuicLink {
         }
     }
 
-    /// Closes the connection with H3_NO_ERROR; returns when that has left, and does not wait for
-    /// what the network still brings.
+    /// Closes the connection with H3_NO_ERROR, and returns when the packet has left.
     pub async fn close(self) {
         let socket = self.handle.0.socket.clone();
         let before = socket.sent();
@@ -228,33 +225,33 @@ impl Drop for QuicLink {
     }
 }
 
-/// How long the last packet may take to leave.
+/// Timeout of sending the last packet.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How often to look for sessions and tokens: nobody tells when they come.
+/// Poll interval for sessions and tokens; quinn does not notify of them.
 const TICKET_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How much later than the confirmation of the handshake what left with it may arrive.
+/// How long after the confirmation of the handshake a session or token may arrive.
 const REORDER_ALLOWANCE: Duration = Duration::from_millis(20);
 
-/// What QUIC says about a connection.
+/// Statistics of a QUIC connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuicStats {
     /// The smoothed round-trip time.
     pub rtt: Duration,
-    /// The least one.
+    /// The minimum round-trip time.
     pub min_rtt: Duration,
-    /// Whether an address token was sent along (RFC 9000 section 8.1.3).
+    /// Whether an address token was sent (RFC 9000 section 8.1.3).
     pub token_sent: bool,
     /// Datagrams sent.
     pub datagrams_sent: u64,
     /// Datagrams received.
     pub datagrams_received: u64,
-    /// Packets that were taken for lost.
+    /// Packets declared lost.
     pub lost: u64,
 }
 
-/// Looks at a connection, whoever uses it.
+/// A shared handle to inspect a connection.
 #[derive(Clone)]
 pub(crate) struct QuicHandle(pub(super) Arc<Core>);
 

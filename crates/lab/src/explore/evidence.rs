@@ -1,5 +1,5 @@
-//! The evidence of a lab that stays up: its TLS secrets as they are logged, and a capture file of all
-//! packets.
+//! The evidence of a lab that stays up: its TLS secrets as they are logged, and a capture file of
+//! all packets.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -92,7 +92,8 @@ impl LimitedCapture {
         Ok(capture)
     }
 
-    /// Adds packets, preceded by the secrets that decrypt them. Packets beyond the limit are left out.
+    /// Adds packets, preceded by the secrets that decrypt them. Packets beyond the limit are left
+    /// out.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -106,7 +107,8 @@ impl LimitedCapture {
             return Ok(());
         }
         if bytes > self.remaining {
-            tracing::warn!(path = %self.path.display(), "the capture is full; restart the lab to capture more");
+            let path = self.path.display();
+            tracing::warn!(%path, "the capture is full; restart the lab to capture more");
             self.remaining = 0;
             return Ok(());
         }

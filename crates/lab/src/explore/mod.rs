@@ -1,5 +1,5 @@
-//! A lab that stays up for exploring by hand: networks, servers, a way to enter the client's namespace,
-//! and a tracker that describes each connection by its packets.
+//! A lab that stays up for exploring by hand: networks, servers, a way to enter the client's
+//! namespace, and a tracker that describes each connection by its packets.
 
 mod connection;
 mod description;
@@ -33,7 +33,8 @@ pub struct ExploreConfig {
     pub keep_awake: bool,
     /// How the link forwards packets.
     pub backend: Backend,
-    /// An empty directory for the files of servers and of programs in the lab. The caller removes it.
+    /// An empty directory for the files of servers and of programs in the lab. The caller removes
+    /// it.
     pub directory: PathBuf,
     /// The `firstflight` program, which is started as one of the servers.
     pub program: PathBuf,
@@ -43,11 +44,12 @@ pub struct ExploreConfig {
 
 /// A lab that is up. Dropping it ends all servers and all programs that have entered it.
 ///
-/// Its network namespaces have no names below `/run/netns`, as those of `ip netns` have. Creating such
-/// names needs root, and they outlive their process, so a killed lab would leave its networks behind.
-/// Instead an idle process runs in the client's namespace, and `firstflight lab --enter` joins its
-/// namespaces through its files in `/proc`. The program that enters also joins the lab's process-id
-/// namespace, whose first process ends with the lab. So no program stays in a network without a link.
+/// Its network namespaces have no names below `/run/netns`, as those of `ip netns` have. Creating
+/// such names needs root, and they outlive their process, so a killed lab would leave its networks
+/// behind. Instead an idle process runs in the client's namespace, and `firstflight lab --enter`
+/// joins its namespaces through its files in `/proc`. The program that enters also joins the lab's
+/// process-id namespace, whose first process ends with the lab. So no program stays in a network
+/// without a link.
 pub struct ExploreSession {
     // Drop order: no program can enter any more, then all programs are ended.
     _holder: NamespaceHolder,
@@ -58,8 +60,8 @@ pub struct ExploreSession {
 }
 
 impl ExploreSession {
-    /// Builds the network, starts the servers and makes the lab accessible. The calling process needs
-    /// the privileges that `firstflight_emulator::enter_user_namespace` provides.
+    /// Builds the network, starts the servers and makes the lab accessible. The calling process
+    /// needs the privileges that `firstflight_emulator::enter_user_namespace` provides.
     ///
     /// # Errors
     /// [`LabError`] if a part cannot be started. Then nothing remains.
@@ -114,8 +116,8 @@ impl ExploreSession {
         &self.description
     }
 
-    /// Returns the connections that were classified since the last call, in the order of their start.
-    /// Call it a few times a second.
+    /// Returns the connections that were classified since the last call, in the order of their
+    /// start. Call it a few times a second.
     ///
     /// # Errors
     /// If the capture cannot be written or the key log cannot be read.

@@ -1,5 +1,5 @@
-//! Sorts the packets of a lab that stays up into connections, and describes each as soon as its packets
-//! show what it was.
+//! Sorts the packets of a lab that stays up into connections, and describes each as soon as its
+//! packets show what it was.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -82,7 +82,8 @@ impl ConnectionTracker {
         self.report(monotonic_ns(), true)
     }
 
-    /// Adds packets to their connections. Packets of reported connections go straight to the capture.
+    /// Adds packets to their connections. Packets of reported connections go straight to the
+    /// capture.
     fn add(&mut self, packets: Vec<CapturedPacket>) -> Result<(), LabError> {
         let mut other_packets = Vec::new();
         let mut held: usize = self.open.values().map(|connection| connection.bytes).sum();

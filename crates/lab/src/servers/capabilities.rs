@@ -145,8 +145,8 @@ impl Capabilities {
         &self.missing
     }
 
-    /// Sets the result of a probe, which overrides what is `known` of this server. What is known only
-    /// supplies the reason.
+    /// Sets the result of a probe, which overrides what is `known` of this server. What is known
+    /// only supplies the reason.
     pub(super) fn set_probed(&mut self, capability: Capability, supports: bool, known: &Self) {
         self.missing.retain(|(missing, _)| *missing != capability);
         if !supports {

@@ -32,7 +32,8 @@ impl CommandServer {
         self.index
     }
 
-    /// Parses the arguments of [`super::ServerKind::commands`]. The names in `reserved` are not allowed.
+    /// Parses the arguments of [`super::ServerKind::commands`]. The names in `reserved` are not
+    /// allowed.
     pub(super) fn parse_all(
         arguments: &[String],
         reserved: &[&str],

@@ -44,8 +44,8 @@ impl Server for H2o {
         let confined = is_confined();
         let user = if confined { "" } else { "user: root\n" };
         let config = setup.write("h2o.conf", &config(setup, user))?;
-        // As root, h2o changes its user, which fails in a namespace without other users. In a nested
-        // user namespace it starts as another user and does not try.
+        // As root, h2o changes its user, which fails in a namespace without other users. In a
+        // nested user namespace it starts as another user and does not try.
         let mut command = match find("unshare").filter(|_| confined) {
             Some(unshare) => {
                 let mut command = setup.start(&unshare)?;

@@ -5,7 +5,8 @@ use super::program::library;
 use super::{Capability, InstalledProgram, MissingCapability, NO_PING_PONG, Server, ServerSetup};
 use crate::{HttpVersion, LabError};
 
-/// HAProxy with `allow-0rtt`, TCP Fast Open and one thread. It responds directly, without an upstream.
+/// HAProxy with `allow-0rtt`, TCP Fast Open and one thread. It responds directly, without an
+/// upstream.
 ///
 /// Version 2.6 on OpenSSL 3.0 accepts early data, but waits for the client's Finished before it
 /// responds.

@@ -39,9 +39,9 @@ pub const SERVERS: [ServerKind; 7] = [
 ];
 
 impl ServerKind {
-    /// Servers from command lines, each `COMMAND` or `NAME=COMMAND`. Without a name they are
-    /// called `cmd`, `cmd2` and so on. These placeholders are replaced: `{port}` (required), `{cert}`
-    /// and `{key}` (PEM files), `{root}` (a directory with the files `1k`, `10k` and `1m`) and `{log}`
+    /// Servers from command lines, each `COMMAND` or `NAME=COMMAND`. Without a name they are called
+    /// `cmd`, `cmd2` and so on. These placeholders are replaced: `{port}` (required), `{cert}` and
+    /// `{key}` (PEM files), `{root}` (a directory with the files `1k`, `10k` and `1m`) and `{log}`
     /// (a file for a line with the target of each request, so that replays can be counted). A shell
     /// runs the command, which must stay in the foreground.
     ///

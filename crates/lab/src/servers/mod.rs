@@ -44,7 +44,8 @@ trait Server: Sync {
     /// The capabilities that are known to be missing, without a probe.
     fn missing(&self) -> Vec<MissingCapability>;
 
-    /// Whether it can be restricted to this HTTP version, so that browsers cannot choose a newer one.
+    /// Whether it can be restricted to this HTTP version, so that browsers cannot choose a newer
+    /// one.
     fn supports_only(&self, _http: HttpVersion) -> bool {
         true
     }
@@ -68,8 +69,8 @@ struct ServerSetup<'a> {
     workload: Workload,
     identity: &'a Identity,
     port: u16,
-    /// Its addresses, one for each path. Over UDP, a server that listens on 0.0.0.0 must respond from
-    /// the address that it was called at, which not all servers do.
+    /// Its addresses, one for each path. Over UDP, a server that listens on 0.0.0.0 must respond
+    /// from the address that it was called at, which not all servers do.
     addresses: Vec<Ipv4Addr>,
     /// The pages that are requested, for servers that serve no files.
     pages: Vec<Page>,

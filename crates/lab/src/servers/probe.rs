@@ -150,8 +150,8 @@ impl Probe {
         facts.is_some_and(|facts| facts.early_data == EarlyData::Accepted)
     }
 
-    /// Probes TCP Fast Open. The first connection fetches the cookie (RFC 7413 section 3), the second
-    /// uses it.
+    /// Probes TCP Fast Open. The first connection fetches the cookie (RFC 7413 section 3), the
+    /// second uses it.
     async fn fast_open(&self, plain: ProbeRequest<'_>) -> bool {
         let mut used = false;
         for _ in 0..2 {
@@ -223,8 +223,8 @@ const TICKET_TIMEOUT: Duration = Duration::from_millis(200);
 /// A GET of the smallest page over HTTP/3.
 const HTTP3_GET: RequestedConnection = RequestedConnection::smallest_get(Transport::Quic);
 
-/// Probes HTTP/3, and if the listener supports it, resumption, early data, its refusal by ticket age,
-/// and address tokens.
+/// Probes HTTP/3, and if the listener supports it, resumption, early data, its refusal by ticket
+/// age, and address tokens.
 async fn probe_quic(address: SocketAddr, trust: &Path) -> Vec<(Capability, bool)> {
     let key_log = Arc::default();
     let connectors = Connectors::new(Trust::File(trust.to_owned()), &key_log);
@@ -294,8 +294,9 @@ pub struct ProbedServer {
 
 /// Starts a server with every certificate and every size, probes its capabilities, and stops it.
 ///
-/// `directory` is an empty directory that the caller removes, `program` the `firstflight` program. The
-/// calling process needs the privileges that `firstflight_emulator::enter_user_namespace` provides.
+/// `directory` is an empty directory that the caller removes, `program` the `firstflight` program.
+/// The calling process needs the privileges that `firstflight_emulator::enter_user_namespace`
+/// provides.
 ///
 /// # Errors
 /// [`LabError`] if the server is not installed or does not start, or the network cannot be built.

@@ -42,8 +42,8 @@ impl InstalledProgram {
         Some(Self { program, version: version(&about), about })
     }
 
-    /// The groups of the key exchange in OpenSSL's notation. The post-quantum group is included only if
-    /// the TLS library supports it, since the server does not start with an unknown name.
+    /// The groups of the key exchange in OpenSSL's notation. The post-quantum group is included
+    /// only if the TLS library supports it, since the server does not start with an unknown name.
     pub(super) fn groups(&self) -> &'static str {
         match has_ml_kem(&self.about) {
             true => "X25519MLKEM768:X25519:P-256",

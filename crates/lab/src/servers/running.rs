@@ -44,8 +44,8 @@ impl RunningServer {
     /// Starts a server, waits until it listens, and probes its capabilities.
     ///
     /// # Errors
-    /// [`LabError::NotInstalled`], [`LabError::Start`] with the last lines of its output, or an error
-    /// of the system.
+    /// [`LabError::NotInstalled`], [`LabError::Start`] with the last lines of its output, or an
+    /// error of the system.
     pub(crate) fn start(
         kind: ServerKind,
         required: &Requirements<'_>,
@@ -77,7 +77,8 @@ impl RunningServer {
     }
 
     /// How often a request with this mark in its target was executed, by the server's log. Returns
-    /// `None` for servers without such a log. The log is complete only after [`RunningServer::stop`].
+    /// `None` for servers without such a log. The log is complete only after
+    /// [`RunningServer::stop`].
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -112,8 +113,8 @@ impl RunningServer {
         processor_time(&self.pids())
     }
 
-    /// Terminates its processes and waits for them, so that the log is complete. Kills those that do
-    /// not end.
+    /// Terminates its processes and waits for them, so that the log is complete. Kills those that
+    /// do not end.
     pub(crate) fn stop(&self) {
         tracing::debug!(server = %self.kind, processor_time = ?self.processor_time(), "stopping");
         for ServerProcess { process, .. } in &self.processes {
@@ -159,8 +160,8 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Waits until all processes listen. If one with a further certificate ends, the server does not
-    /// support that certificate, and the process is left out.
+    /// Waits until all processes listen. If one with a further certificate ends, the server does
+    /// not support that certificate, and the process is left out.
     fn wait_until_listening(&mut self, network: &Network) -> Result<(), LabError> {
         let first = self.processes.first().map(|process| process.certificate);
         let mut listening = Vec::new();
@@ -294,8 +295,8 @@ impl VisitedServer {
     /// Starts a server and waits until it listens.
     ///
     /// # Errors
-    /// [`LabError::NotInstalled`], [`LabError::Start`] with the last lines of its output, or an error
-    /// of the system.
+    /// [`LabError::NotInstalled`], [`LabError::Start`] with the last lines of its output, or an
+    /// error of the system.
     pub(crate) fn start(
         kind: ServerKind,
         options: HttpOptions,

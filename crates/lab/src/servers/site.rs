@@ -79,8 +79,9 @@ impl Site {
         Ok(site)
     }
 
-    /// Creates a site for browsers, with these pages and a certificate for all names below [`HOST`]. An
-    /// authority of this run signs it, since browsers trust no self-signed certificate.
+    /// Creates a site for browsers, with these pages and a certificate for all names below
+    /// [`HOST`]. An authority of this run signs it, since browsers trust no self-signed
+    /// certificate.
     pub(crate) fn for_browsers(
         directory: &Path,
         program: &Path,
@@ -190,8 +191,8 @@ fn self_signed(certificate: CertificateKind) -> Result<(String, String), LabErro
     Ok((cert.pem(), pem))
 }
 
-/// An authority's certificate, a certificate signed by it for all names below [`HOST`], and its key;
-/// PEM.
+/// An authority's certificate, a certificate signed by it for all names below [`HOST`], and its
+/// key; PEM.
 fn issued() -> (String, String, String) {
     let key = || KeyPair::generate().expect("a key of the library's default kind");
     let authority_key = key();

@@ -37,13 +37,14 @@ pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Ve
     plan.cells.iter().zip(&good).map(cell).collect()
 }
 
-/// The names of browsers in cells: their make, with a number for the second and later ones of a make.
+/// The names of browsers in cells: their make, with a number for the second and later ones of a
+/// make.
 pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
     let name = |(index, browser): (usize, &Installed)| {
-        let before = browsers[..index].iter().filter(|other| other.make == browser.make).count();
+        let before = browsers[..index].iter().filter(|other| other.kind == browser.kind).count();
         match before {
-            0 => browser.make.to_string(),
-            _ => format!("{}-{}", browser.make, before + 1),
+            0 => browser.kind.to_string(),
+            _ => format!("{}-{}", browser.kind, before + 1),
         }
     };
     browsers.iter().enumerate().map(name).collect()
@@ -75,8 +76,8 @@ fn is_early(visit: &Visit) -> bool {
     visit.wire.as_ref().is_some_and(|wire| wire.label == "0-RTT")
 }
 
-/// The effects between cells that differ in one property, if there are enough visits for a confidence
-/// interval. `rounds` holds the round of each block.
+/// The effects between cells that differ in one property, if there are enough visits for a
+/// confidence interval. `rounds` holds the round of each block.
 pub(crate) fn effects(
     plan: &Plan,
     rounds: &[usize],
@@ -114,7 +115,8 @@ fn interval(of: statistics::Interval) -> Interval {
     Interval { low: of.low, estimate: of.estimate, high: of.high }
 }
 
-/// The difference of the medians, paired by rounds, in which both cells were visited close together.
+/// The difference of the medians, paired by rounds, in which both cells were visited close
+/// together.
 fn difference(
     (from, to): (usize, usize),
     rounds: &[usize],
@@ -166,7 +168,7 @@ fn comparison(a: &Cell, b: &Cell) -> Option<&'static str> {
 mod tests {
     use std::path::PathBuf;
 
-    use firstflight_browser::Make;
+    use firstflight_browser::BrowserKind;
     use firstflight_emulator::Profile;
     use firstflight_report::Fault;
 
@@ -175,7 +177,11 @@ mod tests {
     use crate::visits::VisitSet;
 
     fn browsers() -> Vec<Installed> {
-        vec![Installed { make: Make::Firefox, program: PathBuf::new(), version: String::new() }]
+        vec![Installed {
+            kind: BrowserKind::Firefox,
+            program: PathBuf::new(),
+            version: String::new(),
+        }]
     }
 
     fn plan() -> Plan {
@@ -211,8 +217,8 @@ mod tests {
 
     #[test]
     fn two_browsers_of_a_make_get_different_names() {
-        let of = |make| Installed { make, program: PathBuf::new(), version: String::new() };
-        let all = [Make::Firefox, Make::Chromium, Make::Firefox].map(of);
+        let of = |kind| Installed { kind, program: PathBuf::new(), version: String::new() };
+        let all = [BrowserKind::Firefox, BrowserKind::Chromium, BrowserKind::Firefox].map(of);
         assert_eq!(names(&all), ["firefox", "chromium", "firefox-2"]);
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use firstflight_browser::{Browser, Picture};
+use firstflight_browser::{Browser, Frame as BrowserFrame};
 use firstflight_packets::LabelKind;
 use firstflight_report::{Filmstrip, Frame};
 
@@ -49,7 +49,8 @@ fn server_rank(plan: &Plan, cell: usize) -> usize {
     plan.cells.iter().position(|cell| cell.server == server).unwrap_or_default()
 }
 
-/// Films a return visit, and writes the pictures below `output`. Returns `None` if no attempt succeeds.
+/// Films a return visit, and writes the pictures below `output`. Returns `None` if no attempt
+/// succeeds.
 ///
 /// # Errors
 /// If the browser cannot be started, or a picture cannot be written.
@@ -65,7 +66,7 @@ pub(crate) fn film(
         if first.outcome.is_err() {
             continue;
         }
-        let film = run.load(0, Browser::film)?;
+        let film = run.load(0, Browser::navigate_with_frames)?;
         let kind = film.observed.and_then(|observed| observed.kind);
         // Only a return visit with the expected handshake is kept.
         if scene.early != (kind == Some(LabelKind::EarlyAccepted)) {
@@ -87,7 +88,7 @@ pub(crate) fn clear(output: &Path) {
 }
 
 /// Writes the pictures that differ from the previous one.
-fn write(pictures: &[Picture], name: &str, output: &Path) -> Result<Vec<Frame>, LabError> {
+fn write(pictures: &[BrowserFrame], name: &str, output: &Path) -> Result<Vec<Frame>, LabError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| LabError::File { verb: "write", path, source }
@@ -95,7 +96,7 @@ fn write(pictures: &[Picture], name: &str, output: &Path) -> Result<Vec<Frame>, 
     let directory = output.join(DIRECTORY);
     fs::create_dir_all(&directory).map_err(failed(&directory))?;
     let mut frames = Vec::new();
-    let mut previous: Option<&Picture> = None;
+    let mut previous: Option<&BrowserFrame> = None;
     for picture in pictures {
         if previous.is_some_and(|previous| previous.jpeg == picture.jpeg) {
             continue;
@@ -115,7 +116,7 @@ const DIRECTORY: &str = "films";
 mod tests {
     use std::path::PathBuf;
 
-    use firstflight_browser::{Installed, Make};
+    use firstflight_browser::{BrowserKind, Installed};
     use firstflight_emulator::Profile;
 
     use super::*;
@@ -124,8 +125,8 @@ mod tests {
 
     #[test]
     fn each_browser_is_filmed_off_and_on_with_the_most_visible_page() {
-        let installed = |make| Installed { make, program: PathBuf::new(), version: String::new() };
-        let browsers = [Make::Firefox, Make::Chromium].map(installed);
+        let installed = |kind| Installed { kind, program: PathBuf::new(), version: String::new() };
+        let browsers = [BrowserKind::Firefox, BrowserKind::Chromium].map(installed);
         let set = |profile: &str, http, page| VisitSet {
             profiles: vec![Profile::parse(profile).unwrap()],
             servers: vec![ServerKind::Firstflight, ServerKind::Nginx],

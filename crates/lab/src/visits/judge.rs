@@ -1,4 +1,5 @@
-//! Compares what the browser reports with its packets, and both with what the cell requests (sans-IO).
+//! Compares what the browser reports with its packets, and both with what the cell requests
+//! (sans-IO).
 
 use firstflight_browser::{Entry, Navigation};
 use firstflight_packets::LabelKind;
@@ -34,7 +35,7 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
         connect_start_ms: connect_start,
         secure_connection_start_ms: navigation
             .page
-            .connected_anew()
+            .opened_connection()
             .then_some(secure_connection_start)
             .filter(|at| *at > 0.0),
         connect_end_ms: connect_end,
@@ -51,8 +52,8 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
 
 /// The time of TLS set-up as the browser reports it. Returns `None` for a reused connection.
 ///
-/// Over HTTP/3, `connectEnd` is the end of the handshake in Chromium, which early data does not wait
-/// for, and its start in Firefox. So the start of the request is used instead.
+/// Over HTTP/3, `connectEnd` is the end of the handshake in Chromium, which early data does not
+/// wait for, and its start in Firefox. So the start of the request is used instead.
 pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     let secure = timings.secure_connection_start_ms?;
     Some(match timings.protocol.as_str() {
@@ -61,9 +62,9 @@ pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     })
 }
 
-/// When the page or picture was complete, as the browser reports it. For a picture opened as a page,
-/// Firefox reports a `responseEnd` at its start. Such a page has no subresources, so the load event is
-/// its end.
+/// When the page or picture was complete, as the browser reports it. For a picture opened as a
+/// page, Firefox reports a `responseEnd` at its start. Such a page has no subresources, so the load
+/// event is its end.
 pub(crate) fn browser_total(page: VisitPage, timings: &BrowserTimings) -> f64 {
     match (page, timings.load_event_ms) {
         (VisitPage::Image, Some(load)) => load.max(timings.response_end_ms),

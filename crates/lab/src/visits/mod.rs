@@ -1,7 +1,7 @@
 //! Visits: real browsers in the client's namespace open pages of the servers under test.
 //!
-//! Visits are classified by their packets. The record also has the times that the browser reports, and
-//! a warning where the two disagree.
+//! Visits are classified by their packets. The record also has the times that the browser reports,
+//! and a warning where the two disagree.
 
 mod figures;
 mod films;
@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use firstflight_browser::{Installed, Make};
+use firstflight_browser::{BrowserKind, Installed};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig, monotonic_ns};
 use firstflight_report::{BrowserFacts, Filmstrip, Record, SCHEMA, ServerFacts, Visit};
 
@@ -223,19 +223,20 @@ fn browser_facts(browsers: &[Installed]) -> Vec<BrowserFacts> {
 
 fn browser_facts_of(name: String, browser: &Installed) -> BrowserFacts {
     let mut notes = vec![
-        match browser.make {
-            Make::Chromium => {
+        match browser.kind {
+            BrowserKind::Chromium => {
                 "0-RTT over TCP is its feature EnableTLS13EarlyData, which is off by default"
             }
-            Make::Firefox => {
+            BrowserKind::Firefox => {
                 "0-RTT is its preference security.tls.enable_0rtt_data, which is on by default"
             }
         }
         .to_owned(),
     ];
-    if browser.make == Make::Firefox {
+    if browser.kind == BrowserKind::Firefox {
         notes.push(
-            "over HTTP/3 it does not resume with 0-RTT off: those return visits are full handshakes".to_owned(),
+            "over HTTP/3 it does not resume with 0-RTT off: those visits are full handshakes"
+                .to_owned(),
         );
     }
     notes.extend(NOTES.map(str::to_owned));
@@ -245,7 +246,7 @@ fn browser_facts_of(name: String, browser: &Installed) -> BrowserFacts {
 const NOTES: [&str; 4] = [
     "headless, a fresh profile for each block, no HTTP cache",
     "speculative connections are off, since they hide how long a handshake takes",
-    "over HTTP/1.1 the server closes each connection after its response, if it can be configured so",
+    "over HTTP/1.1 the server closes each connection after its response, if it can",
     "a round trip after the page is complete, the browser closes all connections and keeps its \
      sessions",
 ];

@@ -30,8 +30,8 @@ impl<'a> PacketSorter<'a> {
         Self { tap, pending: Mutex::new(pending) }
     }
 
-    /// Takes the pending packets of a path. Also returns how many packets of all paths the tap has missed
-    /// since the start.
+    /// Takes the pending packets of a path. Also returns how many packets of all paths the tap has
+    /// missed since the start.
     pub(crate) fn take(&self, path: usize) -> (Vec<CapturedPacket>, u64) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.tap.take();
@@ -155,8 +155,8 @@ fn label_name(kind: LabelKind) -> &'static str {
     }
 }
 
-/// When a request could have been sent without TLS: over TCP when the SYN-ACK arrived, over QUIC at the
-/// start, since QUIC has no other handshake.
+/// When a request could have been sent without TLS: over TCP when the SYN-ACK arrived, over QUIC at
+/// the start, since QUIC has no other handshake.
 fn earliest_without_tls(facts: &FlowFacts) -> Option<u64> {
     match facts.tcp() {
         Some(_) => facts.connected,

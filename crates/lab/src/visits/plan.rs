@@ -1,9 +1,9 @@
 //! The plan of visits: cells, and blocks of visits by a browser.
 //!
-//! A block is one run of a browser with a fresh profile, with 0-RTT on or off. In it each combination
-//! of server, network, HTTP version and page has its own host name. It is visited once without a
-//! session and then several times with one, in turn with all others. So each block contains first
-//! visits and return visits of all cells.
+//! A block is one run of a browser with a fresh profile, with 0-RTT on or off. In it each
+//! combination of server, network, HTTP version and page has its own host name. It is visited once
+//! without a session and then several times with one, in turn with all others. So each block
+//! contains first visits and return visits of all cells.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,7 +53,8 @@ pub(crate) struct Block {
     pub browser: usize,
     /// Whether 0-RTT is on.
     pub early: bool,
-    /// The round. Blocks of the same round run close to each other, so that disturbances affect both.
+    /// The round. Blocks of the same round run close to each other, so that disturbances affect
+    /// both.
     pub round: usize,
     /// The targets to visit, in this order.
     pub targets: Vec<VisitTarget>,
@@ -254,13 +255,13 @@ impl VisitKind {
 mod tests {
     use std::path::PathBuf;
 
-    use firstflight_browser::Make;
+    use firstflight_browser::BrowserKind;
 
     use super::*;
 
     fn browsers() -> Vec<Installed> {
-        let installed = |make| Installed { make, program: PathBuf::new(), version: String::new() };
-        [Make::Firefox, Make::Chromium].map(installed).to_vec()
+        let installed = |kind| Installed { kind, program: PathBuf::new(), version: String::new() };
+        [BrowserKind::Firefox, BrowserKind::Chromium].map(installed).to_vec()
     }
 
     fn set(visits: usize) -> VisitSet {

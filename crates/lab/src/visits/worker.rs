@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use firstflight_browser::{Browser, BrowserError, Installed, Place, Quic, Running, Settings};
+use firstflight_browser::{
+    Browser, BrowserError, BrowserProcess, Environment, Installed, Quic, Settings,
+};
 use firstflight_emulator::{LinkError, Namespace, Network, Process, monotonic_ns};
 use firstflight_report::{Fault, Visit};
 
@@ -30,8 +32,8 @@ pub(crate) struct SharedState<'a> {
     pub packets: PacketSorter<'a>,
     /// When the visits started, in nanoseconds.
     pub origin: u64,
-    /// Whether each browser has been started before. If so, a failed start fails a visit and not the
-    /// run.
+    /// Whether each browser has been started before. If so, a failed start fails a visit and not
+    /// the run.
     pub started_once: Vec<AtomicBool>,
 }
 
@@ -159,7 +161,8 @@ impl<'a> BlockRun<'a> {
         Ok(visit)
     }
 
-    /// Loads the page of a target by `go`, waits for the remaining packets, and closes its connections.
+    /// Loads the page of a target by `go`, waits for the remaining packets, and closes its
+    /// connections.
     ///
     /// # Errors
     /// If the browser cannot be started, or the server has ended.
@@ -222,7 +225,7 @@ impl<'a> BlockRun<'a> {
     /// Makes the browser close its connections, so that the next visit opens a new one.
     fn close_connections(&mut self) {
         let Some(browser) = &mut self.browser else { return };
-        if let Err(error) = browser.forget_connections() {
+        if let Err(error) = browser.close_connections() {
             tracing::debug!(%error, "the browser is restarted");
             self.close_browser();
             self.visited.fill(false);
@@ -287,7 +290,7 @@ impl<'a> BlockRun<'a> {
             quic: if origins.is_empty() { Quic::Off } else { Quic::Known(origins) },
             trust: vec![shared.site.trust.clone()],
             hosts,
-            secrets: Some(self.secrets()),
+            key_log: Some(self.secrets()),
             ..Settings::default()
         })
     }
@@ -310,11 +313,14 @@ impl Drop for BlockRun<'_> {
 fn is_fatal(error: &BrowserError) -> bool {
     !matches!(
         error,
-        BrowserError::NotOpened { .. } | BrowserError::Refused { .. } | BrowserError::Script { .. }
+        BrowserError::NavigationFailed { .. }
+            | BrowserError::Refused { .. }
+            | BrowserError::Script { .. }
     )
 }
 
-/// The host name of a target. Browsers store sessions by host name; the certificate covers all names.
+/// The host name of a target. Browsers store sessions by host name; the certificate covers all
+/// names.
 fn host(index: usize) -> String {
     format!("v{index}.{HOST}")
 }
@@ -328,11 +334,12 @@ const MAX_ATTEMPTS: usize = 3;
 /// How long the remaining packets of a connection may take, in addition to a round trip.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// A namespace of a [`firstflight_emulator::Network`] in which browsers run. They end with the network.
+/// A namespace of a [`firstflight_emulator::Network`] in which browsers run. They end with the
+/// network.
 pub struct InNamespace<'a>(pub &'a Namespace);
 
-impl Place for InNamespace<'_> {
-    fn start(&self, command: Command) -> io::Result<Box<dyn Running>> {
+impl Environment for InNamespace<'_> {
+    fn start(&self, command: Command) -> io::Result<Box<dyn BrowserProcess>> {
         Ok(Box::new(Started(self.0.spawn_child(command).map_err(system)?)))
     }
 
@@ -347,7 +354,7 @@ fn system(error: LinkError) -> io::Error {
 
 struct Started(Process);
 
-impl Running for Started {
+impl BrowserProcess for Started {
     fn stdin(&mut self) -> Option<Box<dyn Write + Send>> {
         self.0.stdin.take().map(|pipe| Box::new(pipe) as Box<_>)
     }
@@ -360,7 +367,7 @@ impl Running for Started {
         self.0.id()
     }
 
-    fn ended(&mut self) -> io::Result<bool> {
+    fn has_ended(&mut self) -> io::Result<bool> {
         self.0.has_ended()
     }
 

@@ -1,7 +1,7 @@
 //! Ticket keys through the store, without a leader, and the nodes that use them.
 //!
-//! What is to be read and offered, and when which key seals, is decided by
-//! [`firstflight_tickets::SharedKeys`]; this only does it. In the store lie:
+//! [`firstflight_tickets::SharedKeys`] decides which keys to read and to offer, and when each key seals;
+//! this module reads and writes. The records in the store are:
 //!
 //! - `ring`: the list of keys, a line each ([`firstflight_tickets::KeyEntry`]);
 //! - `ring:SLOT`: a key, sealed under the key-encryption key;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Store, StoreError};
 
-/// The keys that nodes share through a store. Share it in an `Arc`.
+/// The ticket keys that nodes share through a store. Share it in an `Arc`.
 #[derive(Debug)]
 pub struct SharedRing<S = Store> {
     store: S,
@@ -28,27 +28,27 @@ pub struct SharedRing<S = Store> {
     state: Mutex<State>,
 }
 
-/// Why the shared keys cannot be had, or some of them; a line for the log.
+/// Why the shared keys, or some of them, are not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedRingError {
-    /// The store.
+    /// The store failed.
     #[error("ticket keys: {0}")]
     Store(#[from] StoreError),
-    /// The key-encryption keys.
+    /// The key-encryption keys cannot be used.
     #[error(transparent)]
     KeyEncryption(#[from] KeyEncryptionError),
-    /// A record.
+    /// A record cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The store has no key, and none was to be offered.
+    /// The store has no keys.
     #[error(
         "there are no ticket keys in the store; start a server with `keys = \"store\"` in its \
          [tickets]"
     )]
     Empty,
-    /// The operator wanted a new key, and it is not in the store.
-    #[error("another rotation came first; look at the keys, and try again if it is still wanted")]
+    /// Another rotation stored its key first.
+    #[error("another rotation was faster; check the keys, and try again if needed")]
     Overtaken,
 }
 
@@ -57,16 +57,16 @@ struct State {
     keys: SharedKeys,
     /// Records that cannot be read, by their slots.
     unreadable: BTreeMap<Slot, RecordError>,
-    /// What was sealed again, so that nodes with their keys in different orders do not go on
-    /// sealing each other's records for ever.
+    /// Records that were sealed again, so that nodes with different orders of key-encryption keys do
+    /// not keep replacing each other's records.
     resealed: HashSet<(Slot, KeyId)>,
-    /// What nobody was told yet.
+    /// Warnings that were not returned yet.
     take_warnings: Vec<SharedRingError>,
 }
 
 impl<S: Records> SharedRing<S> {
-    /// Keys in `store`, sealed under `key_encryption`. Touches nothing yet. The schedule has to be
-    /// the same on all nodes.
+    /// Creates a ring of keys in `store`, sealed under `key_encryption`. Does not access the store yet.
+    /// The schedule must be the same on all nodes.
     pub fn new(store: S, key_encryption: KeyEncryption, schedule: Schedule) -> Self {
         let records = Arc::new(KeyRecords::new(key_encryption, store.cluster()));
         let state = Mutex::new(State {
@@ -78,8 +78,8 @@ impl<S: Records> SharedRing<S> {
         Self { store, records, state }
     }
 
-    /// Takes up what is in the store at `now`, offers what is missing there, and gives the ring.
-    /// Call it about once a second.
+    /// Loads the keys from the store, offers missing ones, and returns the ring at `now`. Call it about
+    /// once a second.
     ///
     /// # Errors
     /// [`SharedRingError`]: the ring of before is as good as ever, since it has the next period's
@@ -93,7 +93,7 @@ impl<S: Records> SharedRing<S> {
         self.ring()
     }
 
-    /// The ring in the store at `now`; offers nothing.
+    /// Returns the ring in the store at `now`; offers no keys.
     ///
     /// # Errors
     /// [`SharedRingError`].
@@ -102,9 +102,8 @@ impl<S: Records> SharedRing<S> {
         self.ring()
     }
 
-    /// Puts a new key into the store. All nodes have it within a second or two, and from
-    /// [`SharedKeys::PROPAGATION_DELAY`] on it is the current one, until the next period starts. The next
-    /// period has a new one too.
+    /// Stores a new key. All nodes have it within two seconds. It is the current key from
+    /// [`SharedKeys::PROPAGATION_DELAY`] on until the next period, which gets a new key too.
     ///
     /// # Errors
     /// [`SharedRingError`].
@@ -121,8 +120,8 @@ impl<S: Records> SharedRing<S> {
         self.ring()
     }
 
-    /// Takes up a replaced file of key-encryption keys; call it before [`refresh`](Self::refresh).
-    /// It reads the file, which may lie on a slow disk: not on a thread that others wait for.
+    /// Reloads the file of key-encryption keys if it was replaced; call it before
+    /// [`refresh`](Self::refresh). Reads a file, so it may block.
     pub fn refresh_key_encryption(&self, now: UnixTime) {
         match self.records.key_encryption().refresh(now) {
             Ok(false) => {}
@@ -142,7 +141,7 @@ impl<S: Records> SharedRing<S> {
         &self.store
     }
 
-    /// Reads what is new in the store. The entries of its list that have a record.
+    /// Reads new keys from the store. Returns the listed entries that have a record.
     async fn load_all(&self, now: UnixTime) -> Result<BTreeSet<KeyEntry>, SharedRingError> {
         let mut listed = BTreeSet::new();
         for line in self.store.members(LIST).await? {
@@ -157,7 +156,7 @@ impl<S: Records> SharedRing<S> {
             self.state().keys.mark_read(entry, now);
             match found {
                 SlotContent::Key(name) if name != entry.name => {
-                    // Whoever wrote it may not have come to list it.
+                    // Its writer may have failed before listing it.
                     let actual = KeyEntry { name, ..entry };
                     self.store.add(LIST, &actual.to_string()).await?;
                     listed.insert(actual);
@@ -170,7 +169,7 @@ impl<S: Records> SharedRing<S> {
         Ok(listed)
     }
 
-    /// Removes a line of the list that has no record any more.
+    /// Removes an entry without a record from the list.
     async fn unlist(
         &self,
         listed: &mut BTreeSet<KeyEntry>,
@@ -180,8 +179,8 @@ impl<S: Records> SharedRing<S> {
         Ok(self.store.remove(LIST, &entry.to_string()).await?)
     }
 
-    /// Takes up the record in `slot`, if there is one, and seals it again if its key-encryption key
-    /// may be about to go.
+    /// Reads the record in `slot`, if there is one, and seals it again if it is not sealed under the
+    /// newest key-encryption key.
     async fn read_slot(&self, slot: Slot, now: UnixTime) -> Result<SlotContent, SharedRingError> {
         let Some(record) = self.store.get(&record_key(slot)).await? else {
             self.state().unreadable.remove(&slot);
@@ -208,20 +207,20 @@ impl<S: Records> SharedRing<S> {
         Ok(SlotContent::Key(*key.key.name()))
     }
 
-    /// Puts a key into its slot, or takes up the one that is there. Whether it was put.
+    /// Stores a key in its slot, or reads the key that is there. Returns whether it was stored.
     async fn offer(&self, offer: &KeyOffer, now: UnixTime) -> Result<bool, SharedRingError> {
         let KeyOffer { slot, key, life: ttl } = offer;
         let record = self.records.seal(*slot, key);
         let put = self.store.put_new(&record_key(*slot), &record, *ttl).await?;
-        // Read back in any case: what counts is what the others will read.
+        // Read back in any case: other nodes use what is in the store.
         if let SlotContent::Key(name) = self.read_slot(*slot, now).await? {
-            // Listed after it is there, so that no line is without a record.
+            // List it after storing it, so that every listed entry has a record.
             self.store.add(LIST, &KeyEntry { slot: *slot, name }.to_string()).await?;
         }
         Ok(put)
     }
 
-    /// Puts a key into its slot, whatever is there.
+    /// Stores a key in its slot, replacing another one.
     async fn replace(&self, offer: &KeyOffer, now: UnixTime) -> Result<(), SharedRingError> {
         let KeyOffer { slot, key, life: ttl } = offer;
         let old = self.state().keys.held(*slot);
@@ -251,7 +250,7 @@ impl<S: Records> SharedRing<S> {
 }
 
 impl State {
-    /// Forgets what was wrong with records that are no longer listed.
+    /// Forgets errors of records that are not listed any more.
     fn forget_unlisted(&mut self, listed: &BTreeSet<KeyEntry>) -> &mut SharedKeys {
         let slots: BTreeSet<Slot> = listed.iter().map(|entry| entry.slot).collect();
         self.unreadable.retain(|slot, _| slots.contains(slot));
@@ -259,9 +258,9 @@ impl State {
         &mut self.keys
     }
 
-    /// Who has not the key-encryption key that others seal under offers nothing: they could not
-    /// read it, and it would take the place of what they offer. Else one node with a wrong file
-    /// could keep all others from their next key.
+    /// Offers no keys while a record is sealed under an unknown key-encryption key: other nodes could
+    /// not read this node's keys, which would block the slots. So one node with a wrong file cannot
+    /// keep all others from their next key.
     fn offers(&mut self, listed: &BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyOffer> {
         self.keys.drop_dead(now);
         let mut unreadable = self.unreadable.values();
@@ -279,11 +278,11 @@ impl State {
     }
 }
 
-/// What is in a slot.
+/// The content of a slot.
 enum SlotContent {
-    /// A key of this name.
+    /// A key with this name.
     Key([u8; 16]),
-    /// A record that says nothing.
+    /// A record that cannot be read.
     Unreadable,
     /// Nothing.
     Nothing,

@@ -1,4 +1,4 @@
-//! What is told about requests, and to whom.
+//! Settings of traces and of the export by OTLP.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,52 +9,49 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// Traces, and metrics that are sent, by OTLP. Without this section no request has a trace.
+/// Traces, and the export of traces and metrics by OTLP. Without this section, requests have no trace.
 // `Default`: ids for the access log and for upstreams, and nothing sent.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetrySettings {
-    /// The collector, such as `"http://127.0.0.1:4318"`.
+    /// Address of the collector, such as `"http://127.0.0.1:4318"`.
     ///
-    /// By default none, and nothing is sent. Requests have trace ids all the same, for the access
-    /// log and for upstreams.
+    /// By default none, and nothing is exported. Requests still have trace ids, for the access log
+    /// and for upstreams.
     #[serde(with = "OptionalText::<Endpoint>")]
     pub otlp: Option<Endpoint>,
-    /// Which part of requests is traced, 0 to 1.
+    /// Share of the requests that are traced, 0 to 1.
     ///
-    /// By default, at 1,000 requests a second, ten of them: enough to see what is slow, too few to
-    /// be felt.
+    /// With the default, 10 of 1,000 requests: enough to find slow parts, without noticeable load.
     pub traces_sampled: f64,
-    /// Whether a client's `traceparent` is trusted.
+    /// Whether to trust the `traceparent` of clients.
     ///
-    /// By default it is not: anybody on the internet may send one, and could have all of its
-    /// requests traced or join the traces of others.
+    /// Off by default: any client could have all of its requests traced, or join other traces.
     pub trust_traceparent: bool,
-    /// How often metrics are sent too; with `false` never.
+    /// Interval of the export of metrics; `false`: never.
     ///
-    /// By default as the OpenTelemetry SDKs have it.
+    /// The default is that of the OpenTelemetry SDKs.
     #[serde(with = "DurationOrOff")]
     pub metrics_interval: Option<Duration>,
     /// The name of this service (`service.name`).
     ///
-    /// By default the program's: give each installation its own where several send to one
-    /// collector.
+    /// The default is the name of the program. Set it if several installations use one collector.
     pub service_name: String,
-    /// Spans that wait to be sent; further ones are dropped.
+    /// Maximum number of spans that wait for export; further ones are dropped.
     ///
     /// The default takes about 8 MB.
     pub queue: usize,
 }
 
-/// Where a collector takes OTLP over HTTP.
+/// The address of a collector for OTLP over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(String);
 
-/// What is no endpoint.
+/// An invalid address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no address of a collector; allowed is http://HOST:PORT, such as \
-     http://127.0.0.1:4318 (for TLS, run a collector on this machine that sends on)"
+    "{0:?} is not the address of a collector; use http://HOST:PORT, such as \
+     http://127.0.0.1:4318 (for TLS, run a collector on this machine that forwards)"
 )]
 pub struct InvalidEndpoint(String);
 
@@ -72,7 +69,7 @@ impl Default for TelemetrySettings {
 }
 
 impl Endpoint {
-    /// Reads `http://HOST:PORT`, with a path before `/v1/traces` if the collector wants one.
+    /// Parses `http://HOST:PORT`, optionally with a path that precedes `/v1/traces`.
     ///
     /// # Errors
     /// [`InvalidEndpoint`].
@@ -91,7 +88,7 @@ impl Endpoint {
         }
     }
 
-    /// The URL of a signal, such as `traces`.
+    /// Returns the URL of a signal, such as `traces`.
     pub(crate) fn signal(&self, name: &str) -> String {
         format!("{}/v1/{name}", self.0)
     }

@@ -40,7 +40,7 @@ impl Visits {
     fn open_page(&mut self, path: &str) {
         let url = format!("https://www.site.test{path}");
         if let Err(error) = self.browser.navigate(&url, VISIT_TIMEOUT) {
-            panic!("{}: {url}: {error}; {:?}", self.installed.make, self.firstflight.lines());
+            panic!("{}: {url}: {error}; {:?}", self.installed.kind, self.firstflight.lines());
         }
     }
 
@@ -48,7 +48,7 @@ impl Visits {
     fn finish_visit(&mut self) -> (Vec<Connection>, Vec<LogLine>) {
         // Waits for responses that are still in flight.
         sleep(Duration::from_millis(200));
-        self.browser.forget_connections().unwrap();
+        self.browser.close_connections().unwrap();
         sleep(Duration::from_millis(300));
         assert!(self.firstflight.is_alive());
         let connections = self.network.packets("");
@@ -73,8 +73,8 @@ impl Visits {
         )
     }
 
-    /// Runs a script in a page whose connection is closed, waits for the request, and describes how it
-    /// was sent.
+    /// Runs a script in a page whose connection is closed, waits for the request, and describes how
+    /// it was sent.
     fn run_and_finish(&mut self, script: &str, target: &str) -> String {
         self.visit("/");
         self.open_page("/");

@@ -1,6 +1,6 @@
 //! How tabs, windows, frames and sites share tickets, and what clears tickets.
 
-use firstflight_browser::{Installed, Make, Window};
+use firstflight_browser::{BrowserKind, Installed, Window};
 use serde_json::json;
 
 use crate::experiments::tickets::offers_ticket;
@@ -51,8 +51,8 @@ pub(crate) fn clearing(installed: &Installed) -> Result<(), String> {
     session.visit(PAGE);
     session.run("document.cookie = 'taste=sweet; max-age=600'");
     let clear = match session.make() {
-        Make::Firefox => "storage.deleteCookies",
-        Make::Chromium => "Network.clearBrowserCookies",
+        BrowserKind::Firefox => "storage.deleteCookies",
+        BrowserKind::Chromium => "Network.clearBrowserCookies",
     };
     session.browser().command(clear, json!({})).unwrap();
     let connections = session.visit(PAGE);

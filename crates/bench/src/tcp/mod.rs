@@ -1,0 +1,6 @@
+//! The event loop of one thread over TCP.
+
+mod connection;
+mod worker;
+
+pub(crate) use worker::TcpWorker;

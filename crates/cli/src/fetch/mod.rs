@@ -1,0 +1,441 @@
+//! `firstflight fetch`: curl's flags and exit codes, with the request in the first flight.
+
+mod output;
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use firstflight_client::{
+    Client, ClientConfig, ClientError, EarlyPolicy, Family, HttpVersions, Jar, JarKey, Request,
+    Resolver, Target, Template, Verbose,
+};
+use firstflight_tls::{CipherPolicy, KeyLogFile, Trust, Version};
+
+use output::{Screen, complain, write_out};
+
+/// Fetch URLs, with curl's flags, variables and exit codes.
+///
+/// Each URL is fetched on its own connection. --ssl-sessions FILE keeps sessions between calls, and
+/// --tls-earlydata sends the request in the first flight.
+#[derive(Args)]
+#[command(disable_version_flag = true, after_long_help = after_help())]
+pub(crate) struct FetchArgs {
+    /// URLs to fetch; without a scheme, `http://` as with curl.
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<String>,
+
+    /// Request method (default: GET, POST with -d, HEAD with -I).
+    #[arg(short = 'X', long, value_name = "METHOD", help_heading = REQUEST)]
+    request: Option<String>,
+    /// Request body; `@FILE` reads a file without its line breaks, `@-` standard input; several are
+    /// joined by `&`. Makes the request a POST.
+    #[arg(short, long, value_name = "DATA", help_heading = REQUEST)]
+    data: Vec<String>,
+    /// Like -d, but the bytes are sent unchanged.
+    #[arg(long, value_name = "DATA", help_heading = REQUEST)]
+    data_binary: Vec<String>,
+    /// Send the data of -d in the query of a GET.
+    #[arg(short = 'G', long, help_heading = REQUEST)]
+    get: bool,
+    /// Header field `Name: value`; `Name:` removes one, `Name;` sends it empty, `@FILE` reads
+    /// fields from a file.
+    #[arg(short = 'H', long, value_name = "FIELD", help_heading = REQUEST)]
+    header: Vec<String>,
+    /// User-Agent
+    #[arg(short = 'A', long, value_name = "NAME", help_heading = REQUEST)]
+    user_agent: Option<String>,
+    /// Request the head only.
+    #[arg(short = 'I', long, help_heading = REQUEST)]
+    head: bool,
+    /// Follow redirects.
+    #[arg(short = 'L', long, help_heading = REQUEST)]
+    location: bool,
+    /// Maximum number of redirects.
+    #[arg(long, value_name = "N", default_value_t = 50, help_heading = REQUEST)]
+    max_redirs: u32,
+
+    /// Write the body to a file (`-`: standard output); once for each URL
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
+    output: Vec<PathBuf>,
+    /// Write the body to a file named as in the URL
+    #[arg(short = 'O', long, conflicts_with = "output", help_heading = OUTPUT)]
+    remote_name: bool,
+    /// Write the response head before the body; on a terminal, control characters are escaped.
+    #[arg(short, long, help_heading = OUTPUT)]
+    include: bool,
+    /// Show on standard error what happens.
+    #[arg(short, long, help_heading = OUTPUT)]
+    verbose: bool,
+    /// Print nothing, not even errors.
+    #[arg(short, long, help_heading = OUTPUT)]
+    silent: bool,
+    /// With -s: print errors.
+    #[arg(short = 'S', long, help_heading = OUTPUT)]
+    show_error: bool,
+    /// Exit with 22 and write no body when the status is 400 or more
+    #[arg(short, long, help_heading = OUTPUT)]
+    fail: bool,
+    /// Print this format afterwards, with variables such as %{time_starttransfer}; `@FILE` reads it
+    /// from a file; %{json} prints all variables (--help lists them).
+    #[arg(short, long, value_name = "FORMAT", help_heading = OUTPUT)]
+    write_out: Option<String>,
+
+    /// Use IPv4 only.
+    #[arg(short = '4', long, conflicts_with = "ipv6", help_heading = CONNECTION)]
+    ipv4: bool,
+    /// Use IPv6 only.
+    #[arg(short = '6', long, help_heading = CONNECTION)]
+    ipv6: bool,
+    /// Use these addresses for a host: HOST:PORT:ADDRESS[,ADDRESS...]
+    #[arg(long, value_name = "ENTRY", help_heading = CONNECTION)]
+    resolve: Vec<String>,
+    /// Use TCP Fast Open: send the first write in the SYN if the kernel has a cookie (RFC 7413);
+    /// not with --http3.
+    #[arg(long, help_heading = CONNECTION)]
+    tcp_fastopen: bool,
+    /// Time limit in seconds for connecting: name resolution and TCP and TLS, or QUIC.
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds,
+          help_heading = CONNECTION)]
+    connect_timeout: Duration,
+    /// Time limit in seconds for the whole transfer.
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, help_heading = CONNECTION)]
+    max_time: Option<Duration>,
+    /// Offer HTTP/1.1 only.
+    #[arg(long = "http1.1", group = "http", help_heading = CONNECTION)]
+    http1_1: bool,
+    /// Prefer HTTP/2 over HTTP/1.1 (default).
+    #[arg(long, group = "http", help_heading = CONNECTION)]
+    http2: bool,
+    /// Race HTTP/3 over QUIC against TCP, which starts when QUIC has failed or taken 200 ms. Only
+    /// the winner sends the request, except for early data with a safe method: it is sent over QUIC
+    /// and again if TCP wins. Alt-Svc is ignored.
+    #[arg(long, group = "http", help_heading = CONNECTION)]
+    http3: bool,
+    /// Use HTTP/3 over QUIC only.
+    #[arg(long, group = "http", help_heading = CONNECTION)]
+    http3_only: bool,
+
+    /// Do not verify the server's certificate
+    #[arg(short = 'k', long, conflicts_with = "cacert", help_heading = TLS)]
+    insecure: bool,
+    /// Trust only the authorities in this PEM file.
+    #[arg(long, value_name = "FILE", help_heading = TLS)]
+    cacert: Option<PathBuf>,
+    /// Do not trust this user's development authority (`firstflight authority`).
+    #[arg(long, conflicts_with_all = ["cacert", "insecure"], help_heading = TLS)]
+    no_authority: bool,
+    /// TLS 1.0 or newer
+    #[arg(long = "tlsv1.0", visible_alias = "tlsv1", help_heading = TLS)]
+    tlsv1_0: bool,
+    /// TLS 1.1 or newer
+    #[arg(long = "tlsv1.1", help_heading = TLS)]
+    tlsv1_1: bool,
+    /// TLS 1.2 or newer (the default)
+    #[arg(long = "tlsv1.2", help_heading = TLS)]
+    tlsv1_2: bool,
+    /// TLS 1.3
+    #[arg(long = "tlsv1.3", help_heading = TLS)]
+    tlsv1_3: bool,
+    /// Newest version: 1.0, 1.1, 1.2, 1.3 or default
+    #[arg(long, value_name = "VERSION", help_heading = TLS)]
+    tls_max: Option<String>,
+    /// Ciphers of TLS 1.2 and older
+    #[arg(long, value_name = "LIST", help_heading = TLS)]
+    ciphers: Option<String>,
+    /// Ciphers of TLS 1.3
+    #[arg(long, value_name = "LIST", help_heading = TLS)]
+    tls13_ciphers: Option<String>,
+    /// Groups for the key exchange, such as X25519:P-256
+    #[arg(long, value_name = "LIST", help_heading = TLS)]
+    curves: Option<String>,
+
+    /// Keep sessions in this file, encrypted, and QUIC's address tokens; each is used once, also by
+    /// several calls at a time
+    #[arg(long, value_name = "FILE", help_heading = FLIGHT)]
+    ssl_sessions: Option<PathBuf>,
+    /// Key of that file, made on first use (default: firstflight/session-key in
+    /// $XDG_CONFIG_HOME or ~/.config; a passphrase in FIRSTFLIGHT_SESSIONS_PASSPHRASE goes before)
+    #[arg(long, value_name = "FILE", help_heading = FLIGHT)]
+    ssl_sessions_key: Option<PathBuf>,
+    /// Send the request as early data (0-RTT) if a session allows it and its method is safe
+    #[arg(long, help_heading = FLIGHT)]
+    tls_earlydata: bool,
+    /// Send it early whatever its method; whoever records the flight may have it run again
+    #[arg(long, requires = "tls_earlydata", help_heading = FLIGHT)]
+    early_data_any_method: bool,
+}
+
+const REQUEST: &str = "Request";
+const OUTPUT: &str = "Output";
+const CONNECTION: &str = "Connection";
+const TLS: &str = "TLS";
+const FLIGHT: &str = "Sessions and early data";
+
+/// Fetches all URLs; the exit code is that of the last one that failed, as with curl.
+pub(crate) fn run(args: FetchArgs) -> anyhow::Result<ExitCode> {
+    let quiet = args.silent && !args.show_error;
+    let code = match fetch_all(&args, quiet) {
+        Ok(code) => code,
+        Err(error) => {
+            complain(quiet, &error);
+            error.exit_code()
+        }
+    };
+    Ok(ExitCode::from(code))
+}
+
+fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
+    let template = args.template()?;
+    let client = Client::new(args.config()?)?;
+    let body = args.body()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| usage(format!("cannot start the runtime: {error}")))?;
+    let mut code = 0;
+    for (index, url) in args.urls.iter().enumerate() {
+        let (request, mut screen) = match args.request_to(url, &body).and_then(|request| {
+            let screen = args.screen(index, &request)?;
+            Ok((request, screen))
+        }) {
+            Ok(both) => both,
+            Err(error) => {
+                complain(quiet, &error);
+                code = error.exit_code();
+                continue;
+            }
+        };
+        let mut report = runtime.block_on(client.fetch(request, &mut screen));
+        if let Err(error) = screen.finish(report.error.is_none()) {
+            report.error.get_or_insert(ClientError::Write(error));
+        }
+        report.file_name = screen.name();
+        if let Some(error) = &report.error {
+            complain(quiet, error);
+            code = error.exit_code();
+        }
+        write_out(template.as_ref(), &report);
+    }
+    Ok(code)
+}
+
+impl FetchArgs {
+    fn config(&self) -> Result<ClientConfig, ClientError> {
+        let mut resolver = Resolver::default();
+        for entry in &self.resolve {
+            resolver.add_override(entry)?;
+        }
+        resolver.family = match (self.ipv4, self.ipv6) {
+            (true, _) => Family::V4,
+            (_, true) => Family::V6,
+            _ => Family::Any,
+        };
+        let mut config = ClientConfig::new();
+        config.trust = match &self.cacert {
+            Some(path) => Trust::File(path.clone()),
+            None if self.insecure => Trust::Anyone,
+            None => self.usual_trust(),
+        };
+        config.versions = self.versions()?;
+        config.ciphers = CipherPolicy {
+            ciphers: self.ciphers.clone(),
+            tls13_ciphers: self.tls13_ciphers.clone(),
+            groups: self.curves.clone(),
+        };
+        config.http = match (self.http3, self.http3_only, self.http1_1) {
+            (true, ..) => HttpVersions::ThreeFirst,
+            (_, true, _) => HttpVersions::Three,
+            (_, _, true) => HttpVersions::One,
+            _ => HttpVersions::Two,
+        };
+        config.fast_open = self.tcp_fastopen;
+        config.early_data = match (self.tls_earlydata, self.early_data_any_method) {
+            (false, _) => EarlyPolicy::Never,
+            (true, false) => EarlyPolicy::SafeMethods,
+            (true, true) => EarlyPolicy::AnyMethod,
+        };
+        config.resolver = resolver;
+        config.connect_timeout = Some(self.connect_timeout).filter(|limit| !limit.is_zero());
+        config.max_time = self.max_time.filter(|limit| !limit.is_zero());
+        config.redirects = self.location.then_some(self.max_redirs);
+        config.fail = self.fail;
+        config.jar = self.jar()?;
+        if let Some(path) = std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()) {
+            config.key_log = Some(Arc::new(KeyLogFile::open(path.as_ref())?));
+        }
+        Ok(config)
+    }
+
+    fn usual_trust(&self) -> Trust {
+        let (trust, warning) = crate::authority::default_trust(self.no_authority);
+        if let Some(warning) = warning.filter(|_| self.verbose) {
+            eprintln!("* Warning: {warning}");
+        }
+        trust
+    }
+
+    fn versions(&self) -> Result<(Version, Version), ClientError> {
+        // The strictest one counts, where several are given.
+        let oldest = [
+            (self.tlsv1_3, Version::Tls13),
+            (self.tlsv1_2, Version::Tls12),
+            (self.tlsv1_1, Version::Tls11),
+            (self.tlsv1_0, Version::Tls10),
+        ]
+        .into_iter()
+        .find_map(|(given, version)| given.then_some(version));
+        let newest = match self.tls_max.as_deref() {
+            None | Some("default") => Version::Tls13,
+            Some(text) => text.parse()?,
+        };
+        // A maximum below the default minimum takes it along, as with curl.
+        let oldest = oldest.unwrap_or(Version::Tls12.min(newest));
+        if oldest > newest {
+            return Err(usage(format!(
+                "--tls-max {newest} is older than the oldest version that was asked for, {oldest}"
+            )));
+        }
+        Ok((oldest, newest))
+    }
+
+    fn jar(&self) -> Result<Option<Jar>, ClientError> {
+        let Some(path) = &self.ssl_sessions else { return Ok(None) };
+        let passphrase = std::env::var("FIRSTFLIGHT_SESSIONS_PASSPHRASE").ok();
+        let key = match (&self.ssl_sessions_key, passphrase.filter(|phrase| !phrase.is_empty())) {
+            (Some(file), _) => JarKey::File(file.clone()),
+            (None, Some(phrase)) => JarKey::Passphrase(phrase),
+            (None, None) => JarKey::File(JarKey::default_file()?),
+        };
+        Ok(Some(Jar::open(path, key)?))
+    }
+
+    fn template(&self) -> Result<Option<Template>, ClientError> {
+        let Some(format) = &self.write_out else { return Ok(None) };
+        let format = match format.strip_prefix('@') {
+            Some(file) => String::from_utf8_lossy(&read_named(file)?).into_owned(),
+            None => format.clone(),
+        };
+        let template = Template::parse(&format);
+        for name in template.unknown() {
+            eprintln!("firstflight: unknown --write-out variable: '{name}'");
+        }
+        Ok(Some(template))
+    }
+
+    /// What -d and --data-binary come to; `None` without either.
+    fn body(&self) -> Result<Option<Vec<u8>>, ClientError> {
+        let mut parts = Vec::new();
+        for data in &self.data {
+            parts.push(match data.strip_prefix('@') {
+                Some(file) => {
+                    let mut bytes = read_named(file)?;
+                    bytes.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
+                    bytes
+                }
+                None => data.clone().into_bytes(),
+            });
+        }
+        for data in &self.data_binary {
+            parts.push(match data.strip_prefix('@') {
+                Some(file) => read_named(file)?,
+                None => data.clone().into_bytes(),
+            });
+        }
+        Ok((!parts.is_empty()).then(|| parts.join(&b'&')))
+    }
+
+    fn request_to(&self, url: &str, body: &Option<Vec<u8>>) -> Result<Request, ClientError> {
+        let mut target = Target::parse(url)?;
+        let sends = body.is_some() && !self.get;
+        if let (true, Some(body)) = (self.get, body) {
+            target = target.with_query(&String::from_utf8_lossy(body));
+        }
+        let mut request = Request::get(target);
+        let mut given = http::HeaderMap::new();
+        if let Some(name) = &self.user_agent {
+            request.set_field(&format!("User-Agent: {name}"), &mut given)?;
+        }
+        if let (true, Some(body)) = (sends, body) {
+            request.body = body.clone().into();
+            let form = "Content-Type: application/x-www-form-urlencoded";
+            request.set_field(form, &mut http::HeaderMap::new())?;
+        }
+        for field in &self.header {
+            match field.strip_prefix('@') {
+                None => request.set_field(field, &mut given)?,
+                Some(file) => {
+                    let text = read_named(file)?;
+                    for line in String::from_utf8_lossy(&text).lines().filter(|l| !l.is_empty()) {
+                        request.set_field(line, &mut given)?;
+                    }
+                }
+            }
+        }
+        request.method = match (&self.request, self.head, sends) {
+            (Some(name), ..) => name
+                .parse()
+                .map_err(|_| usage(format!("-X {name:?} is no method; use letters such as PUT")))?,
+            (None, true, _) => http::Method::HEAD,
+            (None, false, true) => http::Method::POST,
+            (None, false, false) => http::Method::GET,
+        };
+        Ok(request)
+    }
+
+    fn screen(&self, index: usize, request: &Request) -> Result<Screen, ClientError> {
+        let path = match self.remote_name {
+            true => Some(request.target.file_name().map(PathBuf::from).ok_or_else(|| {
+                ClientError::Write(io::Error::other("-O: the URL names no file; use -o FILE"))
+            })?),
+            false => self.output.get(index).filter(|path| *path != "-").cloned(),
+        };
+        Ok(Screen {
+            path,
+            file: None,
+            include: self.include || self.head,
+            verbose: self.verbose.then(|| Verbose(io::stderr())),
+            silent: self.silent,
+        })
+    }
+}
+
+/// A file's bytes, or those of standard input for `-`.
+fn read_named(name: &str) -> Result<Vec<u8>, ClientError> {
+    let mut bytes = Vec::new();
+    match name {
+        "-" => io::stdin().read_to_end(&mut bytes).map(drop),
+        path => fs::read(path).map(|read| bytes = read),
+    }
+    .map_err(|error| usage(format!("cannot read {name}: {error}")))?;
+    Ok(bytes)
+}
+
+fn usage(text: String) -> ClientError {
+    ClientError::Usage(text)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn after_help() -> String {
+    let mut text = String::from("Variables of -w:\n");
+    for (name, about) in Template::variables() {
+        text.push_str(&format!("  {name:<20} {about}\n"));
+    }
+    text.push_str(
+        "Besides: %header{NAME}, %{header_json}, %{json}, %{stdout}, %{stderr}, %{onerror}.\n\n\
+         Exit codes: 0 done, 2 wrong usage or session jar, 3 malformed URL, 6 name, 7 connect, \
+         8 malformed response, 16 HTTP/2, 18 short body, 22 status (-f), 23 write, 28 timeout, \
+         35 TLS, 47 redirections, 52 no answer, 55 send, 56 receive, 60 certificate, 77 --cacert, \
+         95 HTTP/3, 96 QUIC.\n\n\
+         Environment: SSLKEYLOGFILE, FIRSTFLIGHT_SESSIONS_PASSPHRASE, XDG_CONFIG_HOME.",
+    );
+    text
+}

@@ -1,0 +1,150 @@
+//! Measures the cost of claims in a store: throughput, latency, processor time of client and store,
+//! bytes. `scripts/cluster` runs it, and `docs/scale.md` uses its figures.
+//!
+//!     store_load STORE prime                     wait until claims count
+//!     store_load STORE closed CALLERS SECONDS    closed loop: each caller claims one after the other
+//!     store_load STORE open RATE SECONDS         open loop: claims at a fixed rate
+//!     store_load STORE memory ENTRIES            memory of the store per record
+//!     store_load STORE idle NODES SECONDS        cost of nodes without claims
+//!
+//! STORE is `unix:///PATH` or `redis://HOST:PORT`. Prints a line, or a JSON object with --json. Uses
+//! one thread, as a node with one worker does.
+
+mod drive;
+mod measure;
+mod watch;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Parser, Subcommand};
+use firstflight_store::{Address, Store, StoreConfig, Topology};
+
+use crate::drive::Load;
+
+#[derive(Parser)]
+struct Arguments {
+    /// `unix:///PATH` or `redis://HOST:PORT`
+    store: String,
+    /// How many replicas must have a claim (WAIT)
+    #[arg(long, default_value_t = 0)]
+    replicas: u32,
+    /// Connections to the store
+    #[arg(long, default_value_t = 2)]
+    connections: usize,
+    /// How long a claim may take, in milliseconds
+    #[arg(long, default_value_t = 1000.0)]
+    budget_ms: f64,
+    /// Load for so many seconds before the measuring starts: for as long as a record lives, and the
+    /// store drops as many as it takes
+    #[arg(long, default_value_t = 1.0)]
+    settle_s: f64,
+    /// A replica's process, whose processor time is to be counted too
+    #[arg(long)]
+    replica_pid: Option<u32>,
+    /// What stands in the object as `name`
+    #[arg(long, default_value = "")]
+    name: String,
+    /// Print an object
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Waits until claims count.
+    Prime,
+    /// Callers that each claim one flight after the other.
+    Closed {
+        /// How many.
+        callers: usize,
+        /// For how long.
+        seconds: f64,
+    },
+    /// Claims at a rate.
+    Open {
+        /// A second.
+        rate: f64,
+        /// For how long.
+        seconds: f64,
+    },
+    /// The store's memory before and after so many claims.
+    Memory {
+        /// How many.
+        entries: u64,
+    },
+    /// Nodes without claims: their heartbeats.
+    Idle {
+        /// How many.
+        nodes: usize,
+        /// For how long.
+        seconds: f64,
+    },
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(&arguments))
+}
+
+async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let config = config(arguments)?;
+    let window = config.shared.recording_window();
+    let store = Store::open(config, unix_micros)?;
+    drive::until_claims_count(&store, window + Duration::from_secs(5)).await?;
+    let load = match arguments.what {
+        What::Prime => return Ok(()),
+        What::Memory { entries } => {
+            let memory = measure::memory(&store, &arguments.store, entries).await?;
+            return show(&memory, arguments);
+        }
+        What::Idle { nodes, seconds } => {
+            let more = || -> Result<Vec<Store>, Box<dyn std::error::Error>> {
+                let open = |_| Ok(Store::open(self::config(arguments)?, unix_micros)?);
+                (1..nodes).map(open).collect()
+            };
+            let idle = measure::idle(arguments, nodes, seconds, more).await?;
+            return show(&idle, arguments);
+        }
+        What::Closed { callers, seconds } => Load::Closed { callers, seconds },
+        What::Open { rate, seconds } => Load::Open { rate, seconds },
+    };
+    let claims = measure::claims(&store, arguments, load).await?;
+    show(&claims, arguments)
+}
+
+fn show(
+    figures: &(impl std::fmt::Display + serde::Serialize),
+    arguments: &Arguments,
+) -> Result<(), Box<dyn std::error::Error>> {
+    match arguments.json {
+        true => println!("{}", serde_json::to_string(figures)?),
+        false => println!("{figures}"),
+    }
+    Ok(())
+}
+
+fn config(arguments: &Arguments) -> Result<StoreConfig, Box<dyn std::error::Error>> {
+    let address = match arguments.store.strip_prefix("unix://") {
+        Some(path) => Address::Unix(path.into()),
+        None => {
+            let rest = arguments.store.strip_prefix("redis://");
+            let (host, port) = rest.and_then(|rest| rest.split_once(':')).ok_or(
+                "the store is neither unix:///PATH nor redis://HOST:PORT; give one of the two",
+            )?;
+            Address::Tcp(host.to_owned(), port.parse()?)
+        }
+    };
+    let mut config = StoreConfig::new(Topology::Single(address));
+    config.replicas = arguments.replicas;
+    config.connections = arguments.connections;
+    config.budget = Duration::try_from_secs_f64(arguments.budget_ms / 1e3)?;
+    Ok(config)
+}
+
+fn unix_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
