@@ -15,14 +15,14 @@ use firstflight_fuzz::{Event, Flags, acceptor, connector};
 use firstflight_packets::{Label, Observer};
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
 use firstflight_replay::{
-    ClaimKey, EpochScope, Gate, GateConfig, HandoffQuery, Offer as FirstFlight, TicketEpochs,
+    ClaimKey, EpochScope, FlightOffer as FirstFlight, Gate, GateConfig, HandoffQuery, TicketEpochs,
 };
 use firstflight_report::{
     Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,
     Replay, SCHEMA, Sample, Summary, Waterfall, WaterfallPacket, write,
 };
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
-use firstflight_tls::{KeyLogLines, Machine, Offer, Progress, Session, Version};
+use firstflight_tls::{ConnectOptions, KeyLogLines, Progress, Session, TlsConnection, Version};
 
 #[path = "seeds/pair.rs"]
 mod pair;
@@ -86,7 +86,7 @@ fn register() -> Vec<u8> {
     let gate = Gate::new(GateConfig::default(), epochs);
     let _ = gate.claim(&flight, Duration::ZERO);
     gate.claim_name(ClaimKey::from_name(&[b"seed"]), Duration::from_secs(60), Duration::ZERO);
-    gate.hand_over(Duration::from_secs(1000), Duration::ZERO).to_bytes()
+    gate.hand_off(Duration::from_secs(1000), Duration::ZERO).to_bytes()
 }
 
 fn question() -> Vec<u8> {
@@ -222,9 +222,9 @@ struct Connection {
 impl Connection {
     fn make(version: Version, session: Option<Session>) -> Outcome<Self> {
         let key_log = Arc::new(KeyLogLines::default());
-        let offer = Offer { host: "localhost".into(), session, early_data: true };
-        let mut client = connector(version, Some(key_log.clone())).machine(&offer)?;
-        let mut server = acceptor().machine(true)?;
+        let offer = ConnectOptions { host: "localhost".into(), session, early_data: true };
+        let mut client = connector(version, Some(key_log.clone())).connection(&offer)?;
+        let mut server = acceptor().connection(true)?;
         let mut made = Self {
             capture: Vec::new(),
             to_server: Vec::new(),
@@ -260,7 +260,7 @@ impl Connection {
     }
 
     /// Hands over what `from` has to send.
-    fn carry(&mut self, from: &mut Machine, direction: u8, to: &mut Machine) {
+    fn carry(&mut self, from: &mut TlsConnection, direction: u8, to: &mut TlsConnection) {
         let bytes = from.outgoing().to_vec();
         from.sent(bytes.len());
         to.feed(&bytes);
@@ -301,7 +301,7 @@ fn label(capture: &[u8]) -> Outcome<Label> {
 }
 
 /// Writes once the machine lets it.
-fn say(machine: &mut Machine, words: &[u8]) -> Outcome<bool> {
+fn say(machine: &mut TlsConnection, words: &[u8]) -> Outcome<bool> {
     if machine.handshake()? != Progress::Done(()) {
         return Ok(false);
     }
@@ -309,7 +309,7 @@ fn say(machine: &mut Machine, words: &[u8]) -> Outcome<bool> {
 }
 
 /// Whether application data came.
-fn hear(machine: &mut Machine) -> Outcome<bool> {
+fn hear(machine: &mut TlsConnection) -> Outcome<bool> {
     Ok(matches!(machine.read(&mut [0; 4096])?, Progress::Done(1..)))
 }
 

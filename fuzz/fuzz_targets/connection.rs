@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use firstflight_fuzz::{acceptor, connector};
-use firstflight_tls::{Connector, Machine, Offer, Progress, Version};
+use firstflight_tls::{ConnectOptions, Connector, Progress, TlsConnection, Version};
 use libfuzzer_sys::fuzz_target;
 
 // The first byte's bits.
@@ -17,19 +17,19 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((flags, bytes)) = bytes.split_first() else { return };
     let has = |bit| flags & bit != 0;
     if has(SERVER) {
-        let machine = acceptor().machine(has(EARLY_DATA)).expect("a connection");
+        let machine = acceptor().connection(has(EARLY_DATA)).expect("a connection");
         talk(machine, bytes, has(ENDS));
         return;
     }
     static CONNECTOR: LazyLock<Connector> = LazyLock::new(|| connector(Version::Tls13, None));
-    let offer = Offer { host: "localhost".into(), ..Offer::default() };
-    let mut machine = CONNECTOR.machine(&offer).expect("a connection");
+    let offer = ConnectOptions { host: "localhost".into(), ..ConnectOptions::default() };
+    let mut machine = CONNECTOR.connection(&offer).expect("a connection");
     // The ClientHello, which the bytes then answer.
     assert_eq!(machine.handshake().expect("a first flight"), Progress::NeedsInput);
     talk(machine, bytes, has(ENDS));
 });
 
-fn talk(mut machine: Machine, bytes: &[u8], ends: bool) {
+fn talk(mut machine: TlsConnection, bytes: &[u8], ends: bool) {
     let mut buffer = [0; 512];
     for chunk in bytes.chunks(600) {
         machine.feed(chunk);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_replay::{
-    Answer, EpochScope, Gate, GateConfig, HandoffQuery, Inheritance, TicketEpochs,
+    EpochScope, Gate, GateConfig, HandoffQuery, HandoffReply, RegisterSnapshot, TicketEpochs,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -13,17 +13,17 @@ fuzz_target!(|bytes: &[u8]| {
     let config = GateConfig { capacity: 16, ..GateConfig::default() };
     let (common, now) = (Duration::from_secs(1 << 20), Duration::from_secs(100));
     let gate = Gate::new(config, Arc::new(TicketEpochs::new(EpochScope::Process)));
-    if let Ok(inheritance) = Inheritance::parse(bytes) {
+    if let Ok(inheritance) = RegisterSnapshot::parse(bytes) {
         assert_eq!(inheritance.to_bytes(), bytes);
-        gate.take_over(&inheritance, common, now);
-        let left = gate.hand_over(common, now);
-        assert_eq!(Inheritance::parse(&left.to_bytes()).as_ref(), Ok(&left));
+        gate.restore(&inheritance, common, now);
+        let left = gate.hand_off(common, now);
+        assert_eq!(RegisterSnapshot::parse(&left.to_bytes()).as_ref(), Ok(&left));
         return;
     }
     for bytes in bytes.as_chunks::<{ HandoffQuery::LENGTH }>().0 {
         let Some(question) = HandoffQuery::parse(bytes) else { continue };
         assert_eq!(HandoffQuery::parse(&question.to_bytes()).as_ref(), Some(&question));
-        let reply = question.reply(&gate, common, now);
-        assert_eq!(Answer::parse(reply.to_byte()), Some(reply));
+        let reply = question.execute(&gate, common, now);
+        assert_eq!(HandoffReply::parse(reply.to_byte()), Some(reply));
     }
 });

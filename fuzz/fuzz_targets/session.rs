@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use firstflight_fuzz::{acceptor, connector};
-use firstflight_tls::{Connector, Offer, Session, Version};
+use firstflight_tls::{ConnectOptions, Connector, Session, Version};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -18,13 +18,14 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = (session.single_use(), format!("{session:?}"));
 
     static CONNECTOR: LazyLock<Connector> = LazyLock::new(|| connector(Version::Tls13, None));
-    let offer = Offer { host: "localhost".into(), session: Some(session), early_data: true };
+    let offer =
+        ConnectOptions { host: "localhost".into(), session: Some(session), early_data: true };
     // A session that cannot be used here is refused; any other makes a first flight, which a
     // server takes or answers with an alert.
-    let Ok(mut client) = CONNECTOR.machine(&offer) else { return };
+    let Ok(mut client) = CONNECTOR.connection(&offer) else { return };
     let _ = client.handshake();
     let _ = client.write(b"GET / HTTP/1.1\r\n\r\n");
-    let mut server = acceptor().machine(true).expect("a connection");
+    let mut server = acceptor().connection(true).expect("a connection");
     server.feed(client.outgoing());
     let _ = server.handshake();
     let _ = server.read(&mut [0; 64]);

@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| {
             assert_eq!(ring.open(&ticket, now), opened);
             let mut turned = ring;
             turned.rotate(now);
-            turned.keep_up(now);
+            turned.advance(now);
         }
         Err(error) => {
             let sentence = error.to_string();

@@ -29,7 +29,7 @@
 //! # Why the load generator has its own event loops
 //!
 //! A load generator that costs more than the server measures itself. Each thread therefore runs an
-//! epoll loop over [`firstflight_tls::Machine`]s, with its own TLS context, connections and tickets.
+//! epoll loop over [`firstflight_tls::TlsConnection`]s, with its own TLS context, connections and tickets.
 //! Threads share only counts. A flight is written with one call, and reads take as much as there is.
 //! The server closes first, so that connections in TIME_WAIT do not use up the client's ports. One
 //! connection costs the client about as much as in a loop that does nothing else

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{Connector, Offer, TlsStream};
+use firstflight_tls::{ConnectOptions, Connector, TlsStream};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
 use nix::sys::socket::{getsockopt, setsockopt};
@@ -79,7 +79,7 @@ pub async fn connect_tcp(
 /// [`ClientError::Connect`] or [`ClientError::Tls`].
 pub async fn connect_tls(
     connector: &Connector,
-    offer: &Offer,
+    offer: &ConnectOptions,
     address: SocketAddr,
     fast_open: bool,
 ) -> Result<Connected, ClientError> {

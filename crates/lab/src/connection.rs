@@ -15,7 +15,7 @@ use firstflight_client::{
 };
 use firstflight_quic::{ClientCrypto, Remembered, Resumption};
 use firstflight_samples::{Connectors, RequestedConnection, Ticket, Times};
-use firstflight_tls::{Connector, Handshake, Offer, Session, TlsError};
+use firstflight_tls::{ConnectOptions, Connector, Handshake, Session, TlsError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::servers::HOST;
@@ -73,7 +73,7 @@ async fn over_tcp(
     local: &mut Option<SocketAddr>,
 ) -> Result<Exchange, ClientError> {
     let session = offer.ticket.map(|ticket| ticket.session().clone());
-    let offer = Offer { host: offer.host, session, early_data: offer.early_data };
+    let offer = ConnectOptions { host: offer.host, session, early_data: offer.early_data };
     let connected = connect_tls(connector, &offer, address, requested.tfo).await?;
     *local = connected.stream.socket().local_addr().ok();
     let (times, sessions) = match requested.workload {

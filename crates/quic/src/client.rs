@@ -3,7 +3,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use boring::ssl::{Ssl, SslContext};
 use bytes::Bytes;
-use firstflight_tls::{ConnectorConfig, KeyLog, Offer, Session, TlsError, Version, seam};
+use firstflight_tls::{
+    ConnectOptions, ConnectorConfig, KeyLog, Session, TlsError, Version, quic_support,
+};
 use quinn_proto::crypto;
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, Side, TokenStore};
@@ -13,38 +15,37 @@ use crate::early_bytes::EarlyBytes;
 use crate::initial::VERSION_1;
 use crate::{method, session};
 
-/// What every connection of a client has in common.
+/// The crypto configuration that all connections of a client share.
 ///
-/// quinn's `Connection::handshake_data` gives a [`Handshake`](crate::Handshake), in a `Box<dyn
-/// Any>`.
+/// quinn's `Connection::handshake_data` returns a [`Handshake`](crate::Handshake) in a `Box<dyn Any>`.
 pub struct ClientCrypto {
     context: SslContext,
     key_log: Option<Arc<dyn KeyLog>>,
 }
 
-/// What a client keeps of a connection over QUIC to resume it: the session and the server's
-/// transport parameters, without which no early data can be sent (RFC 9000 section 7.4.1).
+/// What a client stores to resume a QUIC connection: the session and the server's transport
+/// parameters, without which no early data can be sent (RFC 9000 section 7.4.1).
 #[derive(Clone, Debug)]
 pub struct Resumption {
-    /// The session, for QUIC alone.
+    /// The session. It resumes QUIC connections only.
     pub session: Session,
-    /// The server's transport parameters as the wire has them.
+    /// The server's transport parameters, encoded.
     pub transport_parameters: Bytes,
 }
 
-/// What one connection brings along.
+/// What one connection resumes with.
 #[derive(Clone, Debug, Default)]
 pub struct Remembered {
-    /// What to resume.
+    /// The session to resume.
     pub resumption: Option<Resumption>,
     /// An address token from a NEW_TOKEN frame (RFC 9000 section 8.1.3).
     pub token: Option<Bytes>,
-    /// Whether to send early data if the session allows it.
+    /// Whether to offer early data if the session allows it.
     pub early_data: bool,
 }
 
-/// Where a connection's tickets and address tokens are put as they come in. Of what nobody takes
-/// the newest 16 tickets and 4 tokens are kept, whatever a server sends.
+/// The tickets and address tokens that a connection has received. Holds at most the newest 16
+/// tickets and 4 tokens, whatever the server sends.
 #[derive(Clone, Debug, Default)]
 pub struct ResumptionInbox(Arc<Mutex<Inbox>>);
 
@@ -56,17 +57,17 @@ struct Inbox {
 }
 
 impl ResumptionInbox {
-    /// The tickets that came since the last call.
+    /// Takes the tickets received since the last call.
     pub fn take_resumptions(&self) -> Vec<Resumption> {
         std::mem::take(&mut self.lock().resumptions)
     }
 
-    /// The address tokens that came since the last call.
+    /// Takes the address tokens received since the last call.
     pub fn take_tokens(&self) -> Vec<Bytes> {
         std::mem::take(&mut self.lock().tokens)
     }
 
-    /// Whether both a ticket and a token came since they were taken.
+    /// Whether there are both a ticket and a token to take.
     pub fn has_both(&self) -> bool {
         let inbox = self.lock();
         !inbox.resumptions.is_empty() && !inbox.tokens.is_empty()
@@ -76,8 +77,8 @@ impl ResumptionInbox {
         keep_newest(&mut self.lock().resumptions, resumption, MAX_RESUMPTIONS);
     }
 
-    /// How many bytes of streams have left under 0-RTT keys, accepted or not, those that were sent
-    /// again included.
+    /// Bytes of stream data that were sent under 0-RTT keys, accepted or not, including
+    /// retransmissions.
     pub fn early_bytes(&self) -> usize {
         self.lock().early_bytes.load(Ordering::Relaxed)
     }
@@ -91,13 +92,13 @@ impl ResumptionInbox {
     }
 }
 
-/// Tickets that are kept for whoever takes them.
+/// The most tickets that are held.
 const MAX_RESUMPTIONS: usize = 16;
 
-/// Address tokens that are kept so.
+/// The most address tokens that are held.
 const MAX_TOKENS: usize = 4;
 
-/// Adds at the end; the oldest makes room.
+/// Appends; drops the oldest if there are too many.
 fn keep_newest<T>(list: &mut Vec<T>, newest: T, most: usize) {
     if list.len() >= most {
         list.remove(0);
@@ -106,32 +107,33 @@ fn keep_newest<T>(list: &mut Vec<T>, newest: T, most: usize) {
 }
 
 impl ClientCrypto {
-    /// TLS 1.3 alone, whatever the configuration's versions are.
+    /// Creates the configuration. Only TLS 1.3 is used, whatever versions `config` has.
     ///
     /// # Errors
-    /// [`TlsError`] as [`firstflight_tls::Connector::new`], and when no application protocol is
-    /// named: QUIC does not go without (RFC 9001 section 8.1).
+    /// [`TlsError`] as [`firstflight_tls::Connector::new`], and if there is no application protocol,
+    /// which QUIC requires (RFC 9001 section 8.1).
     pub fn new(mut config: ConnectorConfig) -> Result<Arc<Self>, TlsError> {
         if config.alpn.is_empty() {
             return Err(TlsError::Setup {
                 what: "the application protocols",
-                reason: "QUIC needs one at least".to_owned(),
+                reason: "QUIC needs at least one".to_owned(),
             });
         }
         config.min_version = Version::Tls13;
         config.max_version = Version::Tls13;
         let key_log = config.key_log.take();
-        let context =
-            seam::client_context(config, |context| method::install(context, key_log.as_ref()))?;
+        let context = quic_support::client_context(config, |context| {
+            method::install(context, key_log.as_ref())
+        })?;
         Ok(Arc::new(Self { context, key_log }))
     }
 
-    /// quinn's cryptography and token store for one connection to `host` (a name or an address; it
-    /// is also the server name to give to quinn), and where its tickets will be. A second
-    /// connection by the same configuration resumes nothing: a ticket is used once.
+    /// Creates quinn's crypto configuration and token store for one connection to `host` (a name or
+    /// an address, which must also be quinn's server name), and the inbox for its tickets. A second
+    /// connection with the same configuration resumes nothing, since a ticket is used once.
     ///
     /// # Errors
-    /// [`TlsError::BadHost`], or [`TlsError::BadSession`] when the session cannot be used here.
+    /// [`TlsError::BadHost`], or [`TlsError::BadSession`] if the session cannot be used here.
     #[allow(clippy::type_complexity)]
     pub fn for_connection(
         self: &Arc<Self>,
@@ -148,8 +150,8 @@ impl ClientCrypto {
             .map(|wire| session::from_wire(Side::Client, &wire))
             .transpose()
             .map_err(|_| TlsError::BadSession("its transport parameters are damaged".to_owned()))?;
-        let offer = Offer { host: host.to_owned(), session, early_data };
-        let (ssl, sessions) = seam::client_connection(&self.context, &offer)?;
+        let offer = ConnectOptions { host: host.to_owned(), session, early_data };
+        let (ssl, sessions) = quic_support::client_connection(&self.context, &offer)?;
         let inbox = ResumptionInbox::default();
         let connection = OneConnection {
             crypto: self.clone(),
@@ -162,7 +164,7 @@ impl ClientCrypto {
     }
 }
 
-/// The one token that a connection brings along, and where new ones go.
+/// The connection's token, and the inbox for new ones.
 struct Tokens {
     first: Mutex<Option<Bytes>>,
     inbox: ResumptionInbox,
@@ -178,15 +180,15 @@ impl TokenStore for Tokens {
     }
 }
 
-/// A connection that has not started.
+/// A prepared connection.
 pub(crate) struct Prepared {
     pub(crate) ssl: Ssl,
-    pub(crate) sessions: seam::Inbox,
-    /// The server's, of the connection that is resumed.
+    pub(crate) sessions: quic_support::SessionInbox,
+    /// The server's transport parameters on the connection that is resumed.
     pub(crate) parameters: Option<TransportParameters>,
 }
 
-/// What [`ClientCrypto::for_connection`] gives.
+/// Created by [`ClientCrypto::for_connection`].
 struct OneConnection {
     crypto: Arc<ClientCrypto>,
     host: String,
@@ -200,8 +202,8 @@ impl OneConnection {
         if let Some(first) = first {
             return Ok(first);
         }
-        let offer = Offer { host: self.host.clone(), session: None, early_data: false };
-        let (ssl, sessions) = seam::client_connection(&self.crypto.context, &offer)?;
+        let offer = ConnectOptions { host: self.host.clone(), session: None, early_data: false };
+        let (ssl, sessions) = quic_support::client_connection(&self.crypto.context, &offer)?;
         Ok(Prepared { ssl, sessions, parameters: None })
     }
 }
@@ -216,7 +218,7 @@ impl crypto::ClientConfig for OneConnection {
         if version != VERSION_1 {
             return Err(ConnectError::UnsupportedVersion);
         }
-        // The certificate will be held against the name given before.
+        // The certificate is verified for the name passed to `for_connection`.
         if server_name != self.host {
             return Err(ConnectError::InvalidServerName(server_name.to_owned()));
         }

@@ -3,7 +3,7 @@ use std::sync::{Arc, PoisonError};
 
 use boring_sys as ffi;
 use bytes::Bytes;
-use firstflight_tls::{EarlyData, EarlyDataReason, Handshake, KeyLog, seam};
+use firstflight_tls::{EarlyData, EarlyDataReason, Handshake, KeyLog, quic_support};
 use foreign_types::ForeignType;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -17,9 +17,9 @@ use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
 /// A client's connection.
 pub(crate) struct ClientSession {
     tls: Handshaking,
-    sessions: seam::Inbox,
+    sessions: quic_support::SessionInbox,
     inbox: ResumptionInbox,
-    /// The server's transport parameters of the connection that is resumed.
+    /// The server's transport parameters on the connection that is resumed.
     remembered: Option<TransportParameters>,
     /// Whether early data was offered.
     offered: bool,
@@ -29,7 +29,7 @@ pub(crate) struct ClientSession {
 }
 
 impl ClientSession {
-    /// Makes the ClientHello at once: quinn asks for early keys before anything else.
+    /// Creates the ClientHello immediately, because quinn requests the early keys first.
     pub(crate) fn new(
         prepared: Prepared,
         params: &TransportParameters,
@@ -38,7 +38,7 @@ impl ClientSession {
     ) -> Result<Self, TransportError> {
         let Prepared { ssl, sessions, parameters } = prepared;
         if parameters.is_none() {
-            // Without the limits of the server nothing can be sent early.
+            // Without the server's limits no early data can be sent.
             // SAFETY: the connection is valid and its handshake has not started.
             unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
         }
@@ -65,16 +65,16 @@ impl ClientSession {
                     return Err(session::error(INTERNAL_ERROR, "a client has no tickets to open"));
                 }
                 Step::EarlyDataRefused => {
-                    self.refused = Some(seam::early_data_reason(&self.tls.ssl));
-                    // SAFETY: the connection is just now signalling the refusal, the only state in
-                    // which the library allows this call.
+                    self.refused = Some(quic_support::early_data_reason(&self.tls.ssl));
+                    // SAFETY: the connection signals the refusal, the only state in which BoringSSL
+                    // allows this call.
                     unsafe { ffi::SSL_reset_early_data_reject(self.tls.ssl.as_ptr()) };
                 }
             }
         }
     }
 
-    /// Puts tickets that have come in where the caller finds them.
+    /// Moves received tickets to the inbox.
     fn collect(&self) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if sessions.is_empty() {
@@ -100,8 +100,8 @@ impl ClientSession {
             (true, None) if self.tls.is_complete() && self.accepted() => EarlyData::Accepted,
             (true, None) => EarlyData::Pending,
         };
-        let reason = self.refused.unwrap_or_else(|| seam::early_data_reason(&self.tls.ssl));
-        seam::client_facts(&self.tls.ssl, early_data, reason)
+        let reason = self.refused.unwrap_or_else(|| quic_support::early_data_reason(&self.tls.ssl));
+        quic_support::client_handshake(&self.tls.ssl, early_data, reason)
     }
 }
 

@@ -1,3 +1,5 @@
+//! 1-RTT read keys of a server, which become available after quinn asks for them.
+
 use std::sync::{Arc, OnceLock};
 
 use bytes::BytesMut;
@@ -7,12 +9,12 @@ use crate::header::{HeaderKey, SAMPLE};
 use crate::packet::{PacketKey, TAG};
 use crate::suite::{Secret, Suite};
 
-/// The client's 1-RTT secret on a server: the library gives it when the client's Finished has been
-/// verified, quinn wants keys for both directions when the server's own flight is made. Nothing is
-/// lost by that: RFC 9001 section 5.7 forbids to process 1-RTT packets before.
+/// The client's 1-RTT secret on a server. BoringSSL provides it when the client's Finished has been
+/// verified, but quinn requests keys for both directions when the server's flight is ready. That
+/// loses nothing: a server must not process 1-RTT packets earlier (RFC 9001 section 5.7).
 pub(crate) type LateSecret = Arc<OnceLock<Secret>>;
 
-/// Opens packets once the secret is there, and none before.
+/// Decrypts packets once the secret is available; fails before.
 pub(crate) struct LatePacketKey {
     suite: Suite,
     secret: LateSecret,
@@ -37,7 +39,7 @@ impl LatePacketKey {
 
 impl crypto::PacketKey for LatePacketKey {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        // Only packets that come in are opened by a late key.
+        // Used for incoming packets only.
         if let Some(key) = self.key() {
             key.encrypt(packet, buf, header_len);
         }
@@ -65,8 +67,8 @@ impl crypto::PacketKey for LatePacketKey {
     }
 }
 
-/// The same for header protection: before the secret is there, a packet is left as it is, and fails
-/// to open.
+/// The same for header protection. Before the secret is available, a packet is left unchanged, and
+/// then fails to decrypt.
 pub(crate) struct LateHeaderKey {
     secret: LateSecret,
     key: OnceLock<HeaderKey>,

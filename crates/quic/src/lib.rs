@@ -1,26 +1,62 @@
-//! quinn's cryptography on BoringSSL: QUIC's handshake (RFC 9001) for both roles, 0-RTT with its
-//! refusal, address tokens (RFC 9000 section 8.1), and what a server has to know of a first flight
-//! before it answers.
+//! QUIC cryptography for quinn on BoringSSL (RFC 9001), for servers and clients, with 0-RTT and
+//! address tokens.
+//!
+//! ```text
+//! ServerCrypto       quinn's crypto for a server; EarlyDataJudge accepts or refuses 0-RTT
+//! ClientCrypto       quinn's crypto for a client; ResumptionInbox collects tickets and tokens
+//! FirstFlights       reads ClientHellos from datagrams before quinn processes them
+//! AddressTokens      seals Retry and NEW_TOKEN tokens under the ticket keys
+//!   └ SpentTokens      accepts each token once
+//! Steering           selects the worker of a datagram by its connection id
+//!   └ IdMark    marks connection ids of one process, for upgrades
+//! Inflow             bounds what an HTTP/3 peer makes the library buffer
+//! Burst              a congestion controller whose first burst is the initial window
+//! ```
+//!
+//! # Examples
+//!
+//! Four sockets share a port. A connection id determines the worker of its connection, so the
+//! connection stays with its worker when the client's address changes:
 //!
 //! ```
 //! use firstflight_quic::Steering;
 //!
-//! // Four sockets share a port. A connection ID names the worker of its connection, so a
-//! connection // stays with its worker when the client's address changes. let steering =
-//! Steering::new(4); let id = steering.connection_ids(2).generate_cid(); let short_header =
-//! [&[0x40], &id[..]].concat(); assert_eq!(steering.worker(&short_header), 2);
+//! let steering = Steering::new(4);
+//! let id = steering.connection_ids(2).generate_cid();
+//! let datagram_with_short_header = [&[0x40], &id[..]].concat();
+//! assert_eq!(steering.worker(&datagram_with_short_header), 2);
 //! ```
 //!
-//! - [`ServerCrypto`] and [`ClientCrypto`] stand behind quinn's `ServerConfig` and `ClientConfig`.
-//!   Early data is accepted only if somebody says so ([`EarlyDataJudge`]), on the same facts as
-//!   over TCP, and before anything is sent.
-//! - [`FirstFlights`] collects ClientHellos from datagrams that quinn has not seen yet, so that a
-//!   judge who has to ask elsewhere can be asked ahead ([`ServerCrypto::rehearse`]).
-//! - [`AddressTokens`] seals what Retry and NEW_TOKEN carry under the ticket keys.
-//! - [`Inflow`] guards the HTTP/3 library of either role against what its peer makes it keep.
-//! - [`Steering`] gives the workers of one port their connections by connection id.
+//! # Design notes
 //!
-//! All BoringSSL FFI of TLS over QUIC lives here.
+//! **Why quinn, and BoringSSL below it.** quinn has address tokens (NEW_TOKEN), an interface for
+//! other crypto libraries, and h3 above it. Its own crypto is rustls, which allows 0-RTT only with
+//! sessions that are stored in one process. With BoringSSL, QUIC uses the same tickets and ticket
+//! keys as TLS over TCP, and the same reasons for refusals.
+//!
+//! **Claims are settled before TLS responds.** As over TCP, a flight's claim is settled before
+//! anything is sent. But quinn's crypto interface is synchronous: a connection cannot wait in the
+//! middle of its ClientHello.
+//!
+//! - A register in this process is asked directly: the session calls its [`EarlyDataJudge`] between
+//!   the ClientHello and the first byte of the response.
+//! - A register in a store has to be awaited. [`FirstFlights`] reads each datagram before quinn does.
+//!   quinn announces a new connection (`Incoming`) before it processes it, and buffers further
+//!   datagrams meanwhile. During this pause, [`ServerCrypto::rehearse`] processes the ClientHello on a
+//!   temporary connection, which yields the flight's digest and ticket age after its binder was
+//!   verified. Then the store is asked. Then the connection starts, with a decider that accepts only
+//!   that flight. So the second reader decides nothing: if quinn sees another ClientHello, early data
+//!   is refused.
+//!
+//! A refusal restarts the handshake from the same ClientHello, as over TCP. The temporary connection
+//! costs one key agreement for each flight that offers early data, and is needed only with a store.
+//!
+//! **Address tokens are numbered.** Accepting a token once needs a memory for as long as tokens are
+//! valid. Each token contains its issuer and a sequence number, so a spent token is one bit: 4 MB
+//! for 33 million tokens, exact, and one atomic command in a store. The token is checked before the
+//! flight is claimed: after a Retry the client sends its flight again, and must find it unclaimed.
+//!
+//! All BoringSSL FFI of TLS over QUIC is in this crate.
 #![allow(unsafe_code)]
 
 mod burst;

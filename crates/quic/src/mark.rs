@@ -5,28 +5,28 @@ use quinn_proto::crypto::HmacKey;
 use crate::ResetKey;
 use crate::steering::{ID, id_of};
 
-/// Marks connection ids as one process's, so that the next one on the same sockets can tell its
-/// packets from its own: the last three bytes are a code of those before, by a key that only the
-/// two know. To all others they are random.
+/// Marks the connection ids of one process, so that its successor on the same sockets can recognize
+/// its packets. The last three bytes are a MAC of the others, under a key that only the two processes
+/// know. To everybody else they look random.
 ///
-/// An id that a client has chosen for its first packet bears the mark by chance once in 16 million
-/// times. That connection does not come about, and its client starts another.
+/// An id that a client chose for its first packet has the mark by chance with a probability of 1 in
+/// 16 million. That connection fails, and the client opens another.
 #[derive(Clone)]
 pub struct IdMark(ResetKey);
 
 impl IdMark {
-    /// From 32 secret bytes.
+    /// Creates a mark from 32 secret bytes.
     pub fn new(key: [u8; 32]) -> Self {
         Self(ResetKey::new(key))
     }
 
-    /// Whether a datagram is for a connection whose id bears the mark.
+    /// Whether the datagram's destination connection id has the mark.
     pub fn is_on(&self, datagram: &[u8]) -> bool {
         let id = id_of(datagram).and_then(<[u8]>::first_chunk::<ID>);
         id.is_some_and(|id| id[FREE..] == self.code(id))
     }
 
-    /// Puts the mark on an id.
+    /// Marks an id.
     pub(crate) fn put(&self, id: &mut [u8; ID]) {
         let code = self.code(id);
         id[FREE..].copy_from_slice(&code);

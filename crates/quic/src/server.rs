@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use boring::ssl::{Ssl, SslContext};
 use boring_sys as ffi;
 use firstflight_tls::{
-    AcceptorConfig, Handshake, KeyLog, OpenedTicket, TicketSealer, TlsError, Version, seam,
+    AcceptorConfig, Handshake, KeyLog, OpenedTicket, TicketSealer, TlsError, Version, quic_support,
 };
 use foreign_types::ForeignType;
 use quinn_proto::crypto::{self, Keys, UnsupportedVersion};
@@ -16,52 +16,54 @@ use crate::method;
 use crate::server_session::ServerSession;
 use crate::session::{Handshaking, Step};
 
-/// What every connection of a server has in common. By itself it is a `crypto::ServerConfig` whose
-/// connections refuse early data; [`ServerCrypto::for_connection`] gives one that may accept it.
+/// The crypto configuration that all connections of a server share. Used directly as a
+/// `crypto::ServerConfig`, its connections refuse early data; [`ServerCrypto::for_connection`]
+/// creates one that may accept it.
 ///
-/// quinn's `Connection::handshake_data` gives a [`Handshake`], in a `Box<dyn Any>`.
+/// quinn's `Connection::handshake_data` returns a [`Handshake`] in a `Box<dyn Any>`.
 pub struct ServerCrypto {
     context: SslContext,
     early_data: bool,
     sealer: Option<Arc<dyn TicketSealer>>,
-    /// What the application protocol's early data is bound to.
+    /// Settings of the application protocol that early data depends on.
     pub(crate) settings: Vec<u8>,
     pub(crate) key_log: Option<Arc<dyn KeyLog>>,
-    /// The early-data context of the newest connection: they are alike as long as quinn's
-    /// configuration is.
+    /// The early-data context of the newest connection. It is the same for all connections with the
+    /// same quinn configuration.
     early_data_context: RwLock<Option<Vec<u8>>>,
 }
 
-/// Whether a connection's early data is accepted, asked once, after TLS would accept it (the
-/// ticket opened, its binder verified, its age within the library's bounds) and before anything is
-/// sent. False: the handshake goes on from the same ClientHello with early data refused.
+/// Decides whether a connection's early data is accepted. Called once, if TLS would accept it (the
+/// ticket is valid, its binder verified, its age within BoringSSL's bounds), before anything is
+/// sent. If it returns false, the handshake is restarted from the same ClientHello with early data
+/// refused.
 pub type EarlyDataJudge = Box<dyn FnOnce(&Handshake) -> bool + Send + Sync>;
 
-/// What would become of a first flight.
+/// The outcome of [`ServerCrypto::rehearse`].
 #[derive(Clone, Debug)]
 pub enum FirstFlightPreview {
-    /// Nothing that needs a decision: no early data offered, or TLS itself would refuse it, or the
-    /// bytes are no ClientHello of a resumption.
+    /// No decision is needed: the client offers no early data, TLS itself would refuse it, or the
+    /// bytes are not the ClientHello of a resumption.
     Nothing,
-    /// The ticket's session lies elsewhere, with early data offered or not: fetch it by these words
-    /// and rehearse again.
+    /// The ticket's session has to be looked up by this key. Then call the method again.
     NeedsSession(Vec<u8>),
     /// TLS would accept early data.
     EarlyData(Box<Handshake>),
 }
 
 impl ServerCrypto {
-    /// TLS 1.3 alone, whatever the configuration's versions are. Its sealer should seal QUIC's
-    /// tickets alone: they do not resume a connection over TCP.
+    /// Creates the configuration. Only TLS 1.3 is used, whatever versions `config` has. Its sealer
+    /// should be for QUIC only, since QUIC tickets do not resume TCP connections.
     ///
     /// # Errors
-    /// [`TlsError`] with the setting that the library does not take.
+    /// [`TlsError`] naming the setting that BoringSSL rejects.
     pub fn new(config: AcceptorConfig) -> Result<Arc<Self>, TlsError> {
         Self::with_settings(config, &[])
     }
 
-    /// The same for an application protocol whose early data is bound to these settings: a ticket
-    /// from when they were others is resumed without (RFC 9114 section 7.2.4.2).
+    /// Creates a configuration whose early data depends on these settings of the application
+    /// protocol: a ticket that was issued under others is resumed without early data (RFC 9114
+    /// section 7.2.4.2).
     ///
     /// # Errors
     /// As [`ServerCrypto::new`].
@@ -73,8 +75,9 @@ impl ServerCrypto {
         config.max_version = Version::Tls13;
         let key_log = config.key_log.take();
         let sealer = config.sealer.clone();
-        let (context, early_data) =
-            seam::server_context(config, |context| method::install(context, key_log.as_ref()))?;
+        let (context, early_data) = quic_support::server_context(config, |context| {
+            method::install(context, key_log.as_ref())
+        })?;
         Ok(Arc::new(Self {
             context,
             early_data,
@@ -99,15 +102,15 @@ impl ServerCrypto {
         })
     }
 
-    /// What TLS would do with this ClientHello (the message, as CRYPTO frames have it), tried on a
-    /// connection that is thrown away. Cheap unless the message offers early data with a ticket of
-    /// ours. What comes without a ticket, or with one of another make, is nothing.
+    /// Processes a ClientHello (the message from CRYPTO frames) on a temporary connection, to learn
+    /// whether TLS would accept its early data. Cheap unless the message offers early data with a
+    /// valid ticket.
     ///
-    /// Before the first connection our transport parameters are not known; the ticket's are then
-    /// taken to be ours. The connection itself always compares.
+    /// Before the first connection, the server's transport parameters are not known, so the ticket's
+    /// are used. The actual connection always compares them.
     ///
     /// # Errors
-    /// [`TlsError::Setup`] when there is no memory.
+    /// Returns [`TlsError::Setup`] if there is no memory.
     pub fn rehearse(
         &self,
         client_hello: &[u8],
@@ -118,7 +121,7 @@ impl ServerCrypto {
         let opened = session.unwrap_or_else(|| sealer.open(offer.ticket));
         let found = match opened {
             OpenedTicket::Session(found) => found,
-            OpenedTicket::Elsewhere(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
+            OpenedTicket::NeedsLookup(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
             OpenedTicket::WithoutEarlyData(..) | OpenedTicket::Ignored => {
                 return Ok(FirstFlightPreview::Nothing);
             }
@@ -127,24 +130,25 @@ impl ServerCrypto {
             return Ok(FirstFlightPreview::Nothing);
         }
         let known = self.early_data_context.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(context) = known.or_else(|| seam::early_data_context(&found).map(<[u8]>::to_vec))
+        let Some(context) =
+            known.or_else(|| quic_support::early_data_context(&found).map(<[u8]>::to_vec))
         else {
             return Ok(FirstFlightPreview::Nothing);
         };
         let mut ssl = self.connection(&context)?;
-        seam::provide(&mut ssl, OpenedTicket::Session(found));
-        // Nobody will see these parameters; the library only wants some.
+        quic_support::provide_session(&mut ssl, OpenedTicket::Session(found));
+        // These parameters are never sent; BoringSSL requires some.
         let mut tls = Handshaking::new(ssl, Side::Server, &[0], None);
         let tried = tls.provide(client_hello).and_then(|()| tls.advance());
         match tried {
-            Ok(Step::Done) if tls.in_early_data() => {
-                Ok(FirstFlightPreview::EarlyData(Box::new(seam::server_facts(&tls.ssl))))
-            }
+            Ok(Step::Done) if tls.in_early_data() => Ok(FirstFlightPreview::EarlyData(Box::new(
+                quic_support::server_handshake(&tls.ssl),
+            ))),
             _ => Ok(FirstFlightPreview::Nothing),
         }
     }
 
-    /// A connection with this early-data context.
+    /// Creates a connection with this early-data context.
     pub(crate) fn connection(&self, early_data_context: &[u8]) -> Result<Ssl, TlsError> {
         let failed = |what| TlsError::Setup { what, reason: "no memory".to_owned() };
         let ssl = Ssl::new(&self.context).map_err(|_| failed("a new connection"))?;
@@ -159,7 +163,7 @@ impl ServerCrypto {
         if done == 1 { Ok(ssl) } else { Err(failed("the early-data context")) }
     }
 
-    /// Takes note of the context that connections have now.
+    /// Stores the early-data context of the newest connection.
     pub(crate) fn remember_context(&self, context: &[u8]) {
         let known = self.early_data_context.read().unwrap_or_else(PoisonError::into_inner);
         if known.as_deref() == Some(context) {
@@ -196,7 +200,7 @@ impl crypto::ServerConfig for ServerCrypto {
     }
 }
 
-/// What [`ServerCrypto::for_connection`] gives.
+/// Created by [`ServerCrypto::for_connection`].
 struct OneConnection {
     crypto: Arc<ServerCrypto>,
     judge: Mutex<Option<EarlyDataJudge>>,
@@ -221,7 +225,7 @@ impl crypto::ServerConfig for OneConnection {
         _version: u32,
         params: &TransportParameters,
     ) -> Box<dyn crypto::Session> {
-        // A judge is asked once; a second connection from the same configuration has none.
+        // The decider is for one connection; a second one with this configuration has none.
         let judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fetched = self.fetched.clone();
         Box::new(ServerSession::new(self.crypto.clone(), params, judge, fetched))

@@ -2,7 +2,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use boring::ssl::Ssl;
-use firstflight_tls::{EarlyDataReason, OpenedTicket, seam};
+use firstflight_tls::{EarlyDataReason, OpenedTicket, quic_support};
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
@@ -19,9 +19,9 @@ pub(crate) struct ServerSession {
     parameters: Vec<u8>,
     early_data_context: Vec<u8>,
     fetched: Option<OpenedTicket>,
-    /// Who decides about early data, until it is decided.
+    /// Decides about early data; taken when called.
     judge: Option<EarlyDataJudge>,
-    /// What was heard until then, for a handshake that has to start again.
+    /// The bytes received until then, for restarting the handshake.
     heard: Vec<u8>,
     told: bool,
 }
@@ -55,21 +55,23 @@ impl ServerSession {
         loop {
             match self.tls.advance()? {
                 Step::Done | Step::EarlyDataRefused => return Ok(()),
-                // Nobody has fetched it: what remains is a full handshake.
-                Step::NeedsSession => seam::provide(&mut self.tls.ssl, OpenedTicket::Ignored),
+                // The session was not looked up: continue with a full handshake.
+                Step::NeedsSession => {
+                    quic_support::provide_session(&mut self.tls.ssl, OpenedTicket::Ignored)
+                }
             }
         }
     }
 
-    /// Has early data decided about, once the ClientHello has been looked at.
+    /// Calls the decider once the ClientHello has been processed.
     fn decide(&mut self) -> Result<(), TransportError> {
-        if seam::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
+        if quic_support::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
             return Ok(());
         }
         let (judge, heard) = (self.judge.take(), std::mem::take(&mut self.heard));
         match judge {
             Some(judge) if self.tls.in_early_data() => {
-                match judge(&seam::server_facts(&self.tls.ssl)) {
+                match judge(&quic_support::server_handshake(&self.tls.ssl)) {
                     true => Ok(()),
                     false => self.begin_again(&heard),
                 }
@@ -78,8 +80,8 @@ impl ServerSession {
         }
     }
 
-    /// The same first bytes to a fresh connection that refuses early data. With the old one go its
-    /// flight, its secrets and its lines for the key log.
+    /// Restarts the handshake from the same bytes with early data refused. Drops the old connection
+    /// with its flight, secrets and key log lines.
     fn begin_again(&mut self, heard: &[u8]) -> Result<(), TransportError> {
         let mut ssl = (self.crypto.connection(&self.early_data_context))
             .map_err(|error| session::error(INTERNAL_ERROR, &error.to_string()))?;
@@ -91,13 +93,13 @@ impl ServerSession {
     }
 }
 
-/// Declines early data or not, and hands the fetched session over.
+/// Refuses early data if needed, and provides the session that was looked up.
 fn prepare(ssl: &mut Ssl, early_data: bool, fetched: Option<&OpenedTicket>) {
     if !early_data {
-        seam::decline(ssl);
+        quic_support::decline_early_data(ssl);
     }
     if let Some(session) = fetched {
-        seam::provide(ssl, session.clone());
+        quic_support::provide_session(ssl, session.clone());
     }
 }
 
@@ -110,7 +112,7 @@ impl crypto::Session for ServerSession {
         if !self.told {
             return None;
         }
-        Some(Box::new(seam::server_facts(&self.tls.ssl)))
+        Some(Box::new(quic_support::server_handshake(&self.tls.ssl)))
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
@@ -155,7 +157,7 @@ impl crypto::Session for ServerSession {
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {
-        // A server is sent none.
+        // Only servers send Retry packets.
         false
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use boring::error::ErrorStack;
 use boring::ssl::Ssl;
 use boring_sys as ffi;
-use firstflight_tls::{KeyLog, seam};
+use firstflight_tls::{KeyLog, quic_support};
 use foreign_types::ForeignType;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, KeyPair, Keys};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -20,31 +20,30 @@ use crate::suite::Secret;
 pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
 pub(crate) const INTERNAL_ERROR: u8 = 80;
 
-/// How far a step of the library came.
+/// The outcome of one step of the handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// As far as the bytes go: more are needed, or the handshake is complete, or early data may
-    /// flow.
+    /// All bytes were processed: more are needed, the handshake is complete, or early data can be
+    /// sent.
     Done,
-    /// The session of the ticket lies elsewhere.
+    /// The ticket's session has to be looked up.
     NeedsSession,
     /// The server has refused early data.
     EarlyDataRefused,
 }
 
-/// One connection of the library, in the terms in which quinn asks: CRYPTO bytes in, CRYPTO bytes
-/// and keys out. Both roles are built on it.
+/// The TLS handshake of one connection, for both roles: CRYPTO bytes in, CRYPTO bytes and keys out.
 pub(crate) struct Handshaking {
     pub(crate) ssl: Ssl,
     side: Side,
-    /// The level of the bytes that quinn brings. It changes when quinn has been given the keys for
-    /// the next one and has come to ask again.
+    /// The encryption level of incoming bytes. It changes when quinn has received the keys of the
+    /// next level and calls again.
     reading: Level,
-    /// The level of the bytes that quinn takes.
+    /// The encryption level of outgoing bytes.
     writing: Level,
     /// The peer's 1-RTT secret of generation 0, as soon as it is known.
     late: LateSecret,
-    /// What next_1rtt_keys goes on from.
+    /// The current key phase.
     phase: Option<Phase>,
     key_log: Option<Arc<dyn KeyLog>>,
 }
@@ -58,7 +57,7 @@ struct Phase {
 }
 
 impl Handshaking {
-    /// On a fresh connection, which is given its role and our transport parameters.
+    /// Starts on a new connection, and sets its role and transport parameters.
     pub(crate) fn new(
         mut ssl: Ssl,
         side: Side,
@@ -93,8 +92,8 @@ impl Handshaking {
     pub(crate) fn provide(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         // SAFETY: the connection is valid, and the call only reads.
         let expected = unsafe { ffi::SSL_quic_read_level(self.ssl.as_ptr()) };
-        // The library knows what it wants to read, quinn where the bytes came from. Bytes from a
-        // level that the library has left behind are nobody's (RFC 9001 section 4.1.3).
+        // BoringSSL knows which level it reads, quinn which level the bytes came from. Bytes of an
+        // earlier level are an error (RFC 9001 section 4.1.3).
         if expected != self.reading.to_ffi() {
             return Err(error(UNEXPECTED_MESSAGE, "handshake bytes at a level that has ended"));
         }
@@ -105,7 +104,7 @@ impl Handshaking {
         if done == 1 { Ok(()) } else { Err(self.failure()) }
     }
 
-    /// Lets the library work on what it was given.
+    /// Processes the received bytes.
     pub(crate) fn advance(&mut self) -> Result<Step, TransportError> {
         let ssl = self.ssl.as_ptr();
         if self.is_complete() {
@@ -131,7 +130,7 @@ impl Handshaking {
         }
     }
 
-    /// Writes the lines for the key log that have come up.
+    /// Writes pending key log lines.
     pub(crate) fn log_keys(&self) {
         let Some(log) = &self.key_log else { return };
         let lines = std::mem::take(&mut method::given(&self.ssl).key_lines);
@@ -150,8 +149,8 @@ impl Handshaking {
         unsafe { ffi::SSL_in_early_data(self.ssl.as_ptr()) == 1 }
     }
 
-    /// Moves the messages of the current level to `out`, and gives the keys of the next level once
-    /// they are known.
+    /// Moves the messages of the current level to `out`. Returns the keys of the next level once they
+    /// are known.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
         let mut given = method::given(&self.ssl);
         out.append(&mut given.messages[self.writing as usize]);
@@ -187,8 +186,8 @@ impl Handshaking {
         Some(keys)
     }
 
-    /// The first 1-RTT keys. A server's library gives the secret to read with only after the
-    /// client's Finished.
+    /// The first 1-RTT keys. On a server, BoringSSL provides the read secret only after the client's
+    /// Finished.
     fn one_rtt_keys(&mut self, read: Option<Secret>, write: Secret) -> Keys {
         let keys = match &read {
             Some(read) => key_pairs(&write, read),
@@ -215,7 +214,7 @@ impl Handshaking {
     pub(crate) fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
         let phase = self.phase.as_mut()?;
         phase.local = phase.local.next();
-        // The secret that came late is of generation 0; it has to catch up once.
+        // The deferred secret is of generation 0 and has to be updated to the current one.
         phase.remote = match (phase.remote.take(), self.late.get()) {
             (Some(remote), _) => Some(remote.next()),
             (None, Some(late)) => {
@@ -234,7 +233,7 @@ impl Handshaking {
         })
     }
 
-    /// The 0-RTT keys, of which a client has those to write and a server those to read.
+    /// The 0-RTT keys: for writing on a client, for reading on a server.
     pub(crate) fn early_keys(
         &self,
     ) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
@@ -247,7 +246,7 @@ impl Handshaking {
         Some((Box::new(HeaderKey::new(secret)), Box::new(PacketKey::new(secret))))
     }
 
-    /// The peer's transport parameters as the wire has them, once they have come.
+    /// The peer's encoded transport parameters, once received.
     pub(crate) fn peer_parameters(&self) -> Option<&[u8]> {
         let (mut at, mut length) = (std::ptr::null(), 0);
         // SAFETY: the connection is valid; the parameters belong to it and stay until it goes.
@@ -284,11 +283,11 @@ impl Handshaking {
         Err(ExportKeyingMaterialError)
     }
 
-    /// Why the library has failed, as what QUIC tells the peer (RFC 9001 section 4.8).
+    /// Converts BoringSSL's error into a transport error (RFC 9001 section 4.8).
     fn failure(&self) -> TransportError {
         let stack = ErrorStack::get();
         let alert = method::given(&self.ssl).alert.unwrap_or(INTERNAL_ERROR);
-        error(alert, &seam::failure(&self.ssl, &stack).to_string())
+        error(alert, &quic_support::tls_error(&self.ssl, &stack).to_string())
     }
 }
 

@@ -7,16 +7,14 @@ use quinn_proto::{ConnectionId, ConnectionIdGenerator};
 
 use crate::IdMark;
 
-/// Several sockets on one port, a worker each: every packet goes to the worker `the first two bytes
-/// of its destination connection id, as a number, mod workers`. A client's first id is random, so
-/// connections spread; the ids that a worker issues keep to that rule, so a connection stays with
-/// its worker, also when the client's address changes (RFC 9000 section 9).
+/// Distributes packets to several sockets on one port, one per worker. The first two bytes of the
+/// destination connection id, as a number modulo the number of workers, select the worker. A client's
+/// first id is random, so connections are distributed evenly. The ids that a worker issues select
+/// itself, so a connection stays with its worker when the client's address changes (RFC 9000 section
+/// 9). By default the kernel selects a socket by addresses and ports, and a connection is lost when
+/// the client's NAT assigns a new port.
 ///
-/// Left to itself, the kernel picks a socket by a hash over addresses and ports. A client that
-/// comes from another port, because its NAT has forgotten it, would reach a worker that knows
-/// nothing of its connection.
-///
-/// Two bytes, because with one the shares would be uneven: of 100 workers, 56 would get half as
+/// Two bytes, because with one the distribution would be uneven: of 100 workers, 56 would get half as
 /// much again as the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
@@ -24,37 +22,37 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// For so many workers, 1 to 128.
+    /// Creates a rule for 1 to 128 workers.
     pub fn new(workers: u8) -> Self {
         Self { workers: workers.clamp(1, 128) }
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub fn workers(self) -> u8 {
         self.workers
     }
 
-    /// Issues connection ids for a worker (0 first): 8 bytes, random but for the rule. Who sees an
-    /// id learns the worker, which its address does not give away, and nothing more.
+    /// Creates the generator of a worker's connection ids: 8 bytes, random except that they select
+    /// the worker, which is all that an observer learns from them. Workers count from 0.
     pub fn connection_ids(self, worker: u8) -> Box<dyn ConnectionIdGenerator> {
         Box::new(ConnectionIds { steering: self, worker: worker % self.workers, mark: None })
     }
 
-    /// The same with a mark on each.
+    /// The same with a mark on each id.
     pub fn marked_ids(self, worker: u8, mark: IdMark) -> Box<dyn ConnectionIdGenerator> {
         Box::new(ConnectionIds { steering: self, worker: worker % self.workers, mark: Some(mark) })
     }
 
-    /// The worker of a datagram, as [`Steering::program`] reckons it. Datagrams that are too short
-    /// to have a connection id are the first worker's.
+    /// The worker of a datagram, as computed by [`Steering::program`]. Datagrams that are too short
+    /// for a connection id go to the first worker.
     pub fn worker(self, datagram: &[u8]) -> u8 {
         let id = id_of(datagram).and_then(<[u8]>::first_chunk);
         id.map_or(0, |id| self.worker_of(*id))
     }
 
     /// The rule as a classic BPF program for `SO_ATTACH_REUSEPORT_CBPF`, whose data starts at the
-    /// UDP payload: code, jt, jf, k. It answers with the number of the socket in the order in which
-    /// they were bound.
+    /// UDP payload: code, jt, jf, k. It returns the index of the socket in the order in which they
+    /// were bound.
     pub fn program(self) -> Vec<(u16, u8, u8, u32)> {
         vec![
             // The first byte tells the header's form (RFC 9000 section 17). A load from beyond
@@ -69,12 +67,12 @@ impl Steering {
         ]
     }
 
-    /// Makes the kernel steer by [`Steering::program`] between the sockets that are bound to this
-    /// one's address with `SO_REUSEPORT`. On the first of them, before or after it is bound; the
-    /// workers' sockets have to be bound in their order.
+    /// Attaches [`Steering::program`] to the sockets that are bound to the same address with
+    /// `SO_REUSEPORT`. Call it on the first one, before or after it is bound. Bind the sockets in the
+    /// order of the workers.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn attach(self, socket: impl AsFd) -> io::Result<()> {
         let mut program = self
             .program()
@@ -92,7 +90,7 @@ impl Steering {
     }
 }
 
-/// A datagram from where its destination connection id starts.
+/// The bytes of a datagram from its destination connection id on.
 pub(crate) fn id_of(datagram: &[u8]) -> Option<&[u8]> {
     let at = if datagram.first()? & LONG_HEADER == 0 { SHORT_ID } else { LONG_ID };
     datagram.get(at..)

@@ -1,26 +1,26 @@
-//! One connection's first flight: who it is, how old its ticket said it was, who has its claim.
+//! First flights: their keys, their offers of early data, and their claims.
 
 use std::fmt;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-/// The key of a record in a register: a flight's, or a name's.
+/// The key of a record in a register, of a flight or of a name (an idempotency key or a nonce).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimKey([u8; 16]);
 
 impl ClaimKey {
-    /// The key of the flight with this name (`firstflight_tls::OfferedFlight::name`), a digest of
-    /// its ClientHello and its PSK binder (RFC 8446 section 8.2): a copy has the same one, and who
-    /// knows only a part of the flight cannot make another flight with it.
-    pub fn of_flight(name: &[u8; 32]) -> Self {
+    /// The key of the flight with this digest of ClientHello and PSK binder
+    /// (`firstflight_tls::OfferedFlight::digest`, RFC 8446 section 8.2). All copies of a flight have
+    /// the same key, and no other flight can be made to have it.
+    pub fn of_flight(digest: &[u8; 32]) -> Self {
         let mut key = [0; 16];
-        key.copy_from_slice(&name[..16]);
+        key.copy_from_slice(&digest[..16]);
         Self(key)
     }
 
-    /// The key of what these parts name together, such as a kind, a site and a header's value.
-    /// Other parts are another name, also where they read the same one after the other.
+    /// The key of a name that consists of these parts, such as a kind, a site and a header's value.
+    /// Lengths are part of the digest: `["a", "bc"]` and `["ab", "c"]` are different names.
     pub fn from_name(parts: &[&[u8]]) -> Self {
         let mut digest = Sha256::new();
         for part in parts {
@@ -36,7 +36,7 @@ impl ClaimKey {
         Self(bytes)
     }
 
-    /// The key's bytes, as a shared store would hold them.
+    /// The key's bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -55,40 +55,45 @@ impl fmt::Display for ClaimKey {
     }
 }
 
-/// A first flight that offers early data and has no record yet.
+/// A first flight that offers early data, and whose claim is not settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct FlightOffer {
     pub(crate) key: ClaimKey,
     pub(crate) skew_seconds: i32,
-    pub(crate) seen_at: Duration,
+    pub(crate) received_at: Duration,
     pub(crate) epoch: u32,
 }
 
-impl Offer {
-    /// The flight with this key, whose ticket age is off by `ticket_age_skew_seconds` (client's
-    /// ticket age minus server's, as `SSL_get_ticket_age_skew` gives it).
+impl FlightOffer {
+    /// Creates an offer. `ticket_age_skew_seconds` is the ticket age stated by the client minus the
+    /// one measured by the server (`SSL_get_ticket_age_skew`).
     ///
-    /// Take `seen_at` just *before* TLS was given the ClientHello. The flight ages from there, so
-    /// a pause of the process at any point up to the claim makes it look older, never younger.
+    /// Read `received_at` just *before* TLS processes the ClientHello. The flight ages from then on,
+    /// so if the process pauses anywhere before the claim, the flight looks older, never younger.
     ///
-    /// `epoch`: the ticket epoch ([`crate::TicketEpochs::current`]) read before TLS was given the
-    /// ClientHello. If it has ended by the time of the claim, the flight is refused.
-    pub fn new(key: ClaimKey, ticket_age_skew_seconds: i32, seen_at: Duration, epoch: u32) -> Self {
-        Self { key, skew_seconds: ticket_age_skew_seconds, seen_at, epoch }
+    /// Read `epoch` ([`crate::TicketEpochs::current`]) before TLS processes the ClientHello, too. If
+    /// the epoch has ended by the time of the claim, the flight is refused.
+    pub fn new(
+        key: ClaimKey,
+        ticket_age_skew_seconds: i32,
+        received_at: Duration,
+        epoch: u32,
+    ) -> Self {
+        Self { key, skew_seconds: ticket_age_skew_seconds, received_at, epoch }
     }
 
-    /// When the ClientHello came.
-    pub fn seen_at(&self) -> Duration {
-        self.seen_at
+    /// When the ClientHello was received.
+    pub fn received_at(&self) -> Duration {
+        self.received_at
     }
 
-    /// When the ticket age that the client states is exact, by the clock of `seen_at`: the one
-    /// moment that all copies of the flight have in common.
+    /// When the ticket age stated by the client would be exact, by the clock of `received_at`. It is
+    /// the same for all copies of the flight.
     pub fn exact_at(&self) -> Duration {
         let skew = Duration::from_secs(self.skew_seconds.unsigned_abs().into());
         match self.skew_seconds < 0 {
-            true => self.seen_at.saturating_sub(skew),
-            false => self.seen_at.saturating_add(skew),
+            true => self.received_at.saturating_sub(skew),
+            false => self.received_at.saturating_add(skew),
         }
     }
 
@@ -97,47 +102,47 @@ impl Offer {
         self.key
     }
 
-    /// The flight, now that its claim is settled, here or by the process that has the register.
+    /// The flight with its claim settled, here or by the process that now has the register.
     pub fn settled(&self, won: bool) -> Flight {
         Flight { key: self.key, won }
     }
 }
 
-/// The first flight of one connection on which TLS accepted early data, its claim settled. One per
-/// connection: the requests of an HTTP/2 flight share it.
+/// The first flight of a connection on which TLS accepted early data, with its claim settled. All
+/// requests of a connection share it.
 ///
-/// Ask it about each request of which any byte came as early data, *also* if the handshake is
-/// complete by the time that it is read.
+/// It decides about each request that arrived wholly or partly as early data, *also* if the
+/// handshake is complete by the time the request is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flight {
     key: ClaimKey,
     won: bool,
 }
 
-/// What becomes of an early request now.
+/// What to do with an early request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Run it.
     Execute,
-    /// Keep it until the handshake is complete, then ask [`Flight::handshake_complete`].
+    /// Hold it until the handshake is complete, then call [`Flight::handshake_complete`].
     Hold(HoldReason),
 }
 
 /// Why an early request is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HoldReason {
-    /// The policy does not let this request run early.
+    /// The policy does not allow this request to run early.
     Policy,
-    /// Another connection has the claim of this flight (RFC 8446 section 8.2).
+    /// Another connection has won this flight's claim (RFC 8446 section 8.2).
     Replayed,
 }
 
-/// What becomes of a held request once its connection's handshake is complete.
+/// What to do with a held request once the handshake is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// Run it.
     Execute,
-    /// Answer 425 (Too Early): a copy of the flight was, or may have been, executed. The client
+    /// Respond 425 (Too Early): a copy of the flight was executed, or may have been. The client
     /// decides whether to send a new request (RFC 8470 section 5.2).
     TooEarly,
 }
@@ -148,14 +153,14 @@ impl Flight {
         self.key
     }
 
-    /// Whether this connection has the flight's claim; if not, another one has.
+    /// Whether this connection has won the flight's claim. If not, another one has.
     pub fn won(&self) -> bool {
         self.won
     }
 
-    /// Decides over a request that came, wholly or in part, as early data. `may_run_early`: the
-    /// policy's word. It may change from one connection to the next, by a reload or between nodes:
-    /// nothing rests on it, since a flight has its record whatever the policy says.
+    /// Decides about a request that arrived wholly or partly as early data. `may_run_early` is the
+    /// policy's decision. The policy may differ between connections (after a reload) and between
+    /// nodes, because the flight is recorded in any case.
     pub fn early_request(&self, may_run_early: bool) -> Decision {
         match (self.won, may_run_early) {
             (false, _) => Decision::Hold(HoldReason::Replayed),
@@ -164,11 +169,10 @@ impl Flight {
         }
     }
 
-    /// Decides over the requests that were held, when (and only when) the client's Finished has
-    /// been verified.
+    /// Decides about held requests. Call it only after the client's Finished has been verified.
     ///
-    /// A request of a lost flight is too early also where the policy holds it: on the connection
-    /// that has the claim another policy may have let it run.
+    /// A request of a lost flight gets 425 even if the policy would hold it on every connection: the
+    /// connection that won the claim may have had another policy.
     pub fn handshake_complete(&self) -> Release {
         match self.won {
             true => Release::Execute,
@@ -183,8 +187,8 @@ mod tests {
 
     #[test]
     fn the_exact_time_does_not_depend_on_the_clock_that_measures() {
-        let exact = |skew, seen_at| {
-            Offer::new(ClaimKey([1; 16]), skew, Duration::from_secs(seen_at), 0)
+        let exact = |skew, received_at| {
+            FlightOffer::new(ClaimKey([1; 16]), skew, Duration::from_secs(received_at), 0)
                 .exact_at()
                 .as_secs()
         };
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn names_differ_by_their_parts() {
+    fn names_with_different_parts_have_different_keys() {
         let name = |parts: &[&str]| {
             let parts: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
             ClaimKey::from_name(&parts)
@@ -207,16 +211,16 @@ mod tests {
     }
 
     #[test]
-    fn rfc8470_5_1_what_the_policy_holds_runs_after_the_handshake() {
-        let won = Offer::new(ClaimKey([1; 16]), 0, Duration::ZERO, 1).settled(true);
+    fn rfc8470_5_1_a_request_that_the_policy_holds_runs_after_the_handshake() {
+        let won = FlightOffer::new(ClaimKey([1; 16]), 0, Duration::ZERO, 1).settled(true);
         assert_eq!(won.early_request(true), Decision::Execute);
         assert_eq!(won.early_request(false), Decision::Hold(HoldReason::Policy));
         assert_eq!(won.handshake_complete(), Release::Execute);
     }
 
     #[test]
-    fn rfc8470_5_2_nothing_of_a_lost_flight_runs() {
-        let lost = Offer::new(ClaimKey([1; 16]), 0, Duration::ZERO, 1).settled(false);
+    fn rfc8470_5_2_no_request_of_a_lost_flight_runs() {
+        let lost = FlightOffer::new(ClaimKey([1; 16]), 0, Duration::ZERO, 1).settled(false);
         for may_run_early in [false, true] {
             assert_eq!(lost.early_request(may_run_early), Decision::Hold(HoldReason::Replayed));
         }

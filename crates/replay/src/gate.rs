@@ -1,4 +1,4 @@
-//! The gate of one process: whose is a first flight, and may it be accepted at all.
+//! The gate of one process: settles claims, and decides which flights TLS has to refuse.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use crate::ClaimKey;
 use crate::epochs::TicketEpochs;
-use crate::flight::{Flight, Offer};
-use crate::inheritance::Inheritance;
-use crate::register::{Claim, Held, RegisterStatistics, StrikeRegister};
+use crate::flight::{Flight, FlightOffer};
+use crate::handoff::RegisterSnapshot;
+use crate::register::{ClaimOutcome, RegisterStatistics, SnapshotRecord, StrikeRegister};
 
 /// Settings of a [`Gate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateConfig {
-    /// How far the ticket age that the client states may be off for its request to run early
-    /// (RFC 8446 section 8.3). Default 10 s.
+    /// The greatest ticket-age skew of a flight whose requests may run early (RFC 8446 section 8.3).
+    /// Default 10 s.
     pub freshness: Duration,
-    /// What clocks may drift apart or be stepped unnoticed. Default 5 s.
+    /// How far clocks may drift apart or step unnoticed. Default 5 s.
     pub clock_margin: Duration,
-    /// The skew beyond which TLS itself refuses early data. Default 60 s, BoringSSL's bound.
+    /// The skew beyond which TLS itself refuses early data. Default 60 s, as in BoringSSL.
     pub max_skew: Duration,
-    /// How long a ticket is good, which bounds the life of a record whatever age its client
+    /// The lifetime of tickets, which bounds the life of a record whatever ticket age the client
     /// states. Default 36 h.
     pub ticket_lifetime: Duration,
-    /// Records that the strike register holds: 2^20 by default, 38 MB when all are in use.
-    /// A record lives about 66 s at a skew of 0, so this is some 15,000 early connections a
-    /// second. The register of names ([`Gate::claim_name`]) is another, of the same size.
+    /// Capacity of the strike register in records. Default 2^20, which takes 38 MB when full. A
+    /// record lives about 66 s at a skew of 0, so this is enough for 15,000 early connections per
+    /// second. Names ([`Gate::claim_name`]) have a second register of the same capacity.
     pub capacity: usize,
 }
 
@@ -41,8 +41,8 @@ impl Default for GateConfig {
     }
 }
 
-/// Why TLS is to refuse a flight's early data. Its client sends its requests again by itself, after
-/// the handshake.
+/// Why TLS has to refuse a flight's early data. The client then sends its requests again by itself,
+/// after the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// The ticket was issued in another epoch ([`TicketEpochs`]).
@@ -51,46 +51,46 @@ pub enum Refusal {
     RegisterFull,
     /// The ticket age is off by more than the freshness window (RFC 8446 section 8.3).
     TicketAge,
-    /// The flight, or a copy of it, has been refused before: its client sends, or has sent, its
-    /// requests again.
+    /// The flight or a copy of it was refused before, so the client sends its requests again, or
+    /// has done so.
     RefusedBefore,
-    /// The register is another process's now: ask that one ([`crate::HandoffQuery`]). Nothing was
-    /// recorded here.
+    /// Another process has the register now: send it a [`crate::HandoffQuery`]. Nothing was recorded
+    /// here.
     HandedOver,
 }
 
-/// Whether the requests of a connection may run whose early data TLS has refused.
+/// Whether requests may run on a connection whose early data TLS has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Spent {
-    /// They may: no copy of the flight will be accepted.
+pub enum SpendOutcome {
+    /// They may run: no copy of the flight will be accepted.
     Recorded,
-    /// A copy of the flight was accepted, and may have been executed: answer 425 (Too Early).
+    /// A copy of the flight was accepted and may have been executed: respond 425 (Too Early).
     Executed,
-    /// The register is another process's now: ask that one.
+    /// Another process has the register now: send it a [`crate::HandoffQuery`].
     HandedOver,
 }
 
 /// Settles the claims of first flights. Shared by all connections of a process.
 ///
-/// Every flight that offers early data with a ticket comes here once, whatever becomes of it: to
-/// [`claim`](Self::claim) if TLS would accept its early data, before anything of the handshake is
-/// sent; to [`spend`](Self::spend) if TLS refuses it, before the first request of its connection
-/// runs.
+/// Call one method for every flight that offers early data with a ticket. If TLS would accept the
+/// early data: [`claim`](Self::claim), before anything of the handshake is sent. If TLS refuses it:
+/// [`spend`](Self::spend), before the connection's first request runs.
 #[derive(Debug)]
 pub struct Gate {
     config: GateConfig,
     register: StrikeRegister,
     /// Idempotency keys and nonces.
     names: StrikeRegister,
-    /// Which tickets bring early data.
+    /// Which tickets may bring early data.
     epochs: Arc<TicketEpochs>,
-    /// No new name is taken before this, as there was no room for one that was taken over.
-    names_blind_until: AtomicI64,
+    /// Until then, new names are refused, because a name of the previous process found no room.
+    names_incomplete_until: AtomicI64,
 }
 
 impl Gate {
-    /// A gate with an empty register. A `freshness` above `max_skew` means `max_skew`. `epochs`
-    /// has to start with the register: it knows no flight on an older ticket.
+    /// Creates a gate with an empty register. A `freshness` above `max_skew` is reduced to
+    /// `max_skew`. `epochs` has to be new too: the register has no records of flights on older
+    /// tickets.
     pub fn new(config: GateConfig, epochs: Arc<TicketEpochs>) -> Self {
         let config = GateConfig { freshness: config.freshness.min(config.max_skew), ..config };
         Self {
@@ -98,106 +98,107 @@ impl Gate {
             register: StrikeRegister::new(config.capacity),
             names: StrikeRegister::with_unit(config.capacity, NAMES_UNIT),
             epochs,
-            names_blind_until: AtomicI64::new(i64::MIN),
+            names_incomplete_until: AtomicI64::new(i64::MIN),
         }
     }
 
     /// Settles a flight's claim. Call it once for each flight whose early data TLS would accept,
-    /// before TLS answers its ClientHello.
+    /// before TLS responds to the ClientHello.
     ///
-    /// The flight that comes out may be one whose claim another connection has
-    /// ([`Flight::won`]): to refuse it would have the client send again what a copy may have
-    /// executed, so its requests come to the gate, and to their 425.
+    /// Another connection may have won the claim ([`Flight::won`]). TLS must accept the early data
+    /// even then: after a refusal the client would send again what a copy may have executed. Its
+    /// requests get 425 instead.
     ///
     /// # Errors
-    /// Let TLS refuse early data. No copy of the flight is accepted afterwards: it has left a
-    /// record, or its ticket's epoch has ended. [`Refusal::HandedOver`] alone leaves nothing.
-    pub fn claim(&self, offer: &Offer, now: Duration) -> Result<Flight, Refusal> {
+    /// TLS has to refuse early data. No copy of the flight is accepted afterwards, because the flight
+    /// is recorded or its ticket's epoch has ended; only [`Refusal::HandedOver`] records nothing.
+    pub fn claim(&self, offer: &FlightOffer, now: Duration) -> Result<Flight, Refusal> {
         match self.record(offer, self.expiry(offer, now), now, true) {
-            (Claim::Won, _) => Ok(offer.settled(true)),
-            (Claim::Lost, _) => Ok(offer.settled(false)),
-            (Claim::Barred, why) => Err(why),
-            (Claim::Full, _) => Err(Refusal::RegisterFull),
-            (Claim::Closed, _) => Err(Refusal::HandedOver),
+            (ClaimOutcome::Won, _) => Ok(offer.settled(true)),
+            (ClaimOutcome::Lost, _) => Ok(offer.settled(false)),
+            (ClaimOutcome::Barred, why) => Err(why),
+            (ClaimOutcome::Full, _) => Err(Refusal::RegisterFull),
+            (ClaimOutcome::Closed, _) => Err(Refusal::HandedOver),
         }
     }
 
     /// Records a flight whose early data TLS has refused, for as long as a copy of it could be
-    /// fresh. Call it when the handshake is complete, before the first request runs. So it costs
-    /// one record for each completed handshake, and nobody without tickets can fill the register.
-    pub fn spend(&self, offer: &Offer, now: Duration) -> Spent {
+    /// fresh. Call it when the handshake is complete, before the first request runs. So only
+    /// completed handshakes take room in the register, and a sender of recorded ClientHellos cannot
+    /// fill it.
+    pub fn spend(&self, offer: &FlightOffer, now: Duration) -> SpendOutcome {
         match self.record(offer, self.stale_at(offer, now).max(now), now, false) {
-            // A new epoch keeps copies out where there was no room for a record.
-            (Claim::Barred | Claim::Full, _) => Spent::Recorded,
-            (Claim::Won | Claim::Lost, _) => Spent::Executed,
-            (Claim::Closed, _) => Spent::HandedOver,
+            // If there was no room for a record, a new epoch keeps copies out.
+            (ClaimOutcome::Barred | ClaimOutcome::Full, _) => SpendOutcome::Recorded,
+            (ClaimOutcome::Won | ClaimOutcome::Lost, _) => SpendOutcome::Executed,
+            (ClaimOutcome::Closed, _) => SpendOutcome::HandedOver,
         }
     }
 
-    /// Claims a name: an idempotency key or a nonce, which is to be met once within `life`. Days
-    /// are possible; a life may last 16 s longer. [`Claim::Won`]: nobody had it.
-    /// [`Claim::Closed`]: ask the process that has the register now.
-    pub fn claim_name(&self, name: ClaimKey, life: Duration, now: Duration) -> Claim {
-        if millis(now) < self.names_blind_until.load(Ordering::SeqCst)
+    /// Claims a name (an idempotency key or a nonce), which can be won once within `life`. A life
+    /// can be days long, and may end up to 16 s late. [`ClaimOutcome::Closed`]: another process has
+    /// the register now; send it a [`crate::HandoffQuery`].
+    pub fn claim_name(&self, name: ClaimKey, life: Duration, now: Duration) -> ClaimOutcome {
+        if millis(now) < self.names_incomplete_until.load(Ordering::SeqCst)
             && !self.names.contains(name, now)
         {
-            return Claim::Full;
+            return ClaimOutcome::Full;
         }
         self.names.claim(name, now.saturating_add(life), now)
     }
 
-    /// Gives a name back, since what it was claimed for has certainly not happened. `false`: it is
-    /// not claimed here, or the process that has the register now has to know.
+    /// Releases a claimed name, because the request was certainly not executed. Returns false if it
+    /// is not claimed here, or if another process has the register now.
     pub fn release_name(&self, name: ClaimKey, now: Duration) -> bool {
         self.names.release(name, now)
     }
 
-    /// Closes the gate, and says all that it knows. Nothing is recorded here any more: what comes
-    /// at the same time is in the inheritance, or is [`Refusal::HandedOver`].
+    /// Closes the gate and returns all its records. Nothing is recorded here any more: a concurrent
+    /// claim is either in the snapshot or gets [`Refusal::HandedOver`].
     ///
-    /// `common`: this moment by a clock that the next process reads too.
-    pub fn hand_over(&self, common: Duration, now: Duration) -> Inheritance {
+    /// `common` is the current time on a clock that both processes read.
+    pub fn hand_off(&self, common: Duration, now: Duration) -> RegisterSnapshot {
         let flights = self.register.close(now);
         let names = self.names.close(now);
-        // After the registers: a flight that found no room meanwhile has started a new epoch.
+        // Read after closing: a flight that found no room meanwhile has started a new epoch.
         let epoch = self.epochs.current();
-        Inheritance { closed_at: common, epoch, flights, names }
+        RegisterSnapshot { closed_at: common, epoch, flights, names }
     }
 
-    /// Goes on, as nobody took over what was handed over.
+    /// Reopens the gate, because the other process did not take the register.
     pub fn reopen(&self) {
         self.names.reopen();
         self.register.reopen();
     }
 
-    /// Takes over what another process knew, so that its records hold here, and its tickets bring
-    /// early data. Call it before the first flight is accepted here, and when no other process
-    /// holds what is taken over.
+    /// Restores the records of another process, so that its flights stay recorded and its tickets
+    /// keep bringing early data. Call it before the first flight is accepted here, and only if no
+    /// other process has the register.
     ///
-    /// What finds no room here starts a new epoch.
-    pub fn take_over(&self, inheritance: &Inheritance, common: Duration, now: Duration) {
-        let passed = common.saturating_sub(inheritance.closed_at);
+    /// A flight that finds no room starts a new epoch.
+    pub fn restore(&self, snapshot: &RegisterSnapshot, common: Duration, now: Duration) {
+        let passed = common.saturating_sub(snapshot.closed_at);
         let then = now.saturating_sub(passed);
-        let missed = |register: &StrikeRegister, held: &[Held]| {
-            held.iter().filter(|held| !register.take(held, then)).map(|held| held.left).max()
+        let missed = |register: &StrikeRegister, held: &[SnapshotRecord]| {
+            held.iter().filter(|held| !register.restore(held, then)).map(|held| held.left).max()
         };
-        self.epochs.continue_with(inheritance.epoch);
-        if missed(&self.register, &inheritance.flights).is_some() {
+        self.epochs.resume(snapshot.epoch);
+        if missed(&self.register, &snapshot.flights).is_some() {
             self.epochs.start_next();
         }
-        if let Some(left) = missed(&self.names, &inheritance.names) {
+        if let Some(left) = missed(&self.names, &snapshot.names) {
             let needed = millis(then).saturating_add(i64::from(left).saturating_mul(1000));
-            self.names_blind_until.fetch_max(needed, Ordering::SeqCst);
+            self.names_incomplete_until.fetch_max(needed, Ordering::SeqCst);
         }
     }
 
-    /// Starts a new ticket epoch, since flights may have been accepted or refused that are not
-    /// recorded here, or because the clock by which tickets age has been set.
+    /// Starts a new ticket epoch. Call it if flights may be missing in the register, or if the clock
+    /// by which tickets age was set.
     pub fn start_epoch(&self) {
         self.epochs.start_next();
     }
 
-    /// Whether there is no room for a further flight.
+    /// Whether there is no room for another flight.
     pub fn is_full(&self) -> bool {
         let statistics = self.register.statistics();
         statistics.entries >= statistics.capacity
@@ -208,27 +209,27 @@ impl Gate {
         self.register.statistics()
     }
 
-    /// The settings in force.
+    /// The settings.
     pub fn config(&self) -> &GateConfig {
         &self.config
     }
 
-    /// Records the flight, as claimed or as barred, and says why it is barred.
+    /// Records the flight as claimed or barred, and returns the reason if it is barred.
     fn record(
         &self,
-        offer: &Offer,
+        offer: &FlightOffer,
         expires_at: Duration,
         now: Duration,
         may_win: bool,
-    ) -> (Claim, Refusal) {
+    ) -> (ClaimOutcome, Refusal) {
         let mut why = Refusal::RefusedBefore;
-        // Called under the key's lock: a flight that cannot be recorded ends the epoch first, and
-        // is then looked up again.
+        // The closure runs under the key's lock, so it sees a new epoch before any later claim of
+        // the same key.
         let mut attempt = || {
             self.register.claim_if(offer.key, expires_at, now, || {
-                match self.objection(offer, now) {
-                    Some(objection) => {
-                        why = objection;
+                match self.refusal_reason(offer, now) {
+                    Some(refusal_reason) => {
+                        why = refusal_reason;
                         false
                     }
                     None => may_win,
@@ -236,16 +237,16 @@ impl Gate {
             })
         };
         let mut claim = attempt();
-        if claim == Claim::Full && self.stale_at(offer, now) > now {
+        if claim == ClaimOutcome::Full && self.stale_at(offer, now) > now {
             self.epochs.start_next();
-            // A copy may have claimed before it could see that the epoch has ended.
+            // A copy may have won the claim before the epoch ended.
             claim = attempt();
         }
         (claim, why)
     }
 
-    /// Why a flight that nobody has claimed may not be accepted, if so.
-    fn objection(&self, offer: &Offer, now: Duration) -> Option<Refusal> {
+    /// Why a flight without a record has to be refused, if so.
+    fn refusal_reason(&self, offer: &FlightOffer, now: Duration) -> Option<Refusal> {
         let skew = i64::from(offer.skew_seconds).saturating_mul(1000);
         let freshness = millis(self.config.freshness);
         let is_fresh =
@@ -256,21 +257,23 @@ impl Gate {
         }
     }
 
-    /// When no copy of the flight is fresh any more, with the margins.
-    fn stale_at(&self, offer: &Offer, now: Duration) -> Duration {
+    /// When no copy of the flight is fresh any more, including margins.
+    fn stale_at(&self, offer: &FlightOffer, now: Duration) -> Duration {
         self.after_exact(offer, self.config.freshness, now)
     }
 
-    /// When a record of a flight that TLS accepts may go: TLS refuses every copy by then. Not
-    /// sooner when the flight is merely stale, since the honest original may come after that, held
-    /// up by an attacker who sent a copy; refused, its client would send it again.
-    fn expiry(&self, offer: &Offer, now: Duration) -> Duration {
+    /// When the record of a claimed flight may be dropped: when TLS refuses every copy.
+    ///
+    /// It must outlive the flight's freshness. An attacker could send a copy that runs early, and
+    /// hold the original back until the record is dropped. TLS would refuse the stale original, its
+    /// client would send it again, and the flight would run twice.
+    fn expiry(&self, offer: &FlightOffer, now: Duration) -> Duration {
         self.after_exact(offer, self.config.max_skew, now)
     }
 
-    /// So long after the stated ticket age is exact, with the margins. A ticket that is dead by
-    /// then is not accepted any more.
-    fn after_exact(&self, offer: &Offer, length: Duration, now: Duration) -> Duration {
+    /// The time `length` after the stated ticket age is exact, including margins, but not after the
+    /// ticket has expired.
+    fn after_exact(&self, offer: &FlightOffer, length: Duration, now: Duration) -> Duration {
         let at = exact_at(offer)
             .min(millis(now).saturating_add(millis(self.config.ticket_lifetime)))
             .saturating_add(millis(length))
@@ -280,21 +283,22 @@ impl Gate {
     }
 }
 
-/// When the flight's stated ticket age is exact, which may be before the start. A copy that comes a
-/// second later has a skew one second lower.
-fn exact_at(offer: &Offer) -> i64 {
-    millis(offer.seen_at).saturating_add(i64::from(offer.skew_seconds).saturating_mul(1000))
+/// When the flight's stated ticket age is exact, in milliseconds; negative if before the start of
+/// the clock. A copy that arrives a second later has a skew one second lower.
+fn exact_at(offer: &FlightOffer) -> i64 {
+    millis(offer.received_at).saturating_add(i64::from(offer.skew_seconds).saturating_mul(1000))
 }
 
-/// Whole milliseconds, signed: moments before the start occur, as skews are negative too.
+/// Whole milliseconds.
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// What the lives of names are counted by, in seconds.
+/// The time unit of the register of names, in seconds.
 const NAMES_UNIT: u32 = 16;
 
-/// Milliseconds by which two copies may differ, as TLS counts skews in whole seconds.
+/// TLS counts skews in whole seconds: the exact times of two copies may differ by this, in
+/// milliseconds.
 const ROUNDING: i64 = 1000;
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
-//! The gate of one process in a model, over all interleavings: flights whose stated ages are right
-//! or far off, an attacker with copies of them, room for one record, a policy and a configuration
-//! of TLS that reloads change, restarts with the same ticket keys, and a clock that is set. A
-//! client whose early data is refused resends its request, which counts as an execution like any
-//! other. The gate is the real one; between two steps it is kept as what it knows.
+//! A model of the gate of one process, checked over all interleavings.
 //!
-//! Time goes in ticks of 2 s: freshness lasts one, TLS takes two, and all that happens within one
-//! is tried in every order. That the model can fail is shown by leaving out the rules one by one.
+//! It has flights whose stated ticket ages are right or far off, an attacker with copies of them,
+//! room for one record, reloads that change the policy and whether TLS accepts early data, restarts
+//! with the same ticket keys, and a clock that is set. A client whose early data is refused sends
+//! its request again, which counts as an execution. The gate is the real one; between two steps the
+//! model stores its state.
+//!
+//! Time is in ticks of 2 s. Flights are fresh for one tick, and TLS accepts a skew of two. Within a
+//! tick all orders are tried. `gate_model_checks.rs` also shows that the model fails if any one of
+//! the rules is left out.
 
 use stateright::{Model, Property};
 
@@ -14,15 +17,15 @@ use crate::register::Records;
 use crate::{ClaimKey, Decision, HoldReason, Release};
 
 const TICK: u64 = 2;
-const ONCE: &str = "executed at most once, with what a refused client resends";
-const NEEDED: &str = "425 only if a copy has the claim";
+const AT_MOST_ONCE: &str = "executed at most once, including what a refused client resends";
+const NO_NEEDLESS_425: &str = "425 only if a copy has the claim";
 
 #[derive(Debug, Clone)]
 struct Setting {
     horizon: u8,
     /// For each flight, the tick at which its stated ticket age is exact.
     exact_ticks: Vec<u8>,
-    most_connections: usize,
+    max_connections: usize,
     restarts: u8,
     /// By how many ticks the clock may be set, once.
     clock_steps: Vec<i64>,
@@ -50,7 +53,7 @@ enum Rule {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct World {
     tick: u8,
-    gate: Known,
+    gate: GateState,
     clock_offset: i64,
     may_run_early: bool,
     tls_refuses: bool,
@@ -62,9 +65,9 @@ struct World {
     switches: u8,
 }
 
-/// All that a gate knows.
+/// The state of a gate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Known {
+struct GateState {
     records: Records,
     /// The number of the ticket epoch.
     epoch: u32,
@@ -75,7 +78,7 @@ struct Connection {
     flight: usize,
     honest: bool,
     skew_seconds: i32,
-    seen_at: Duration,
+    received_at: Duration,
     /// The policy under which it was accepted.
     may_run_early: bool,
     epoch: u32,
@@ -84,21 +87,21 @@ struct Connection {
     refused: Option<Refused>,
 }
 
-/// Whether the gate has seen a flight whose early data is refused.
+/// Whether TLS or the gate has refused a flight's early data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Refused {
     ByTls,
     ByGate,
 }
 
-/// What became of a flight.
+/// What has happened to a flight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct FlightOutcome {
     sent: bool,
     runs: u8,
     resent: bool,
     copy_won: bool,
-    /// Until when, in seconds, a record says so.
+    /// Until when, in seconds, that is recorded.
     copy_recorded_until: u64,
     copy_ran: bool,
     /// A copy won, and the record of that was lost.
@@ -129,7 +132,7 @@ fn config() -> GateConfig {
     }
 }
 
-impl Known {
+impl GateState {
     fn empty(epoch: u32) -> Self {
         Self { records: StrikeRegister::new(1).records(), epoch }
     }
@@ -139,14 +142,14 @@ impl Known {
             config: config(),
             register: StrikeRegister::with_records(1, &self.records),
             names: StrikeRegister::new(0),
-            epochs: Arc::new(TicketEpochs::numbered(self.epoch)),
-            names_blind_until: AtomicI64::new(i64::MIN),
+            epochs: Arc::new(TicketEpochs::with_current(self.epoch)),
+            names_incomplete_until: AtomicI64::new(i64::MIN),
         }
     }
 
-    /// What a gate knows that was made of this.
+    /// The state of a gate that was created from this state.
     fn after(&self, gate: &Gate) -> Self {
-        // A new epoch's number is random; one more does as well.
+        // A new epoch is random; the model counts instead.
         let is_next = gate.epochs.current() != self.epoch;
         Self { records: gate.register.records(), epoch: self.epoch + u32::from(is_next) }
     }
@@ -156,7 +159,7 @@ impl World {
     fn new(setting: &Setting) -> Self {
         Self {
             tick: 0,
-            gate: Known::empty(FIRST_EPOCH),
+            gate: GateState::empty(FIRST_EPOCH),
             clock_offset: 0,
             may_run_early: true,
             tls_refuses: false,
@@ -217,7 +220,7 @@ impl World {
         }
     }
 
-    /// A ClientHello comes.
+    /// A ClientHello is received.
     fn hello(&mut self, setting: &Setting, flight: usize, honest: bool) {
         self.flights[flight].sent |= honest;
         let skew =
@@ -227,7 +230,7 @@ impl World {
             flight,
             honest,
             skew_seconds: skew as i32,
-            seen_at: self.now(),
+            received_at: self.now(),
             may_run_early: self.may_run_early,
             epoch: self.gate.epoch,
             claimed: None,
@@ -257,9 +260,9 @@ impl World {
         connection.claimed = self.with_gate(setting, |gate, now| gate.claim(&offer, now)).ok();
         let won = connection.claimed.is_some_and(|flight| flight.won());
         if won && !connection.honest {
-            let (fate, exact_at) = (&mut self.flights[connection.flight], offer.exact_at());
-            fate.copy_won = true;
-            fate.copy_recorded_until = (exact_at + config().max_skew).as_secs() + 1;
+            let (outcome, exact_at) = (&mut self.flights[connection.flight], offer.exact_at());
+            outcome.copy_won = true;
+            outcome.copy_recorded_until = (exact_at + config().max_skew).as_secs() + 1;
         }
         connection.claimed.is_some()
     }
@@ -297,47 +300,48 @@ impl World {
         match release {
             Release::Execute => self.execute(&open),
             Release::TooEarly => {
-                let fate = &mut self.flights[open.flight];
-                fate.needless_425 |= !fate.copy_won;
+                let outcome = &mut self.flights[open.flight];
+                outcome.needless_425 |= !outcome.copy_won;
             }
         }
     }
 
-    /// The handshake of a client is complete whose early data was refused: it resends its request.
+    /// The handshake of a refused client is complete: it sends its request again.
     fn resend(&mut self, setting: &Setting, open: &Connection, refused: Refused) {
         let is_spent =
             refused == Refused::ByTls && setting.without != Some(Rule::FlightsRefusedByTlsAreSpent);
         let offer = open.offer();
         let spent = match is_spent {
             true => self.with_gate(setting, |gate, now| gate.spend(&offer, now)),
-            false => Spent::Recorded,
+            false => SpendOutcome::Recorded,
         };
         let now = self.now().as_secs();
-        let fate = &mut self.flights[open.flight];
-        let is_late = now >= fate.copy_recorded_until;
+        let outcome = &mut self.flights[open.flight];
+        let is_late = now >= outcome.copy_recorded_until;
         match spent {
-            Spent::Executed => fate.needless_425 |= !fate.copy_won,
-            // An attacker let a copy run and held the original back for too long.
-            _ if fate.copy_forgotten || fate.copy_won && is_late => {}
+            SpendOutcome::Executed => outcome.needless_425 |= !outcome.copy_won,
+            // An attacker let a copy run and held the original back beyond the record's life: the
+            // documented limit.
+            _ if outcome.copy_forgotten || outcome.copy_won && is_late => {}
             _ => {
-                fate.runs += 1;
-                fate.resent = true;
+                outcome.runs += 1;
+                outcome.resent = true;
             }
         }
     }
 
     fn execute(&mut self, open: &Connection) {
-        let fate = &mut self.flights[open.flight];
-        fate.runs += 1;
-        fate.copy_ran |= !open.honest;
+        let outcome = &mut self.flights[open.flight];
+        outcome.runs += 1;
+        outcome.copy_ran |= !open.honest;
     }
 
     fn restart(&mut self, setting: &Setting) {
         self.restarts += 1;
         self.connections.clear();
-        self.flights.iter_mut().for_each(|fate| fate.copy_forgotten |= fate.copy_won);
+        self.flights.iter_mut().for_each(|outcome| outcome.copy_forgotten |= outcome.copy_won);
         let is_next = setting.without != Some(Rule::EpochAtStart);
-        self.gate = Known::empty(self.gate.epoch + u32::from(is_next));
+        self.gate = GateState::empty(self.gate.epoch + u32::from(is_next));
     }
 
     fn set_clock(&mut self, setting: &Setting, ticks: i64) {
@@ -350,9 +354,9 @@ impl World {
 }
 
 impl Connection {
-    fn offer(&self) -> Offer {
+    fn offer(&self) -> FlightOffer {
         let key = ClaimKey::of_flight(&name(self.flight));
-        Offer::new(key, self.skew_seconds, self.seen_at, self.epoch)
+        FlightOffer::new(key, self.skew_seconds, self.received_at, self.epoch)
     }
 }
 
@@ -381,10 +385,10 @@ impl Model for Setting {
                 false => Step::Finish { connection },
             });
         }
-        if world.connections.len() < self.most_connections {
-            for (flight, fate) in world.flights.iter().enumerate() {
+        if world.connections.len() < self.max_connections {
+            for (flight, outcome) in world.flights.iter().enumerate() {
                 steps.push(Step::Hello { flight, honest: false });
-                if !fate.sent {
+                if !outcome.sent {
                     steps.push(Step::Hello { flight, honest: true });
                 }
             }
@@ -411,18 +415,20 @@ impl Model for Setting {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(ONCE, |_, world: &World| world.flights.iter().all(|f| f.runs <= 1)),
-            Property::always(NEEDED, |_, world: &World| {
-                world.flights.iter().all(|fate| !fate.needless_425)
+            Property::always(AT_MOST_ONCE, |_, world: &World| {
+                world.flights.iter().all(|f| f.runs <= 1)
+            }),
+            Property::always(NO_NEEDLESS_425, |_, world: &World| {
+                world.flights.iter().all(|outcome| !outcome.needless_425)
             }),
             Property::sometimes("an original runs", |_, world: &World| {
-                world.flights.iter().any(|fate| fate.runs == 1 && !fate.copy_ran)
+                world.flights.iter().any(|outcome| outcome.runs == 1 && !outcome.copy_ran)
             }),
             Property::sometimes("a copy runs", |_, world: &World| {
-                world.flights.iter().any(|fate| fate.copy_ran)
+                world.flights.iter().any(|outcome| outcome.copy_ran)
             }),
             Property::sometimes("a refused client resends", |_, world: &World| {
-                world.flights.iter().any(|fate| fate.resent)
+                world.flights.iter().any(|outcome| outcome.resent)
             }),
         ]
     }

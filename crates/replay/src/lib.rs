@@ -1,108 +1,125 @@
-//! Strike register and gate: no early-data flight is executed twice, no honest request is lost.
+//! At-most-once execution of TLS early data: a gate that decides about each first flight, and the
+//! strike register that remembers them.
+//!
+//! ```text
+//! Gate          settles the claim of each first flight, in one process
+//!   ├ StrikeRegister    one record per flight, until no copy can be accepted
+//!   └ TicketEpochs      which tickets may bring early data
+//! Flight        a flight with its claim settled: decides about each of its requests
+//! SharedGate    the same decisions, when nodes share a register in a store
+//!   ├ Continuity, check_observation   whether the store's replies count
+//!   └ Breaker           stops asking a store that does not reply
+//! RegisterSnapshot, HandoffQuery      what a process hands to its successor
+//! ```
+//!
+//! Everything here is sans-IO: no socket, no clock, no runtime. Each call takes `now`, the time
+//! since an arbitrary start on a monotonic clock.
+//!
+//! # Examples
 //!
 //! ```
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use firstflight_replay::{ClaimKey, EpochScope, Gate, GateConfig, Offer, Refusal, TicketEpochs};
+//! use firstflight_replay::{
+//!     ClaimKey, EpochScope, FlightOffer, Gate, GateConfig, Refusal, TicketEpochs,
+//! };
 //!
 //! let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
 //! let gate = Gate::new(GateConfig::default(), epochs.clone());
 //! let now = Duration::from_secs(100);
-//! let offer = |digest, skew| Offer::new(ClaimKey::of_flight(digest), skew, now, epochs.current());
+//! let offer = |digest, skew| {
+//!     FlightOffer::new(ClaimKey::of_flight(digest), skew, now, epochs.current())
+//! };
 //!
-//! // One connection wins the claim of a flight. A copy of it loses, and is never executed.
+//! // The first connection wins the flight's claim. A copy loses it, and is never executed.
 //! assert!(gate.claim(&offer(&[1; 32], 0), now).unwrap().won());
 //! assert!(!gate.claim(&offer(&[1; 32], 0), now).unwrap().won());
-//! // A ticket age that is off by more than 10 s: TLS refuses early data.
+//! // If the ticket age is off by more than 10 s, TLS has to refuse early data.
 //! assert_eq!(gate.claim(&offer(&[2; 32], 30), now), Err(Refusal::TicketAge));
 //! ```
 //!
-//! TLS accepts a first flight that is resent byte for byte as often as it comes (RFC 8446
-//! section 8, appendix E.5). So each flight has a *claim* that one connection wins. It is settled
-//! when TLS would accept the flight's early data, before anything of the handshake is sent: won,
-//! and its requests may run early; lost, and they wait for the end of the handshake to be answered
-//! 425; else TLS refuses early data, the client resends its requests after the handshake, and the
-//! flight is spent before the first of them runs. The memory is a strike register: one record for
-//! each flight. There are two kinds:
+//! # How it works
 //!
-//! - *One process's own*, the [`StrikeRegister`] of a [`Gate`], for a server that shares its ticket
-//!   keys with nobody.
-//! - *One that nodes share*, in a store, for a cluster with the same ticket keys. The
-//!   [`SharedGate`] decides over what the store answers; [`Continuity`] and [`judge`] say whether
-//!   its word counts; a [`Breaker`] leaves a dead one alone. The store itself is not here.
+//! TLS accepts a replayed first flight as often as it arrives (RFC 8446 section 8, appendix E.5).
+//! So each flight has a *claim*, which one connection wins. The claim is settled when TLS would
+//! accept the flight's early data, before anything of the handshake is sent:
 //!
-//! Everything here is sans-IO: no socket, no clock, no runtime. Each call takes `now`, the time
-//! since an arbitrary start on a monotonic clock.
+//! - Won: the flight's requests may run early.
+//! - Lost: another connection has won. The requests wait for the end of the handshake, and get 425
+//!   (Too Early).
+//! - Neither: TLS refuses early data. The client sends its requests again after the handshake.
+//!   Before the first of them runs, the flight is *spent*: recorded, so that no copy is accepted
+//!   later.
 //!
-//! # Why it holds in one process
+//! The memory is a strike register with one record per flight. A server that shares its ticket keys
+//! with nobody uses the [`StrikeRegister`] of a [`Gate`]. The nodes of a cluster share a register in
+//! a store, and decide with a [`SharedGate`]. The store itself is in another crate.
 //!
-//! 1. A flight's bytes run on the connection that won its claim and on no other, early or after its
-//!    handshake. Only one connection wins: the record lives until TLS refuses every further copy
-//!    for its ticket age (+-60 s in BoringSSL).
-//! 2. A client whose early data is refused resends its requests on the same connection. Before the
-//!    first of them runs, the flight is recorded as *barred*, so that no copy is accepted later,
-//!    whatever the refusal was for and whatever is configured by then. The record lives until no
-//!    copy is fresh, however wrong the stated ticket age was. If a copy was accepted before, the
-//!    requests get 425 instead ([`Gate::spend`]).
-//! 3. Where records may be missing (a new register, a clock that was set, no room) a new ticket
-//!    epoch starts: tickets issued before bring no early data any more ([`TicketEpochs`]).
-//! 4. Nothing of this looks at a request, at the policy, or at what TLS was told to accept, which
-//!    may therefore change at any time.
+//! # Why a flight runs at most once in one process
 //!
-//! The request of a lost flight gets 425 (Too Early): to run it would execute the flight
-//! twice, to drop it would lose it (RFC 8470 section 5.2). A copy cannot even be answered that: it
-//! never completes its handshake, since only the client that made the flight can compute its
-//! Finished.
+//! 1. A flight's requests run on the connection that won its claim, and on no other. Only one
+//!    connection wins: the record lives until TLS refuses every further copy because of its ticket
+//!    age (60 s in BoringSSL).
+//! 2. A client whose early data is refused sends its requests again on the same connection. Before
+//!    the first of them runs, the flight is recorded as *barred*, so that no copy is accepted later,
+//!    whatever the reason for the refusal was and however the configuration changes. The record
+//!    lives until no copy can be fresh, however wrong the stated ticket age is. If a copy was
+//!    accepted before, the requests get 425 instead ([`Gate::spend`]).
+//! 3. If records may be missing (a new register, a clock that was set, no room), a new ticket epoch
+//!    starts, and tickets issued before bring no early data ([`TicketEpochs`]).
+//! 4. None of this depends on requests, on the policy for early requests, or on whether TLS accepts
+//!    early data. All of these may change at any time.
 //!
-//! The module `gate_model` checks this over all interleavings.
+//! A request of a lost flight gets 425 (RFC 8470 section 5.2), because running it would execute the
+//! flight twice, and dropping it would lose it. An attacker's copy never gets a response: only the
+//! client that made the flight can complete its handshake.
 //!
-//! # Why it holds in a cluster
+//! The model in `gate_model.rs` checks this over all interleavings.
 //!
-//! The same, but for what a store can say:
+//! # Why a flight runs at most once in a cluster
 //!
-//! 1. Won, and the ticket age fresh: the requests may run early. Only one claim of a flight is won,
-//!    since the record outlives all the time in which any node finds the flight fresh
+//! The same holds, with the store's reply in place of the local register:
+//!
+//! 1. Won, and the ticket age is fresh: the requests may run early. Only one claim of a flight is
+//!    won, because its record outlives the time in which any node finds the flight fresh
 //!    ([`SharedConfig::record_life`]).
-//! 2. Lost: TLS accepts early data, and the requests get 425 once their handshake is
-//!    complete. To refuse them would make the client send again what a copy has executed.
-//! 3. Anything else: TLS refuses early data. The client sends
-//!    its request again by itself, one round trip later.
-//! 4. What a store says counts only if it has recorded without a gap for a recording window
-//!    ([`SharedConfig::recording_window`]), and if its clock agrees with the node's.
+//! 2. Lost: TLS accepts early data, and the requests get 425 after the handshake. If TLS refused
+//!    early data, the client would send again what a copy has executed.
+//! 3. Anything else: TLS refuses early data. The client sends its requests again by itself, one
+//!    round trip later.
+//! 4. A store's reply counts only if the store has recorded without a gap for a recording window
+//!    ([`SharedConfig::recording_window`]), and its clock agrees with the node's.
 //!
-//! `tests/model` checks this over all interleavings.
+//! The model in `tests/integration/model` checks this over all interleavings.
 //!
-//! # What it does not promise
+//! # Limits
 //!
-//! A client that resends a request by itself, after a 425 or a lost connection, sends a new
-//! request; RFC 8446 section 8 leaves that to the choice of safe methods.
-//!
-//! An attacker may let a copy run first and hold the original back. As long as the copy's record
-//! lives (66 s in one process) the original gets 425. After that its early data is
-//! refused for its age, its client resends, and nothing tells that request from one that was never
-//! run. To answer 425 to all who come so late would bar every client with a slow clock for good.
-//!
-//! And a register is no wider than its records: a flight that is refused in one zone, or by one of
-//! several processes that share ticket keys but no store, is recorded there. A copy that is sent to
-//! the zone or the process that issued the ticket runs there.
+//! - A client that repeats a request after a 425 or a lost connection sends a new request. RFC 8446
+//!   section 8 leaves that to the choice of safe methods.
+//! - An attacker may let a copy run and hold the original back. While the copy's record lives (66 s
+//!   in one process), the original gets 425. After that, the original's early data is refused
+//!   because of its age, and its client sends the requests again. They cannot be told from requests
+//!   that never ran. Responding 425 to every late flight would lock out clients with slow clocks for
+//!   good.
+//! - A register covers only the flights recorded in it. A flight that is refused in one zone is
+//!   recorded in that zone. A copy that is sent to the zone that issued the ticket runs there. The
+//!   same holds for processes that share ticket keys but no store.
 
 mod epochs;
 mod flight;
 mod gate;
-mod inheritance;
-mod question;
+mod handoff;
 mod register;
 mod shared;
 
 pub use epochs::{EpochScope, TicketEpochs};
-pub use flight::{ClaimKey, Decision, Flight, HoldReason, Offer, Release};
-pub use gate::{Gate, GateConfig, Refusal, Spent};
-pub use inheritance::{BadInheritance, Inheritance};
-pub use question::{Answer, HandoffQuery};
-pub use register::{Claim, RegisterStatistics, StrikeRegister};
+pub use flight::{ClaimKey, Decision, Flight, FlightOffer, HoldReason, Release};
+pub use gate::{Gate, GateConfig, Refusal, SpendOutcome};
+pub use handoff::{HandoffQuery, HandoffReply, InvalidSnapshot, RegisterSnapshot};
+pub use register::{ClaimOutcome, RegisterStatistics, StrikeRegister};
 pub use shared::{
-    Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, HeartbeatActions, Mark,
-    Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply, Unknown,
-    judge,
+    Breaker, Confirmation, Continuity, DropReason, Epoch, EpochWrite, Heartbeat, HeartbeatActions,
+    Mark, Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply,
+    Unknown, check_observation,
 };

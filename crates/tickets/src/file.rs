@@ -11,8 +11,8 @@
 //! not_before = 1790000000     # seconds since 1970, ascending
 //! ```
 //!
-//! The key with the latest `not_before` that has come is current. Processes agree on it as well as
-//! their clocks agree, and a clock that is off costs nothing, as the others have the key too.
+//! The key with the latest `not_before` that is not in the future is current. Processes agree on it
+//! as far as their clocks agree. A clock that is off does no harm, since all have all keys.
 
 use std::fmt::Write as _;
 use std::fs::Metadata;
@@ -30,7 +30,6 @@ use crate::key::TicketKey;
 use crate::ring::{DatedKey, Ring, RingError};
 use crate::schedule::{Schedule, ScheduleError, UnixTime};
 use crate::secret_file::{self, MAX_BYTES, SecretFileError};
-use crate::whole_file;
 
 /// A ticket-key file, by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,12 +100,12 @@ impl KeyFile {
         &self.path
     }
 
-    /// Writes a new file with fresh keys, mode 0600, whole or not at all.
+    /// Generates keys and writes them to a new file, atomically, with mode 0600.
     ///
     /// # Errors
-    /// If something is at the path already, or it cannot be written.
+    /// Returns [`FileError`] if the path exists or cannot be written.
     pub fn write_new(&self, schedule: Schedule, now: UnixTime) -> Result<Ring, FileError> {
-        let ring = Ring::fresh(schedule, now);
+        let ring = Ring::generate(schedule, now);
         let file = self.prepare(&ring, None)?;
         file.persist_noclobber(&self.path).map_err(|error| match error.error.kind() {
             io::ErrorKind::AlreadyExists => FileError::Exists { path: self.path.clone() },
@@ -123,11 +122,11 @@ impl KeyFile {
         self.parse(&self.read_text()?.0)
     }
 
-    /// Turns the ring in the file by one ([`Ring::rotate`]), and replaces the file whole or not
-    /// at all. Its owner stays the same; a symbolic link stays one.
+    /// Rotates the ring in the file ([`Ring::rotate`]) and replaces the file atomically. Keeps its
+    /// owner; a symbolic link is followed.
     ///
     /// # Errors
-    /// If the file cannot be read, is not one of ours, or cannot be replaced.
+    /// Returns [`FileError`] if the file cannot be read, is invalid, or cannot be replaced.
     pub fn rotate(&self, now: UnixTime) -> Result<Ring, FileError> {
         let path = self.path.canonicalize().map_err(|source| self.read_error(source))?;
         let target = Self::new(path);
@@ -139,7 +138,7 @@ impl KeyFile {
         Ok(ring)
     }
 
-    /// The file's text and metadata, once it is certain that only its owner can read it.
+    /// Reads the file's text and metadata, if only its owner can read it.
     pub(crate) fn read_text(&self) -> Result<(Zeroizing<String>, Metadata), FileError> {
         secret_file::read(&self.path).map_err(|error| match error {
             SecretFileError::Read(source) => self.read_error(source),
@@ -153,7 +152,7 @@ impl KeyFile {
         })
     }
 
-    /// The ring that `text` describes. The file's name is used for messages only.
+    /// Parses `text`. The file's path is used in messages only.
     ///
     /// # Errors
     /// [`FileError::Content`] with the line.
@@ -167,7 +166,7 @@ impl KeyFile {
 
     /// A temporary file beside the target, with the ring in it, on disk, mode 0600.
     fn prepare(&self, ring: &Ring, like: Option<&Metadata>) -> Result<NamedTempFile, FileError> {
-        whole_file::prepare(&self.path, text_of(ring).as_bytes(), like)
+        secret_file::prepare(&self.path, text_of(ring).as_bytes(), like)
             .map_err(|source| self.write_error(source))
     }
 
@@ -197,19 +196,19 @@ struct Entry {
     not_before: u64,
 }
 
-/// What is wrong with a text, and where: a byte offset.
+/// What is wrong with a text, and at which byte offset.
 struct Problem {
     at: usize,
     problem: String,
 }
 
 impl Ring {
-    /// The ring as a key file has it, for a process that takes this one's place.
+    /// Serializes as a key file, for a successor process.
     pub fn to_text(&self) -> Zeroizing<String> {
         text_of(self)
     }
 
-    /// Reads [`Ring::to_text`]. `None`: that is no ring.
+    /// Parses [`Ring::to_text`]. Returns `None` if it is invalid.
     pub fn from_text(text: &str) -> Option<Self> {
         parse(text).ok()
     }
@@ -218,8 +217,8 @@ impl Ring {
 fn parse(text: &str) -> Result<Ring, Problem> {
     let document: Document = toml::from_str(text).map_err(|error| Problem {
         at: error.span().map_or(0, |span| span.start),
-        // Not the error itself, which quotes the line, and with it a secret perhaps. Its message
-        // quotes what stands in the wrong place, which may be one too.
+        // Not the error itself: it quotes the line, which may contain a secret. Its message quotes
+        // the unexpected value, which may be a secret too.
         problem: format!("{} ({SHAPE})", without_secrets(error.message())),
     })?;
     let version = &document.version;
@@ -250,7 +249,7 @@ fn parse(text: &str) -> Result<Ring, Problem> {
     })
 }
 
-/// The message with every word in it that is long enough to be a good part of a secret left out.
+/// Removes every word from the message that is long enough to be part of a secret.
 fn without_secrets(message: &str) -> String {
     let mut shown = String::with_capacity(message.len());
     let mut rest = message;
@@ -292,7 +291,7 @@ fn from_hex(
 
 fn text_of(ring: &Ring) -> Zeroizing<String> {
     let keys = ring.keys();
-    // Room for all of it from the start: growing would leave copies of secrets behind.
+    // Allocates once: growing would leave copies of secrets in memory.
     let mut text = Zeroizing::new(String::with_capacity(512 + keys.len() * 256));
     text.push_str(
         "# Ticket keys of firstflight, shared by the processes that are given this file. Whoever\n\

@@ -1,4 +1,4 @@
-//! The handle that the TLS side holds: seals and opens, from many threads.
+//! The ticket keys in use, shared between threads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -12,10 +12,10 @@ use crate::schedule::{Schedule, UnixTime};
 use crate::usage::{self, Counters, KeyState, KeyStatus, TicketCounts, Usage};
 use crate::zone::{Origin, Zone};
 
-/// Ticket keys in use: a ring and where it comes from. `Send + Sync`; share it in an `Arc`.
+/// The ticket keys in use: a ring and its source. `Send + Sync`; share it in an `Arc`.
 ///
-/// Sealing and opening take a read lock for as long as it takes to copy one pointer. Call
-/// [`refresh`](Self::refresh) once a second from a timer: it alone reads the file or makes keys.
+/// Sealing and opening hold a read lock only to clone an `Arc`. Call [`refresh`](Self::refresh) once
+/// a second from a timer; nothing else reads the file or generates keys.
 #[derive(Debug)]
 pub struct TicketKeys {
     active: RwLock<Arc<Active>>,
@@ -24,12 +24,12 @@ pub struct TicketKeys {
     counters: Counters,
 }
 
-/// A session that is kept apart from its ticket.
+/// A session that is stored apart from its ticket, so that it can be used only once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetachedSession {
-    /// For the client: it refers to the session.
+    /// The ticket for the client, which refers to the session.
     pub ticket: Vec<u8>,
-    /// Under which id to keep [`record`](Self::record).
+    /// The id under which to store [`record`](Self::record).
     pub id: SessionId,
     /// The session, sealed and bound to the id.
     pub record: Vec<u8>,
@@ -37,24 +37,23 @@ pub struct DetachedSession {
 
 /// What a [`TicketKeys::refresh`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refreshed {
+pub enum RefreshOutcome {
     /// Nothing was due.
     Unchanged,
-    /// The in-process ring has turned by its schedule.
+    /// The in-process ring was rotated by its schedule.
     Rotated,
     /// The file was replaced or changed; its ring is in use.
     Reread,
 }
 
 impl TicketKeys {
-    /// Keys of this process alone, random, rotated by `schedule`. They die with the process, so
-    /// that no ticket outlives it.
+    /// Random keys of this process alone, rotated by `schedule`. No ticket outlives the process.
     pub fn in_process(schedule: Schedule, now: UnixTime) -> Self {
-        Self::of(Ring::fresh(schedule, now), Source::InProcess)
+        Self::of(Ring::generate(schedule, now), Source::InProcess)
     }
 
-    /// Keys of this process alone, which it has from the one whose place it takes
-    /// ([`Ring::to_text`]). They are rotated as that one's were.
+    /// Keys of this process alone, inherited from its predecessor ([`Ring::to_text`]). They are
+    /// rotated by the same schedule.
     pub fn inherited(ring: Ring) -> Self {
         Self::of(ring, Source::InProcess)
     }
@@ -66,13 +65,13 @@ impl TicketKeys {
     pub fn from_file(file: KeyFile) -> Result<Self, FileError> {
         let (text, _) = file.read_text()?;
         let ring = file.parse(&text)?;
-        let seen = Mutex::new(FileState { digest: digest(&text), complaint: None });
+        let seen = Mutex::new(FileState { digest: digest(&text), last_error: None });
         Ok(Self::of(ring, Source::File { file, seen }))
     }
 
-    /// Keys that somebody else looks after, and gives by [`install`](Self::install).
-    pub fn given(ring: Ring) -> Self {
-        Self::of(ring, Source::Given)
+    /// Keys that the caller manages and replaces by [`install`](Self::install).
+    pub fn external(ring: Ring) -> Self {
+        Self::of(ring, Source::External)
     }
 
     /// The same keys for a node of `zone`. Without it: [`Zone::NONE`].
@@ -86,9 +85,9 @@ impl TicketKeys {
         self.zone
     }
 
-    /// Puts another ring into use; whether it differs from the one before. Keys that it lacks go
-    /// on opening for as long as a ticket under them may live: a node that had to start with keys
-    /// of its own, because the others' were not to be had, has issued tickets by then.
+    /// Replaces the ring, and returns whether it changed. Keys of the previous ring still open their
+    /// tickets until those expire: a node that started with its own keys, because the store was
+    /// unavailable, has issued tickets under them.
     pub fn install(&self, ring: Ring, now: UnixTime) -> bool {
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         if *active.ring == ring {
@@ -106,8 +105,8 @@ impl TicketKeys {
         self.active().sealer(now).seal(content, Origin { zone: self.zone, epoch })
     }
 
-    /// Seals `content` to be kept apart from its ticket, under a fresh id.
-    pub fn seal_apart(&self, content: &[u8], epoch: u32, now: UnixTime) -> DetachedSession {
+    /// Seals `content` as a detached session with a new random id.
+    pub fn seal_detached(&self, content: &[u8], epoch: u32, now: UnixTime) -> DetachedSession {
         let origin = Origin { zone: self.zone, epoch };
         self.counters.sealed();
         let mut id = SessionId::default();
@@ -117,12 +116,13 @@ impl TicketKeys {
         DetachedSession {
             ticket: key.seal_reference(&id, content.len(), origin),
             id,
-            record: key.seal_kept(content, &id, origin),
+            record: key.seal_detached(content, &id, origin),
         }
     }
 
-    /// Seals what a QUIC address token says (RFC 9000 section 8.1), bound to `bound_to`, under the
-    /// key that is current at `now`. It is [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
+    /// Seals the content of a QUIC address token (RFC 9000 section 8.1) under the key that is current
+    /// at `now`. It opens only with the same `bound_to`, and is
+    /// [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
     pub fn seal_token(&self, content: &[u8], bound_to: &[u8], now: UnixTime) -> Vec<u8> {
         self.counters.sealed();
         self.active().sealer(now).seal_token(content, bound_to, self.zone.into())
@@ -134,13 +134,13 @@ impl TicketKeys {
     }
 
     /// Opens the [`DetachedSession::record`] that was kept under `id`.
-    pub fn open_kept(&self, record: &[u8], id: &SessionId, now: UnixTime) -> Opened {
-        // No ticket: its reference was counted.
-        self.active().open(record, now, |key| key.open_kept(record, id)).0
+    pub fn open_detached(&self, record: &[u8], id: &SessionId, now: UnixTime) -> Opened {
+        // Not counted: its ticket was counted.
+        self.active().open(record, now, |key| key.open_detached(record, id)).0
     }
 
-    /// Opens what [`seal_token`](Self::seal_token) made of any zone, as long as a ticket that was
-    /// sealed with it would open; what it says and its zone.
+    /// Opens an address token of any zone, as long as a ticket that was sealed at the same time would
+    /// open. Returns its content and zone.
     pub fn open_token(
         &self,
         token: &[u8],
@@ -154,36 +154,35 @@ impl TicketKeys {
         }
     }
 
-    /// The keys as an operator may see them at `now`, the oldest first, with their last use in
-    /// this process.
+    /// The status of each key at `now`, oldest first, with its last use in this process.
     pub fn statuses(&self, now: UnixTime) -> Vec<KeyStatus> {
         let active = self.active();
         usage::statuses(&active.ring, &active.usage, now)
     }
 
-    /// How many tickets were sealed and opened so far.
+    /// Counts of tickets sealed and opened so far.
     pub fn counts(&self) -> TicketCounts {
         self.counters.read()
     }
 
-    /// Turns an in-process ring when it is due; takes up a changed file. Reads the file whole
-    /// each time, some hundred bytes: no time stamp tells a change as surely as the content.
+    /// Rotates an in-process ring when it is due, or reads a changed file. Compares the file's
+    /// content, some hundred bytes, because timestamps do not reliably show a change.
     ///
     /// # Errors
-    /// If the file cannot be used. The ring from before stays in use, and the same error is given
-    /// only once as long as it lasts.
-    pub fn refresh(&self, now: UnixTime) -> Result<Refreshed, FileError> {
+    /// Returns [`FileError`] if the file cannot be used. The previous ring stays in use. The same
+    /// error is returned only once while it persists.
+    pub fn refresh(&self, now: UnixTime) -> Result<RefreshOutcome, FileError> {
         match &self.source {
-            Source::InProcess => Ok(self.keep_up(now)),
-            Source::Given => Ok(Refreshed::Unchanged),
+            Source::InProcess => Ok(self.advance(now)),
+            Source::External => Ok(RefreshOutcome::Unchanged),
             Source::File { file, seen } => {
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 match self.reread(file, &mut seen) {
                     Ok(refreshed) => {
-                        seen.complaint = None;
+                        seen.last_error = None;
                         Ok(refreshed)
                     }
-                    Err(error) => seen.complain(error),
+                    Err(error) => seen.report_once(error),
                 }
             }
         }
@@ -199,11 +198,11 @@ impl TicketKeys {
         self.ring().schedule()
     }
 
-    /// What an operator should know about the ring at `now`. Nothing about a given one: who gives
-    /// it knows better.
+    /// Problems of the ring that an operator should know at `now`. None for an external ring, which
+    /// the caller manages.
     pub fn warnings(&self, now: UnixTime) -> Vec<Warning> {
         match self.source {
-            Source::Given => Vec::new(),
+            Source::External => Vec::new(),
             _ => self.ring().warnings(now),
         }
     }
@@ -222,42 +221,42 @@ impl TicketKeys {
         Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn keep_up(&self, now: UnixTime) -> Refreshed {
+    fn advance(&self, now: UnixTime) -> RefreshOutcome {
         if now < self.ring().due() {
-            return Refreshed::Unchanged;
+            return RefreshOutcome::Unchanged;
         }
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
-        // Asked again: another thread may have come first.
+        // Another thread may have rotated the ring meanwhile.
         if now < active.ring.due() {
-            return Refreshed::Unchanged;
+            return RefreshOutcome::Unchanged;
         }
         let mut ring = (*active.ring).clone();
-        ring.keep_up(now);
+        ring.advance(now);
         *active = Arc::new(active.followed_by(ring, Vec::new()));
-        Refreshed::Rotated
+        RefreshOutcome::Rotated
     }
 
-    fn reread(&self, file: &KeyFile, seen: &mut FileState) -> Result<Refreshed, FileError> {
+    fn reread(&self, file: &KeyFile, seen: &mut FileState) -> Result<RefreshOutcome, FileError> {
         let (text, _) = file.read_text()?;
         let digest = digest(&text);
         if digest == seen.digest {
-            return Ok(Refreshed::Unchanged);
+            return Ok(RefreshOutcome::Unchanged);
         }
         let ring = file.parse(&text)?;
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         *active = Arc::new(active.followed_by(ring, Vec::new()));
         seen.digest = digest;
-        Ok(Refreshed::Reread)
+        Ok(RefreshOutcome::Reread)
     }
 }
 
-/// A ring, its keys' last uses, and keys that it has replaced and whose tickets still live.
+/// A ring, the usage of its keys, and replaced keys whose tickets are still valid.
 #[derive(Debug)]
 struct Active {
     ring: Arc<Ring>,
     /// One for each key of the ring.
     usage: Vec<Arc<Usage>>,
-    /// With the time when the last ticket is dead.
+    /// With the time when the last ticket expires.
     retired: Vec<(TicketKey, UnixTime)>,
 }
 
@@ -273,12 +272,12 @@ impl Active {
         Self { usage: usage::usage_of(&ring, &known), ring: Arc::new(ring), retired }
     }
 
-    /// The keys of before that `ring` lacks and that may still have to open at `now`.
+    /// The previous keys that `ring` lacks and that may still have valid tickets at `now`.
     fn retired_by(&self, ring: &Ring, now: UnixTime) -> Vec<(TicketKey, UnixTime)> {
         let until = now.after(self.ring.schedule().lifetime());
         let keys = self.ring.keys().iter().enumerate();
         let replaced = keys
-            // Nobody has sealed under a next one.
+            // Nobody has sealed under a next key.
             .filter(|(at, _)| {
                 matches!(self.ring.state(*at, now), KeyState::Previous | KeyState::Current)
             })
@@ -296,14 +295,14 @@ impl Active {
         &self.ring.keys()[at].key
     }
 
-    /// Opens by the key that has the name; and what that key is for, if the ring has it.
+    /// Opens with the key that has the name. Also returns the key's state, if it is in the ring.
     fn open(
         &self,
         sealed: &[u8],
         now: UnixTime,
         open: impl Fn(&TicketKey) -> Opened,
     ) -> (Opened, Option<KeyState>) {
-        if let Some(at) = self.ring.opener(sealed, now) {
+        if let Some(at) = self.ring.find_key(sealed, now) {
             let opened = open(&self.ring.keys()[at].key);
             if matches!(opened, Opened::Ticket { .. } | Opened::Reference { .. }) {
                 self.usage[at].opened_at(now);
@@ -322,25 +321,25 @@ impl Active {
 #[derive(Debug)]
 enum Source {
     InProcess,
-    Given,
+    External,
     File { file: KeyFile, seen: Mutex<FileState> },
 }
 
-/// The file as it was when its ring was taken up, and what was wrong with it since.
+/// The file as last read successfully, and its last error since.
 #[derive(Debug)]
 struct FileState {
     digest: [u8; 32],
-    complaint: Option<String>,
+    last_error: Option<String>,
 }
 
 impl FileState {
-    /// Passes an error on if it is news.
-    fn complain(&mut self, error: FileError) -> Result<Refreshed, FileError> {
-        let complaint = Some(error.to_string());
-        if self.complaint == complaint {
-            return Ok(Refreshed::Unchanged);
+    /// Returns an error only once while it persists.
+    fn report_once(&mut self, error: FileError) -> Result<RefreshOutcome, FileError> {
+        let last_error = Some(error.to_string());
+        if self.last_error == last_error {
+            return Ok(RefreshOutcome::Unchanged);
         }
-        self.complaint = complaint;
+        self.last_error = last_error;
         Err(error)
     }
 }

@@ -29,9 +29,9 @@ fn two_on_one_file() -> (TempDir, KeyFile, TicketKeys, TicketKeys) {
 fn in_process_keys_turn_by_the_clock() {
     let keys = TicketKeys::in_process(Schedule::default(), NOW);
     let ticket = keys.seal(b"session", 0, hours(11));
-    assert_eq!(keys.refresh(hours(11)).unwrap(), Refreshed::Unchanged);
-    assert_eq!(keys.refresh(hours(12)).unwrap(), Refreshed::Rotated);
-    assert_eq!(keys.refresh(hours(12)).unwrap(), Refreshed::Unchanged);
+    assert_eq!(keys.refresh(hours(11)).unwrap(), RefreshOutcome::Unchanged);
+    assert_eq!(keys.refresh(hours(12)).unwrap(), RefreshOutcome::Rotated);
+    assert_eq!(keys.refresh(hours(12)).unwrap(), RefreshOutcome::Unchanged);
     assert_eq!(keys.open(&ticket, hours(12)), opened());
     assert_ne!(keys.seal(b"session", 0, hours(12))[1..17], ticket[1..17]);
     assert_eq!(keys.open(&ticket, hours(24)), Opened::UnknownKey);
@@ -68,8 +68,8 @@ fn a_replaced_file_is_picked_up() {
     let (_directory, file, one, other) = two_on_one_file();
     let before = one.seal(b"session", 0, hours(1));
     file.rotate(hours(2)).expect("rotated");
-    assert_eq!(one.refresh(hours(2)).unwrap(), Refreshed::Reread);
-    assert_eq!(one.refresh(hours(2)).unwrap(), Refreshed::Unchanged);
+    assert_eq!(one.refresh(hours(2)).unwrap(), RefreshOutcome::Reread);
+    assert_eq!(one.refresh(hours(2)).unwrap(), RefreshOutcome::Unchanged);
     assert_eq!(one.open(&before, hours(2)), opened());
     // The other has not looked yet, and opens what is sealed under the new key all the same.
     let after = one.seal(b"session", 0, hours(2));
@@ -86,12 +86,12 @@ fn a_broken_file_leaves_the_old_ring_in_use_and_is_reported_once() {
 
     fs::write(file.path(), good.replace("version = 1", "version = 9")).unwrap();
     assert!(matches!(keys.refresh(hours(1)), Err(FileError::Content { .. })));
-    assert_eq!(keys.refresh(hours(1)).unwrap(), Refreshed::Unchanged);
+    assert_eq!(keys.refresh(hours(1)).unwrap(), RefreshOutcome::Unchanged);
     still_works();
 
     fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(keys.refresh(hours(1)), Err(FileError::ReadableByOthers { .. })));
-    assert_eq!(keys.refresh(hours(1)).unwrap(), Refreshed::Unchanged);
+    assert_eq!(keys.refresh(hours(1)).unwrap(), RefreshOutcome::Unchanged);
     still_works();
 
     fs::remove_file(file.path()).unwrap();
@@ -100,7 +100,7 @@ fn a_broken_file_leaves_the_old_ring_in_use_and_is_reported_once() {
 
     // Another ring in its place, and the old one is gone.
     file.write_new(Schedule::default(), NOW).expect("written");
-    assert_eq!(keys.refresh(hours(1)).unwrap(), Refreshed::Reread);
+    assert_eq!(keys.refresh(hours(1)).unwrap(), RefreshOutcome::Reread);
     assert_eq!(keys.open(&ticket, hours(1)), Opened::UnknownKey);
     fs::remove_file(file.path()).unwrap();
     assert!(keys.refresh(hours(1)).is_err(), "the same complaint is news after a good time");
@@ -114,7 +114,7 @@ fn a_file_rewritten_in_place_within_one_tick_is_picked_up() {
         let other = fs::read_to_string(file.path()).unwrap();
         let current = hex::encode(keys.ring().keys()[0].key.name());
         fs::write(file.path(), other.replace(&current, &digit.repeat(32))).unwrap();
-        assert_eq!(keys.refresh(NOW).unwrap(), Refreshed::Reread);
+        assert_eq!(keys.refresh(NOW).unwrap(), RefreshOutcome::Reread);
     }
     assert_ne!(hex::encode(keys.ring().keys()[0].key.name()), name);
 }
@@ -145,30 +145,30 @@ fn sealing_goes_on_while_the_ring_turns() {
 
 #[test]
 fn a_ticket_carries_its_zone() {
-    let ring = Ring::fresh(Schedule::default(), NOW);
-    let west = TicketKeys::given(ring.clone()).in_zone(Zone::named("eu-west"));
-    let east = TicketKeys::given(ring).in_zone(Zone::named("eu-east"));
+    let ring = Ring::generate(Schedule::default(), NOW);
+    let west = TicketKeys::external(ring.clone()).in_zone(Zone::named("eu-west"));
+    let east = TicketKeys::external(ring).in_zone(Zone::named("eu-east"));
     let expected = Opened::Ticket {
         content: b"session".to_vec(),
         origin: Origin { zone: west.zone(), epoch: 5 },
     };
     assert_eq!(east.open(&west.seal(b"session", 5, NOW), NOW), expected);
-    let apart = west.seal_apart(b"session", 5, NOW);
+    let apart = west.seal_detached(b"session", 5, NOW);
     let reference =
         Opened::Reference { id: apart.id, origin: Origin { zone: west.zone(), epoch: 5 } };
     assert_eq!(east.open(&apart.ticket, NOW), reference);
-    assert_eq!(east.open_kept(&apart.record, &apart.id, NOW), expected);
-    assert_eq!(east.open_kept(&apart.record, &[0; 16], NOW), Opened::Forged);
+    assert_eq!(east.open_detached(&apart.record, &apart.id, NOW), expected);
+    assert_eq!(east.open_detached(&apart.record, &[0; 16], NOW), Opened::Forged);
 }
 
 #[test]
 fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
-    let own = Ring::fresh(Schedule::default(), NOW);
+    let own = Ring::generate(Schedule::default(), NOW);
     let next = own.keys()[1].key.clone();
-    let keys = TicketKeys::given(own.clone());
+    let keys = TicketKeys::external(own.clone());
     assert!(!keys.install(own, NOW), "the same ring");
     let before = keys.seal(b"session", 0, hours(1));
-    let shared = Ring::fresh(Schedule::default(), NOW);
+    let shared = Ring::generate(Schedule::default(), NOW);
     assert!(keys.install(shared.clone(), hours(2)));
     let after = keys.seal(b"session", 0, hours(2));
     assert_ne!(after[1..17], before[1..17]);
@@ -176,9 +176,9 @@ fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
     let stolen = next.seal(b"session", Zone::NONE);
     assert_eq!(keys.open(&stolen, hours(2)), Opened::UnknownKey);
     // Another ring still: what was retired before stays.
-    let mut turned = shared;
-    turned.rotate(hours(3));
-    assert!(keys.install(turned, hours(3)));
+    let mut rotated = shared;
+    rotated.rotate(hours(3));
+    assert!(keys.install(rotated, hours(3)));
     assert_eq!(keys.open(&before, hours(13)), opened());
     assert_eq!(keys.open(&after, hours(13)), opened());
     assert_eq!(keys.open(&before, hours(14)), Opened::UnknownKey);
@@ -238,9 +238,9 @@ fn tickets_are_counted_by_what_their_key_is_for() {
     assert_eq!(other.counts(), expected);
     assert_eq!(one.counts(), TicketCounts { sealed: 3, ..TicketCounts::default() });
     // Another ring takes over: what it lacks goes on opening.
-    let given = TicketKeys::given(Ring::fresh(Schedule::default(), NOW));
-    let ticket = given.seal(b"session", 0, NOW);
-    given.install(Ring::fresh(Schedule::default(), NOW), NOW);
-    given.open(&ticket, NOW);
-    assert_eq!(given.counts().opened_replaced, 1);
+    let external = TicketKeys::external(Ring::generate(Schedule::default(), NOW));
+    let ticket = external.seal(b"session", 0, NOW);
+    external.install(Ring::generate(Schedule::default(), NOW), NOW);
+    external.open(&ticket, NOW);
+    assert_eq!(external.counts().opened_replaced, 1);
 }

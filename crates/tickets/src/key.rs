@@ -8,42 +8,42 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::zone::Origin;
 
-/// A ticket key: a public name of 16 bytes and a secret of 32. The secret is wiped when the key
-/// is dropped, and not shown by `Debug`.
+/// A ticket key: a public name of 16 bytes and a secret of 32. The secret is wiped on drop and not
+/// shown by `Debug`.
 ///
 /// A ticket is `kind (1) | key name (16) | nonce (24) | ciphertext | tag (16)`, sealed by
-/// XChaCha20-Poly1305 with the 41 bytes before the ciphertext as associated data. The extended
-/// nonce is the reason for this cipher: 192 random bits never meet again, so processes that share
-/// a key need neither a counter in common nor a limit of tickets a key, as AES-GCM's 96 bits do
-/// (2^32 messages, NIST SP 800-38D section 8.3).
+/// XChaCha20-Poly1305 with the 41 bytes before the ciphertext as associated data. This cipher was
+/// chosen for its nonce: 192 random bits never repeat, so processes that share a key need neither a
+/// common counter nor a limit of tickets per key. AES-GCM with its 96 bits would (2^32 messages,
+/// NIST SP 800-38D section 8.3).
 ///
-/// The ciphertext starts with the [`Origin`] (8 bytes): zone and epoch. Four kinds of things are
-/// sealed, and none opens as another:
+/// The plaintext starts with the [`Origin`] (8 bytes): zone and epoch. There are four kinds, and none
+/// opens as another:
 ///
-/// | kind | what follows the origin | where it lives |
+/// | kind | what follows the origin | where it is stored |
 /// |---|---|---|
 /// | 6 | the session | in the ticket |
-/// | 7 | the id of a session kept elsewhere (16 bytes), and as many zeros as the session is longer | in the ticket |
-/// | 8 | such a session; its id is associated data, too | with whoever keeps it |
-/// | 9 | what a QUIC address token says (RFC 9000 section 8.1) | in the token |
+/// | 7 | the id of a detached session (16 bytes), zero-padded to the session's length | in the ticket |
+/// | 8 | a detached session; its id is associated data, too | in a store |
+/// | 9 | the content of a QUIC address token (RFC 9000 section 8.1) | in the token |
 ///
-/// Kinds 1 to 5 were sealed without a zone or without an epoch. They are not opened any more: early
-/// data is accepted only by the zone and in the epoch that issued the ticket, which they do not
-/// carry. That costs each client one full handshake.
+/// Kinds 1 to 5, of older versions, have no zone or no epoch. They are not opened, since early data
+/// is accepted only in the zone and epoch that issued the ticket. That costs each client one full
+/// handshake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TicketKey {
-    name: [u8; NAME],
-    secret: Zeroizing<[u8; SECRET]>,
+    name: [u8; NAME_BYTES],
+    secret: Zeroizing<[u8; SECRET_BYTES]>,
 }
 
 /// How many bytes a sealed ticket is longer than its content.
-pub const RING_OVERHEAD: usize = HEADER + Origin::LENGTH + TAG;
+pub const RING_OVERHEAD: usize = HEADER_BYTES + Origin::LENGTH + TAG_BYTES;
 
-/// The id of a session that is kept elsewhere than in its ticket.
+/// The id of a detached session.
 pub type SessionId = [u8; 16];
 
-/// What came of a ticket. The last two mean the same for the handshake: ignore the ticket and
-/// make a full one (RFC 8446 section 4.2.11, RFC 5077 section 3.1).
+/// The outcome of opening a ticket. After the last two, the handshake ignores the ticket and is a
+/// full one (RFC 8446 section 4.2.11, RFC 5077 section 3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
     /// A session.
@@ -53,37 +53,37 @@ pub enum Opened {
         /// Where and when the ticket was issued.
         origin: Origin,
     },
-    /// A session that is kept elsewhere.
+    /// A reference to a detached session.
     Reference {
         /// Its id.
         id: SessionId,
         /// Where and when the ticket was issued.
         origin: Origin,
     },
-    /// No ticket of ours, or its key is gone.
+    /// Not a ticket of this format, or its key was dropped.
     UnknownKey,
-    /// It names a key of the ring, which did not seal it.
+    /// It names a key of the ring that did not seal it.
     Forged,
 }
 
 impl TicketKey {
-    /// A key from given bytes.
+    /// A key from its name and secret.
     pub fn new(name: [u8; 16], secret: [u8; 32]) -> Self {
         Self { name, secret: Zeroizing::new(secret) }
     }
 
-    /// A fresh random key.
+    /// Generates a random key.
     ///
     /// # Panics
-    /// If the system has no randomness to give, without which no key can be made at all.
+    /// Panics if the system has no randomness.
     pub fn random() -> Self {
-        let mut key = Self { name: [0; NAME], secret: Zeroizing::new([0; SECRET]) };
+        let mut key = Self { name: [0; NAME_BYTES], secret: Zeroizing::new([0; SECRET_BYTES]) };
         fill_random(&mut key.name);
         fill_random(key.secret.as_mut());
         key
     }
 
-    /// The name that tickets carry in the clear.
+    /// The name, which tickets carry in the clear.
     pub fn name(&self) -> &[u8; 16] {
         &self.name
     }
@@ -98,8 +98,8 @@ impl TicketKey {
         self.seal_as(SESSION, content, origin.into(), &[])
     }
 
-    /// Seals a ticket of `origin` that refers to a session of `length` bytes kept elsewhere. It is
-    /// as long as one with the session in it: TLS has room for a session no longer than its
+    /// Seals a ticket that refers to a detached session of `length` bytes. It is as long as a ticket
+    /// with the session in it, because BoringSSL requires that a session is no longer than its
     /// ticket.
     pub(crate) fn seal_reference(&self, id: &SessionId, length: usize, origin: Origin) -> Vec<u8> {
         let mut content = id.to_vec();
@@ -107,13 +107,12 @@ impl TicketKey {
         self.seal_as(REFERENCE, &content, origin, &[])
     }
 
-    /// Seals the session that the tickets with `id` refer to. It opens as nothing else.
-    pub(crate) fn seal_kept(&self, session: &[u8], id: &SessionId, origin: Origin) -> Vec<u8> {
-        self.seal_as(KEPT, session, origin, id)
+    /// Seals the detached session `id`.
+    pub(crate) fn seal_detached(&self, session: &[u8], id: &SessionId, origin: Origin) -> Vec<u8> {
+        self.seal_as(DETACHED, session, origin, id)
     }
 
-    /// Seals what an address token says, together with `bound_to`, which has to be there again to
-    /// open it. It opens as nothing else.
+    /// Seals the content of an address token. It opens only with the same `bound_to`.
     pub(crate) fn seal_token(&self, content: &[u8], bound_to: &[u8], origin: Origin) -> Vec<u8> {
         self.seal_as(TOKEN, content, origin, bound_to)
     }
@@ -136,15 +135,15 @@ impl TicketKey {
         }
     }
 
-    /// Opens what [`seal_kept`](Self::seal_kept) made for `id`.
-    pub(crate) fn open_kept(&self, sealed: &[u8], id: &SessionId) -> Opened {
-        match self.open_as(KEPT, sealed, id) {
+    /// Opens the detached session `id`.
+    pub(crate) fn open_detached(&self, sealed: &[u8], id: &SessionId) -> Opened {
+        match self.open_as(DETACHED, sealed, id) {
             Ok((content, origin)) => Opened::Ticket { content, origin },
             Err(closed) => closed,
         }
     }
 
-    /// Opens what [`seal_token`](Self::seal_token) made.
+    /// Opens an address token.
     pub(crate) fn open_token(&self, token: &[u8], bound_to: &[u8]) -> Opened {
         match self.open_as(TOKEN, token, bound_to) {
             Ok((content, origin)) => Opened::Ticket { content, origin },
@@ -153,7 +152,7 @@ impl TicketKey {
     }
 
     fn seal_as(&self, kind: u8, content: &[u8], origin: Origin, bound_to: &[u8]) -> Vec<u8> {
-        let mut nonce = [0; NONCE];
+        let mut nonce = [0; NONCE_BYTES];
         fill_random(&mut nonce);
         let mut ticket = Vec::with_capacity(content.len() + RING_OVERHEAD);
         ticket.push(kind);
@@ -178,9 +177,9 @@ impl TicketKey {
         if key_name(ticket) != Some(&self.name) || ticket[0] != kind {
             return Err(Opened::UnknownKey);
         }
-        let (header, sealed) = ticket.split_at(HEADER);
-        let mut nonce = [0; NONCE];
-        nonce.copy_from_slice(&header[1 + NAME..]);
+        let (header, sealed) = ticket.split_at(HEADER_BYTES);
+        let mut nonce = [0; NONCE_BYTES];
+        nonce.copy_from_slice(&header[1 + NAME_BYTES..]);
         let aad = [header, bound_to].concat();
         let mut plain = self
             .cipher()
@@ -205,8 +204,8 @@ impl fmt::Debug for TicketKey {
     }
 }
 
-/// The name of the key that something sealed says it is sealed under, if it has our format at all.
-pub(crate) fn key_name(sealed: &[u8]) -> Option<&[u8; NAME]> {
+/// Reads the key name from sealed bytes, if they have this format.
+pub(crate) fn key_name(sealed: &[u8]) -> Option<&[u8; NAME_BYTES]> {
     if sealed.len() < RING_OVERHEAD || !(SESSION..=TOKEN).contains(&sealed[0]) {
         return None;
     }
@@ -219,13 +218,13 @@ pub(crate) fn fill_random(bytes: &mut [u8]) {
 
 const SESSION: u8 = 6;
 const REFERENCE: u8 = 7;
-const KEPT: u8 = 8;
+const DETACHED: u8 = 8;
 const TOKEN: u8 = 9;
-const NAME: usize = 16;
-const SECRET: usize = 32;
-const NONCE: usize = 24;
-const TAG: usize = 16;
-const HEADER: usize = 1 + NAME + NONCE;
+const NAME_BYTES: usize = 16;
+const SECRET_BYTES: usize = 32;
+const NONCE_BYTES: usize = 24;
+const TAG_BYTES: usize = 16;
+const HEADER_BYTES: usize = 1 + NAME_BYTES + NONCE_BYTES;
 
 #[cfg(test)]
 #[path = "key_tests.rs"]

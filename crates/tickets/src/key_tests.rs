@@ -31,11 +31,11 @@ fn a_reference_and_what_it_refers_to() {
         assert_eq!(key.open(&ticket), Opened::Reference { id, origin: zone.into() });
         assert_eq!(ticket.len(), length.max(16) + RING_OVERHEAD, "room for the session");
     }
-    let kept = key.seal_kept(b"session", &id, zone.into());
-    assert_eq!(key.open_kept(&kept, &id), ticket(b"session", zone));
-    assert_eq!(key.open_kept(&kept, &other), Opened::Forged, "swapped");
+    let kept = key.seal_detached(b"session", &id, zone.into());
+    assert_eq!(key.open_detached(&kept, &id), ticket(b"session", zone));
+    assert_eq!(key.open_detached(&kept, &other), Opened::Forged, "swapped");
     assert_eq!(key.open(&kept), Opened::UnknownKey, "no ticket for a client to send");
-    assert_eq!(key.open_kept(&key.seal(b"session", zone), &id), Opened::UnknownKey);
+    assert_eq!(key.open_detached(&key.seal(b"session", zone), &id), Opened::UnknownKey);
 }
 
 #[test]
@@ -120,7 +120,7 @@ proptest! {
             bytes[1..17].copy_from_slice(key.name());
         }
         prop_assert!(matches!(key.open(&bytes), Opened::UnknownKey | Opened::Forged));
-        let kept = key.open_kept(&bytes, &[0; 16]);
+        let kept = key.open_detached(&bytes, &[0; 16]);
         prop_assert!(matches!(kept, Opened::UnknownKey | Opened::Forged));
         let token = key.open_token(&bytes, &[0; 16]);
         prop_assert!(matches!(token, Opened::UnknownKey | Opened::Forged));

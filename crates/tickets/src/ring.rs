@@ -9,7 +9,7 @@ use crate::schedule::{Schedule, UnixTime};
 use crate::usage::KeyState;
 use crate::zone::Zone;
 
-/// A key and the time from which it is the current one, until the next key's time comes.
+/// A key, and the time when it becomes current.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatedKey {
     /// The key.
@@ -18,8 +18,8 @@ pub struct DatedKey {
     pub not_before: UnixTime,
 }
 
-/// Keys in the order of their times. At any time one is current and seals; the ones before it
-/// open for as long as a ticket of theirs may live; the ones after it open already, since another
+/// Keys in the order of their times. At any time one key is current and seals. Earlier keys open
+/// tickets as long as one of theirs may be valid. Later keys open tickets too, since another
 /// process's clock may be ahead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ring {
@@ -27,7 +27,7 @@ pub struct Ring {
     schedule: Schedule,
 }
 
-/// Why keys don't make a ring. Positions count from 0.
+/// Why keys do not form a ring. Positions count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RingError {
     /// There is no key.
@@ -41,35 +41,36 @@ pub enum RingError {
     Name(usize),
 }
 
-/// What is not as it should be with a ring that works all the same: a line for the log.
+/// A problem with a working ring, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Warning {
-    /// The current key has been current for longer than the rotation period, in seconds, and no
-    /// other follows it.
+    /// There is no next key, and the current key is older than the rotation period by so many
+    /// seconds.
     #[error(
         "the current ticket key should have been replaced {0} seconds ago; run `firstflight keys \
          rotate FILE`"
     )]
     OverAge(u64),
-    /// No key is there to follow the current one.
+    /// There is no next key, and the current one has to be replaced in so many seconds.
     #[error(
-        "no next ticket key is there, and the current one is due in {0} seconds; run `firstflight \
+        "there is no next ticket key, and the current one is due in {0} seconds; run `firstflight \
          keys rotate FILE`"
     )]
     NoNext(u64),
 }
 
 impl Ring {
-    /// A ring of fresh keys: one current from `now`, and the next.
-    pub fn fresh(schedule: Schedule, now: UnixTime) -> Self {
+    /// Generates a ring of two keys: one current from `now`, and the next.
+    pub fn generate(schedule: Schedule, now: UnixTime) -> Self {
         let keys = vec![dated(now), dated(now.after(schedule.rotation()))];
         Self { keys, schedule }
     }
 
-    /// A ring of given keys.
+    /// Creates a ring of these keys.
     ///
     /// # Errors
-    /// If there is no key, or they are not in the order of their times, or share a name.
+    /// Returns [`RingError`] if there is no key, or the keys are not in the order of their times, or
+    /// two have the same name.
     pub fn new(keys: Vec<DatedKey>, schedule: Schedule) -> Result<Self, RingError> {
         if keys.is_empty() {
             return Err(RingError::Empty);
@@ -92,34 +93,34 @@ impl Ring {
 
     /// Opens a ticket sealed under any key of the ring that is not dead at `now`.
     pub fn open(&self, ticket: &[u8], now: UnixTime) -> Opened {
-        self.opener(ticket, now).map_or(Opened::UnknownKey, |at| self.keys[at].key.open(ticket))
+        self.find_key(ticket, now).map_or(Opened::UnknownKey, |at| self.keys[at].key.open(ticket))
     }
 
-    /// The key that is not dead at `now` and has the name that `sealed` carries.
-    pub(crate) fn opener(&self, sealed: &[u8], now: UnixTime) -> Option<usize> {
+    /// Finds the key that `sealed` names, if its tickets are still valid at `now`.
+    pub(crate) fn find_key(&self, sealed: &[u8], now: UnixTime) -> Option<usize> {
         let name = key::key_name(sealed)?;
-        let first = self.first_alive(now);
+        let first = self.first_live(now);
         let found = self.keys[first..].iter().position(|key| key.key.name() == name)?;
         Some(first + found)
     }
 
-    /// The key that seals at `now`: the last whose time has come, or the first if a clock set
-    /// back makes it that none has.
+    /// The key that seals at `now`: the last one whose time has come, or the first one if the clock
+    /// was set back before all of them.
     pub fn current(&self, now: UnixTime) -> &DatedKey {
         &self.keys[self.current_index(now)]
     }
 
-    /// The keys before the current one whose tickets may still live at `now`, the oldest first.
+    /// The keys before the current one whose tickets may still be valid at `now`, oldest first.
     pub fn previous(&self, now: UnixTime) -> &[DatedKey] {
-        &self.keys[self.first_alive(now)..self.current_index(now)]
+        &self.keys[self.first_live(now)..self.current_index(now)]
     }
 
-    /// The key that follows the current one, if it is there.
+    /// The key after the current one.
     pub fn next(&self, now: UnixTime) -> Option<&DatedKey> {
         self.keys.get(self.current_index(now) + 1)
     }
 
-    /// All keys, the oldest first, dead ones too.
+    /// All keys, oldest first, including dead ones.
     pub fn keys(&self) -> &[DatedKey] {
         &self.keys
     }
@@ -129,20 +130,19 @@ impl Ring {
         self.schedule
     }
 
-    /// When the ring is due for [`keep_up`](Self::keep_up): when its last key becomes current, so
-    /// that no next one is left, or its oldest is dead, whichever comes first.
+    /// When [`advance`](Self::advance) has to be called: when the last key becomes current, or the
+    /// oldest is dead, whichever is earlier.
     pub fn due(&self) -> UnixTime {
         let last = self.keys[self.keys.len() - 1].not_before;
         match self.keys.get(1) {
-            Some(successor) => last.min(self.death(successor)),
+            Some(successor) => last.min(self.expiry(successor)),
             None => last,
         }
     }
 
-    /// Drops the keys that are dead at `now` and adds what is missing, so that a next key is
-    /// there.
-    pub fn keep_up(&mut self, now: UnixTime) {
-        self.keys.drain(..self.first_alive(now));
+    /// Drops the keys that are dead at `now`, and generates keys until there is a next one.
+    pub fn advance(&mut self, now: UnixTime) {
+        self.keys.drain(..self.first_live(now));
         let period = self.schedule.rotation();
         let last = self.keys[self.keys.len() - 1].not_before;
         if last > now {
@@ -150,20 +150,20 @@ impl Ring {
         }
         let mut due = last.after(period);
         if due <= now {
-            // Nobody asked for a long time: the key that is over-age is replaced at once.
+            // Not called for a long time: replace the current key at once.
             self.keys.push(dated(now));
             due = now.after(period);
         }
         self.keys.push(dated(due));
     }
 
-    /// Turns the ring by one at `now`, due or not: current becomes previous, next becomes
-    /// current, a fresh one next. Keys that are dead are dropped.
+    /// Rotates the ring now, due or not: the current key becomes previous, the next key becomes
+    /// current, and a new key is next. Drops dead keys.
     ///
-    /// Whoever shares the ring has the new current key already, as the next one.
+    /// Other processes that share the ring already have the new current key, as their next one.
     pub fn rotate(&mut self, now: UnixTime) {
         let current = self.current_index(now);
-        // A clock set back: times have to go on ascending.
+        // The clock may have been set back, but times have to ascend.
         let from = UnixTime(now.0.max(self.keys[current].not_before.0.saturating_add(1)));
         self.keys.truncate(current + 2);
         match self.keys.get_mut(current + 1) {
@@ -171,10 +171,10 @@ impl Ring {
             None => self.keys.push(dated(from)),
         }
         self.keys.push(dated(from.after(self.schedule.rotation())));
-        self.keys.drain(..self.first_alive(now));
+        self.keys.drain(..self.first_live(now));
     }
 
-    /// What an operator should know at `now`.
+    /// Problems that an operator should know at `now`.
     pub fn warnings(&self, now: UnixTime) -> Vec<Warning> {
         if self.next(now).is_some() {
             return Vec::new();
@@ -186,10 +186,10 @@ impl Ring {
         }
     }
 
-    /// What the key at `at` is for at `now`.
+    /// The state of the key at position `at`.
     pub fn state(&self, at: usize, now: UnixTime) -> KeyState {
         match at.cmp(&self.current_index(now)) {
-            Ordering::Less if at < self.first_alive(now) => KeyState::Dead,
+            Ordering::Less if at < self.first_live(now) => KeyState::Dead,
             Ordering::Less => KeyState::Previous,
             Ordering::Equal => KeyState::Current,
             Ordering::Greater => KeyState::Next,
@@ -200,12 +200,12 @@ impl Ring {
         self.keys.partition_point(|key| key.not_before <= now).saturating_sub(1)
     }
 
-    /// The first key that is not dead: its last ticket was sealed when its successor came.
-    fn first_alive(&self, now: UnixTime) -> usize {
-        self.keys[1..].partition_point(|successor| self.death(successor) <= now)
+    /// The first key that is not dead. Its last ticket was sealed when its successor became current.
+    fn first_live(&self, now: UnixTime) -> usize {
+        self.keys[1..].partition_point(|successor| self.expiry(successor) <= now)
     }
 
-    fn death(&self, successor: &DatedKey) -> UnixTime {
+    fn expiry(&self, successor: &DatedKey) -> UnixTime {
         successor.not_before.after(self.schedule.lifetime())
     }
 }

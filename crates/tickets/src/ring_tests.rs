@@ -25,37 +25,37 @@ fn opens(ring: &Ring, ticket: &[u8], now: UnixTime) -> bool {
 
 #[test]
 fn the_next_key_exists_before_it_is_used() {
-    let mut ring = Ring::fresh(Schedule::default(), START);
+    let mut ring = Ring::generate(Schedule::default(), START);
     let next = ring.next(START).expect("a next key").key.clone();
     // Sealed by a process whose clock is ahead.
     assert!(opens(&ring, &next.seal(b"session", Zone::NONE), START));
     assert_eq!(ring.due(), at(12));
-    ring.keep_up(at(12));
+    ring.advance(at(12));
     assert_eq!(ring.current(at(12)).key, next);
     assert_eq!(ring.next(at(12)).map(|key| key.not_before), Some(at(24)));
 }
 
 #[test]
 fn an_old_key_goes_with_its_last_ticket() {
-    let mut ring = Ring::fresh(Schedule::default(), START);
+    let mut ring = Ring::generate(Schedule::default(), START);
     let last_second = UnixTime(at(12).0 - 1);
     let ticket = ring.seal(b"session", Zone::NONE, last_second);
-    ring.keep_up(at(12));
+    ring.advance(at(12));
     assert_eq!(ring.previous(at(12)).len(), 1);
     assert!(opens(&ring, &ticket, UnixTime(at(24).0 - 1)));
     // Dead by the clock, also where nobody has dropped it yet.
     assert_eq!(ring.open(&ticket, at(24)), Opened::UnknownKey);
     assert_eq!(ring.keys().len(), 3);
-    ring.keep_up(at(24));
+    ring.advance(at(24));
     assert_eq!(ring.previous(at(24)).len(), 1);
     assert_eq!(ring.keys().len(), 3);
 }
 
 #[test]
 fn a_lifetime_of_many_periods_keeps_many_keys() {
-    let mut ring = Ring::fresh(schedule(1, 10), START);
+    let mut ring = Ring::generate(schedule(1, 10), START);
     for hour in 1..50 {
-        ring.keep_up(at(hour));
+        ring.advance(at(hour));
     }
     assert_eq!(ring.previous(at(49)).len(), 10);
     assert_eq!(ring.keys().len(), 12);
@@ -63,10 +63,10 @@ fn a_lifetime_of_many_periods_keeps_many_keys() {
 
 #[test]
 fn after_a_long_sleep_all_old_keys_go() {
-    let mut ring = Ring::fresh(Schedule::default(), START);
+    let mut ring = Ring::generate(Schedule::default(), START);
     let ticket = ring.seal(b"session", Zone::NONE, START);
     let old: Vec<_> = ring.keys().iter().map(|key| *key.key.name()).collect();
-    ring.keep_up(at(1000));
+    ring.advance(at(1000));
     assert_eq!(ring.current(at(1000)).not_before, at(1000));
     assert_eq!(ring.open(&ticket, at(1000)), Opened::UnknownKey);
     // The over-age key was current until now, so its tickets still live.
@@ -76,7 +76,7 @@ fn after_a_long_sleep_all_old_keys_go() {
 
 #[test]
 fn a_clock_before_the_first_key_uses_the_first() {
-    let ring = Ring::fresh(Schedule::default(), START);
+    let ring = Ring::generate(Schedule::default(), START);
     let ticket = ring.seal(b"session", Zone::NONE, UnixTime(0));
     assert_eq!(ring.current(UnixTime(0)).not_before, START);
     assert!(opens(&ring, &ticket, START));
@@ -84,7 +84,7 @@ fn a_clock_before_the_first_key_uses_the_first() {
 
 #[test]
 fn rotate_turns_the_ring_by_one() {
-    let mut ring = Ring::fresh(Schedule::default(), START);
+    let mut ring = Ring::generate(Schedule::default(), START);
     let [current, next] = [0, 1].map(|i| ring.keys()[i].key.clone());
     ring.rotate(at(5));
     assert_eq!(ring.previous(at(5))[0].key, current);
@@ -95,8 +95,8 @@ fn rotate_turns_the_ring_by_one() {
 
 #[test]
 fn every_key_has_a_state() {
-    let mut ring = Ring::fresh(schedule(1, 1), START);
-    ring.keep_up(at(1));
+    let mut ring = Ring::generate(schedule(1, 1), START);
+    ring.advance(at(1));
     let states = |ring: &Ring, now| (0..3).map(|i| ring.state(i, now)).collect::<Vec<_>>();
     assert_eq!(states(&ring, at(1)), [KeyState::Previous, KeyState::Current, KeyState::Next],);
     assert_eq!(states(&ring, at(2)), [KeyState::Dead, KeyState::Previous, KeyState::Current]);
@@ -104,7 +104,7 @@ fn every_key_has_a_state() {
 
 #[test]
 fn rotate_replaces_a_key_over_age_and_its_warning() {
-    let mut ring = Ring::fresh(Schedule::default(), START);
+    let mut ring = Ring::generate(Schedule::default(), START);
     assert_eq!(ring.warnings(at(11)), []);
     assert_eq!(ring.warnings(at(13)), [Warning::NoNext(11 * 3600)]);
     assert_eq!(ring.warnings(at(25)), [Warning::OverAge(3600)]);
@@ -156,14 +156,14 @@ proptest! {
     ) {
         let seconds = Duration::from_secs;
         let schedule = Schedule::new(seconds(rotation), seconds(lifetime)).expect("in bounds");
-        let mut ring = Ring::fresh(schedule, START);
+        let mut ring = Ring::generate(schedule, START);
         let mut now = START;
         let mut issued = Vec::new();
         for turn in turns {
             match turn {
                 Turn::Wait(passed) => now = now.after(seconds(passed)),
                 Turn::KeepUp => {
-                    ring.keep_up(now);
+                    ring.advance(now);
                     prop_assert!(ring.next(now).is_some() && ring.due() > now);
                 }
                 Turn::Rotate => ring.rotate(now),

@@ -24,17 +24,17 @@ impl From<SystemTime> for UnixTime {
 
 /// Rotation period and ticket lifetime of a ring.
 ///
-/// By default both are 12 h. A ring then needs no more than one old key at a time, and who takes
-/// the ring can read early data (which only the ticket protects, RFC 8446 appendix E.5) of at
-/// most the last 24 h. A longer life of tickets lengthens that, and gains little: a client that
-/// stays away for 12 h can well afford a full handshake.
+/// By default both are 12 h. A ring then has at most one previous key, and an attacker who steals the
+/// ring can read the early data of the last 24 h (only the ticket protects it, RFC 8446 section
+/// 2.3). A longer lifetime extends that and gains little: a client that returns after 12 h can
+/// afford a full handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
     rotation: Duration,
     lifetime: Duration,
 }
 
-/// Why a schedule cannot be.
+/// Why a schedule is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ScheduleError {
     /// The rotation period is out of bounds.
@@ -46,12 +46,12 @@ pub enum ScheduleError {
 }
 
 impl Schedule {
-    /// A schedule in which each key is current for `rotation` and each ticket lives for
-    /// `lifetime`, both in whole seconds.
+    /// Each key is current for `rotation`, each ticket is valid for `lifetime`, both in whole
+    /// seconds.
     ///
     /// # Errors
-    /// If `rotation` is not within a minute and 7 days, or `lifetime` not within a second and
-    /// 7 days (RFC 8446 section 4.6.1).
+    /// Returns [`ScheduleError`] unless `rotation` is between a minute and 7 days, and `lifetime`
+    /// between a second and 7 days (RFC 8446 section 4.6.1).
     pub fn new(rotation: Duration, lifetime: Duration) -> Result<Self, ScheduleError> {
         let (rotation, lifetime) = (rotation.as_secs(), lifetime.as_secs());
         if !(60..=SEVEN_DAYS).contains(&rotation) {
@@ -71,7 +71,7 @@ impl Schedule {
         self.rotation
     }
 
-    /// How long a ticket lives: set it as the TLS session timeout.
+    /// How long a ticket is valid. Use it as the TLS session timeout.
     pub fn lifetime(&self) -> Duration {
         self.lifetime
     }

@@ -1,10 +1,11 @@
-//! Files with secrets in them: read whole, and only if nobody else can.
+//! Files with secrets: read only if nobody else can read them, and written atomically.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
+use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
 /// Why a file with secrets was not read.
@@ -18,23 +19,22 @@ pub enum SecretFileError {
     TooLong,
 }
 
-/// The file's text and metadata, once it is certain that only its owner can read it. Symbolic
-/// links are followed.
+/// Reads a file's text and metadata, if only its owner can read it. Follows symbolic links.
 ///
 /// # Errors
 /// [`SecretFileError`].
 pub fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), SecretFileError> {
-    // Asked before opening, as opening a pipe would wait for its writer.
+    // Checked before opening, because opening a pipe would wait for its writer.
     if !fs::metadata(path).map_err(SecretFileError::Read)?.is_file() {
         return Err(SecretFileError::Read(io::Error::other("it is not a regular file")));
     }
     let file = File::open(path).map_err(SecretFileError::Read)?;
     let metadata = file.metadata().map_err(SecretFileError::Read)?;
     let ours = nix::unistd::geteuid().as_raw();
-    if too_open(metadata.mode(), metadata.uid(), ours) {
+    if is_readable_by_others(metadata.mode(), metadata.uid(), ours) {
         return Err(SecretFileError::ReadableByOthers(metadata.mode() & 0o777));
     }
-    // Room for all of it from the start: growing would leave copies of secrets behind.
+    // Allocates once: growing would leave copies of secrets in memory.
     let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize + 1));
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(SecretFileError::Read)?;
     if text.len() as u64 > MAX_BYTES {
@@ -43,34 +43,66 @@ pub fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), SecretFileErro
     Ok((text, metadata))
 }
 
-/// Whether others than we may read or write a file of this mode and owner.
+/// Whether other users may read or write a file of this mode and owner.
 ///
-/// A group may read what belongs to root if we are not root: so Kubernetes gives a pod with an
-/// `fsGroup` its secrets, mode 0440 whatever was requested, and the pod can't change that.
-fn too_open(mode: u32, owner: u32, ours: u32) -> bool {
-    let given_by_root = owner == 0 && ours != 0;
-    let forbidden = if given_by_root { 0o037 } else { 0o077 };
+/// If this process is not root, a group may read a file that belongs to root: Kubernetes mounts
+/// secrets for a pod with an `fsGroup` with mode 0440, and the pod cannot change that.
+fn is_readable_by_others(mode: u32, owner: u32, ours: u32) -> bool {
+    let mounted_by_root = owner == 0 && ours != 0;
+    let forbidden = if mounted_by_root { 0o037 } else { 0o077 };
     mode & forbidden != 0
 }
 
 /// The longest file that is read.
 pub(crate) const MAX_BYTES: u64 = 64 * 1024;
 
+/// A temporary file beside `path` that has the bytes on disk, to be renamed. Mode and owner are
+/// those of `like`; without it, mode 0600 and our own.
+pub(crate) fn prepare(
+    path: &Path,
+    bytes: &[u8],
+    like: Option<&Metadata>,
+) -> io::Result<NamedTempFile> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let mut file = NamedTempFile::new_in(directory)?;
+    file.write_all(bytes)?;
+    if let Some(like) = like {
+        let own = file.as_file().metadata()?;
+        if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+            fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
+        }
+        // After the owner: a change of that takes bits away.
+        file.as_file().set_permissions(Permissions::from_mode(like.mode() & 0o777))?;
+    }
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_group_may_read_what_root_gave_us() {
+    fn a_group_may_read_a_file_that_root_mounted() {
         let (root, user) = (0, 1000);
         for mode in [0o400, 0o600] {
-            assert!(!too_open(mode, user, user) && !too_open(mode, root, root));
+            assert!(
+                !is_readable_by_others(mode, user, user)
+                    && !is_readable_by_others(mode, root, root)
+            );
         }
-        assert!(too_open(0o440, user, user) && too_open(0o440, root, root));
-        assert!(too_open(0o440, user, root) && too_open(0o440, 1001, user));
-        assert!(!too_open(0o440, root, user));
+        assert!(
+            is_readable_by_others(0o440, user, user) && is_readable_by_others(0o440, root, root)
+        );
+        assert!(
+            is_readable_by_others(0o440, user, root) && is_readable_by_others(0o440, 1001, user)
+        );
+        assert!(!is_readable_by_others(0o440, root, user));
         for mode in [0o444, 0o460, 0o404, 0o402] {
-            assert!(too_open(mode, root, user), "{mode:o}");
+            assert!(is_readable_by_others(mode, root, user), "{mode:o}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What each key is for, and when it was last used.
+//! The state of each key, and when it was last used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use crate::key::Opened;
 use crate::ring::Ring;
 use crate::schedule::UnixTime;
 
-/// What a key is for at some moment.
+/// The state of a key at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyState {
-    /// Its last ticket is dead: nothing.
+    /// All its tickets have expired.
     Dead,
-    /// It opens what it sealed.
+    /// It opens tickets that it has sealed.
     Previous,
-    /// It seals.
+    /// It seals tickets.
     Current,
-    /// It will seal; it opens what others seal already.
+    /// It will seal tickets; it already opens those of other processes.
     Next,
 }
 
-/// A key as an operator may see it: no secret. Times are seconds since 1970.
+/// Public information about a key. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyStatus {
     /// Its name, 32 hexadecimal digits.
     pub name: String,
     /// When it becomes current.
     pub not_before: u64,
-    /// What it is for.
+    /// Its state.
     pub state: KeyState,
     /// When this process last sealed a ticket under it.
     pub last_sealed: Option<u64>,
@@ -48,17 +48,17 @@ pub struct TicketCounts {
     pub opened_previous: u64,
     /// Opened under the current one.
     pub opened_current: u64,
-    /// Opened under one that is yet to be current: others seal by it already.
+    /// Opened under the next one, which other processes use already.
     pub opened_next: u64,
-    /// Opened under one that the ring no longer has.
+    /// Opened under one that is no longer in the ring.
     pub opened_replaced: u64,
-    /// Not opened, as no key of the ring has their name.
+    /// Not opened: no key of the ring has the name.
     pub unknown: u64,
-    /// Not opened, though a key of the ring has their name.
+    /// Not opened, although a key of the ring has the name.
     pub forged: u64,
 }
 
-/// The same, for many threads.
+/// [`TicketCounts`] for concurrent use.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     sealed: AtomicU64,
@@ -75,7 +75,7 @@ impl Counters {
         self.sealed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `state`: what the key is for that opened it or should have; `None`: the ring lacks it.
+    /// `state` is that of the key, or `None` if the ring lacks it.
     pub(crate) fn opened(&self, opened: &Opened, state: Option<KeyState>) {
         let counter = match (opened, state) {
             (Opened::UnknownKey, _) => &self.unknown,
@@ -102,7 +102,7 @@ impl Counters {
     }
 }
 
-/// When one key was last used, for many threads. Seconds since 1970; 0 is never.
+/// When a key was last used, for concurrent use. Seconds since 1970; 0 means never.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     sealed: AtomicU64,
@@ -119,20 +119,20 @@ impl Usage {
     }
 }
 
-/// Written once a second at most: else every handshake would take the line from other threads.
+/// Writes at most once per second, so that threads do not contend for the cache line.
 fn note(cell: &AtomicU64, now: UnixTime) {
     if cell.load(Ordering::Relaxed) != now.0 {
         cell.store(now.0, Ordering::Relaxed);
     }
 }
 
-/// The usage of each of `ring`'s keys, in its order; known ones go on.
+/// The usage of each key of `ring`, in its order. Keeps the usage of known keys.
 pub(crate) fn usage_of(ring: &Ring, known: &HashMap<[u8; 16], Arc<Usage>>) -> Vec<Arc<Usage>> {
     let names = ring.keys().iter().map(|key| key.key.name());
     names.map(|name| known.get(name).cloned().unwrap_or_default()).collect()
 }
 
-/// What an operator may see of `ring` at `now`.
+/// The status of each key of `ring` at `now`.
 pub(crate) fn statuses(ring: &Ring, usage: &[Arc<Usage>], now: UnixTime) -> Vec<KeyStatus> {
     let used = |cell: &AtomicU64| Some(cell.load(Ordering::Relaxed)).filter(|at| *at > 0);
     let keys = ring.keys().iter().zip(usage).enumerate();

@@ -1,20 +1,20 @@
-//! Where a ticket was issued.
+//! Zones and epochs: where and when a ticket was issued.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// The zone that issued a ticket: nodes that share one strike register. Early data runs in that
-/// zone alone, because no other one's register knows which flights have run; other zones that
-/// hold the same keys resume the session without it.
+/// A zone: the nodes that share one strike register. Early data is accepted only in the zone that
+/// issued the ticket, because no other zone's register knows which flights have run. Other zones
+/// with the same keys resume the session without early data.
 ///
-/// A ticket carries it as 4 bytes of SHA-256 over its name, inside the sealing, so that a client
-/// neither reads nor changes it. An operator has a handful of zones, whose digests differ.
+/// A ticket carries the first 4 bytes of SHA-256 over the zone's name, encrypted. That is enough for
+/// the few zones that an operator has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Zone([u8; Self::LENGTH]);
 
 impl Zone {
-    /// The zone of nodes that were given no name: all of them are one.
+    /// The zone of all nodes without a configured zone.
     pub const NONE: Self = Self([0; Self::LENGTH]);
 
     pub(crate) const LENGTH: usize = 4;
@@ -54,7 +54,7 @@ pub struct Origin {
     /// The zone.
     pub zone: Zone,
     /// The ticket epoch of the register that covers the ticket's flights
-    /// (`firstflight_replay::TicketEpochs`); 0 where there is none.
+    /// (`firstflight_replay::TicketEpochs`), or 0.
     pub epoch: u32,
 }
 

@@ -1,53 +1,58 @@
+//! The server side: configuration, contexts, and connections whose early data is undecided.
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use boring::ssl::{AlpnError, Ssl, SslContext, SslContextBuilder, SslSessionCacheMode};
 use boring_sys as ffi;
 use foreign_types::ForeignType;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::challenge::{self, ACME_TLS_ALPN, ChallengeCertificates};
-use crate::machine::{Machine, Role};
-use crate::preference::is_good_for_http2;
+use crate::buffers::Phase;
+use crate::connection::{Role, TlsConnection};
+use crate::context::allows_http2;
+use crate::identity::{self, ACME_TLS_ALPN, ChallengeCertificates};
+use crate::stream::StartOutcome;
 use crate::{
-    CipherPolicy, CipherPreference, Identities, KeyLog, TicketSealer, TlsError, Version, context,
-    offer, ticket,
+    CipherPolicy, CipherPreference, Identities, KeyLog, OpenedTicket, TicketSealer, TlsError,
+    TlsStream, Version, context, offered_flight, ticket,
 };
 
-/// What a server is willing to do.
+/// Configuration of an [`Acceptor`].
 #[derive(Clone)]
 pub struct AcceptorConfig {
     /// Certificate chains and keys.
     pub identities: Identities,
-    /// Oldest version.
+    /// The oldest version that is negotiated.
     pub min_version: Version,
-    /// Newest version.
+    /// The newest version that is negotiated.
     pub max_version: Version,
-    /// Ciphers and groups. The default of TLS 1.2 is that of [`CipherPreference`].
+    /// Ciphers and groups. Without a list, [`CipherPreference`] selects the TLS 1.2 ciphers.
     pub ciphers: CipherPolicy,
-    /// Whose order counts among them, where [`CipherPolicy`] names none.
+    /// Whether the server's or the client's cipher order decides.
     pub cipher_preference: CipherPreference,
-    /// Application protocols in order of preference; empty: ALPN is ignored.
+    /// Application protocols in order of preference. Empty: ALPN is ignored.
     pub alpn: Vec<Vec<u8>>,
-    /// Whether tickets allow early data and early data is accepted. Each connection can still
-    /// decline by [`Acceptor::machine`]'s argument.
+    /// Whether tickets allow early data and early data is accepted. A single connection can refuse
+    /// it by the argument of [`Acceptor::connection`].
     pub early_data: bool,
-    /// Seals tickets; `None`: no tickets, so neither resumption nor early data.
+    /// Seals tickets. `None`: no tickets are issued, so no session is resumed.
     pub sealer: Option<Arc<dyn TicketSealer>>,
     /// How many tickets each TLS 1.3 handshake issues.
     pub tickets: usize,
-    /// How long a ticket is good, at most 7 days (RFC 8446 section 4.6.1); as long as the sealer's
-    /// keys are kept.
+    /// How long a ticket is valid, at most 7 days (RFC 8446 section 4.6.1). The sealer has to keep
+    /// its keys for as long.
     pub ticket_lifetime: Duration,
-    /// Where secrets go, if anywhere.
+    /// Receives the connections' secrets.
     pub key_log: Option<Arc<dyn KeyLog>>,
-    /// What authorities that ask by TLS-ALPN-01 are shown (RFC 8737); `None`: there is nothing that
-    /// they could ask for. A connection of theirs has no ticket, no early data and no application
-    /// data; its protocol is [`ACME_TLS_ALPN`], and it is to be closed after its handshake.
+    /// Certificates for TLS-ALPN-01 validation by an ACME authority (RFC 8737). A validation
+    /// connection has no ticket, no early data and no application data. Its protocol is
+    /// [`ACME_TLS_ALPN`]; close it after the handshake.
     pub challenges: Option<Arc<dyn ChallengeCertificates>>,
 }
 
 impl AcceptorConfig {
-    /// TLS 1.2 and 1.3, two tickets a handshake, no ALPN, no early data.
+    /// TLS 1.2 and 1.3, two tickets per handshake, no ALPN, no early data.
     pub fn new(identities: impl Into<Identities>) -> Self {
         Self {
             identities: identities.into(),
@@ -77,47 +82,48 @@ impl Acceptor {
     /// Checks the configuration and builds the context.
     ///
     /// # Errors
-    /// [`TlsError`] with the setting that the library does not take.
+    /// [`TlsError`] naming the setting that BoringSSL rejects.
     pub fn new(config: AcceptorConfig) -> Result<Self, TlsError> {
         let (context, early_data) = server_context(config, |_| ())?;
         Ok(Self { context, early_data })
     }
 
-    /// Whether early data is accepted unless a connection declines it.
-    pub(crate) fn takes_early_data(&self) -> bool {
+    /// Whether connections accept early data by default.
+    pub(crate) fn accepts_early_data(&self) -> bool {
         self.early_data
     }
 
-    /// A new connection. With `early_data` false, early data is declined for it alone, and the
-    /// client sends its request again after the handshake; tickets still allow it next time.
+    /// Creates a connection. If `early_data` is false, this connection refuses early data, and the
+    /// client sends its request again after the handshake. The tickets that the connection issues
+    /// still allow early data.
     ///
     /// # Errors
-    /// [`TlsError::Setup`] when there is no memory.
-    pub fn machine(&self, early_data: bool) -> Result<Machine, TlsError> {
+    /// Returns [`TlsError::Setup`] if there is no memory.
+    pub fn connection(&self, early_data: bool) -> Result<TlsConnection, TlsError> {
         let ssl = Ssl::new(&self.context).map_err(TlsError::setup("a new connection"))?;
         if self.early_data && !early_data {
-            // Not SSL_set_early_data_enabled(0): tickets issued on this connection would then
-            // promise none. The flag is put back once the ClientHello has been judged.
+            // Tickets issued while the flag is off would not allow early data, so the flag is
+            // restored once the ClientHello has been processed (`TlsConnection::after_step`).
             // SAFETY: the connection is valid and not yet in its handshake.
             unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
         }
-        Machine::new(ssl, Role::Server { restore_early_data: self.early_data })
+        TlsConnection::new(ssl, Role::Server { restore_early_data: self.early_data })
     }
 }
 
-/// The context of a server, and whether it takes early data. `shape` has the last word on it.
+/// Builds a server's context, and tells whether it accepts early data. `customize` is called last.
 ///
 /// # Errors
-/// [`TlsError`] with the setting that the library does not take.
+/// [`TlsError`] naming the setting that BoringSSL rejects.
 pub fn server_context(
     config: AcceptorConfig,
-    shape: impl FnOnce(&mut SslContextBuilder),
+    customize: impl FnOnce(&mut SslContextBuilder),
 ) -> Result<(SslContext, bool), TlsError> {
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
     config.cipher_preference.apply(&config.ciphers, config.min_version, &mut builder)?;
     config.identities.install(&mut builder, config.challenges)?;
-    // Sessions live in tickets only: a cache in the process would answer for one node alone.
+    // Sessions are in tickets only: a cache in the process would serve one node of a cluster only.
     builder.set_session_cache_mode(SslSessionCacheMode::OFF);
     let early_data = config.early_data && config.sealer.is_some();
     match config.sealer {
@@ -131,15 +137,15 @@ pub fn server_context(
         let without_http2: Vec<_> = config.alpn.into_iter().filter(|name| name != b"h2").collect();
         let without_http2 = context::alpn_wire(&without_http2);
         builder.set_alpn_select_callback(move |ssl, theirs| {
-            match challenge::is_answered(ssl) {
-                // The only one that it offers.
+            match identity::is_challenge(ssl) {
+                // A validation offers this protocol and no other.
                 true => select_alpn(&context::alpn_wire(&[ACME_TLS_ALPN.to_vec()]), theirs),
-                false if is_good_for_http2(ssl) => select_alpn(&ours, theirs),
+                false if allows_http2(ssl) => select_alpn(&ours, theirs),
                 false => select_alpn(&without_http2, theirs),
             }
         });
     }
-    offer::install(&mut builder);
+    offered_flight::install(&mut builder);
     let lifetime = u32::try_from(config.ticket_lifetime.as_secs()).unwrap_or(u32::MAX);
     // SAFETY: the context is valid; these calls only store numbers in it.
     unsafe {
@@ -148,12 +154,12 @@ pub fn server_context(
     }
     // SAFETY: the context is valid.
     unsafe { ffi::SSL_CTX_set_early_data_enabled(builder.as_ptr(), early_data.into()) };
-    shape(&mut builder);
+    customize(&mut builder);
     Ok((builder.build(), early_data))
 }
 
-/// Our first protocol that the client offers too; none in common ends the handshake, as RFC 7301
-/// section 3.2 demands.
+/// Selects the first of our protocols that the client offers too. Without one in common the
+/// handshake fails (RFC 7301 section 3.2).
 fn select_alpn<'a>(ours: &[u8], theirs: &'a [u8]) -> Result<&'a [u8], AlpnError> {
     protocols(ours)
         .find_map(|our| protocols(theirs).find(|their| *their == our))
@@ -167,6 +173,120 @@ fn protocols(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
         wire = after;
         Some(name)
     })
+}
+
+/// A server's connection before its early data is accepted or refused.
+///
+/// Nothing is sent before [`Accepting::into_stream`] or [`Accepting::refuse_early_data`]. So the
+/// decision can wait, for a store for instance, and early data can still be refused by TLS. The
+/// client then resumes its session and sends its request again by itself (RFC 8446 section 4.2.10).
+///
+/// Until then only the ClientHello and what arrives with it is read, at most 34 KiB. The bytes are
+/// buffered, because a refusal starts the handshake again from them.
+pub struct Accepting<S> {
+    acceptor: Acceptor,
+    stream: TlsStream<S>,
+    /// The session that was looked up. A restarted handshake needs it again, and the store may have
+    /// deleted it.
+    fetched: Option<OpenedTicket>,
+}
+
+/// What an [`Accepting`] connection needs next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum AcceptState {
+    /// The session of the client's ticket has to be looked up by this key. Call
+    /// [`Accepting::provide_session`], then [`Accepting::advance`] again.
+    NeedsSession(Vec<u8>),
+    /// TLS would accept early data. [`Accepting::into_stream`] accepts it,
+    /// [`Accepting::refuse_early_data`] refuses it.
+    EarlyData,
+    /// The handshake is complete, and there was no early data or it was refused.
+    Complete,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
+    /// Creates a connection on `io`. If `early_data` is false, early data is refused, as in
+    /// [`Acceptor::connection`].
+    ///
+    /// # Errors
+    /// Returns [`TlsError::Setup`] if there is no memory.
+    pub fn new(acceptor: &Acceptor, io: S, early_data: bool) -> Result<Self, TlsError> {
+        let mut stream = TlsStream::new(acceptor.connection(early_data)?, io, Phase::Early);
+        if early_data && acceptor.accepts_early_data() {
+            stream.keep_received();
+        }
+        Ok(Self { acceptor: acceptor.clone(), stream, fetched: None })
+    }
+
+    /// Continues until the caller has to decide or the handshake is complete. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`TlsError`]. The alert was sent if the socket accepted it.
+    pub async fn advance(&mut self) -> Result<AcceptState, TlsError> {
+        match std::future::poll_fn(|cx| self.stream.poll_start(cx)).await? {
+            StartOutcome::NeedsSession(id) => Ok(AcceptState::NeedsSession(id)),
+            StartOutcome::Done if self.stream.in_early_data() => Ok(AcceptState::EarlyData),
+            StartOutcome::Done => {
+                self.stream.take_received();
+                Ok(AcceptState::Complete)
+            }
+        }
+    }
+
+    /// Provides the session that was looked up; see [`TlsConnection::provide_session`].
+    pub fn provide_session(&mut self, session: OpenedTicket) {
+        self.fetched = Some(session.clone());
+        self.stream.connection_mut().provide_session(session);
+    }
+
+    /// What was negotiated so far.
+    pub fn facts(&self) -> crate::Handshake {
+        self.stream.facts()
+    }
+
+    /// When the last bytes were received, in microseconds since 1970 by [`crate::SteadyClock`]. At
+    /// [`AcceptState::EarlyData`] this is just before BoringSSL measured the ticket's age.
+    pub fn received_at(&self) -> i64 {
+        self.stream.received_at()
+    }
+
+    /// The socket below.
+    pub fn socket(&self) -> &S {
+        self.stream.socket()
+    }
+
+    /// Restarts the handshake from the same bytes with early data refused. Continue with
+    /// [`Accepting::advance`]. Does nothing unless the last state was [`AcceptState::EarlyData`].
+    ///
+    /// Tickets issued on the connection still allow early data. A key log then has lines of both
+    /// handshakes, those of the effective one last.
+    ///
+    /// # Errors
+    /// Returns [`TlsError::Setup`] if there is no memory.
+    pub fn refuse_early_data(&mut self) -> Result<(), TlsError> {
+        if !self.stream.in_early_data() {
+            return Ok(());
+        }
+        let Some(received) = self.stream.take_received() else { return Ok(()) };
+        let mut connection: TlsConnection = self.acceptor.connection(false)?;
+        if let Some(session) = &self.fetched {
+            connection.provide_session(session.clone());
+        }
+        connection.feed(&received);
+        // Dropping the old connection drops its unsent flight.
+        *self.stream.connection_mut() = connection;
+        Ok(())
+    }
+
+    /// Converts into the stream. At [`AcceptState::EarlyData`] this accepts the early data. Before
+    /// the ClientHello was processed it refuses it, and the handshake continues as the stream is
+    /// read. The server's flight may still be unsent, so that it leaves together with a response.
+    pub fn into_stream(mut self) -> TlsStream<S> {
+        self.stream.take_received();
+        self.stream.connection_mut().decline_early_data();
+        self.stream.start_reading();
+        self.stream
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,17 @@
+//! The clock by which tickets are issued and aged.
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The time of day by which tickets are issued and aged: taken from the machine's clock once and
-/// carried on by the monotonic clock, so that a step of the machine's clock cannot make an old
-/// flight fresh again (RFC 8446 section 8.3 rests on ages that only grow).
+/// Wall-clock time that never steps: read from the system clock once, then advanced by the
+/// monotonic clock.
+///
+/// Freshness (RFC 8446 section 8.3) relies on ticket ages that only grow. With the system clock, a
+/// step backwards would make an old flight fresh again. A server watches
+/// [`SteadyClock::system_clock_offset_micros`] every second. After a step it calls
+/// [`SteadyClock::follow_system_clock`] and starts a new ticket epoch, because ages of earlier
+/// tickets mean nothing by the new time.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock;
 
@@ -12,12 +19,12 @@ static ANCHOR: OnceLock<Instant> = OnceLock::new();
 static OFFSET_MICROS: AtomicI64 = AtomicI64::new(i64::MIN);
 
 impl SteadyClock {
-    /// Microseconds since the Unix epoch.
+    /// Returns microseconds since the Unix epoch.
     pub fn unix_micros() -> i64 {
         let elapsed = Self::elapsed_micros();
         match OFFSET_MICROS.load(Ordering::Relaxed) {
             i64::MIN => {
-                let offset = Self::machine_micros() - elapsed;
+                let offset = Self::system_micros() - elapsed;
                 let _ = OFFSET_MICROS.compare_exchange(
                     i64::MIN,
                     offset,
@@ -30,23 +37,23 @@ impl SteadyClock {
         }
     }
 
-    /// How far the machine's clock has stepped away from this one, in microseconds (positive: the
-    /// machine's is ahead).
-    pub fn step_micros() -> i64 {
-        Self::machine_micros() - Self::unix_micros()
+    /// Returns how far the system clock has stepped away from this one, in microseconds. Positive:
+    /// the system clock is ahead.
+    pub fn system_clock_offset_micros() -> i64 {
+        Self::system_micros() - Self::unix_micros()
     }
 
-    /// Takes the machine's clock over again. Whoever calls this must treat every strike record as
-    /// lost, because ages measured before and after do not compare.
-    pub fn follow_machine() {
-        OFFSET_MICROS.store(Self::machine_micros() - Self::elapsed_micros(), Ordering::Relaxed);
+    /// Reads the system clock again. The caller must treat every strike record as lost, because
+    /// ages measured before and after cannot be compared.
+    pub fn follow_system_clock() {
+        OFFSET_MICROS.store(Self::system_micros() - Self::elapsed_micros(), Ordering::Relaxed);
     }
 
     fn elapsed_micros() -> i64 {
         ANCHOR.get_or_init(Instant::now).elapsed().as_micros() as i64
     }
 
-    fn machine_micros() -> i64 {
+    fn system_micros() -> i64 {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(after) => after.as_micros() as i64,
             Err(before) => -(before.duration().as_micros() as i64),
@@ -59,10 +66,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_the_machine_and_never_runs_back() {
+    fn agrees_with_the_system_clock_and_never_runs_back() {
         let first = SteadyClock::unix_micros();
-        assert!(SteadyClock::step_micros().abs() < 2_000_000);
-        SteadyClock::follow_machine();
+        assert!(SteadyClock::system_clock_offset_micros().abs() < 2_000_000);
+        SteadyClock::follow_system_clock();
         assert!(SteadyClock::unix_micros() + 2_000_000 > first);
     }
 }

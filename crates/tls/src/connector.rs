@@ -7,27 +7,27 @@ use boring::ssl::{
 use boring_sys as ffi;
 use foreign_types::ForeignType;
 
+use crate::connection::{Role, TlsConnection};
 use crate::context::Slot;
-use crate::machine::{Machine, Role};
 use crate::{CipherPolicy, KeyLog, Session, TlsError, Trust, Version, context, trust};
 
-/// What a client is willing to do.
+/// Configuration of a [`Connector`].
 #[derive(Clone)]
 pub struct ConnectorConfig {
-    /// Oldest version.
+    /// The oldest version that is offered.
     pub min_version: Version,
-    /// Newest version.
+    /// The newest version that is offered.
     pub max_version: Version,
     /// Ciphers and groups.
     pub ciphers: CipherPolicy,
-    /// Application protocols in order of preference; empty: no ALPN.
+    /// Application protocols in order of preference. Empty: no ALPN.
     pub alpn: Vec<Vec<u8>>,
-    /// Whom to trust.
+    /// The authorities to trust.
     pub trust: Trust,
-    /// Whether Ed25519 certificates are taken besides (RFC 8422 section 5.10, RFC 8446 section
-    /// 4.2.3). Browsers do not offer it, nor does the library by itself.
+    /// Whether Ed25519 certificates are accepted too (RFC 8422 section 5.10, RFC 8446 section
+    /// 4.2.3). Browsers and BoringSSL's defaults do not offer them.
     pub ed25519: bool,
-    /// Where secrets go, if anywhere.
+    /// Receives the connections' secrets.
     pub key_log: Option<Arc<dyn KeyLog>>,
 }
 
@@ -46,7 +46,7 @@ impl ConnectorConfig {
     }
 }
 
-/// The library's own preferences, and Ed25519 after them.
+/// BoringSSL's defaults, followed by Ed25519.
 const WITH_ED25519: [SslSignatureAlgorithm; 10] = [
     SslSignatureAlgorithm::ECDSA_SECP256R1_SHA256,
     SslSignatureAlgorithm::RSA_PSS_RSAE_SHA256,
@@ -60,15 +60,15 @@ const WITH_ED25519: [SslSignatureAlgorithm; 10] = [
     SslSignatureAlgorithm::ED25519,
 ];
 
-/// What one connection brings along: whom it calls, and how it resumes.
+/// Options of one client connection.
 #[derive(Clone, Debug, Default)]
-pub struct Offer {
-    /// The server's host name or address, for SNI (names only, RFC 6066 section 3) and for the
-    /// certificate.
+pub struct ConnectOptions {
+    /// The server's host name or address, for SNI (host names only, RFC 6066 section 3) and
+    /// certificate verification.
     pub host: String,
     /// A session to resume.
     pub session: Option<Session>,
-    /// Whether to send early data if the session allows it.
+    /// Whether to offer early data if the session allows it.
     pub early_data: bool,
 }
 
@@ -78,39 +78,39 @@ pub struct Connector {
     context: SslContext,
 }
 
-/// Where the tickets of one connection are put as they come in.
-pub type Inbox = Arc<Mutex<Vec<Session>>>;
+/// The sessions that a connection has received and nobody has taken yet.
+pub type SessionInbox = Arc<Mutex<Vec<Session>>>;
 
-static INBOX: Slot<Inbox> =
+static SESSION_INBOX: Slot<SessionInbox> =
     Slot::new(|| Ssl::new_ex_index().expect("an index for the sessions of a connection"));
 
 impl Connector {
     /// Checks the configuration and builds the context.
     ///
     /// # Errors
-    /// [`TlsError`] with the setting that the library does not take, or the file of authorities
-    /// that cannot be read.
+    /// [`TlsError`] naming the setting that BoringSSL rejects, or the file of certificate
+    /// authorities that cannot be read.
     pub fn new(config: ConnectorConfig) -> Result<Self, TlsError> {
         Ok(Self { context: client_context(config, |_| ())? })
     }
 
-    /// A new connection.
+    /// Creates a connection.
     ///
     /// # Errors
-    /// [`TlsError::BadHost`], or [`TlsError::BadSession`] when the session cannot be used here.
-    pub fn machine(&self, offer: &Offer) -> Result<Machine, TlsError> {
+    /// [`TlsError::BadHost`], or [`TlsError::BadSession`] if the session cannot be used here.
+    pub fn connection(&self, offer: &ConnectOptions) -> Result<TlsConnection, TlsError> {
         let (ssl, inbox) = client_connection(&self.context, offer)?;
-        Machine::new(ssl, Role::Client { inbox })
+        TlsConnection::new(ssl, Role::Client { inbox })
     }
 }
 
-/// The context of a client. `shape` has the last word on it.
+/// Builds a client's context. `customize` is called last.
 ///
 /// # Errors
 /// As [`Connector::new`].
 pub fn client_context(
     config: ConnectorConfig,
-    shape: impl FnOnce(&mut SslContextBuilder),
+    customize: impl FnOnce(&mut SslContextBuilder),
 ) -> Result<SslContext, TlsError> {
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
@@ -125,23 +125,26 @@ pub fn client_context(
             .set_verify_algorithm_prefs(&WITH_ED25519)
             .map_err(TlsError::setup("the signature algorithms"))?;
     }
-    // The jar keeps sessions, not the library: a ticket is used once and by one process.
+    // The caller stores sessions, not BoringSSL: a ticket is used once, by one process.
     builder.set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);
     builder.set_new_session_callback(|ssl: &mut SslRef, session: SslSession| {
-        if let Some(inbox) = ssl.ex_data(*INBOX) {
+        if let Some(inbox) = ssl.ex_data(*SESSION_INBOX) {
             let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
             inbox.push(Session::new(session));
         }
     });
-    shape(&mut builder);
+    customize(&mut builder);
     Ok(builder.build())
 }
 
-/// A client's connection, and where its tickets will be.
+/// Creates a client's connection, and the inbox for its sessions.
 ///
 /// # Errors
-/// As [`Connector::machine`].
-pub fn client_connection(context: &SslContext, offer: &Offer) -> Result<(Ssl, Inbox), TlsError> {
+/// As [`Connector::connection`].
+pub fn client_connection(
+    context: &SslContext,
+    offer: &ConnectOptions,
+) -> Result<(Ssl, SessionInbox), TlsError> {
     let mut ssl = Ssl::new(context).map_err(TlsError::setup("a new connection"))?;
     let bad_host = |_| TlsError::BadHost(offer.host.clone());
     match offer.host.parse() {
@@ -151,14 +154,14 @@ pub fn client_connection(context: &SslContext, offer: &Offer) -> Result<(Ssl, In
             ssl.param_mut().set_host(&offer.host).map_err(bad_host)?;
         }
     }
-    let inbox = Inbox::default();
-    ssl.set_ex_data(*INBOX, inbox.clone());
-    trust::expect_anchor(&mut ssl);
+    let inbox = SessionInbox::default();
+    ssl.set_ex_data(*SESSION_INBOX, inbox.clone());
+    trust::track_trust_anchor(&mut ssl);
     if let Some(session) = &offer.session {
         let early = offer.early_data && session.early_data_capable();
         let session = if early { session.for_early_data()? } else { session.clone() };
-        // SAFETY: the session was made by the same library in this process, either by a
-        // handshake or from bytes; both give it the X.509 method that every context here has.
+        // SAFETY: BoringSSL created the session in this process, by a handshake or from bytes.
+        // Both give it the X.509 method that every context here has.
         unsafe { ssl.set_session(session.as_boring()) }
             .map_err(|stack| TlsError::BadSession(crate::error::reasons(&stack)))?;
     }

@@ -1,5 +1,5 @@
-//! Name constraints on addresses (RFC 5280 section 4.2.1.10). The library knows them for names
-//! alone, and refuses a certificate with an address below an authority whose addresses are bounded.
+//! Name constraints on IP addresses (RFC 5280 section 4.2.1.10). BoringSSL implements them for host
+//! names only, and rejects every certificate with an address under such an authority.
 
 use std::os::raw::c_int;
 use std::slice;
@@ -18,12 +18,12 @@ const ADDRESS: u8 = 0x87;
 const PERMITTED: u8 = 0xa0;
 const EXCLUDED: u8 = 0xa1;
 
-/// Whether the certificate at `depth` keeps all constraints above it in the chain. Of constraints
-/// that are not about names of hosts or addresses it says no.
-pub(crate) fn are_kept(chain: &StackRef<X509>, depth: usize) -> bool {
+/// Whether the certificate at `depth` satisfies all name constraints above it in the chain. Returns
+/// false for constraints on anything but host names and addresses.
+pub(crate) fn are_satisfied(chain: &StackRef<X509>, depth: usize) -> bool {
     let Some(certificate) = chain.get(depth) else { return false };
-    let Some(names) = Names::of(certificate) else { return false };
-    let above = (depth + 1..chain.len()).filter_map(|place| chain.get(place));
+    let Some(names) = SubjectNames::of(certificate) else { return false };
+    let above = (depth + 1..chain.len()).filter_map(|index| chain.get(index));
     above.into_iter().all(|issuer| match extension(issuer) {
         Ok(None) => true,
         Ok(Some(der)) => Constraints::parse(der).is_some_and(|bounds| bounds.allow(&names)),
@@ -31,15 +31,15 @@ pub(crate) fn are_kept(chain: &StackRef<X509>, depth: usize) -> bool {
     })
 }
 
-/// What a certificate is for.
+/// The subject alternative names of a certificate.
 #[derive(Debug, Default)]
-struct Names {
+struct SubjectNames {
     hosts: Vec<String>,
     addresses: Vec<Vec<u8>>,
 }
 
-impl Names {
-    /// `None`: it is for something else besides.
+impl SubjectNames {
+    /// Returns `None` if there is a name of another kind.
     fn of(certificate: &X509Ref) -> Option<Self> {
         let mut names = Self::default();
         for name in certificate.subject_alt_names()?.iter() {
@@ -53,7 +53,7 @@ impl Names {
     }
 }
 
-/// What an authority may vouch for.
+/// The names that an authority may issue certificates for.
 #[derive(Debug, Default)]
 struct Constraints<'a> {
     permitted: Vec<Base<'a>>,
@@ -63,36 +63,36 @@ struct Constraints<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Base<'a> {
     Host(&'a str),
-    /// Address and mask, one after the other.
+    /// Address followed by mask.
     Network(&'a [u8]),
 }
 
 impl<'a> Constraints<'a> {
-    /// `None`: damaged, or about other things too.
+    /// Returns `None` if the extension is invalid or constrains other kinds of names.
     fn parse(der: &'a [u8]) -> Option<Self> {
         let (mut rest, []) = der::element(der, SEQUENCE)? else { return None };
         let mut constraints = Self::default();
         while !rest.is_empty() {
-            let (tag, subtrees, further) = der::any(rest)?;
+            let (tag, subtrees, remaining) = der::any(rest)?;
             let bases = match tag {
                 PERMITTED => &mut constraints.permitted,
                 EXCLUDED => &mut constraints.excluded,
                 _ => return None,
             };
             subtrees_of(subtrees, bases)?;
-            rest = further;
+            rest = remaining;
         }
         Some(constraints)
     }
 
-    fn allow(&self, names: &Names) -> bool {
+    fn allow(&self, names: &SubjectNames) -> bool {
         let hosts_bounded = self.permitted.iter().any(|base| matches!(base, Base::Host(_)));
         let networks_bounded = self.permitted.iter().any(|base| matches!(base, Base::Network(_)));
         let within = |bases: &[Base<'_>], host: &str| bases.iter().any(|base| base.has_host(host));
         let inside =
             |bases: &[Base<'_>], address: &[u8]| bases.iter().any(|base| base.has_address(address));
         names.hosts.iter().all(|host| {
-            // A wildcard may stand for an excluded name.
+            // A wildcard could match an excluded name.
             let bounded = host.starts_with('*') && !self.excluded.is_empty();
             !bounded
                 && !within(&self.excluded, host)
@@ -104,7 +104,7 @@ impl<'a> Constraints<'a> {
     }
 }
 
-/// GeneralSubtree: a base, and a minimum and maximum, which RFC 5280 does not use.
+/// GeneralSubtree. RFC 5280 does not use its minimum and maximum.
 fn subtrees_of<'a>(mut der: &'a [u8], bases: &mut Vec<Base<'a>>) -> Option<()> {
     while !der.is_empty() {
         let (subtree, rest) = der::element(der, SEQUENCE)?;
@@ -120,7 +120,7 @@ fn subtrees_of<'a>(mut der: &'a [u8], bases: &mut Vec<Base<'a>>) -> Option<()> {
 }
 
 impl Base<'_> {
-    /// A host is in its own domain, and in those above it.
+    /// Whether `host` is the base or below it.
     fn has_host(self, host: &str) -> bool {
         let Self::Host(base) = self else { return false };
         let base = base.to_ascii_lowercase();
@@ -142,22 +142,22 @@ impl Base<'_> {
     }
 }
 
-/// An extension that may be there once is there more often.
+/// The extension occurs more than once, which RFC 5280 section 4.2 forbids.
 struct DuplicateExtension;
 
-/// The content of a certificate's name constraints.
+/// Returns the content of a certificate's name constraints extension.
 fn extension(certificate: &X509Ref) -> Result<Option<&[u8]>, DuplicateExtension> {
     let nid: c_int = ffi::NID_name_constraints as c_int;
-    // SAFETY: the certificate is valid; what is returned belongs to it and lives as long.
+    // SAFETY: the certificate is valid. The result borrows from it.
     unsafe {
-        let place = ffi::X509_get_ext_by_NID(certificate.as_ptr(), nid, -1);
-        if place < 0 {
+        let index = ffi::X509_get_ext_by_NID(certificate.as_ptr(), nid, -1);
+        if index < 0 {
             return Ok(None);
         }
-        if ffi::X509_get_ext_by_NID(certificate.as_ptr(), nid, place) >= 0 {
+        if ffi::X509_get_ext_by_NID(certificate.as_ptr(), nid, index) >= 0 {
             return Err(DuplicateExtension);
         }
-        let extension = ffi::X509_get_ext(certificate.as_ptr(), place);
+        let extension = ffi::X509_get_ext(certificate.as_ptr(), index);
         let data = ffi::X509_EXTENSION_get_data(extension).cast_const();
         let length = usize::try_from(ffi::ASN1_STRING_length(data.cast())).unwrap_or(0);
         Ok(Some(slice::from_raw_parts(ffi::ASN1_STRING_get0_data(data.cast()), length)))
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// Constraints as an authority's certificate has them.
+    /// An authority's certificate with these constraints.
     fn authority(permitted: Vec<GeneralSubtree>, excluded: Vec<GeneralSubtree>) -> X509 {
         let mut params = CertificateParams::default();
         params.name_constraints =
@@ -179,11 +179,11 @@ mod tests {
         X509::from_der(made.der()).unwrap()
     }
 
-    fn names(all: &[&str]) -> Names {
+    fn names(all: &[&str]) -> SubjectNames {
         let params =
             CertificateParams::new(all.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
         let made = params.unwrap().self_signed(&KeyPair::generate().unwrap()).unwrap();
-        Names::of(&X509::from_der(made.der()).unwrap()).unwrap()
+        SubjectNames::of(&X509::from_der(made.der()).unwrap()).unwrap()
     }
 
     fn host(name: &str) -> GeneralSubtree {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_not_allowed() {
+    fn unsupported_or_invalid_constraints_are_rejected() {
         let mail = authority(vec![GeneralSubtree::Rfc822Name("example.com".into())], vec![]);
         assert!(Constraints::parse(extension(&mail).ok().unwrap().unwrap()).is_none());
         let whole = authority(vec![host("test"), network("10.0.0.0", 8)], vec![]);

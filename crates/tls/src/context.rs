@@ -1,35 +1,39 @@
-use std::os::raw::c_char;
-use std::ptr;
+//! What both roles' contexts share: versions, ciphers, groups, key log, clock.
+
+use std::os::raw::{c_char, c_int, c_void};
+use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
+use std::{fmt, ptr};
 
 use boring::error::ErrorStack;
 use boring::ex_data::Index;
 use boring::ssl::{SslContext, SslContextBuilder, SslMethod, SslMode, SslRef};
 use boring_sys as ffi;
+use foreign_types::ForeignTypeRef;
 
 use crate::clock::SteadyClock;
 use crate::{KeyLog, TlsError, Version};
 
-/// Which ciphers and groups to use, in order of preference. `Default` leaves both to the library
-/// (AES first where the processor has it; X25519 before the NIST curves).
+/// Ciphers and groups in order of preference. The default is BoringSSL's (AES first if the
+/// processor has AES instructions; X25519 before the NIST curves).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CipherPolicy {
-    /// TLS 1.2 and older: a cipher list as OpenSSL writes them.
+    /// TLS 1.2 and older: a cipher list in OpenSSL's syntax.
     pub ciphers: Option<String>,
     /// TLS 1.3: names such as `TLS_AES_128_GCM_SHA256`, separated by colons.
     pub tls13_ciphers: Option<String>,
-    /// Groups for the key exchange such as `X25519:P-256`, separated by colons.
+    /// Groups for the key exchange, separated by colons, such as `X25519:P-256`.
     pub groups: Option<String>,
 }
 
-/// The names of the TLS 1.3 suites (RFC 8446 appendix B.4) that the library has.
+/// The TLS 1.3 cipher suites (RFC 8446 appendix B.4) that BoringSSL implements.
 const TLS13_CIPHERS: [(&str, u16); 3] = [
     ("TLS_AES_128_GCM_SHA256", 0x1301),
     ("TLS_AES_256_GCM_SHA384", 0x1302),
     ("TLS_CHACHA20_POLY1305_SHA256", 0x1303),
 ];
 
-/// A context of either role with what both have in common.
+/// Creates a context with the settings that both roles share.
 pub(crate) fn builder(
     min: Version,
     max: Version,
@@ -42,7 +46,7 @@ pub(crate) fn builder(
         .set_min_proto_version(Some(min.to_boring()))
         .and_then(|()| context.set_max_proto_version(Some(max.to_boring())))
         .map_err(TlsError::setup("the range of TLS versions"))?;
-    // Early data ends at a limit in the middle of a write, and callers' buffers may move.
+    // Early data can end in the middle of a write, and callers' buffers may move.
     context.set_mode(SslMode::ENABLE_PARTIAL_WRITE | SslMode::ACCEPT_MOVING_WRITE_BUFFER);
     apply(policy, &mut context)?;
     if let Some(key_log) = key_log {
@@ -53,9 +57,9 @@ pub(crate) fn builder(
     Ok(context)
 }
 
-/// The names of all groups that the library knows.
+/// Returns the names of all groups that BoringSSL implements.
 pub fn group_names() -> Vec<&'static str> {
-    // SAFETY: asked for its length first, the library fills at most that many static strings.
+    // SAFETY: the first call returns the length, the second fills at most that many static strings.
     unsafe {
         let count = ffi::SSL_get_all_group_names(ptr::null_mut(), 0);
         let mut names: Vec<*const c_char> = vec![ptr::null(); count];
@@ -104,15 +108,15 @@ fn set_tls13_ciphers(context: &mut SslContextBuilder, list: &str) -> Result<(), 
 
 unsafe extern "C" fn current_time(_: *const ffi::SSL, out: *mut ffi::timeval) {
     let micros = SteadyClock::unix_micros();
-    // SAFETY: the library passes a writable `timeval`.
+    // SAFETY: BoringSSL passes a writable `timeval`.
     unsafe {
         (*out).tv_sec = micros.div_euclid(1_000_000);
         (*out).tv_usec = micros.rem_euclid(1_000_000);
     }
 }
 
-/// The protocols of ALPN as the wire has them: each with its length before it (RFC 7301 section
-/// 3.1). Names that are empty or over 255 bytes are left out.
+/// Encodes ALPN protocol names (RFC 7301 section 3.1). Skips names that are empty or longer than
+/// 255 bytes.
 pub(crate) fn alpn_wire(protocols: &[Vec<u8>]) -> Vec<u8> {
     protocols
         .iter()
@@ -121,21 +125,144 @@ pub(crate) fn alpn_wire(protocols: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
-/// A slot on a connection object; made once and for the whole process.
+/// A slot for data on connections, allocated once per process.
 pub(crate) type Slot<T> = LazyLock<Index<boring::ssl::Ssl, T>>;
+
+/// Whether the server's or the client's cipher order decides.
+///
+/// Without a list in [`CipherPolicy`], TLS 1.2 uses ciphers with ECDHE and AEAD only. If versions
+/// below 1.2 are enabled, all other ciphers follow, since those versions have no AEAD. A configured
+/// list is used as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CipherPreference {
+    /// Prefers what is cheap for both peers (the default). With AES instructions, AES and ChaCha20
+    /// cost the server about the same, so the client's order decides: a phone without AES
+    /// instructions lists ChaCha20 first. Without them, the server prefers ChaCha20. Between ciphers
+    /// that are not equally good, the server's order decides.
+    #[default]
+    Hardware,
+    /// Always uses the client's order.
+    Client,
+}
+
+/// The TLS 1.2 ciphers with forward secrecy and AEAD, in two groups of equal preference.
+const TLS12_EQUAL_CIPHERS: &str = "[ECDHE-ECDSA-AES128-GCM-SHA256|ECDHE-ECDSA-CHACHA20-POLY1305|\
+    ECDHE-ECDSA-AES256-GCM-SHA384]:[ECDHE-RSA-AES128-GCM-SHA256|ECDHE-RSA-CHACHA20-POLY1305|\
+    ECDHE-RSA-AES256-GCM-SHA384]";
+
+/// The same with ChaCha20 first, for processors without AES instructions.
+const TLS12_CHACHA_FIRST: &str = "ECDHE-ECDSA-CHACHA20-POLY1305:[ECDHE-ECDSA-AES128-GCM-SHA256|\
+    ECDHE-ECDSA-AES256-GCM-SHA384]:ECDHE-RSA-CHACHA20-POLY1305:[ECDHE-RSA-AES128-GCM-SHA256|\
+    ECDHE-RSA-AES256-GCM-SHA384]";
+
+/// The TLS 1.3 ciphers.
+const TLS13_EQUAL_CIPHERS: [u16; 3] = [0x1301, 0x1302, 0x1303];
+
+impl CipherPreference {
+    pub(crate) fn apply(
+        self,
+        policy: &CipherPolicy,
+        min_version: Version,
+        context: &mut SslContextBuilder,
+    ) -> Result<(), TlsError> {
+        // SAFETY: reads a CPU feature.
+        let aes = unsafe { ffi::EVP_has_aes_hardware() } == 1;
+        let refused = TlsError::setup("the order of ciphers");
+        if policy.ciphers.is_none() {
+            let good =
+                if self == Self::Client || aes { TLS12_EQUAL_CIPHERS } else { TLS12_CHACHA_FIRST };
+            // Versions below TLS 1.2 have no AEAD.
+            let others = if min_version < Version::Tls12 { ":ALL" } else { "" };
+            context.set_strict_cipher_list(&format!("{good}{others}")).map_err(&refused)?;
+        }
+        if self == Self::Hardware {
+            // SAFETY: the context is valid, and the callback has the expected signature.
+            unsafe {
+                ffi::SSL_CTX_set_cert_cb(context.as_ptr(), Some(prefer_ours), ptr::null_mut());
+            }
+        }
+        // In TLS 1.3, BoringSSL uses the client's order by default only with AES instructions.
+        if self == Self::Client && policy.tls13_ciphers.is_none() {
+            let flags = [ffi::SSL_CIPHER_FLAG_EQUAL_PREFERENCE_WITH_NEXT as u32; 2];
+            let flags = [flags[0], flags[1], 0];
+            let ids = TLS13_EQUAL_CIPHERS;
+            // SAFETY: both arrays are readable for the length given, and copied.
+            let done = unsafe {
+                ffi::SSL_CTX_set1_tls13_ciphers(
+                    context.as_ptr(),
+                    ids.as_ptr(),
+                    flags.as_ptr(),
+                    ids.len(),
+                )
+            };
+            if done != 1 {
+                return Err(refused(ErrorStack::get()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Called by BoringSSL once the version is known, before it selects a cipher. Not used in TLS 1.3,
+/// where the option would also apply to groups: a client whose key share is for another group would
+/// lose a round trip and its early data.
+unsafe extern "C" fn prefer_ours(ssl: *mut ffi::SSL, _: *mut c_void) -> c_int {
+    const CONTINUE: c_int = 1;
+    // SAFETY: BoringSSL passes a connection that nobody else uses meanwhile.
+    unsafe {
+        if ffi::SSL_version(ssl) < ffi::TLS1_3_VERSION as c_int {
+            ffi::SSL_set_options(ssl, ffi::SSL_OP_CIPHER_SERVER_PREFERENCE as u32);
+        }
+    }
+    CONTINUE
+}
+
+/// Whether HTTP/2 may be used with the cipher that the server has selected. RFC 9113 appendix A
+/// prohibits TLS 1.2 ciphers that are not both ephemeral and AEAD.
+pub(crate) fn allows_http2(ssl: &SslRef) -> bool {
+    // SAFETY: the connection is valid, and ciphers are static.
+    unsafe {
+        let cipher = ffi::SSL_get_pending_cipher(ssl.as_ptr());
+        let ephemeral = |kx| kx == ffi::NID_kx_ecdhe as c_int || kx == ffi::NID_kx_any as c_int;
+        !cipher.is_null()
+            && ffi::SSL_CIPHER_is_aead(cipher) == 1
+            && ephemeral(ffi::SSL_CIPHER_get_kx_nid(cipher))
+    }
+}
+
+impl FromStr for CipherPreference {
+    type Err = TlsError;
+
+    fn from_str(word: &str) -> Result<Self, TlsError> {
+        match word {
+            "hardware" => Ok(Self::Hardware),
+            "client" => Ok(Self::Client),
+            _ => Err(TlsError::UnknownPreference(word.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for CipherPreference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hardware => "hardware",
+            Self::Client => "client",
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn group_names_hold_the_common_ones() {
+    fn group_names_include_the_common_groups() {
         let names = group_names();
         assert!(names.contains(&"X25519") && names.contains(&"P-256"), "{names:?}");
     }
 
     #[test]
-    fn unknown_names_are_refused_with_the_allowed_ones() {
+    fn an_unknown_group_is_rejected_with_the_list_of_known_ones() {
         let policy = CipherPolicy { groups: Some("X25519:Q-1".into()), ..CipherPolicy::default() };
         let error = builder(Version::Tls12, Version::Tls13, &policy, None).err().unwrap();
         assert!(error.to_string().contains("X25519"), "{error}");

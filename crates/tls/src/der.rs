@@ -1,4 +1,4 @@
-//! DER, as far as sessions and OCSP responses need it: elements with tags below 31.
+//! A minimal DER reader: elements with tags below 31.
 
 pub(crate) const INTEGER: u8 = 0x02;
 pub(crate) const OCTET_STRING: u8 = 0x04;
@@ -6,16 +6,16 @@ pub(crate) const ENUMERATED: u8 = 0x0a;
 pub(crate) const GENERALIZED_TIME: u8 = 0x18;
 pub(crate) const SEQUENCE: u8 = 0x30;
 
-/// The content of the first element, which must have this tag, and what comes after it.
+/// Returns the content of the first element, which must have this tag, and the bytes after it.
 pub(crate) fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, content, rest) = any(der)?;
     (found == tag).then_some((content, rest))
 }
 
-/// Tag and content of the first element, and what comes after it.
+/// Returns tag and content of the first element, and the bytes after it.
 pub(crate) fn any(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&found, rest) = der.split_first()?;
-    // Tags from 31 on have more bytes; what is looked for lies before them.
+    // Tags from 31 on take several bytes; none of the formats read here needs them.
     if found & 0x1f == 0x1f {
         return None;
     }

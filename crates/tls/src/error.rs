@@ -3,11 +3,11 @@ use std::path::PathBuf;
 
 use boring::error::ErrorStack;
 
-/// What can go wrong in TLS, each in one sentence that names the fix where there is one.
+/// Errors of TLS. Each message is one sentence, with the fix if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The peers could not agree, or one sent bytes that are no TLS.
+    /// The peers could not agree, or the peer's bytes are not TLS.
     #[error("TLS handshake failed: {0}")]
     Handshake(String),
     /// The peer's certificate was not accepted.
@@ -25,43 +25,43 @@ pub enum TlsError {
     /// The peer closed the connection before the handshake was complete.
     #[error("the peer closed the connection in the middle of the TLS handshake")]
     ClosedInHandshake,
-    /// Early data was refused and the server then chose another application protocol, so the
-    /// request has to be written again on a fresh connection (RFC 8446 section 4.2.10).
+    /// Early data was refused and the server selected another application protocol, so the request
+    /// has to be sent again on a new connection (RFC 8446 section 4.2.10).
     #[error(
-        "the server refused early data and now speaks {now:?} instead of {before:?}; \
-         send the request again on a fresh connection"
+        "the server refused early data and selected {now:?} instead of {before:?}; \
+         send the request again on a new connection"
     )]
     AlpnChanged {
-        /// The protocol that the session had promised.
+        /// The protocol of the resumed session.
         before: String,
-        /// The protocol that the server chose.
+        /// The protocol that the server selected.
         now: String,
     },
-    /// The server negotiated an older version after early data was sent: the standard asks for a
-    /// fresh connection without early data (RFC 8446 appendix D.3).
-    #[error("the server no longer speaks TLS 1.3; retry without early data")]
+    /// The server negotiated an older version after early data was sent. RFC 8446 appendix D.3
+    /// demands a new connection without early data.
+    #[error("the server no longer supports TLS 1.3; retry without early data")]
     RetryWithoutEarlyData,
     /// A certificate or key file could not be read.
     #[error("cannot read {what} {path}: {source}; give a file that this user may read")]
     File {
-        /// What the file should have held.
+        /// What the file should contain.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// A certificate or key is no PEM of the right kind.
-    #[error("{path} holds no {what} in PEM form: {reason}")]
+    /// A certificate or key is not valid PEM of the right kind.
+    #[error("{path} contains no {what} in PEM form: {reason}")]
     Pem {
-        /// What it should have held.
+        /// What it should contain.
         what: &'static str,
-        /// The file, or a word for where the bytes came from.
+        /// The file, or a description of where the bytes came from.
         path: PathBuf,
-        /// What the parser said.
+        /// The parser's reason.
         reason: String,
     },
-    /// Certificate and key are not a pair.
+    /// The key does not match the certificate.
     #[error(
         "the key in {key} does not belong to the certificate in {cert}; give the key that the \
          certificate was issued for"
@@ -72,41 +72,41 @@ pub enum TlsError {
         /// The key's file.
         key: PathBuf,
     },
-    /// A word that names no TLS version.
+    /// Not a TLS version.
     #[error("unknown TLS version {0:?}; allowed are 1.0, 1.1, 1.2 or 1.3")]
     UnknownVersion(String),
-    /// A word in a cipher list that the library does not know.
+    /// A cipher list with an unknown name.
     #[error("unknown cipher in {0:?}; use names as `openssl ciphers` prints them")]
     UnknownCipher(String),
-    /// A word in a list of groups that the library does not know.
+    /// A list of groups with an unknown name.
     #[error("unknown group in {list:?}; allowed are {allowed}")]
     UnknownGroup {
-        /// The list as given.
+        /// The configured list.
         list: String,
-        /// The names that the library knows.
+        /// The known names.
         allowed: String,
     },
-    /// The bytes are no session.
+    /// The bytes are not a session.
     #[error("the stored session is damaged: {0}")]
     BadSession(String),
-    /// A host name that cannot stand in a certificate or in SNI.
-    #[error("{0:?} is no host name or address")]
+    /// A host name that is not valid in a certificate or in SNI.
+    #[error("{0:?} is not a host name or address")]
     BadHost(String),
-    /// A name that two sites claim.
-    #[error("the name {0:?} is there twice; give each name to one site")]
-    NameTwice(String),
-    /// An OCSP response that is none, or of no use for its certificate now.
+    /// A name that is configured for two sites.
+    #[error("the name {0:?} is configured twice; give each name to one site")]
+    DuplicateName(String),
+    /// An OCSP response that is invalid, or not usable for its certificate now.
     #[error("the OCSP response cannot be stapled: {0}; fetch a new one")]
     Ocsp(&'static str),
-    /// A word that names no preference among ciphers.
+    /// Not a cipher preference.
     #[error("unknown cipher preference {0:?}; allowed are hardware or client")]
     UnknownPreference(String),
-    /// The library refused a setting; a defect of ours or an exhausted machine.
-    #[error("BoringSSL refused {what}: {reason}")]
+    /// BoringSSL rejected a setting: a bug of the caller, or no memory.
+    #[error("BoringSSL rejected {what}: {reason}")]
     Setup {
         /// The setting.
         what: &'static str,
-        /// What the library said.
+        /// BoringSSL's reason.
         reason: String,
     },
 }
@@ -116,8 +116,8 @@ impl TlsError {
         move |stack| Self::Setup { what, reason: reasons(&stack) }
     }
 
-    /// The error as an `io::Error`, for callers that speak `AsyncRead` and `AsyncWrite`. A socket
-    /// error stays itself; every other one can be had back by `io::Error::downcast`.
+    /// Converts into an `io::Error`, for `AsyncRead` and `AsyncWrite`. A socket error is returned
+    /// unchanged; every other error can be recovered with [`TlsError::in_io`].
     pub fn into_io(self) -> io::Error {
         match self {
             Self::Io(error) => error,
@@ -126,13 +126,13 @@ impl TlsError {
         }
     }
 
-    /// The TLS error that an `io::Error` from a [`crate::TlsStream`] carries, if it carries one.
+    /// Returns the TLS error inside an `io::Error` from a [`crate::TlsStream`].
     pub fn in_io(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 }
 
-/// The reasons on BoringSSL's error stack as one short phrase, oldest first.
+/// Formats BoringSSL's error stack as one phrase, oldest error first.
 pub(crate) fn reasons(stack: &ErrorStack) -> String {
     let words: Vec<String> = stack
         .errors()

@@ -1,10 +1,15 @@
+//! What a handshake negotiated, and what became of early data.
+
+use std::fmt;
+use std::time::Duration;
+
 use boring::ssl::SslRef;
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
-use crate::{EarlyData, EarlyDataReason, OfferedFlight, Version, offer, ticket, trust};
+use crate::{OfferedFlight, Version, WithheldReason, offered_flight, ticket, trust};
 
-/// What a handshake negotiated, as far as it has come.
+/// What a handshake has negotiated so far.
 #[derive(Clone, Debug)]
 pub struct Handshake {
     /// The version.
@@ -15,21 +20,21 @@ pub struct Handshake {
     pub group: Option<&'static str>,
     /// The application protocol (ALPN).
     pub alpn: Option<Vec<u8>>,
-    /// The server's name as the client gave it (SNI); on the server only.
+    /// The server name that the client sent (SNI); on the server only.
     pub server_name: Option<String>,
     /// Whether a session was resumed.
     pub resumed: bool,
-    /// The authority that the server's certificate was trusted for, by its common name; on a
-    /// client only. `None` where nobody was asked: a session was resumed, or anybody is trusted.
+    /// The common name of the authority under which the server's certificate was verified; on a
+    /// client only. `None` if nothing was verified: a session was resumed, or verification is off.
     pub authority: Option<String>,
-    /// What became of early data.
+    /// Whether early data was accepted.
     pub early_data: EarlyData,
-    /// Why.
+    /// The reason for that.
     pub early_data_reason: EarlyDataReason,
-    /// The flight with which the client's first ClientHello offered early data; on the server only.
+    /// The first flight, if the client's first ClientHello offered early data; on the server only.
     pub offered_flight: Option<OfferedFlight>,
-    /// The ticket age that the client states less the one that the server reckons, in seconds
-    /// (RFC 8446 section 8.3); 0 where nothing was resumed. On the server only.
+    /// The ticket age stated by the client minus the one measured by the server, in seconds (RFC
+    /// 8446 section 8.3). 0 if nothing was resumed. On the server only.
     pub ticket_age_skew: i32,
     /// The client random of the ClientHello.
     pub client_random: [u8; 32],
@@ -63,10 +68,10 @@ impl Handshake {
             alpn: ssl.selected_alpn_protocol().map(<[u8]>::to_vec),
             server_name: ssl.servername(boring::ssl::NameType::HOST_NAME).map(str::to_owned),
             resumed: ssl.session_reused(),
-            authority: trust::anchor(ssl),
+            authority: trust::trust_anchor(ssl),
             early_data,
             early_data_reason: reason,
-            offered_flight: offer::flight(ssl),
+            offered_flight: offered_flight::offered_flight(ssl),
             ticket_age_skew: skew,
             client_random,
             hello_retry_request: retried,
@@ -75,14 +80,14 @@ impl Handshake {
     }
 }
 
-/// Why early data was accepted or not, on either role.
+/// Why early data was accepted or refused, in either role.
 pub(crate) fn reason(ssl: &SslRef) -> EarlyDataReason {
     // SAFETY: the pointer is valid while `ssl` is, and the call only reads.
     let reason = unsafe { ffi::SSL_get_early_data_reason(ssl.as_ptr()) };
-    ticket::explain(ssl, EarlyDataReason::from_ffi(reason))
+    ticket::refine_reason(ssl, EarlyDataReason::from_ffi(reason))
 }
 
-/// What became of early data on a server.
+/// Whether a server has accepted early data.
 pub(crate) fn server_early_data(ssl: &SslRef, reason: EarlyDataReason) -> EarlyData {
     // SAFETY: the pointer is valid while `ssl` is, and the call only reads.
     let accepted = unsafe { ffi::SSL_early_data_accepted(ssl.as_ptr()) == 1 };
@@ -92,8 +97,108 @@ pub(crate) fn server_early_data(ssl: &SslRef, reason: EarlyDataReason) -> EarlyD
         | EarlyDataReason::PeerDeclined
         | EarlyDataReason::Unknown
         | EarlyDataReason::ProtocolVersion => EarlyData::NotOffered,
-        // The library does not say whether a client that it turned down for another reason had
-        // offered early data or only the session; both are `Refused` here.
+        // For the other reasons BoringSSL does not tell whether the client offered early data or
+        // only the session. Both are `Refused` here.
         _ => EarlyData::Refused,
+    }
+}
+
+/// The most early data that a server accepts in one flight, in bytes of plaintext: a constant of
+/// BoringSSL, sent as `max_early_data_size` in each ticket (RFC 8446 section 4.6.1).
+pub const MAX_EARLY_DATA: usize = 14_336;
+
+/// The ticket-age skew beyond which BoringSSL refuses early data, in either direction.
+pub const MAX_TICKET_AGE_SKEW: Duration = Duration::from_secs(60);
+
+/// Whether early data was offered and accepted, as seen by either role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyData {
+    /// None was offered.
+    NotOffered,
+    /// Offered; the server has not decided yet.
+    Pending,
+    /// Accepted by the server.
+    Accepted,
+    /// Refused by the server. The client has to send it again after the handshake.
+    Refused,
+}
+
+/// Why early data was accepted or refused (BoringSSL's `SSL_get_early_data_reason`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyDataReason {
+    /// Not known yet.
+    Unknown,
+    /// Switched off for this connection.
+    Disabled,
+    /// Switched off by the ticket's sealer ([`crate::OpenedTicket::WithoutEarlyData`]).
+    Withheld(WithheldReason),
+    /// Accepted.
+    Accepted,
+    /// The negotiated version has no early data.
+    ProtocolVersion,
+    /// The peer did not offer it, or did not accept it.
+    PeerDeclined,
+    /// The client offered no session.
+    NoSessionOffered,
+    /// The server did not resume the session (its ticket key was dropped, or the ticket expired).
+    SessionNotResumed,
+    /// The session was issued without early data.
+    UnsupportedForSession,
+    /// The server requested another key share.
+    HelloRetryRequest,
+    /// The application protocol is not that of the session.
+    AlpnMismatch,
+    /// The ticket-age skew is greater than [`MAX_TICKET_AGE_SKEW`].
+    TicketAgeSkew,
+    /// Over QUIC: the session was issued under other limits or settings (RFC 9000 section 7.4.1).
+    QuicParameters,
+    /// Any other reason (ALPS, channel id).
+    Other,
+}
+
+impl EarlyDataReason {
+    /// The reason's name in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Disabled => "disabled",
+            Self::Withheld(_) => "withheld",
+            Self::Accepted => "accepted",
+            Self::ProtocolVersion => "protocol_version",
+            Self::PeerDeclined => "peer_declined",
+            Self::NoSessionOffered => "no_session_offered",
+            Self::SessionNotResumed => "session_not_resumed",
+            Self::UnsupportedForSession => "unsupported_for_session",
+            Self::HelloRetryRequest => "hello_retry_request",
+            Self::AlpnMismatch => "alpn_mismatch",
+            Self::TicketAgeSkew => "ticket_age_skew",
+            Self::QuicParameters => "quic_parameters",
+            Self::Other => "other",
+        }
+    }
+
+    pub(crate) fn from_ffi(reason: ffi::ssl_early_data_reason_t) -> Self {
+        use ffi::ssl_early_data_reason_t as R;
+        match reason {
+            R::ssl_early_data_unknown => Self::Unknown,
+            R::ssl_early_data_disabled => Self::Disabled,
+            R::ssl_early_data_accepted => Self::Accepted,
+            R::ssl_early_data_protocol_version => Self::ProtocolVersion,
+            R::ssl_early_data_peer_declined => Self::PeerDeclined,
+            R::ssl_early_data_no_session_offered => Self::NoSessionOffered,
+            R::ssl_early_data_session_not_resumed => Self::SessionNotResumed,
+            R::ssl_early_data_unsupported_for_session => Self::UnsupportedForSession,
+            R::ssl_early_data_hello_retry_request => Self::HelloRetryRequest,
+            R::ssl_early_data_alpn_mismatch => Self::AlpnMismatch,
+            R::ssl_early_data_ticket_age_skew => Self::TicketAgeSkew,
+            R::ssl_early_data_quic_parameter_mismatch => Self::QuicParameters,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl fmt::Display for EarlyDataReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }

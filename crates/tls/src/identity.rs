@@ -1,21 +1,30 @@
+//! Server certificates: one identity, their selection by SNI, and ACME challenge certificates.
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::{fs, ptr};
 
 use boring::asn1::{Asn1Time, Asn1TimeRef};
 use boring::error::ErrorStack;
 use boring::pkey::{PKey, Private};
-use boring::ssl::SslCredential;
+use boring::rsa::Rsa;
+use boring::sha::sha256;
+use boring::ssl::{
+    ClientHello, ExtensionType, NameType, SelectCertError, Ssl, SslContextBuilder, SslCredential,
+    SslOptions, SslRef,
+};
 use boring::x509::X509;
 use boring_sys as ffi;
 use foreign_types::ForeignType;
 
 use crate::clock::SteadyClock;
+use crate::context::Slot;
 use crate::error::reasons;
-use crate::{TlsError, ocsp};
+use crate::{HostMap, TlsError, ocsp};
 
-/// A certificate chain and the private key of its first certificate; an OCSP response with it.
+/// A certificate chain with the private key of its first certificate, and optionally an OCSP
+/// response.
 #[derive(Clone)]
 pub struct Identity {
     chain: Vec<X509>,
@@ -23,16 +32,16 @@ pub struct Identity {
     pub(crate) staple: Option<Staple>,
 }
 
-/// An OCSP response to show with a certificate.
+/// An OCSP response to staple.
 #[derive(Clone)]
 pub(crate) struct Staple {
     pub(crate) response: Arc<[u8]>,
-    /// The seconds since 1970 until which it holds; `None`: not said.
-    pub(crate) until: Option<i64>,
+    /// When it expires, in seconds since 1970, if it says so.
+    pub(crate) next_update: Option<i64>,
 }
 
-/// How far a responder's clock may be ahead of ours, in seconds.
-const CLOCKS_APART: i64 = 300;
+/// How far a responder's clock may be ahead.
+const MAX_RESPONDER_SKEW_SECS: i64 = 300;
 
 impl Identity {
     /// Reads a chain (leaf first) and its key from two PEM files.
@@ -46,7 +55,7 @@ impl Identity {
         Self::parse(&read("certificate", cert)?, cert, &read("private key", key)?, key)
     }
 
-    /// The same from bytes in memory.
+    /// Reads a chain (leaf first) and its key from PEM in memory.
     ///
     /// # Errors
     /// [`TlsError::Pem`] or [`TlsError::Mismatch`].
@@ -63,7 +72,7 @@ impl Identity {
         let chain = X509::stack_from_pem(cert)
             .map_err(|stack| pem("certificate", cert_at, reasons(&stack)))?;
         let Some(leaf) = chain.first() else {
-            return Err(pem("certificate", cert_at, "no certificate block in it".to_owned()));
+            return Err(pem("certificate", cert_at, "no certificate found".to_owned()));
         };
         let key = PKey::private_key_from_pem(key)
             .map_err(|stack| pem("private key", key_at, reasons(&stack)))?;
@@ -75,30 +84,30 @@ impl Identity {
         Ok(Self { chain, key, staple: None })
     }
 
-    /// The same with an OCSP response (DER) to staple for clients that ask (RFC 6066 section 8)
-    /// until it is no longer good. Its signature is left to them.
+    /// Adds an OCSP response (DER), which is stapled for clients that request one (RFC 6066 section
+    /// 8) until it expires. The clients verify its signature.
     ///
     /// # Errors
-    /// [`TlsError::Ocsp`]: it is damaged or old, or about another certificate, or says that this
-    /// one is not good.
+    /// Returns [`TlsError::Ocsp`] if it is invalid, expired or about another certificate, or if the
+    /// certificate's status is not good.
     pub fn with_ocsp(mut self, response: &[u8]) -> Result<Self, TlsError> {
         let serial = self.serial()?;
-        let said = ocsp::about(response, &serial)?;
+        let status = ocsp::certificate_status(response, &serial)?;
         let now = SteadyClock::unix_micros() / 1_000_000;
-        if !said.good {
-            return Err(TlsError::Ocsp("it says that the certificate is not good"));
+        if !status.good {
+            return Err(TlsError::Ocsp("the certificate's status is not good"));
         }
-        if said.from > now + CLOCKS_APART {
-            return Err(TlsError::Ocsp("it is not good yet; look at the clock"));
+        if status.this_update > now + MAX_RESPONDER_SKEW_SECS {
+            return Err(TlsError::Ocsp("it is not valid yet; check the system clock"));
         }
-        if said.until.is_some_and(|until| until <= now) {
-            return Err(TlsError::Ocsp("it is no longer good"));
+        if status.next_update.is_some_and(|until| until <= now) {
+            return Err(TlsError::Ocsp("it has expired"));
         }
-        self.staple = Some(Staple { response: response.into(), until: said.until });
+        self.staple = Some(Staple { response: response.into(), next_update: status.next_update });
         Ok(self)
     }
 
-    /// Whether the certificate is for this host name or address (RFC 9110 section 4.3.4).
+    /// Whether the certificate is valid for this host name or address (RFC 9110 section 4.3.4).
     pub fn covers(&self, host: &str) -> bool {
         let leaf = &self.chain[0];
         let covered = match host.parse::<IpAddr>() {
@@ -108,25 +117,26 @@ impl Identity {
         covered.unwrap_or(false)
     }
 
-    /// From when the certificate is valid, in seconds since 1970; `None`: it does not say so well.
+    /// When the certificate becomes valid, in seconds since 1970. Returns `None` if its date is
+    /// malformed.
     pub fn valid_from(&self) -> Option<i64> {
         unix(self.chain[0].not_before())
     }
 
-    /// When the certificate expires, in seconds since 1970; `None`: it does not say so well.
+    /// When the certificate expires, in seconds since 1970. Returns `None` if its date is malformed.
     pub fn expires(&self) -> Option<i64> {
         unix(self.chain[0].not_after())
     }
 
-    /// The certificate's number as its INTEGER has it (RFC 5280 section 4.1.2.2).
+    /// The certificate's serial number, as the content of its INTEGER (RFC 5280 section 4.1.2.2).
     ///
     /// # Errors
-    /// [`TlsError::Setup`]: the library has no memory.
+    /// Returns [`TlsError::Setup`] if there is no memory.
     pub fn serial(&self) -> Result<Vec<u8>, TlsError> {
         let serial = (self.chain[0].serial_number().to_bn())
-            .map_err(TlsError::setup("the certificate's number"))?
+            .map_err(TlsError::setup("the certificate's serial number"))?
             .to_vec();
-        // An INTEGER has a zero before a first bit that would make it negative.
+        // An INTEGER starts with a zero byte if its first bit would make it negative.
         Ok(match serial.first() {
             Some(first) if *first >= 0x80 => [&[0], &*serial].concat(),
             Some(_) => serial,
@@ -134,14 +144,13 @@ impl Identity {
         })
     }
 
-    /// Which key of its authority signed the certificate (RFC 5280 section 4.2.1.1); `None`: it
-    /// does not say.
+    /// The authority key identifier (RFC 5280 section 4.2.1.1), if the certificate has one.
     pub fn authority_key_id(&self) -> Option<Vec<u8>> {
         self.chain[0].authority_key_id().map(|id| id.as_slice().to_vec())
     }
 
-    /// For contexts and connections. `partition`: only sessions that were issued with the same
-    /// words are resumed; 32 bytes at most.
+    /// Converts for contexts and connections. Only sessions that were issued with the same
+    /// `partition` (the session id context, at most 32 bytes) are resumed.
     pub(crate) fn credential(
         &self,
         partition: &[u8],
@@ -152,8 +161,8 @@ impl Identity {
         let chain: Vec<_> = chain.collect::<Result<_, ErrorStack>>().map_err(&refused)?;
         let ocsp = ocsp.map(Buffer::new).transpose().map_err(&refused)?;
         let pointers: Vec<_> = chain.iter().map(|buffer| buffer.0).collect();
-        // SAFETY: the credential is new and ours alone; everything is copied or counted by the
-        // library; buffers and key are valid, the partition is readable for its length.
+        // SAFETY: the credential is new and not shared. BoringSSL copies or reference-counts
+        // everything. Buffers and key are valid, the partition is readable for its length.
         unsafe {
             let new = ffi::SSL_CREDENTIAL_new_x509();
             if new.is_null() {
@@ -185,12 +194,12 @@ fn unix(time: &Asn1TimeRef) -> Option<i64> {
     Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
 }
 
-/// Bytes that the library counts references to.
+/// A reference-counted buffer of BoringSSL.
 struct Buffer(*mut ffi::CRYPTO_BUFFER);
 
 impl Buffer {
     fn new(bytes: &[u8]) -> Result<Self, ErrorStack> {
-        // SAFETY: the bytes are readable and copied; no pool is given.
+        // SAFETY: the bytes are readable and copied; there is no pool.
         let new = unsafe { ffi::CRYPTO_BUFFER_new(bytes.as_ptr(), bytes.len(), ptr::null_mut()) };
         if new.is_null() { Err(ErrorStack::get()) } else { Ok(Self(new)) }
     }
@@ -200,5 +209,197 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: the reference is ours.
         unsafe { ffi::CRYPTO_BUFFER_free(self.0) }
+    }
+}
+
+/// A server's certificates, selected by server name (SNI, RFC 6066 section 3). The first one is
+/// also for clients that send no name or an unknown one.
+///
+/// Sessions are bound to the entry under which they were issued, because sites may differ in what
+/// they allow as early data. A ticket that is offered with another entry's name leads to a full
+/// handshake, and its early data is refused. The binding (BoringSSL's session id context) is the
+/// entry's first name, so all nodes of a cluster agree, and a certificate can be replaced.
+#[derive(Clone)]
+pub struct Identities {
+    entries: Arc<[IdentityEntry]>,
+    names: Arc<HostMap<usize>>,
+}
+
+/// The certificate for some server names.
+#[derive(Clone)]
+pub struct IdentityEntry {
+    /// The names, as in [`HostMap::add`].
+    pub names: Vec<String>,
+    /// Certificate, key, and optionally an OCSP response.
+    pub identity: Identity,
+}
+
+impl Identities {
+    /// `first` is also for clients that send no name, or an unknown one.
+    ///
+    /// # Errors
+    /// [`TlsError::BadHost`] or [`TlsError::DuplicateName`].
+    pub fn new(first: IdentityEntry, others: Vec<IdentityEntry>) -> Result<Self, TlsError> {
+        let entries: Arc<[IdentityEntry]> = std::iter::once(first).chain(others).collect();
+        let mut names = HostMap::default();
+        for (index, entry) in entries.iter().enumerate() {
+            for name in &entry.names {
+                names.add(name, index)?;
+            }
+        }
+        Ok(Self { entries, names: Arc::new(names) })
+    }
+
+    /// Returns the identity for a client that sent this name.
+    pub fn for_name(&self, server_name: Option<&str>) -> &Identity {
+        &self.entries[index(&self.names, server_name)].identity
+    }
+
+    /// All entries, starting with the default one.
+    pub fn entries(&self) -> &[IdentityEntry] {
+        &self.entries
+    }
+
+    /// Makes a context select the certificate.
+    pub(crate) fn install(
+        &self,
+        context: &mut SslContextBuilder,
+        challenges: Option<Arc<dyn ChallengeCertificates>>,
+    ) -> Result<(), TlsError> {
+        let credentials: Vec<_> =
+            self.entries.iter().map(Credentials::new).collect::<Result<_, _>>()?;
+        let simple = self.entries[0].identity.staple.is_none() && challenges.is_none();
+        if let ([only], true) = (&*credentials, simple) {
+            let refused = TlsError::setup("the certificate");
+            return context.add_credential(&only.plain).map_err(refused);
+        }
+        let names = self.names.clone();
+        context.set_select_certificate_callback(move |mut hello: ClientHello<'_>| {
+            if let Some(challenges) = &challenges
+                && respond(&mut hello, challenges)?
+            {
+                return Ok(());
+            }
+            let index = index(&names, hello.servername(NameType::HOST_NAME));
+            let now = SteadyClock::unix_micros() / 1_000_000;
+            // Not SSL_set_SSL_CTX, as is usual: that would also reset the connection's early-data
+            // settings.
+            let chosen = credentials[index].at(now);
+            hello.ssl_mut().add_credential(chosen).map_err(|_| SelectCertError::ERROR)
+        });
+        Ok(())
+    }
+}
+
+impl From<Identity> for Identities {
+    fn from(identity: Identity) -> Self {
+        let entries = Arc::new([IdentityEntry { names: Vec::new(), identity }]);
+        Self { entries, names: Arc::default() }
+    }
+}
+
+fn index(names: &HostMap<usize>, server_name: Option<&str>) -> usize {
+    server_name.and_then(|name| names.get(name)).copied().unwrap_or(0)
+}
+
+/// An entry in BoringSSL's form.
+struct Credentials {
+    plain: SslCredential,
+    /// The same with its OCSP response, and when that expires, in seconds since 1970.
+    stapled: Option<(SslCredential, Option<i64>)>,
+}
+
+impl Credentials {
+    fn new(entry: &IdentityEntry) -> Result<Self, TlsError> {
+        let partition =
+            entry.names.first().map(|name| sha256(name.to_ascii_lowercase().as_bytes()));
+        let partition = partition.as_ref().map_or(&[][..], |digest| digest);
+        let identity = &entry.identity;
+        let stapled = match &identity.staple {
+            Some(staple) => {
+                let credential = identity.credential(partition, Some(&staple.response))?;
+                Some((credential, staple.next_update))
+            }
+            None => None,
+        };
+        Ok(Self { plain: identity.credential(partition, None)?, stapled })
+    }
+
+    fn at(&self, now: i64) -> &SslCredential {
+        match &self.stapled {
+            Some((stapled, until)) if until.is_none_or(|until| now < until) => stapled,
+            _ => &self.plain,
+        }
+    }
+}
+
+/// The application protocol of a TLS-ALPN-01 validation (RFC 8737 section 6.2). It has no
+/// application data: the certificate is the response.
+pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
+
+/// The ALPN extension of a validation, which offers that protocol and no other (RFC 8737 section 3).
+const ACME_ALPN_EXTENSION: &[u8] = b"\x00\x0b\x0aacme-tls/1";
+
+/// Certificates for TLS-ALPN-01 validations.
+pub trait ChallengeCertificates: Send + Sync {
+    /// Returns the certificate that proves control of a name, if a validation is in progress.
+    fn certificate(&self, server_name: &str) -> Option<Identity>;
+}
+
+/// Set on a connection that is a validation and has its certificate.
+static IS_CHALLENGE: Slot<()> =
+    LazyLock::new(|| Ssl::new_ex_index().expect("an index for ACME validations"));
+
+/// Whether a connection is a validation that has its certificate.
+pub(crate) fn is_challenge(ssl: &SslRef) -> bool {
+    ssl.ex_data(*IS_CHALLENGE).is_some()
+}
+
+/// Responds to a validation. Returns false if the ClientHello is not a validation, or there is no
+/// certificate for it.
+pub(crate) fn respond(
+    hello: &mut ClientHello<'_>,
+    certificates: &Arc<dyn ChallengeCertificates>,
+) -> Result<bool, SelectCertError> {
+    let alpn = hello.get_extension(ExtensionType::APPLICATION_LAYER_PROTOCOL_NEGOTIATION);
+    if alpn != Some(ACME_ALPN_EXTENSION) {
+        return Ok(false);
+    }
+    let name = hello.servername(NameType::HOST_NAME);
+    let Some(identity) = name.and_then(|name| certificates.certificate(name)) else {
+        return Ok(false);
+    };
+    // Its own session id context: sessions of sites are not resumed here.
+    let credential =
+        identity.credential(ACME_TLS_ALPN, None).map_err(|_| SelectCertError::ERROR)?;
+    let ssl = hello.ssl_mut();
+    ssl.add_credential(&credential).map_err(|_| SelectCertError::ERROR)?;
+    ssl.set_options(SslOptions::NO_TICKET);
+    ssl.set_ex_data(*IS_CHALLENGE, ());
+    Ok(true)
+}
+
+/// Generates an RSA key of `bits` bits, as PKCS #8 in PEM.
+///
+/// # Errors
+/// Returns [`TlsError::Setup`] if BoringSSL does not support the size.
+pub fn generate_rsa_key(bits: u32) -> Result<String, TlsError> {
+    let pem = Rsa::generate(bits)
+        .and_then(PKey::from_rsa)
+        .and_then(|key| key.private_key_to_pem_pkcs8())
+        .map_err(TlsError::setup("a new RSA key"))?;
+    Ok(String::from_utf8(pem).expect("PEM is ASCII"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generated_key_has_the_requested_size() {
+        let key = PKey::private_key_from_pem(generate_rsa_key(2048).unwrap().as_bytes()).unwrap();
+        assert_eq!((key.rsa().unwrap().size(), key.bits()), (256, 2048));
+        let error = generate_rsa_key(1).unwrap_err();
+        assert!(error.to_string().contains("RSA key"), "{error}");
     }
 }

@@ -1,3 +1,5 @@
+//! Key logs.
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::TlsError;
 
-/// Receives the secrets of connections, a line each in the NSS key log format
-/// (`SSLKEYLOGFILE`, RFC 9850).
+/// Receives the secrets of connections as lines of the NSS key log format (`SSLKEYLOGFILE`, RFC
+/// 9850).
 pub trait KeyLog: Send + Sync {
-    /// Takes one line, without its line end. Called from within the handshake: be quick.
+    /// Receives one line, without its line end. Called during the handshake, so it must not block.
     fn line(&self, line: &str);
 }
 
@@ -17,10 +19,10 @@ pub trait KeyLog: Send + Sync {
 pub struct KeyLogFile(Mutex<File>);
 
 impl KeyLogFile {
-    /// Opens or makes the file (mode 0600). A symbolic link is not followed.
+    /// Opens or creates the file (mode 0600). Does not follow a symbolic link.
     ///
     /// # Errors
-    /// [`TlsError::File`] when it can be neither opened nor made.
+    /// Returns [`TlsError::File`] if it can be neither opened nor created.
     pub fn open(path: &Path) -> Result<Self, TlsError> {
         OpenOptions::new()
             .append(true)
@@ -40,17 +42,17 @@ impl KeyLogFile {
 impl KeyLog for KeyLogFile {
     fn line(&self, line: &str) {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A full disk must not end the connection: the log is for the eye, not for the peer.
+        // A full disk must not end the connection.
         let _ = file.write_all(format!("{line}\n").as_bytes());
     }
 }
 
-/// Keeps key log lines in memory, for the lab's judge.
+/// Keeps key log lines in memory, for decrypting captured packets.
 #[derive(Default)]
 pub struct KeyLogLines(Mutex<String>);
 
 impl KeyLogLines {
-    /// The lines since the last call, each with its line end.
+    /// Takes the lines since the last call, each with its line end.
     pub fn take(&self) -> String {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_not_followed() {
+    fn a_symbolic_link_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let [file, other] = ["keys", "other"].map(|name| dir.path().join(name));
         std::os::unix::fs::symlink(&other, &file).unwrap();

@@ -1,49 +1,53 @@
-//! OCSP responses (RFC 6960), as far as it takes to see whether one is worth stapling. Its
-//! signature is the client's to check.
+//! Reads OCSP responses (RFC 6960), to decide whether one can be stapled. Does not verify
+//! signatures: clients do.
 
 use crate::TlsError;
 use crate::der::{ENUMERATED, GENERALIZED_TIME, INTEGER, OCTET_STRING, SEQUENCE, any, element};
 
 const CONTEXT_0: u8 = 0xa0;
 const CONTEXT_1: u8 = 0xa1;
-/// `certStatus` of a certificate that is good: an implicit NULL.
+/// `certStatus` good: an implicit NULL.
 const GOOD: u8 = 0x80;
 
-/// What a response says of one certificate.
+/// The status of one certificate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CertificateStatus {
     pub(crate) good: bool,
-    /// The seconds since 1970 from which it holds.
-    pub(crate) from: i64,
-    /// And until which; `None`: a newer one may be had at any time.
-    pub(crate) until: Option<i64>,
+    /// `thisUpdate`, in seconds since 1970.
+    pub(crate) this_update: i64,
+    /// `nextUpdate`, in seconds since 1970. `None`: newer information is always available.
+    pub(crate) next_update: Option<i64>,
 }
 
-/// What a response says of the certificate with this serial number (the content of its INTEGER).
+/// Returns the status of the certificate with this serial number (the content of its INTEGER).
 ///
 /// # Errors
 /// [`TlsError::Ocsp`].
-pub(crate) fn about(response: &[u8], serial: &[u8]) -> Result<CertificateStatus, TlsError> {
-    const DAMAGED: TlsError = TlsError::Ocsp("it is no response in DER form, or a damaged one");
+pub(crate) fn certificate_status(
+    response: &[u8],
+    serial: &[u8],
+) -> Result<CertificateStatus, TlsError> {
+    const DAMAGED: TlsError =
+        TlsError::Ocsp("it is not an OCSP response in DER form, or it is damaged");
     let (fields, _) = element(response, SEQUENCE).ok_or(DAMAGED)?;
     let (status, fields) = element(fields, ENUMERATED).ok_or(DAMAGED)?;
     if status != [0] {
-        return Err(TlsError::Ocsp("the responder answered with an error"));
+        return Err(TlsError::Ocsp("the responder returned an error"));
     }
-    let mut answers = answers(fields).ok_or(DAMAGED)?;
-    while !answers.is_empty() {
-        let (answer, rest) = element(answers, SEQUENCE).ok_or(DAMAGED)?;
-        let (theirs, said) = single(answer).ok_or(DAMAGED)?;
+    let mut remaining = single_responses(fields).ok_or(DAMAGED)?;
+    while !remaining.is_empty() {
+        let (single, rest) = element(remaining, SEQUENCE).ok_or(DAMAGED)?;
+        let (theirs, status) = single_response(single).ok_or(DAMAGED)?;
         if theirs == serial {
-            return Ok(said);
+            return Ok(status);
         }
-        answers = rest;
+        remaining = rest;
     }
     Err(TlsError::Ocsp("it is about another certificate"))
 }
 
-/// From `responseBytes` to the list of single responses.
-fn answers(fields: &[u8]) -> Option<&[u8]> {
+/// Returns the list of single responses.
+fn single_responses(fields: &[u8]) -> Option<&[u8]> {
     let (bytes, _) = element(fields, CONTEXT_0)?;
     let (bytes, _) = element(bytes, SEQUENCE)?;
     let (_type, rest) = element(bytes, 0x06)?;
@@ -61,20 +65,27 @@ fn answers(fields: &[u8]) -> Option<&[u8]> {
     Some(element(rest, SEQUENCE)?.0)
 }
 
-/// The serial number of a single response, and what it says.
-fn single(answer: &[u8]) -> Option<(&[u8], CertificateStatus)> {
-    let (id, rest) = element(answer, SEQUENCE)?;
+/// Reads serial number and status from a SingleResponse.
+fn single_response(single: &[u8]) -> Option<(&[u8], CertificateStatus)> {
+    let (id, rest) = element(single, SEQUENCE)?;
     let (_algorithm, id) = element(id, SEQUENCE)?;
     let (_issuer_name, id) = element(id, OCTET_STRING)?;
     let (_issuer_key, id) = element(id, OCTET_STRING)?;
     let (serial, _) = element(id, INTEGER)?;
     let (status, _, rest) = any(rest)?;
-    let (from, rest) = element(rest, GENERALIZED_TIME)?;
-    let until = match element(rest, CONTEXT_0) {
+    let (this_update, rest) = element(rest, GENERALIZED_TIME)?;
+    let next_update = match element(rest, CONTEXT_0) {
         Some((next, _)) => Some(unix_seconds(element(next, GENERALIZED_TIME)?.0)?),
         None => None,
     };
-    Some((serial, CertificateStatus { good: status == GOOD, from: unix_seconds(from)?, until }))
+    Some((
+        serial,
+        CertificateStatus {
+            good: status == GOOD,
+            this_update: unix_seconds(this_update)?,
+            next_update,
+        },
+    ))
 }
 
 /// `YYYYMMDDHHMMSSZ`, the only form that RFC 6960 allows (by RFC 5280 section 4.1.2.5.2).
@@ -89,7 +100,7 @@ fn unix_seconds(time: &[u8]) -> Option<i64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years start in March, so that the leap day is the last (Howard Hinnant's days_from_civil).
+    // Years start in March, so that the leap day is the last day (Hinnant's days_from_civil).
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let days =
@@ -145,15 +156,20 @@ mod tests {
     }
 
     #[test]
-    fn rfc6960_4_2_1_a_response_says_how_its_certificates_are() {
-        let good = about(&response(0), &[1, 2]).unwrap();
-        let (from, until) = (1_795_305_600, Some(1_795_910_400));
-        assert_eq!(good, CertificateStatus { good: true, from, until });
-        assert!(!about(&response(0), &[3]).unwrap().good);
-        let word = |error: TlsError| error.to_string();
-        assert!(word(about(&response(0), &[4]).unwrap_err()).contains("another certificate"));
-        assert!(word(about(&response(3), &[3]).unwrap_err()).contains("error"));
-        assert!(word(about(&response(0)[..80], &[3]).unwrap_err()).contains("damaged"));
+    fn rfc6960_4_2_1_the_status_of_each_certificate_is_read() {
+        let good = certificate_status(&response(0), &[1, 2]).unwrap();
+        let (this_update, next_update) = (1_795_305_600, Some(1_795_910_400));
+        assert_eq!(good, CertificateStatus { good: true, this_update, next_update });
+        assert!(!certificate_status(&response(0), &[3]).unwrap().good);
+        let message = |error: TlsError| error.to_string();
+        assert!(
+            message(certificate_status(&response(0), &[4]).unwrap_err())
+                .contains("another certificate")
+        );
+        assert!(message(certificate_status(&response(3), &[3]).unwrap_err()).contains("error"));
+        assert!(
+            message(certificate_status(&response(0)[..80], &[3]).unwrap_err()).contains("damaged")
+        );
     }
 
     #[test]
@@ -177,9 +193,9 @@ mod tests {
             bytes in proptest::collection::vec(proptest::arbitrary::any::<u8>(), 0..200),
             cut in 0usize..300,
         ) {
-            let _ = about(&bytes, &[1, 2]);
+            let _ = certificate_status(&bytes, &[1, 2]);
             let whole = response(0);
-            let _ = about(&whole[..cut.min(whole.len())], &[1, 2]);
+            let _ = certificate_status(&whole[..cut.min(whole.len())], &[1, 2]);
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Sessions, and the fields of their DER form (`ssl_asn1.cc`) that BoringSSL has no API for.
+
 use std::fmt;
 
 use boring::ssl::{SslSession, SslSessionRef};
@@ -5,40 +7,41 @@ use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
 use crate::clock::SteadyClock;
+use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
 use crate::{TlsError, Version};
 
-/// What a client needs to resume: the ticket, its secret and the properties of the connection
-/// that issued it (RFC 8446 section 4.6.1; RFC 5077 before it).
+/// What a client needs to resume: the ticket, its secret, and properties of the connection that
+/// issued it (RFC 8446 section 4.6.1; RFC 5077 before TLS 1.3).
 #[derive(Clone)]
 pub struct Session(SslSession);
 
 impl Session {
-    /// Reads what [`Session::to_bytes`] wrote, also in another process.
+    /// Parses the bytes of [`Session::to_bytes`], possibly of another process. The bytes are not
+    /// authenticated: store them where only their owner can write.
     ///
     /// # Errors
-    /// [`TlsError::BadSession`] when the bytes are truncated or none of ours. The bytes carry no
-    /// proof of origin: keep them where only their owner can write.
+    /// Returns [`TlsError::BadSession`] if the bytes are not a session.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TlsError> {
         SslSession::from_der(bytes)
             .map(Self)
             .map_err(|stack| TlsError::BadSession(crate::error::reasons(&stack)))
     }
 
-    /// The session as bytes. They contain its secret.
+    /// Serializes the session, including its secret.
     ///
     /// # Errors
-    /// [`TlsError::Setup`] when the library cannot write it, which means no memory.
+    /// Returns [`TlsError::Setup`] if there is no memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>, TlsError> {
-        self.0.to_der().map_err(TlsError::setup("a session to be written"))
+        self.0.to_der().map_err(TlsError::setup("the serialization of a session"))
     }
 
-    /// Whether early data may be offered with it.
+    /// Whether the session allows early data.
     pub fn early_data_capable(&self) -> bool {
         // SAFETY: the pointer is valid while `self` lives, and the call only reads.
         unsafe { ffi::SSL_SESSION_early_data_capable(self.0.as_ptr()) == 1 }
     }
 
-    /// Whether it must be used only once (every TLS 1.3 ticket, RFC 8446 appendix C.4).
+    /// Whether it should be used only once (every TLS 1.3 ticket, RFC 8446 appendix C.4).
     pub fn single_use(&self) -> bool {
         // SAFETY: as above.
         unsafe { ffi::SSL_SESSION_should_be_single_use(self.0.as_ptr()) == 1 }
@@ -49,8 +52,7 @@ impl Session {
         Version::from_boring(self.0.protocol_version())
     }
 
-    /// When it was issued and for how long it is good, both in seconds (since the Unix epoch, and
-    /// from then on).
+    /// When it was issued, in seconds since the Unix epoch, and its lifetime in seconds.
     pub fn issued_and_lifetime(&self) -> (u64, u32) {
         // SAFETY: as above.
         unsafe {
@@ -61,26 +63,26 @@ impl Session {
         }
     }
 
-    /// The same session, as if it had been issued that much earlier. The ClientHello then states a
-    /// ticket age that the server does not reckon, and a server that checks freshness (RFC 8446
-    /// section 8.3) resumes it and refuses its early data: a way to try refusals on any server.
+    /// Returns a copy that claims to be issued that much earlier. The ClientHello then states a
+    /// ticket age that is too large. A server that checks freshness (RFC 8446 section 8.3) resumes
+    /// the session and refuses its early data, so this tests refusals with any server.
     ///
     /// # Errors
-    /// [`TlsError::BadSession`] when the library cannot copy it.
+    /// Returns [`TlsError::BadSession`] if BoringSSL cannot copy it.
     pub fn issued_earlier(&self, seconds: u32) -> Result<Self, TlsError> {
-        // The library shares sessions by reference, so only a copy may be changed.
+        // BoringSSL shares sessions by reference, so only a copy may be changed.
         let copy = Self::from_bytes(&self.to_bytes()?)?;
         let (issued, _) = copy.issued_and_lifetime();
-        // SAFETY: the pointer is valid while `copy` lives, and nobody else has the copy yet.
+        // SAFETY: the pointer is valid while `copy` lives, and the copy is not shared yet.
         unsafe {
             ffi::SSL_SESSION_set_time(copy.0.as_ptr(), issued.saturating_sub(seconds.into()))
         };
         Ok(copy)
     }
 
-    /// The same session, as if it had been issued that much later: the ClientHello then states less
-    /// than the ticket's age. A session whose time of issue is in the future is not offered, so the
-    /// ticket has to be that old.
+    /// Returns a copy that claims to be issued that much later, so that the ClientHello states a
+    /// ticket age that is too small. BoringSSL does not offer a session from the future, so the
+    /// ticket has to be at least that old.
     ///
     /// # Errors
     /// As [`Session::issued_earlier`].
@@ -94,12 +96,12 @@ impl Session {
         Ok(copy)
     }
 
-    /// The same session for a ClientHello with early data that is about to be written.
+    /// Returns a copy for a ClientHello with early data.
     ///
-    /// The library reckons in whole seconds, so the age that it states (RFC 8446 section 4.2.11.1)
-    /// may be almost a second more than it is. Servers that know better take that for a forgery and
-    /// refuse early data (GnuTLS does); a little less than it is they put down to the way. So the
-    /// session is made a second younger, unless it is younger than that.
+    /// BoringSSL counts whole seconds, so the ticket age that it states (RFC 8446 section 4.2.11.1)
+    /// can be almost a second too large. Servers with finer clocks (GnuTLS) treat that as a forgery
+    /// and refuse early data, but tolerate an age that is too small, since the network delays
+    /// packets. So the copy is one second younger, unless it would be from the future.
     pub(crate) fn for_early_data(&self) -> Result<Self, TlsError> {
         let copy = Self::from_bytes(&self.to_bytes()?)?;
         let (issued, _) = copy.issued_and_lifetime();
@@ -130,6 +132,74 @@ impl fmt::Debug for Session {
     }
 }
 
+const TIME: u8 = 0xa0 | 1;
+const TICKET_AGE_ADD: u8 = 0xa0 | 21;
+const MAX_EARLY_DATA: u8 = 0xa0 | 24;
+const QUIC_EARLY_DATA_CONTEXT: u8 = 0xa0 | 28;
+
+/// Returns a copy that does not allow early data, or `None` if the bytes are not a session.
+/// (`SSL_SESSION_copy_without_early_data` also drops `ticket_age_add`, so the copy could not be
+/// resumed.)
+pub(crate) fn without_early_data(session: &[u8]) -> Option<Vec<u8>> {
+    let (fields, _) = element(session, SEQUENCE)?;
+    let Some((before, after)) = split_around(fields, MAX_EARLY_DATA) else {
+        return Some(session.to_vec());
+    };
+    let length = before.len() + after.len();
+    let mut shorter = vec![SEQUENCE];
+    match length {
+        0..=0x7f => shorter.push(length as u8),
+        _ => {
+            let bytes = length.to_be_bytes();
+            let skip = bytes.iter().take_while(|byte| **byte == 0).count();
+            shorter.push(0x80 | (bytes.len() - skip) as u8);
+            shorter.extend_from_slice(&bytes[skip..]);
+        }
+    }
+    shorter.extend_from_slice(before);
+    shorter.extend_from_slice(after);
+    Some(shorter)
+}
+
+/// Returns the QUIC early-data context under which the session was issued.
+pub fn early_data_context(session: &[u8]) -> Option<&[u8]> {
+    let (fields, _) = element(session, SEQUENCE)?;
+    let (before, _) = split_around(fields, QUIC_EARLY_DATA_CONTEXT)?;
+    let (content, _) = element(&fields[before.len()..], QUIC_EARLY_DATA_CONTEXT)?;
+    Some(element(content, OCTET_STRING)?.0)
+}
+
+/// Returns when the session's ticket was issued, in seconds since 1970, and its `ticket_age_add`
+/// (RFC 8446 section 4.6.1).
+pub(crate) fn issued_and_age_add(session: &[u8]) -> Option<(u64, u32)> {
+    let (fields, _) = element(session, SEQUENCE)?;
+    let field = |tag, kind| {
+        let (before, _) = split_around(fields, tag)?;
+        let (content, _) = element(&fields[before.len()..], tag)?;
+        Some(element(content, kind)?.0)
+    };
+    let time = field(TIME, INTEGER)?;
+    if time.len() > 9 {
+        return None;
+    }
+    let issued = time.iter().fold(0, |time: u64, byte| time << 8 | u64::from(*byte));
+    let age_add = field(TICKET_AGE_ADD, OCTET_STRING)?;
+    Some((issued, u32::from_be_bytes(age_add.try_into().ok()?)))
+}
+
+/// Returns what is before and after the field with this tag.
+fn split_around(fields: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let mut rest = fields;
+    while let Some((&found, _)) = rest.split_first() {
+        let (_, after) = element(rest, found)?;
+        if found == tag {
+            return Some((&fields[..fields.len() - rest.len()], after));
+        }
+        rest = after;
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -141,6 +211,32 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             if let Ok(session) = Session::from_bytes(&bytes) {
                 prop_assert!(session.to_bytes().is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_is_found_and_removed() {
+        let session = [0x30, 9, 0x02, 1, 1, 0xb8, 0, 0xbc, 2, 0x04, 0];
+        assert_eq!(early_data_context(&session), Some(&[][..]));
+        let shorter = without_early_data(&session).unwrap();
+        assert_eq!(shorter, [0x30, 7, 0x02, 1, 1, 0xbc, 2, 0x04, 0]);
+        assert_eq!(without_early_data(&shorter).unwrap(), shorter);
+    }
+
+    #[test]
+    fn issue_time_and_ticket_age_add_are_read() {
+        let session = [0x30, 15, 0xa1, 5, 0x02, 3, 1, 2, 3, 0xb5, 6, 0x04, 4, 0xff, 0, 0, 1];
+        assert_eq!(issued_and_age_add(&session), Some((0x010203, 0xff00_0001)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_as_der_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = early_data_context(&bytes);
+            let _ = issued_and_age_add(&bytes);
+            if let Some(shorter) = without_early_data(&bytes) {
+                prop_assert!(shorter.len() <= bytes.len().max(2) + 4);
             }
         }
     }

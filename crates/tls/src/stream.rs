@@ -1,3 +1,5 @@
+//! TLS on a socket.
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -5,131 +7,134 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::given::{DeliveredBytes, Phase};
+use crate::buffers::{DeliveredBytes, Phase};
 use crate::{
-    Accepted, Accepting, Acceptor, Connector, Handshake, Machine, Offer, OpenedTicket, Progress,
-    Session, SteadyClock, TlsError,
+    AcceptState, Accepting, Acceptor, ConnectOptions, Connector, Handshake, OpenedTicket, Progress,
+    Session, SteadyClock, TlsConnection, TlsError,
 };
 
 /// A TLS connection on a socket.
 ///
-/// - What the library writes is gathered and leaves on [`AsyncWrite::poll_flush`] or when a read
-///   has to wait: a server's handshake flight and its response, a client's ClientHello and its early
-///   data each leave as one.
-/// - On a server, bytes of early data and later bytes are never mixed in one read, and a read that
-///   goes from the first to the second gives way once, so that a reader which parses all that it
-///   has before it reads again has seen all early requests before the first later byte
-///   ([`TlsStream::reading_early`]). A reader that asks again within one poll, as HTTP/2 libraries
-///   do, must be kept from it until it has handed over what it parsed.
-/// - Closing drains the handshake to the client's Finished first; otherwise the response to early
-///   data could be lost to a reset.
+/// - Writes are buffered and sent on [`AsyncWrite::poll_flush`], or when a read has to wait. So a
+///   server's flight and its response leave in one write, and so do a client's ClientHello and its
+///   early data.
+/// - On a server, one read never returns both early data and later data. Between them, one read
+///   returns `Pending` once. So a reader that parses everything before it reads again has parsed all
+///   early requests before it sees the first later byte ([`TlsStream::reading_early`]). A reader
+///   that reads again within the same poll, as HTTP/2 libraries do, must not be given later bytes
+///   until it has returned what it has parsed.
+/// - Closing completes the handshake first, by reading up to the client's Finished. Otherwise a
+///   reset could destroy the response to early data.
 pub struct TlsStream<S> {
     io: S,
-    machine: Machine,
-    /// What the reader has not been given yet, and where it stands.
-    given: DeliveredBytes,
-    close_said: bool,
-    sending: Sending,
-    /// What was read so far, as long as the handshake may have to start again ([`Accepting`]).
-    heard: Option<Vec<u8>>,
-    /// When the last of it came, by [`SteadyClock`]; before the library was given it.
-    heard_at: i64,
+    connection: TlsConnection,
+    /// Decrypted data for the reader, and whether it is early data.
+    delivered: DeliveredBytes,
+    close_sent: bool,
+    send_mode: SendMode,
+    /// What was read so far, while the handshake may have to be restarted ([`Accepting`]).
+    received: Option<Vec<u8>>,
+    /// When the last of it was read, by [`SteadyClock`], before BoringSSL processed it.
+    received_at: i64,
 }
 
-/// How far [`TlsStream::poll_start`] came.
-pub(crate) enum Started {
+/// The outcome of [`TlsStream::poll_start`].
+pub(crate) enum StartOutcome {
     /// Data can be read or written.
     Done,
-    /// A server has to fetch the session of the client's ticket.
+    /// A server has to look up the session of the client's ticket.
     NeedsSession(Vec<u8>),
 }
 
-/// When what waits in the outgoing buffer is sent, apart from the end of the stream and a full
-/// buffer.
+/// When the outgoing buffer is sent, apart from the end of the stream and a full buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sending {
-    /// By a flush, and by a read that has to wait.
-    Promptly,
-    /// The same, but a read does so only once the handshake is complete.
-    FlightWaits,
-    /// By [`TlsStream::poll_send`] alone: whoever asks for this calls it after each poll.
-    AtPassEnd,
+enum SendMode {
+    /// On a flush, and when a read has to wait.
+    Immediate,
+    /// The same, but reads send only once the handshake is complete.
+    DeferFlight,
+    /// On [`TlsStream::poll_send`] only.
+    Manual,
 }
 
-/// How much may wait in the outgoing buffer before a write has to wait for the socket.
-const MAX_OUTGOING: usize = 64 * 1024;
+/// A write waits for the socket while the outgoing buffer holds more than this.
+const MAX_OUTGOING_BYTES: usize = 64 * 1024;
 
-/// How much one read takes from the socket: a full record and its header.
-const READ_AHEAD: usize = 16 * 1024 + 512;
+/// One read from the socket: a full record and its header.
+const READ_AHEAD_BYTES: usize = 16 * 1024 + 512;
 
-/// How much is kept for a handshake that may have to start again. The library takes a ClientHello
-/// of 16 KiB, and a read-ahead comes on top; only one cut into records of a few bytes is more.
-const MAX_HEARD: usize = 34 * 1024;
+/// The most that is buffered for restarting a handshake: a ClientHello of 16 KiB, BoringSSL's limit,
+/// and one read-ahead. Only a ClientHello in records of a few bytes is larger.
+const MAX_RECEIVED_BYTES: usize = 34 * 1024;
 
-/// By how much the place for it grows. Most ClientHellos fit into the first.
-const HEARD_STEP: usize = 4 * 1024;
+/// By how much that buffer grows. Most ClientHellos fit into the first step.
+const RECEIVED_STEP_BYTES: usize = 4 * 1024;
 
-/// How much one write hands to the library.
-const MAX_WRITE: usize = 64 * 1024;
+/// The most that one write passes to BoringSSL.
+const MAX_WRITE_BYTES: usize = 64 * 1024;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    /// Accepts a connection; returns when the handshake is complete or early data can be read.
-    /// The server's flight may still be unsent then, so that it leaves together with the response.
-    /// Early data is accepted as TLS would, and a session that is elsewhere is not fetched; see
-    /// [`Accepting`] for both.
+    /// Accepts a connection. Returns when the handshake is complete or early data can be read. The
+    /// server's flight may still be unsent then, so that it leaves together with the response.
+    ///
+    /// Early data is accepted if TLS accepts it, and no session is looked up; use [`Accepting`] for
+    /// both.
     ///
     /// # Errors
-    /// [`TlsError`]; the alert has been sent as far as the socket took it.
+    /// [`TlsError`]. The alert was sent if the socket accepted it.
     pub async fn accept(acceptor: &Acceptor, io: S, early_data: bool) -> Result<Self, TlsError> {
         let mut accepting = Accepting::new(acceptor, io, early_data)?;
-        while let Accepted::NeedsSession(_) = accepting.advance().await? {
+        while let AcceptState::NeedsSession(_) = accepting.advance().await? {
             accepting.provide_session(OpenedTicket::Ignored);
         }
         Ok(accepting.into_stream())
     }
 
-    /// Connects; returns when the handshake is complete, or at once when early data can be
-    /// written. Nothing is sent in the second case before the first flush.
+    /// Connects. Returns when the handshake is complete, or immediately if early data can be
+    /// written. In that case nothing is sent before the first flush.
     ///
     /// # Errors
     /// [`TlsError`].
-    pub async fn connect(connector: &Connector, io: S, offer: &Offer) -> Result<Self, TlsError> {
-        let mut stream = Self::new(connector.machine(offer)?, io, Phase::Late);
+    pub async fn connect(
+        connector: &Connector,
+        io: S,
+        offer: &ConnectOptions,
+    ) -> Result<Self, TlsError> {
+        let mut stream = Self::new(connector.connection(offer)?, io, Phase::Late);
         std::future::poll_fn(|cx| stream.poll_start(cx)).await?;
         Ok(stream)
     }
 
     /// What was negotiated so far.
     pub fn facts(&self) -> Handshake {
-        self.machine.facts()
+        self.connection.facts()
     }
 
-    /// Whether the connection is in early data: a client may still write some, a server may still
-    /// read some.
+    /// Whether early data can still be written (client) or read (server).
     pub fn in_early_data(&self) -> bool {
-        self.machine.in_early_data()
+        self.connection.in_early_data()
     }
 
-    /// Whether the peer's Finished has been verified.
+    /// Whether the handshake is complete: the peer's Finished has been verified.
     pub fn is_complete(&self) -> bool {
-        self.machine.is_complete()
+        self.connection.is_complete()
     }
 
-    /// On a server: whether early data was accepted and every byte given to the reader so far was
-    /// early data. A request that was parsed whole while this is true can be a replay; the converse
-    /// holds only for readers as the type's documentation describes them.
+    /// On a server: whether early data was accepted and every byte read so far was early data. A
+    /// request that was completely parsed while this is true can be a replay. The converse holds
+    /// only for readers that the type's documentation allows.
     pub fn reading_early(&self) -> bool {
-        self.given.is_early()
+        self.delivered.is_early()
     }
 
     /// Bytes of early data that a client has written, accepted or not.
     pub fn early_bytes_written(&self) -> usize {
-        self.machine.early_bytes_written()
+        self.connection.early_bytes_written()
     }
 
-    /// The sessions that came in since the last call (client).
+    /// On a client: the sessions received since the last call.
     pub fn take_sessions(&mut self) -> Vec<Session> {
-        self.machine.take_sessions()
+        self.connection.take_sessions()
     }
 
     /// The socket below.
@@ -137,25 +142,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         &self.io
     }
 
-    /// Completes the handshake by reading, without waiting for the application to read: early data
-    /// that comes in meanwhile is kept for it (on a server [`crate::MAX_EARLY_DATA`] at most).
+    /// Completes the handshake by reading, even if the application does not read. Buffers early data
+    /// that arrives meanwhile (on a server at most [`crate::MAX_EARLY_DATA`]).
     ///
     /// # Errors
     /// [`TlsError`] as `io::Error`.
     pub fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut buffer = [0; 4096];
-        while !self.machine.is_complete() {
-            // A server's completion is driven by reads as long as early data is readable.
-            let progress = match self.given.is_early() {
-                false => self.machine.handshake().map(|progress| progress.map(|()| 0)),
-                true => self.machine.read(&mut buffer),
+        while !self.connection.is_complete() {
+            // While early data is readable, only reads advance a server's handshake.
+            let progress = match self.delivered.is_early() {
+                false => self.connection.handshake().map(|progress| progress.map(|()| 0)),
+                true => self.connection.read(&mut buffer),
             };
             match progress.map_err(TlsError::into_io)? {
                 Progress::Done(count) => {
-                    self.given.keep(self.machine.in_early_data(), &buffer[..count]);
+                    self.delivered.push(self.connection.in_early_data(), &buffer[..count]);
                 }
-                // The read that met Finished found nothing behind it.
-                Progress::NeedsInput if self.machine.is_complete() => break,
+                // The read processed Finished and found no data after it.
+                Progress::NeedsInput if self.connection.is_complete() => break,
                 Progress::NeedsInput => ready!(self.poll_exchange(cx))?,
                 Progress::Closed => {
                     return Poll::Ready(Err(TlsError::ClosedInHandshake.into_io()));
@@ -165,55 +170,58 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    pub(crate) fn new(machine: Machine, io: S, phase: Phase) -> Self {
+    pub(crate) fn new(connection: TlsConnection, io: S, phase: Phase) -> Self {
         Self {
             io,
-            machine,
-            given: DeliveredBytes::new(phase),
-            close_said: false,
-            sending: Sending::Promptly,
-            heard: None,
-            heard_at: SteadyClock::unix_micros(),
+            connection,
+            delivered: DeliveredBytes::new(phase),
+            close_sent: false,
+            send_mode: SendMode::Immediate,
+            received: None,
+            received_at: SteadyClock::unix_micros(),
         }
     }
 
-    /// From now on what is read is kept too.
-    pub(crate) fn keep_what_is_heard(&mut self) {
-        self.heard = Some(Vec::new());
+    /// From now on buffers what is read.
+    pub(crate) fn keep_received(&mut self) {
+        self.received = Some(Vec::new());
     }
 
-    /// What was read so far, if it was kept. It is kept no longer.
-    pub(crate) fn take_heard(&mut self) -> Option<Vec<u8>> {
-        self.heard.take()
+    /// Takes what was read so far, and stops buffering it.
+    pub(crate) fn take_received(&mut self) -> Option<Vec<u8>> {
+        self.received.take()
     }
 
-    pub(crate) fn heard_at(&self) -> i64 {
-        self.heard_at
+    pub(crate) fn received_at(&self) -> i64 {
+        self.received_at
     }
 
-    pub(crate) fn machine_mut(&mut self) -> &mut Machine {
-        &mut self.machine
+    pub(crate) fn connection_mut(&mut self) -> &mut TlsConnection {
+        &mut self.connection
     }
 
-    /// A server's readers start: without early data, all that they read is late.
-    pub(crate) fn begin(&mut self) {
-        if !self.machine.in_early_data() {
-            self.given.begin_late();
+    /// Called on a server before the first read.
+    pub(crate) fn start_reading(&mut self) {
+        if !self.connection.in_early_data() {
+            self.delivered.set_late();
         }
     }
 
-    /// Carries the handshake on until it is complete or in early data.
-    pub(crate) fn poll_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Started, TlsError>> {
+    /// Continues the handshake until it is complete or in early data.
+    pub(crate) fn poll_start(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<StartOutcome, TlsError>> {
         loop {
-            match self.machine.handshake() {
-                Ok(Progress::Done(())) => return Poll::Ready(Ok(Started::Done)),
-                Ok(Progress::NeedsInput) => match self.machine.needed_session() {
-                    Some(id) => return Poll::Ready(Ok(Started::NeedsSession(id))),
+            match self.connection.handshake() {
+                Ok(Progress::Done(())) => return Poll::Ready(Ok(StartOutcome::Done)),
+                Ok(Progress::NeedsInput) => match self.connection.take_needed_session() {
+                    Some(id) => return Poll::Ready(Ok(StartOutcome::NeedsSession(id))),
                     None => ready!(self.poll_exchange(cx))?,
                 },
                 Ok(Progress::Closed) => return Poll::Ready(Err(TlsError::ClosedInHandshake)),
                 Err(error) => {
-                    // The peer is owed the alert; whether it can take it does not matter any more.
+                    // Sends the alert if the socket accepts it.
                     let _ = self.poll_send(cx);
                     return Poll::Ready(Err(error));
                 }
@@ -221,32 +229,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    /// From now on a read that has to wait before the handshake is complete does not send what
-    /// waits: an HTTP library looks for more to read between taking a request and answering it, and
-    /// the flight would leave without the response. Whoever calls this polls
-    /// [`TlsStream::poll_complete`] after each reader, which sends it in any case.
-    pub(crate) fn let_flight_wait(&mut self) {
-        self.sending = Sending::FlightWaits;
+    /// From now on reads do not send before the handshake is complete: an HTTP library reads again
+    /// between taking a request and responding to it, and the flight would leave without the
+    /// response. The caller polls [`TlsStream::poll_complete`] after the reader, which sends the
+    /// flight in any case.
+    pub(crate) fn defer_flight(&mut self) {
+        self.send_mode = SendMode::DeferFlight;
     }
 
-    /// From now on neither a read that has to wait nor a flush sends anything; see
-    /// [`crate::HandshakeDriver::gather`].
-    pub(crate) fn gather(&mut self) {
-        self.sending = Sending::AtPassEnd;
+    /// From now on neither reads nor flushes send; see [`crate::HandshakeDriver::buffer_writes`].
+    pub(crate) fn buffer_writes(&mut self) {
+        self.send_mode = SendMode::Manual;
     }
 
     /// Reads from the socket once, for a reader.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.sending {
-            Sending::AtPassEnd => self.poll_receive(cx),
-            Sending::FlightWaits if !self.machine.is_complete() => self.poll_receive(cx),
-            Sending::FlightWaits | Sending::Promptly => self.poll_exchange(cx),
+        match self.send_mode {
+            SendMode::Manual => self.poll_receive(cx),
+            SendMode::DeferFlight if !self.connection.is_complete() => self.poll_receive(cx),
+            SendMode::DeferFlight | SendMode::Immediate => self.poll_exchange(cx),
         }
     }
 
-    /// Sends what waits, then reads from the socket once.
+    /// Sends the outgoing buffer, then reads from the socket once.
     fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Both directions: a peer that does not read must not keep us from reading.
+        // Reads even if sending has to wait: a peer that does not read must not block this side.
         if let Poll::Ready(Err(error)) = self.poll_send(cx) {
             return Poll::Ready(Err(error));
         }
@@ -254,38 +261,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut space = [MaybeUninit::uninit(); READ_AHEAD];
+        let mut space = [MaybeUninit::uninit(); READ_AHEAD_BYTES];
         let mut buffer = ReadBuf::uninit(&mut space);
         ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
         match buffer.filled() {
-            [] => self.machine.feed_eof(),
+            [] => self.connection.feed_eof(),
             bytes => {
-                if let Some(heard) = &mut self.heard {
-                    if heard.len() + bytes.len() > MAX_HEARD {
-                        let why = "the ClientHello comes in too many pieces";
+                if let Some(received) = &mut self.received {
+                    if received.len() + bytes.len() > MAX_RECEIVED_BYTES {
+                        let why = "the ClientHello is split into too many records";
                         return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
                     }
-                    if heard.capacity() - heard.len() < bytes.len() {
-                        // No more than a step too much, however many handshakes stop here.
-                        heard.reserve_exact(bytes.len().next_multiple_of(HEARD_STEP));
+                    if received.capacity() - received.len() < bytes.len() {
+                        // Bounds the memory of handshakes that stall here.
+                        received.reserve_exact(bytes.len().next_multiple_of(RECEIVED_STEP_BYTES));
                     }
-                    heard.extend_from_slice(bytes);
-                    self.heard_at = SteadyClock::unix_micros();
+                    received.extend_from_slice(bytes);
+                    self.received_at = SteadyClock::unix_micros();
                 }
-                self.machine.feed(bytes);
+                self.connection.feed(bytes);
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Sends what waits.
+    /// Sends the outgoing buffer.
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.machine.outgoing().is_empty() {
-            let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.machine.outgoing()))?;
+        while !self.connection.outgoing().is_empty() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.connection.outgoing()))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.machine.sent(count);
+            self.connection.sent(count);
         }
         Pin::new(&mut self.io).poll_flush(cx)
     }
@@ -299,11 +306,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            if let Some(kept) = this.given.read(cx, buffer) {
-                return kept.map(Ok);
+            if let Some(buffered) = this.delivered.read(cx, buffer) {
+                return buffered.map(Ok);
             }
-            if !this.given.is_early() {
-                match this.machine.read(buffer.initialize_unfilled()) {
+            if !this.delivered.is_early() {
+                match this.connection.read(buffer.initialize_unfilled()) {
                     Ok(Progress::Done(count)) => {
                         buffer.advance(count);
                         return Poll::Ready(Ok(()));
@@ -314,11 +321,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                 }
                 continue;
             }
-            // Early: one record at a time goes through the kept bytes, which know their phase.
+            // In early data each record passes through `delivered`, which tracks the phase.
             let mut record = [0; 4096];
-            match this.machine.read(&mut record) {
+            match this.connection.read(&mut record) {
                 Ok(Progress::Done(count)) => {
-                    this.given.keep(this.machine.in_early_data(), &record[..count]);
+                    this.delivered.push(this.connection.in_early_data(), &record[..count]);
                 }
                 Ok(Progress::NeedsInput) => ready!(this.poll_more(cx))?,
                 Ok(Progress::Closed) => return Poll::Ready(Ok(())),
@@ -342,11 +349,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        if this.machine.outgoing().len() >= MAX_OUTGOING {
+        if this.connection.outgoing().len() >= MAX_OUTGOING_BYTES {
             ready!(this.poll_send(cx))?;
         }
         loop {
-            match this.machine.write(&data[..data.len().min(MAX_WRITE)]) {
+            match this.connection.write(&data[..data.len().min(MAX_WRITE_BYTES)]) {
                 Ok(Progress::Done(count)) => return Poll::Ready(Ok(count)),
                 Ok(Progress::NeedsInput) => ready!(this.poll_exchange(cx))?,
                 Ok(Progress::Closed) => {
@@ -358,8 +365,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A full buffer is sent all the same: it is the writer's only sign of a slow peer.
-        match self.sending == Sending::AtPassEnd && self.machine.outgoing().len() < MAX_OUTGOING {
+        // A full buffer is sent in any case, so that a slow peer slows the writer down.
+        match self.send_mode == SendMode::Manual
+            && self.connection.outgoing().len() < MAX_OUTGOING_BYTES
+        {
             true => Poll::Ready(Ok(())),
             false => self.poll_send(cx),
         }
@@ -367,13 +376,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if !this.close_said {
-            // A peer that has gone, or that never ends its handshake (a replay), is no reason to
-            // fail here: what it was sent is sent, and the caller limits how long this may take.
+        if !this.close_sent {
+            // A peer that has disconnected, or never completes its handshake (a replay), is not an
+            // error here: the response was sent, and the caller limits the time for this.
             let complete = ready!(this.poll_complete(cx));
-            this.close_said = true;
+            this.close_sent = true;
             if complete.is_ok() {
-                this.machine.close().map_err(TlsError::into_io)?;
+                this.connection.close().map_err(TlsError::into_io)?;
             }
         }
         ready!(this.poll_send(cx))?;

@@ -1,3 +1,5 @@
+//! Sealing and opening of session tickets.
+
 use std::fmt;
 use std::os::raw::c_int;
 use std::slice;
@@ -9,114 +11,115 @@ use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
 use crate::context::Slot;
-use crate::{EarlyDataReason, TlsError, session_der};
+use crate::{EarlyDataReason, TlsError, session};
 
-/// Seals and opens session tickets, for all versions of TLS.
+/// Seals and opens session tickets, for all TLS versions.
 pub trait TicketSealer: Send + Sync {
-    /// How many bytes sealing adds at most.
+    /// The most bytes that sealing adds.
     fn max_overhead(&self) -> usize;
 
-    /// Seals a session. `None`: no ticket is sent and the handshake goes on.
+    /// Seals a session. If it returns `None`, no ticket is sent and the handshake continues.
     fn seal(&self, session: &[u8]) -> Option<Vec<u8>>;
 
-    /// Opens a ticket that some client sent; any bytes at all.
+    /// Opens a ticket from a client. The bytes are untrusted.
     fn open(&self, ticket: &[u8]) -> OpenedTicket;
 }
 
-/// What [`TicketSealer::open`] found. A session may not be longer than its ticket: one that is
-/// counts as [`OpenedTicket::Ignored`].
+/// The outcome of [`TicketSealer::open`]. A session that is longer than its ticket is treated as
+/// [`OpenedTicket::Ignored`].
 #[derive(Clone, PartialEq, Eq)]
 pub enum OpenedTicket {
-    /// The session as it was sealed.
+    /// The session that was sealed.
     Session(Vec<u8>),
-    /// The same, to be resumed with early data refused, and why. Tickets issued on the connection
+    /// A session to resume with early data refused, and the reason. Tickets issued on the connection
     /// still allow early data.
-    WithoutEarlyData(Vec<u8>, Withheld),
-    /// The session has to be fetched by these words before the handshake can go on; see
-    /// [`crate::Accepting`] and [`crate::Machine::needed_session`].
-    Elsewhere(Vec<u8>),
-    /// Not ours, or no longer: the connection goes on as a full handshake (RFC 5077 section 3.4).
+    WithoutEarlyData(Vec<u8>, WithheldReason),
+    /// The session has to be looked up by this key before the handshake can continue; see
+    /// [`crate::Accepting`] and [`crate::TlsConnection::take_needed_session`].
+    NeedsLookup(Vec<u8>),
+    /// The ticket is unknown or expired: the handshake continues as a full one (RFC 5077 section
+    /// 3.4).
     Ignored,
 }
 
-/// Why a sealer resumes a session without early data.
+/// Why a sealer allows a session to be resumed, but not with early data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Withheld {
+pub enum WithheldReason {
     /// The ticket was issued in another zone.
     Zone,
     /// The ticket was issued in another ticket epoch.
     Epoch,
-    /// The session comes from a store that may have given it to somebody else too.
+    /// The session comes from a store that may have returned it to another node too.
     Store,
 }
 
 impl fmt::Debug for OpenedTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Sessions are secrets, and so may be the words by which to fetch one.
+        // Sessions are secrets, and lookup keys may be.
         f.write_str(match self {
             Self::Session(_) => "Session(..)",
             Self::WithoutEarlyData(..) => "WithoutEarlyData(..)",
-            Self::Elsewhere(_) => "Elsewhere(..)",
+            Self::NeedsLookup(_) => "Elsewhere(..)",
             Self::Ignored => "Ignored",
         })
     }
 }
 
-/// What a connection's ticket has come to, where that is more than its session.
+/// The state of a connection's ticket, beyond its session.
 #[derive(Default)]
 struct TicketOutcome {
-    /// By what to fetch the session, as long as nobody was told.
+    /// The key by which to look up the session, until the caller has taken it.
     needed: Option<Vec<u8>>,
-    /// What was fetched.
+    /// The session that was looked up.
     provided: Option<OpenedTicket>,
-    /// Why early data was switched off for the ticket's sake, if it was.
-    withheld: Option<Withheld>,
-    /// Whether early data is declined on this connection by way of its ticket.
+    /// Why the sealer does not allow early data, if so.
+    withheld: Option<WithheldReason>,
+    /// Whether early data is refused on this connection by changing its session (QUIC).
     declined: bool,
     /// Whether the sealer has ignored the ticket.
     ignored: bool,
 }
 
-static REDEMPTION: Slot<Mutex<TicketOutcome>> =
-    LazyLock::new(|| Ssl::new_ex_index().expect("an index for a ticket's redemption"));
+static TICKET_OUTCOME: Slot<Mutex<TicketOutcome>> =
+    LazyLock::new(|| Ssl::new_ex_index().expect("an index for ticket outcomes"));
 
-/// The redemption of a connection; `None`: its ticket was plain, or it had none.
-fn redemption(ssl: &SslRef) -> Option<MutexGuard<'_, TicketOutcome>> {
-    let redemption = ssl.ex_data(*REDEMPTION)?;
-    Some(redemption.lock().unwrap_or_else(PoisonError::into_inner))
+/// Returns the state of a connection's ticket, or `None` if there is nothing beyond its session.
+fn ticket_outcome(ssl: &SslRef) -> Option<MutexGuard<'_, TicketOutcome>> {
+    let ticket_outcome = ssl.ex_data(*TICKET_OUTCOME)?;
+    Some(ticket_outcome.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Changes the redemption of a connection, which starts here if there was none.
-fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut TicketOutcome)) {
-    match ssl.ex_data_mut(*REDEMPTION) {
+/// Updates the state of a connection's ticket.
+fn update_ticket_outcome(ssl: &mut SslRef, change: impl FnOnce(&mut TicketOutcome)) {
+    match ssl.ex_data_mut(*TICKET_OUTCOME) {
         Some(known) => change(known.get_mut().unwrap_or_else(PoisonError::into_inner)),
         None => {
-            let mut redemption = TicketOutcome::default();
-            change(&mut redemption);
-            ssl.set_ex_data(*REDEMPTION, Mutex::new(redemption));
+            let mut ticket_outcome = TicketOutcome::default();
+            change(&mut ticket_outcome);
+            ssl.set_ex_data(*TICKET_OUTCOME, Mutex::new(ticket_outcome));
         }
     }
 }
 
-/// By what to fetch the session of a connection's ticket, told once; see
-/// [`crate::Machine::needed_session`].
-pub fn needed(ssl: &SslRef) -> Option<Vec<u8>> {
-    redemption(ssl)?.needed.take()
+/// Takes the key by which to look up the session of a connection's ticket; see
+/// [`crate::TlsConnection::take_needed_session`].
+pub fn take_needed_session(ssl: &SslRef) -> Option<Vec<u8>> {
+    ticket_outcome(ssl)?.needed.take()
 }
 
-/// What came of fetching; see [`crate::Machine::provide_session`].
-pub fn provide(ssl: &mut SslRef, session: OpenedTicket) {
+/// Provides the session that was looked up; see [`crate::TlsConnection::provide_session`].
+pub fn provide_session(ssl: &mut SslRef, session: OpenedTicket) {
     let session = match session {
-        OpenedTicket::Elsewhere(_) => OpenedTicket::Ignored,
+        OpenedTicket::NeedsLookup(_) => OpenedTicket::Ignored,
         found => found,
     };
-    redeem(ssl, |redemption| redemption.provided = Some(session));
+    update_ticket_outcome(ssl, |outcome| outcome.provided = Some(session));
 }
 
-/// What a ticket opens as that the library has not used: the session that was provided for it, or
-/// the sealer's. `None`: the connection has no sealer.
-pub(crate) fn open_again(ssl: &SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
-    if let Some(known) = redemption(ssl) {
+/// Opens a ticket that BoringSSL did not use. Returns the session that was looked up for it, if any,
+/// else what the sealer returns, or `None` if the connection has no sealer.
+pub(crate) fn reopen(ssl: &SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
+    if let Some(known) = ticket_outcome(ssl) {
         if known.ignored {
             return Some(OpenedTicket::Ignored);
         }
@@ -127,21 +130,21 @@ pub(crate) fn open_again(ssl: &SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
     Some(ssl.ssl_context().ex_data(*SEALER)?.open(ticket))
 }
 
-/// Declines early data on a connection over QUIC whose ClientHello has not been looked at. The
-/// library's switch would not do: it also leaves the early-data context out of the tickets that the
-/// connection issues. So whatever session its ticket holds is resumed as one without early data.
-pub fn decline(ssl: &mut SslRef) {
-    redeem(ssl, |redemption| redemption.declined = true);
+/// Refuses early data on a QUIC connection whose ClientHello has not been processed. BoringSSL's
+/// switch cannot be used: it would also omit the early-data context from the tickets that the
+/// connection issues. Instead, the session is changed so that it does not allow early data.
+pub fn decline_early_data(ssl: &mut SslRef) {
+    update_ticket_outcome(ssl, |outcome| outcome.declined = true);
 }
 
-/// The library's reason, where it was our doing.
-pub(crate) fn explain(ssl: &SslRef, reason: EarlyDataReason) -> EarlyDataReason {
-    let Some(redemption) = redemption(ssl) else { return reason };
-    match (reason, redemption.withheld) {
+/// Replaces BoringSSL's reason if the sealer or the caller caused the refusal.
+pub(crate) fn refine_reason(ssl: &SslRef, reason: EarlyDataReason) -> EarlyDataReason {
+    let Some(ticket_outcome) = ticket_outcome(ssl) else { return reason };
+    match (reason, ticket_outcome.withheld) {
         (EarlyDataReason::Disabled | EarlyDataReason::UnsupportedForSession, Some(why)) => {
             EarlyDataReason::Withheld(why)
         }
-        (EarlyDataReason::UnsupportedForSession, None) if redemption.declined => {
+        (EarlyDataReason::UnsupportedForSession, None) if ticket_outcome.declined => {
             EarlyDataReason::Disabled
         }
         (reason, _) => reason,
@@ -159,7 +162,7 @@ static METHOD: ffi::SSL_TICKET_AEAD_METHOD = ffi::SSL_TICKET_AEAD_METHOD {
     open: Some(open),
 };
 
-/// Makes `context` issue `tickets` tickets a TLS 1.3 handshake, all sealed by `sealer`.
+/// Makes `context` issue `tickets` tickets per TLS 1.3 handshake, sealed by `sealer`.
 pub(crate) fn install(
     context: &mut SslContextBuilder,
     sealer: Sealer,
@@ -176,13 +179,14 @@ pub(crate) fn install(
     }
     Err(TlsError::Setup {
         what: "the number of tickets",
-        reason: format!("{tickets} is more than the library sends"),
+        reason: format!("{tickets} is more than BoringSSL sends"),
     })
 }
 
-/// The sealer of the context to which a connection belongs.
+/// Returns the sealer of a connection's context.
 ///
-/// SAFETY of the callers: `ssl` comes from the library, which calls back only while it is valid.
+/// # Safety
+/// `ssl` must be valid.
 unsafe fn sealer_of<'a>(ssl: *mut ffi::SSL) -> Option<&'a Sealer> {
     // SAFETY: a valid connection has a valid context, which lives at least as long.
     unsafe {
@@ -192,8 +196,7 @@ unsafe fn sealer_of<'a>(ssl: *mut ffi::SSL) -> Option<&'a Sealer> {
 }
 
 unsafe extern "C" fn max_overhead(ssl: *mut ffi::SSL) -> usize {
-    // SAFETY: called by the library with a valid connection.
-
+    // SAFETY: BoringSSL passes a valid connection.
     unsafe { sealer_of(ssl) }.map_or(0, |sealer| sealer.max_overhead())
 }
 
@@ -205,8 +208,8 @@ unsafe extern "C" fn seal(
     input: *const u8,
     input_len: usize,
 ) -> c_int {
-    // SAFETY: called by the library with a valid connection and `input_len` readable bytes; the
-    // plaintext is copied before anything is written, because both buffers may be one.
+    // SAFETY: BoringSSL passes a valid connection and `input_len` readable bytes. The plaintext is
+    // copied before anything is written, because both buffers may be the same.
     unsafe {
         *out_len = 0;
         let session = slice::from_raw_parts(input, input_len);
@@ -217,7 +220,7 @@ unsafe extern "C" fn seal(
             *out_len = ticket.len();
         }
     }
-    // Length 0 means: no ticket, and the handshake goes on.
+    // Length 0: no ticket is sent, and the handshake continues.
     1
 }
 
@@ -229,51 +232,51 @@ unsafe extern "C" fn open(
     input: *const u8,
     input_len: usize,
 ) -> ffi::ssl_ticket_aead_result_t {
-    use ffi::ssl_ticket_aead_result_t as Answer;
-    // SAFETY: as in `seal`; the library calls back from within a call on this connection, during
-    // which nobody else has hold of its slots.
+    use ffi::ssl_ticket_aead_result_t as TicketResult;
+    // SAFETY: as in `seal`. BoringSSL calls back from within a call on this connection, during
+    // which nobody else accesses its slots.
     unsafe {
         *out_len = 0;
         let ticket = slice::from_raw_parts(input, input_len);
         let connection = SslRef::from_ptr_mut(ssl);
-        let opened = match redemption(connection).and_then(|known| known.provided.clone()) {
+        let opened = match ticket_outcome(connection).and_then(|known| known.provided.clone()) {
             Some(provided) => provided,
             None => sealer_of(ssl).map_or(OpenedTicket::Ignored, |sealer| sealer.open(ticket)),
         };
         let session = match opened {
             OpenedTicket::Session(session) => match declined(connection) {
-                true => session_der::without_early_data(&session),
+                true => session::without_early_data(&session),
                 false => Some(session),
             },
             OpenedTicket::WithoutEarlyData(session, why) => {
-                redeem(connection, |redemption| redemption.withheld = Some(why));
+                update_ticket_outcome(connection, |outcome| outcome.withheld = Some(why));
                 match ffi::SSL_is_quic(ssl) {
-                    1 => session_der::without_early_data(&session),
+                    1 => session::without_early_data(&session),
                     _ => {
-                        // The library looks at the flag after this; the machine puts it back.
+                        // BoringSSL reads the flag after this; `TlsConnection` restores it.
                         ffi::SSL_set_early_data_enabled(ssl, 0);
                         Some(session)
                     }
                 }
             }
-            OpenedTicket::Elsewhere(id) => {
-                redeem(connection, |redemption| redemption.needed = Some(id));
-                return Answer::ssl_ticket_aead_retry;
+            OpenedTicket::NeedsLookup(id) => {
+                update_ticket_outcome(connection, |outcome| outcome.needed = Some(id));
+                return TicketResult::ssl_ticket_aead_retry;
             }
             OpenedTicket::Ignored => {
-                redeem(connection, |redemption| redemption.ignored = true);
-                return Answer::ssl_ticket_aead_ignore_ticket;
+                update_ticket_outcome(connection, |outcome| outcome.ignored = true);
+                return TicketResult::ssl_ticket_aead_ignore_ticket;
             }
         };
         let Some(session) = session.filter(|session| session.len() <= max_out_len) else {
-            return Answer::ssl_ticket_aead_ignore_ticket;
+            return TicketResult::ssl_ticket_aead_ignore_ticket;
         };
         slice::from_raw_parts_mut(out, session.len()).copy_from_slice(&session);
         *out_len = session.len();
-        Answer::ssl_ticket_aead_success
+        TicketResult::ssl_ticket_aead_success
     }
 }
 
 fn declined(ssl: &SslRef) -> bool {
-    redemption(ssl).is_some_and(|redemption| redemption.declined)
+    ticket_outcome(ssl).is_some_and(|outcome| outcome.declined)
 }

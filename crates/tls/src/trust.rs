@@ -1,4 +1,4 @@
-//! Whom a client trusts.
+//! Certificate verification on the client: which authorities are trusted.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -8,28 +8,28 @@ use boring::ssl::{Ssl, SslContextBuilder, SslRef, SslVerifyMode};
 use boring::x509::{X509Ref, X509StoreContext, X509StoreContextRef, X509VerifyError};
 
 use crate::context::Slot;
-use crate::{TlsError, constraints, roots};
+use crate::{TlsError, constraints};
 
-/// Whom a client trusts.
+/// Which certificate authorities a client trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// The machine's own authorities.
+    /// The system's authorities.
     System,
-    /// These, and the authorities in a PEM file besides.
+    /// The system's authorities and those in a PEM file.
     SystemAnd(PathBuf),
-    /// The authorities in a PEM file and no others (curl's `--cacert`).
+    /// Only the authorities in a PEM file (curl's `--cacert`).
     File(PathBuf),
-    /// Anybody (curl's `-k`): for trying out only.
+    /// No verification (curl's `-k`): for tests only.
     Anyone,
 }
 
-/// Where a connection notes by whose word its server's certificate was good.
+/// The authority under which a connection's certificate was verified.
 type Anchor = Arc<OnceLock<String>>;
 
 static ANCHOR: Slot<Anchor> =
     Slot::new(|| Ssl::new_ex_index().expect("an index for the authority of a connection"));
 
-/// Makes a client's context verify so.
+/// Makes a client's context verify certificates.
 ///
 /// # Errors
 /// [`TlsError`] with the file that cannot be read.
@@ -38,21 +38,21 @@ pub(crate) fn install(trust: &Trust, builder: &mut SslContextBuilder) -> Result<
         builder.set_verify(SslVerifyMode::NONE);
         return Ok(());
     }
-    builder.set_verify_callback(SslVerifyMode::PEER, judge);
+    builder.set_verify_callback(SslVerifyMode::PEER, verify);
     if matches!(trust, Trust::System | Trust::SystemAnd(_)) {
-        roots::believe(builder)?;
+        add_system_authorities(builder)?;
     }
     match trust {
-        Trust::File(path) | Trust::SystemAnd(path) => believe(path, builder),
+        Trust::File(path) | Trust::SystemAnd(path) => add_authorities(path, builder),
         Trust::System | Trust::Anyone => Ok(()),
     }
 }
 
-/// Believes the authorities in a PEM file.
+/// Trusts the authorities in a PEM file.
 ///
 /// # Errors
 /// [`TlsError`] with the file that cannot be read.
-pub(crate) fn believe(path: &Path, builder: &mut SslContextBuilder) -> Result<(), TlsError> {
+fn add_authorities(path: &Path, builder: &mut SslContextBuilder) -> Result<(), TlsError> {
     std::fs::metadata(path).map_err(|source| TlsError::File {
         what: "certificate authorities",
         path: path.to_owned(),
@@ -65,26 +65,26 @@ pub(crate) fn believe(path: &Path, builder: &mut SslContextBuilder) -> Result<()
     })
 }
 
-/// The last word on a certificate. It is the library's but for constraints on addresses, which it
-/// cannot judge.
-fn judge(good: bool, context: &mut X509StoreContextRef) -> bool {
+/// Called by BoringSSL with its verdict on each certificate of the chain. Overrides it only for
+/// name constraints on addresses, which BoringSSL does not implement.
+fn verify(is_valid: bool, context: &mut X509StoreContextRef) -> bool {
     let depth = context.error_depth() as usize;
-    if good {
-        // The server's own comes last, when all above it is good.
+    if is_valid {
+        // The server's certificate is verified last.
         if depth == 0 {
-            note_anchor(context);
+            record_trust_anchor(context);
         }
         return true;
     }
-    let kept = context.verify_result() == Err(X509VerifyError::UNSUPPORTED_CONSTRAINT_TYPE)
-        && context.chain().is_some_and(|chain| constraints::are_kept(chain, depth));
-    if kept {
+    let satisfied = context.verify_result() == Err(X509VerifyError::UNSUPPORTED_CONSTRAINT_TYPE)
+        && context.chain().is_some_and(|chain| constraints::are_satisfied(chain, depth));
+    if satisfied {
         context.set_error(Ok(()));
     }
-    kept
+    satisfied
 }
 
-fn note_anchor(context: &X509StoreContextRef) {
+fn record_trust_anchor(context: &X509StoreContextRef) {
     let Ok(index) = X509StoreContext::ssl_idx() else { return };
     let anchor = context.ex_data(index).and_then(|ssl| ssl.ex_data(*ANCHOR));
     let chain = context.chain();
@@ -94,7 +94,7 @@ fn note_anchor(context: &X509StoreContextRef) {
     }
 }
 
-/// The common name of a certificate's subject, or the organisation's where it has none.
+/// Returns the common name of a certificate's subject, or else its organization.
 fn name(certificate: &X509Ref) -> String {
     let subject = certificate.subject_name();
     let entry = |nid| subject.entries_by_nid(nid).next();
@@ -103,12 +103,65 @@ fn name(certificate: &X509Ref) -> String {
     text.map_or_else(|| "an authority without a name".to_owned(), |text| text.to_string())
 }
 
-/// Has a connection of a client note by whose word its server's certificate is good.
-pub(crate) fn expect_anchor(ssl: &mut Ssl) {
+/// Makes a client's connection record the authority of its server's certificate.
+pub(crate) fn track_trust_anchor(ssl: &mut Ssl) {
     ssl.set_ex_data(*ANCHOR, Anchor::default());
 }
 
-/// By whose word it was.
-pub(crate) fn anchor(ssl: &SslRef) -> Option<String> {
+/// Returns the recorded authority.
+pub(crate) fn trust_anchor(ssl: &SslRef) -> Option<String> {
     ssl.ex_data(*ANCHOR)?.get().cloned()
+}
+
+/// Trusts the system's authorities. BoringSSL reads `/etc/ssl/cert.pem` and hashed file names in
+/// `/etc/ssl/certs`, as on Debian, or the locations in `SSL_CERT_FILE` and `SSL_CERT_DIR`. Other
+/// systems and container images have one file with all authorities, each in a different location.
+///
+/// # Errors
+/// [`TlsError`] with the file that cannot be read.
+fn add_system_authorities(builder: &mut SslContextBuilder) -> Result<(), TlsError> {
+    builder
+        .set_default_verify_paths()
+        .map_err(TlsError::setup("the system's certificate authorities"))?;
+    match bundle(Path::new("/etc/ssl")) {
+        Some(file) => add_authorities(&file, builder),
+        None => Ok(()),
+    }
+}
+
+/// Finds the file with all authorities, if BoringSSL would find none by itself.
+fn bundle(default_directory: &Path) -> Option<PathBuf> {
+    if openssl_probe::has_ssl_cert_env_vars()
+        || default_directory.join("cert.pem").exists()
+        || has_hashes(&default_directory.join("certs"))
+    {
+        return None;
+    }
+    openssl_probe::probe().cert_file
+}
+
+/// Whether a directory has certificates named by the hashes of their subjects, as `02265526.0`.
+fn has_hashes(directory: &Path) -> bool {
+    let Ok(mut entries) = directory.read_dir() else { return false };
+    entries.any(|entry| {
+        let name = entry.map(|entry| entry.file_name());
+        let hash = name.as_ref().ok().and_then(|name| name.to_str()?.strip_suffix(".0"));
+        hash.is_some_and(|hash| hash.len() == 8 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashed_certificate_names_are_recognized() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!has_hashes(&dir.path().join("none")));
+        std::fs::write(dir.path().join("ca-certificates.crt"), "").unwrap();
+        std::fs::write(dir.path().join("example.0"), "").unwrap();
+        assert!(!has_hashes(dir.path()));
+        std::fs::write(dir.path().join("02265526.0"), "").unwrap();
+        assert!(has_hashes(dir.path()));
+    }
 }

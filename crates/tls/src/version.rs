@@ -1,3 +1,5 @@
+//! TLS protocol versions.
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -22,7 +24,7 @@ impl Version {
     /// All versions, oldest first.
     pub const ALL: [Version; 4] = [Self::Tls10, Self::Tls11, Self::Tls12, Self::Tls13];
 
-    /// The version as logs and tables print it: `TLSv1.3`.
+    /// The version's name in logs and tables: `TLSv1.3`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tls10 => "TLSv1.0",
@@ -52,7 +54,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Reads `1.3`, `TLSv1.3` or `tls1.3`.
+/// Parses `1.3`, `TLSv1.3` or `tls1.3`.
 impl FromStr for Version {
     type Err = TlsError;
 
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_prints() {
+    fn parses_its_own_names() {
         for version in Version::ALL {
             assert_eq!(version.name().parse::<Version>().unwrap(), version);
         }

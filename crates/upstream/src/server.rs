@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{Connector, ConnectorConfig, Offer, TlsStream, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -150,7 +150,7 @@ pub(crate) async fn connect(
         (ServerAddress::Unix(path), _) => unix(path, header).await?,
         (ServerAddress::Tcp { host, port, tls: true }, Some(connector)) => {
             let tcp = tcp(host, *port, header).await?;
-            let offer = Offer { host: host.clone(), ..Offer::default() };
+            let offer = ConnectOptions { host: host.clone(), ..ConnectOptions::default() };
             let stream = TlsStream::connect(connector, tcp, &offer).await;
             Box::new(stream.map_err(|error| io::Error::other(error.to_string()))?)
         }

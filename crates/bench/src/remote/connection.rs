@@ -12,7 +12,7 @@ use firstflight_samples::{
     ClientRecord, Connectors, HandshakeKind, HttpVersion, RequestedConnection, STALE_TICKET_AGE_S,
     Slot, Ticket, TicketPool, Times, expected_label, sample_from_flow, tls_version,
 };
-use firstflight_tls::{EarlyData, Offer, Version};
+use firstflight_tls::{ConnectOptions, EarlyData, Version};
 
 /// A client for one address of one server, with its tickets.
 pub(super) struct RemoteServer {
@@ -80,8 +80,12 @@ impl RemoteServer {
     }
 
     /// Returns what the client offers. Fetches a ticket first if there is none.
-    pub(super) async fn offer(&self, requested: &RequestedConnection) -> Result<Offer, String> {
-        let mut offer = Offer { host: self.target.host().to_owned(), ..Offer::default() };
+    pub(super) async fn offer(
+        &self,
+        requested: &RequestedConnection,
+    ) -> Result<ConnectOptions, String> {
+        let mut offer =
+            ConnectOptions { host: self.target.host().to_owned(), ..ConnectOptions::default() };
         if requested.kind == HandshakeKind::Full {
             return Ok(offer);
         }
@@ -117,7 +121,7 @@ impl RemoteServer {
     pub(super) async fn connect(
         &self,
         requested: &RequestedConnection,
-        offer: &Offer,
+        offer: &ConnectOptions,
         local: &mut Option<SocketAddr>,
     ) -> Result<Outcome, String> {
         match tokio::time::timeout(self.timeout, self.exchange(requested, offer, local)).await {
@@ -129,7 +133,7 @@ impl RemoteServer {
     async fn exchange(
         &self,
         requested: &RequestedConnection,
-        offer: &Offer,
+        offer: &ConnectOptions,
         local: &mut Option<SocketAddr>,
     ) -> Result<Outcome, String> {
         let connector = self.connectors.tcp(requested).map_err(|error| error.to_string())?;

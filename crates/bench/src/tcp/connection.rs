@@ -2,7 +2,7 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 use firstflight_client::TcpInfo;
-use firstflight_tls::{EarlyData, Machine, Progress, Session, TlsError};
+use firstflight_tls::{EarlyData, Progress, Session, TlsConnection, TlsError};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -29,7 +29,7 @@ pub(crate) const BUFFER_BYTES: usize = 32 * 1024;
 /// One connection, from the connect call to the close of the server.
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
-    machine: Machine,
+    machine: TlsConnection,
     /// The scheduled start, from which all times count.
     intended: Instant,
     /// How much of the request the TLS machine has taken.
@@ -58,7 +58,7 @@ impl Connection {
     /// Connects, and sends the first flight if the socket accepts it immediately. It does on loopback,
     /// and with Fast Open the first write sends the SYN.
     pub(crate) fn start(
-        mut machine: Machine,
+        mut machine: TlsConnection,
         address: &SockAddr,
         intended: Instant,
         shared: &Shared,

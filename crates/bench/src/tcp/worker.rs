@@ -2,7 +2,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{Connector, ConnectorConfig, Offer, Session};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, Session};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::SockAddr;
 
@@ -18,7 +18,7 @@ use crate::{LoadConfig, LoadError, LoadHandshake, Transport};
 pub(crate) struct TcpWorker<'a> {
     state: WorkerState<'a, Session>,
     connector: Connector,
-    offer: Offer,
+    offer: ConnectOptions,
     shared: Shared,
     addresses: Vec<SockAddr>,
     queue: EventQueue,
@@ -102,7 +102,7 @@ impl<'a> TcpWorker<'a> {
         Ok(Self {
             state: WorkerState::new(config, counts, stop, max_tickets),
             connector,
-            offer: Offer { host: config.host.clone(), session: None, early_data },
+            offer: ConnectOptions { host: config.host.clone(), session: None, early_data },
             shared: Shared {
                 exchange: config.exchange.clone(),
                 request: config.exchange.request(),
@@ -139,7 +139,7 @@ impl<'a> TcpWorker<'a> {
             self.state.assign(purpose, source, now);
         self.offer.session = ticket;
         let started =
-            self.connector.machine(&self.offer).map_err(Failure::from).and_then(|machine| {
+            self.connector.connection(&self.offer).map_err(Failure::from).and_then(|machine| {
                 Connection::start(machine, &self.addresses[address], intended, &self.shared)
             });
         match started {

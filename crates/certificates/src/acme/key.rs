@@ -1,6 +1,6 @@
 //! A new key, and the request to certify it.
 
-use firstflight_tls::new_rsa_key;
+use firstflight_tls::generate_rsa_key;
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384,
 };
@@ -30,7 +30,7 @@ impl Request {
 
     fn make(kind: KeyKind, names: &[String]) -> Result<Self, AcmeError> {
         let rsa = |bits| -> Result<KeyPair, AcmeError> {
-            let pem = new_rsa_key(bits)
+            let pem = generate_rsa_key(bits)
                 .map_err(|error| AcmeError::Make { what: WHAT, reason: error.to_string() })?;
             KeyPair::from_pem(&Zeroizing::new(pem)).map_err(failed)
         };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use firstflight_tls::host_name;
+use firstflight_tls::normalize_host;
 use sha2::{Digest as _, Sha256};
 
 use crate::acme::AcmeError;
@@ -24,7 +24,7 @@ pub fn certificate_names(names: &[String]) -> Result<Vec<String>, AcmeError> {
         if name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
             return Err(refuse("it is an address; give host names, or a certificate by files"));
         }
-        let plain = host_name(name).filter(|name| !name.contains(['_', ':']));
+        let plain = normalize_host(name).filter(|name| !name.contains(['_', ':']));
         let plain = plain.ok_or_else(|| {
             refuse("it is no host name; beyond ASCII, write it as DNS has it (xn--...)")
         })?;

@@ -99,7 +99,7 @@ impl Kind {
     pub(crate) fn spread(self) -> Duration {
         match self {
             // It waits until each node surely has it.
-            Self::Shared => SharedKeys::SPREAD + Duration::from_secs(2),
+            Self::Shared => SharedKeys::PROPAGATION_DELAY + Duration::from_secs(2),
             // Nodes look every second.
             Self::Local => Duration::from_millis(1500),
             Self::Nginx | Self::Haproxy => Duration::ZERO,

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_client::{HttpResponse, Request, Target, connect_tls, http_get};
-use firstflight_tls::{Connector, ConnectorConfig, EarlyData, Offer, Session, Trust, Version};
+use firstflight_tls::{
+    ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, Trust, Version,
+};
 use http::StatusCode;
 use tokio::time::timeout;
 
@@ -126,7 +128,7 @@ impl World {
         let recorder = &self.recorders[place.number];
         let client = &self.clients[http as usize];
         let session = client.sessions.lock().unwrap().pop_front();
-        let offer = Offer { host: "localhost".to_owned(), session, early_data: early };
+        let offer = ConnectOptions { host: "localhost".to_owned(), session, early_data: early };
         let url = Target::parse(&format!("https://localhost{target}")).unwrap();
         let mut local = None;
         let exchange = async {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use firstflight_client::{Request, Target, connect_quic, http3_get};
 use firstflight_quic::{ClientCrypto, Remembered, Resumption};
 use firstflight_tls::{
-    Connector, ConnectorConfig, EarlyData, Offer, Session, TlsError, TlsStream, Trust, Version,
+    ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, TlsError, TlsStream, Trust,
+    Version,
 };
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -206,7 +207,8 @@ impl Client {
         let connector = &self.tcp[usize::from(transport == Transport::Http2)];
         let tcp = TcpStream::connect(server).await.map_err(|error| error.to_string())?;
         let _ = tcp.set_nodelay(true);
-        let offer = Offer { host: "localhost".to_owned(), early_data: session.is_some(), session };
+        let offer =
+            ConnectOptions { host: "localhost".to_owned(), early_data: session.is_some(), session };
         let connected = TlsStream::connect(connector, tcp, &offer).await;
         let mut stream = connected.map_err(|error| error.to_string())?;
         let is_http2 = transport == Transport::Http2;
@@ -252,8 +254,8 @@ fn refused(
     target: &str,
 ) -> Result<(), String> {
     let session = Some(session.clone());
-    let offer = Offer { host: "localhost".to_owned(), early_data: true, session };
-    let mut machine = connector.machine(&offer).map_err(|error| error.to_string())?;
+    let offer = ConnectOptions { host: "localhost".to_owned(), early_data: true, session };
+    let mut machine = connector.connection(&offer).map_err(|error| error.to_string())?;
     let mut tcp = std::net::TcpStream::connect(server).map_err(|error| error.to_string())?;
     let _ = tcp.set_read_timeout(Some(LOST));
     let request = http::http1_request(target);

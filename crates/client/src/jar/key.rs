@@ -123,7 +123,7 @@ impl From<UnsealError> for OpenError {
         match error {
             UnsealError::UnknownKey { .. } => Self::OtherKey,
             UnsealError::Forged => Self::Damaged("it was changed or cut short"),
-            UnsealError::Foreign => Self::Damaged("it is cut short"),
+            UnsealError::Malformed => Self::Damaged("it is cut short"),
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{EarlyData, Offer, TlsError, TlsStream, Version};
+use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, Version};
 use tokio::net::TcpStream;
 
 use super::{Limit, Outcome, Transfer};
@@ -65,10 +65,10 @@ impl Transfer<'_> {
     }
 
     /// What TLS over TCP offers. From now on the ticket is taken for seen.
-    pub(super) fn offer(&self, request: &Request, early: bool) -> Offer {
+    pub(super) fn offer(&self, request: &Request, early: bool) -> ConnectOptions {
         self.jar_tickets.tcp_sent.set(true);
         let session = self.jar_tickets.tcp.as_ref().map(|ticket| ticket.session.clone());
-        Offer { host: request.target.host().to_owned(), session, early_data: early }
+        ConnectOptions { host: request.target.host().to_owned(), session, early_data: early }
     }
 
     pub(super) fn record_tcp_connect(&mut self, tcp: &TcpDetails, request: &Request) {
@@ -85,7 +85,7 @@ impl Transfer<'_> {
         });
     }
 
-    pub(super) fn record_offer(&mut self, offer: &Offer) {
+    pub(super) fn record_offer(&mut self, offer: &ConnectOptions) {
         if let Some(session) = &offer.session {
             let early_data = offer.early_data && session.early_data_capable();
             self.listener.event(&Event::Resuming { early_data });

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use firstflight_tls::{Offer, TlsStream};
+use firstflight_tls::{ConnectOptions, TlsStream};
 use tokio::net::TcpStream;
 
 use super::Transfer;
@@ -22,7 +22,7 @@ pub(super) enum Winner {
 /// A connection over TCP on which nothing of the request has been sent.
 pub(super) struct TcpReady {
     details: TcpDetails,
-    offer: Offer,
+    offer: ConnectOptions,
     stream: TlsStream<TcpStream>,
 }
 

@@ -300,12 +300,12 @@ fn tickets(count: usize) -> Vec<Ticket> {
 
 async fn make_sessions(count: usize) -> Vec<Session> {
     use firstflight_client::{Request, connect_tls, http_get};
-    use firstflight_tls::{Connector, ConnectorConfig, Offer};
+    use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig};
     let server = Server::start(Manner::default()).await;
     let mut config = ConnectorConfig::new(Trust::Anyone);
     config.alpn = vec![b"http/1.1".to_vec()];
     let connector = Connector::new(config).unwrap();
-    let offer = Offer { host: "localhost".into(), ..Offer::default() };
+    let offer = ConnectOptions { host: "localhost".into(), ..ConnectOptions::default() };
     let mut sessions = Vec::new();
     while sessions.len() < count {
         let connected = connect_tls(&connector, &offer, server.address, false).await.unwrap();

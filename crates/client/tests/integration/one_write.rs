@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use firstflight_client::{Exchange, Request, SharedStream, Stream, connect_tls, http_get};
-use firstflight_tls::{Connector, ConnectorConfig, EarlyData, Offer, TlsStream, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, EarlyData, TlsStream, Trust};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -79,7 +79,7 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
     let mut config = ConnectorConfig::new(Trust::Anyone);
     config.alpn = vec![alpn.as_bytes().to_vec()];
     let connector = Connector::new(config).unwrap();
-    let offer = Offer { host: "localhost".into(), ..Offer::default() };
+    let offer = ConnectOptions { host: "localhost".into(), ..ConnectOptions::default() };
     let connected = connect_tls(&connector, &offer, server.address, false).await.unwrap();
     let request = Request::get(server.url("/"));
     let response = http_get(connected, &request, 100).await.unwrap();
@@ -92,7 +92,7 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
     let socket = TcpStream::connect(server.address).await.unwrap();
     let writes = Arc::new(Mutex::new(Vec::new()));
     let counting = Counting { socket, writes: writes.clone(), read: false };
-    let offer = Offer { session: sessions.pop(), early_data: true, ..offer };
+    let offer = ConnectOptions { session: sessions.pop(), early_data: true, ..offer };
     let tls = TlsStream::connect(&connector, counting, &offer).await.unwrap();
     assert!(tls.in_early_data());
     assert!(writes.lock().unwrap().is_empty(), "nothing leaves before the request");

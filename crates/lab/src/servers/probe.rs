@@ -9,7 +9,7 @@ use firstflight_client::{ClientError, HttpResponse, Request, Target, connect_tls
 use firstflight_emulator::{Network, NetworkConfig, PathConfig};
 use firstflight_samples::{Connectors, RequestedConnection, STALE_TICKET_AGE_S, Ticket};
 use firstflight_tls::{
-    CipherPolicy, Connector, ConnectorConfig, EarlyData, Offer, Session, Trust, Version,
+    CipherPolicy, ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, Trust, Version,
 };
 use tokio::net::TcpStream;
 
@@ -176,7 +176,7 @@ impl Probe {
         config.ed25519 = true;
         config.alpn = vec![request.http.alpn().to_vec()];
         let connector = Connector::new(config)?;
-        let offer = Offer {
+        let offer = ConnectOptions {
             host: HOST.to_owned(),
             session: request.session.cloned(),
             early_data: request.early_data,

@@ -178,7 +178,7 @@ fn self_signed(certificate: CertificateKind) -> Result<(String, String), LabErro
         }
         CertificateKind::Rsa2048 => {
             // rcgen cannot generate RSA keys with the cryptography library that it uses here.
-            let pem = firstflight_tls::new_rsa_key(2048)?;
+            let pem = firstflight_tls::generate_rsa_key(2048)?;
             let key = KeyPair::from_pem_and_sign_algo(&pem, &PKCS_RSA_SHA256)
                 .expect("a key that was just made");
             (key, pem)

@@ -1,22 +1,23 @@
-//! A ClientHello from the pieces that CRYPTO frames bring, in any order.
+//! Reassembles a ClientHello from CRYPTO frames, in any order.
 
 use std::collections::BTreeMap;
 
-/// The pieces that came so far. Where they overlap, the first counts.
+/// The pieces received so far. Where they overlap, the first one counts.
 #[derive(Default)]
 pub(super) struct Assembly {
-    /// What is whole from the start on.
+    /// The contiguous bytes from the start.
     whole: Vec<u8>,
-    /// Pieces that start after a gap, without overlaps.
+    /// Pieces after a gap, without overlaps.
     apart: BTreeMap<usize, Vec<u8>>,
 }
 
-/// Why no ClientHello comes of it.
+/// The bytes cannot be a ClientHello within the limits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoClientHello;
 
 impl Assembly {
-    /// Adds a piece. True: the ClientHello is whole. `limit`: its greatest length, with its header.
+    /// Adds a piece. Returns whether the ClientHello is complete. `limit` is its greatest length,
+    /// with its header.
     pub(super) fn add(
         &mut self,
         offset: u64,
@@ -42,22 +43,22 @@ impl Assembly {
         }
     }
 
-    /// The message with its header, once it is whole.
+    /// The message with its header, once it is complete.
     pub(super) fn message(&self) -> Option<&[u8]> {
         self.length().and_then(|length| self.whole.get(..length))
     }
 
-    /// Whether nothing came.
+    /// Whether nothing was received.
     pub(super) fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.apart.is_empty()
     }
 
-    /// Keeps what of a piece is new.
+    /// Stores the new bytes of a piece.
     fn fill(&mut self, offset: usize, piece: &[u8]) {
         let end = offset + piece.len();
         let mut at = offset.max(self.whole.len());
         while at < end {
-            // The piece that lies at `at`, or the next one after it.
+            // The piece that covers `at`, or the next one after it.
             let before = self.apart.range(..=at).next_back();
             if let Some((begin, known)) = before
                 && begin + known.len() > at
@@ -74,7 +75,7 @@ impl Assembly {
         }
     }
 
-    /// The message's length with its header (RFC 8446 section 4), if that much came.
+    /// The message's length with its header (RFC 8446 section 4), once known.
     fn length(&self) -> Option<usize> {
         let [_, a, b, c] = *self.whole.first_chunk()?;
         Some(4 + usize::from(a) * 0x1_0000 + usize::from(b) * 0x100 + usize::from(c))
@@ -87,7 +88,7 @@ impl Assembly {
 
 const CLIENT_HELLO: u8 = 1;
 
-/// Pieces that may wait for others. Browsers scatter a ClientHello on purpose, in a dozen pieces.
+/// The most pieces after gaps. Browsers deliberately split a ClientHello into a dozen pieces.
 const MAX_PIECES: usize = 64;
 
 #[cfg(test)]

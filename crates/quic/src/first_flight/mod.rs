@@ -1,4 +1,4 @@
-//! The ClientHellos of connections that start, read from Initial packets beside quinn.
+//! Reads the ClientHellos of new connections from Initial packets, before quinn does.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -15,22 +15,22 @@ use crate::packet::PacketKey;
 use assembly::{Assembly, NoClientHello};
 use packet::{ClientKeys, Initial};
 
-/// Collects the ClientHellos of connections that start, from datagrams as they come in and before
-/// quinn sees them. Sans-IO: the time is given, nothing waits, memory is bounded.
+/// Collects the ClientHellos of new connections from datagrams, before quinn processes them.
+/// Sans-IO: time is an argument, nothing blocks, memory is bounded.
 ///
-/// It is a second reader beside quinn; what it says decides nothing by itself. Anybody can write
-/// Initial packets, so the two may be brought to read different ClientHellos. The judge compares
-/// the client random of the connection with the one that was rehearsed.
+/// Anybody can create Initial packets, so an attacker can make this reader and quinn see different
+/// ClientHellos. So its result decides nothing by itself: the connection accepts early data only if
+/// its ClientHello is the one that was previewed.
 ///
-/// Beyond their limit the oldest flight goes. So a flight is pushed out only by as many newer ones,
-/// each of them a datagram of 1,200 bytes: at 4,096 flights that are fetched within a millisecond,
-/// a flood needs 39 Gbit/s. What is pushed out is refused its early data, and nothing else.
+/// Beyond the limit the oldest flight is dropped, and its early data is refused. With 4,096 flights
+/// that are taken within a millisecond, dropping one takes a flood of 39 Gbit/s, since each new
+/// flight is a datagram of 1,200 bytes.
 pub struct FirstFlights {
     limits: FirstFlightsLimits,
     flights: HashMap<Key, Flight>,
-    /// The oldest first. Flights that were fetched or forgotten leave their entries here.
+    /// Oldest first. May contain entries of flights that were taken or removed.
     order: VecDeque<(u64, Key)>,
-    /// The last flight with a token from an address, by its id.
+    /// The connection id of the last flight with a token, by address.
     with_token: HashMap<SocketAddr, ConnectionId>,
     begun: u64,
 }
@@ -38,41 +38,39 @@ pub struct FirstFlights {
 /// Bounds of [`FirstFlights`].
 #[derive(Clone, Copy, Debug)]
 pub struct FirstFlightsLimits {
-    /// Connections at a time; beyond it the oldest are dropped.
+    /// The most flights; beyond it the oldest are dropped.
     pub flights: usize,
-    /// Bytes of a ClientHello.
+    /// The most bytes of a ClientHello.
     pub client_hello: usize,
-    /// How long a flight is kept.
+    /// How long a flight is stored.
     pub life: Duration,
 }
 
 impl Default for FirstFlightsLimits {
-    /// 4,096 flights of 8 KiB for a second: no more than 48 MB, and 10 where each has one
-    /// packet.
-    /// A ClientHello with a post-quantum share and a ticket has 2 KiB.
+    /// 4,096 flights of 8 KiB for a second: at most 48 MB, and 10 MB if each has one packet. A
+    /// ClientHello with a post-quantum key share and a ticket has 2 KiB.
     fn default() -> Self {
         Self { flights: 4096, client_hello: 8192, life: Duration::from_secs(1) }
     }
 }
 
-/// What is known of a connection that starts.
+/// The state of a new connection's ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstFlight {
-    /// The ClientHello is whole: the message with its header, and the token of the Initial packet
-    /// (empty: none).
+    /// The ClientHello is complete.
     Whole {
-        /// The message.
+        /// The message with its header.
         client_hello: Vec<u8>,
-        /// The token.
+        /// The token of the Initial packet, or empty.
         token: Vec<u8>,
     },
-    /// Some of it came.
+    /// A part was received.
     Partial,
-    /// Nothing is known of it.
+    /// Nothing was received.
     Unknown,
 }
 
-/// Where a connection comes from, and the id that it started with.
+/// The client's address, and the destination connection id of its first packet.
 type Key = (SocketAddr, ConnectionId);
 
 struct Flight {
@@ -81,7 +79,7 @@ struct Flight {
     keys: ClientKeys,
     token: Vec<u8>,
     assembly: Assembly,
-    /// The packet number after the largest that came.
+    /// The packet number after the largest received one.
     expected: u64,
 }
 
@@ -103,8 +101,8 @@ impl FirstFlights {
         packet::may_begin(datagram)
     }
 
-    /// Looks at a datagram from `remote`; anything but a client's Initial packets is left alone.
-    /// Gives the connection's id if its ClientHello became whole.
+    /// Processes a datagram from `remote`. Ignores everything but a client's Initial packets. Returns
+    /// the connection id if its ClientHello became complete.
     pub fn see(
         &mut self,
         remote: SocketAddr,
@@ -124,8 +122,8 @@ impl FirstFlights {
         whole
     }
 
-    /// Takes the flight of the connection that `remote` started with this destination connection
-    /// id; one that is not whole yet stays.
+    /// Takes the flight of the connection that `remote` started with this destination connection id.
+    /// An incomplete one stays.
     pub fn take(&mut self, remote: SocketAddr, orig_dst_cid: &ConnectionId) -> FirstFlight {
         let key = (remote, *orig_dst_cid);
         let Some(flight) = self.flights.get(&key) else { return FirstFlight::Unknown };
@@ -137,28 +135,28 @@ impl FirstFlights {
         }
     }
 
-    /// The id of the last flight from `remote` that came with a token. After a Retry the id is the
-    /// one of the Retry packet (RFC 9000 section 17.2.5.2), which quinn does not tell.
+    /// The connection id of the last flight from `remote` with a token. After a Retry this is the id
+    /// from the Retry packet (RFC 9000 section 17.2.5.2), which quinn does not expose.
     pub fn with_token(&self, remote: SocketAddr) -> Option<ConnectionId> {
         self.with_token.get(&remote).copied()
     }
 
-    /// Forgets it.
+    /// Removes a flight.
     pub fn forget(&mut self, remote: SocketAddr, orig_dst_cid: &ConnectionId) {
         self.remove(&(remote, *orig_dst_cid));
     }
 
-    /// How many flights are kept.
+    /// The number of flights.
     pub fn len(&self) -> usize {
         self.flights.len()
     }
 
-    /// Whether none is kept.
+    /// Whether there are no flights.
     pub fn is_empty(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// Whether the packet makes its flight's ClientHello whole.
+    /// Returns whether the packet completes its flight's ClientHello.
     fn see_packet(&mut self, remote: SocketAddr, initial: &Initial<'_>, now: Duration) -> bool {
         let key = (remote, ConnectionId::new(initial.destination));
         let limit = self.limits.client_hello;
@@ -172,7 +170,7 @@ impl FirstFlights {
             };
         }
         let mut flight = Flight::new(initial, self.begun, now);
-        // Only what decrypts and brings some of a ClientHello starts a flight.
+        // Only a packet that decrypts and contains a part of a ClientHello starts a flight.
         let Ok(became_whole) = flight.see(initial, limit) else { return false };
         if flight.assembly.is_empty() {
             return false;
@@ -200,7 +198,7 @@ impl FirstFlights {
         while self.flights.len() >= self.limits.flights.max(1) {
             self.drop_oldest();
         }
-        // Fetched flights leave gaps in the order, which are dropped from the front alone.
+        // Entries of flights that were taken are otherwise only dropped from the front.
         if self.order.len() >= 2 * self.limits.flights.max(1) {
             let flights = &self.flights;
             self.order.retain(|(number, key)| {
@@ -237,14 +235,14 @@ impl Flight {
             header: Box::new(HeaderKey::new(&secret)),
             packet: Box::new(PacketKey::new(&secret)),
         };
-        // No token of ours is that long.
+        // Our tokens are shorter.
         let token = if initial.token.len() > MAX_TOKEN { &[] } else { initial.token };
         let (token, assembly) = (token.to_vec(), Assembly::default());
         Self { number, since: now, keys, token, assembly, expected: 0 }
     }
 
-    /// Takes up a packet. Whether it makes the ClientHello whole; one that is no packet of this
-    /// flight is left alone.
+    /// Processes a packet. Returns whether it completes the ClientHello. Ignores packets that do not
+    /// decrypt.
     fn see(&mut self, initial: &Initial<'_>, limit: usize) -> Result<bool, NoClientHello> {
         if self.assembly.message().is_some() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Which tokens are spent: a bit each.
+//! Spent address tokens, one bit each.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,16 +10,14 @@ use quinn_proto::{TokenLog, TokenReuseError};
 
 use super::{TokenSerial, opened};
 
-/// The NEW_TOKEN tokens that this process has accepted: each counts once in its lifetime (RFC 9000
-/// section 8.1.4). Exact, and one bit for each token that was issued, in blocks of 32,768: of other
-/// processes' tokens too, whose bits come as theirs are used.
+/// The NEW_TOKEN tokens that this process has accepted. Each is accepted once (RFC 9000 section
+/// 8.1.4). Exact: one bit per issued token, in blocks of 32,768, also for tokens of other processes.
 ///
-/// Memory is bounded: a full log accepts no token of a new block. That costs a client nothing but
-/// room: until its handshake is complete it is sent three times what it sent.
+/// Memory is bounded: if it is full, tokens of new blocks are not accepted. Those clients are then
+/// limited to three times the bytes that they sent until their handshake is complete.
 ///
-/// What another process has accepted this one does not know. So of the tokens that were issued
-/// before a restart with the same keys, each may be used once more; with a store, all nodes ask it
-/// besides.
+/// The process does not know which tokens others have accepted. So after a restart with the same keys
+/// each earlier token may be accepted once more. With a store, all nodes also check there.
 pub struct SpentTokens {
     clock: fn() -> UnixTime,
     blocks: Mutex<Blocks>,
@@ -33,18 +31,19 @@ struct Blocks {
 
 struct Block {
     bits: Box<[u64; WORDS]>,
-    /// When the last of its tokens that are spent is dead.
+    /// When the last of its spent tokens expires.
     until: UnixTime,
 }
 
 impl SpentTokens {
-    /// Remembers in so many bytes, a block at least.
+    /// Creates a log of at most so many bytes, but at least one block.
     pub fn new(bytes: usize, clock: fn() -> UnixTime) -> Self {
         let limit = (bytes / (WORDS * 8)).max(1);
         Self { clock, blocks: Mutex::new(Blocks { limit, known: HashMap::new() }) }
     }
 
-    /// Spends a token that dies at `until`. False: it was spent before, or cannot be noted.
+    /// Spends a token that expires at `until`. Returns false if it was spent before or there is no
+    /// room.
     pub fn spend(&self, serial: TokenSerial, until: UnixTime) -> bool {
         let now = (self.clock)();
         if until <= now {

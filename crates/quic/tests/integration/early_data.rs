@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use firstflight_quic::Remembered;
-use firstflight_tls::{EarlyData, EarlyDataReason, OpenedTicket, TlsError, Withheld};
+use firstflight_tls::{EarlyData, EarlyDataReason, OpenedTicket, TlsError, WithheldReason};
 
 use crate::support::{Answer, Opens, Pair, Setup, facts, resuming};
 
@@ -135,7 +135,7 @@ fn rfc9001_4_6_2_refused_and_yet_connected() {
     let other_keys = Setup { sealer_key: 2, ..Setup::default() };
     assert_eq!(refused(&other_keys), (EarlyDataReason::SessionNotResumed, false));
     let withheld = Setup { opens: Opens::WithoutEarlyData, ..Setup::default() };
-    assert_eq!(refused(&withheld), (EarlyDataReason::Withheld(Withheld::Zone), true));
+    assert_eq!(refused(&withheld), (EarlyDataReason::Withheld(WithheldReason::Zone), true));
     let elsewhere = Setup { opens: Opens::Elsewhere, ..Setup::default() };
     assert_eq!(refused(&elsewhere), (EarlyDataReason::SessionNotResumed, false));
     let groups = Setup { server_groups: Some("P-384".to_owned()), ..Setup::default() };

@@ -1,4 +1,7 @@
-//! The local strike register: exact, sharded, bounded, expiring by time buckets.
+//! The local strike register: a hash table with a timing wheel, in shards.
+//!
+//! It is exact. A Bloom filter would respond 425 to honest clients now and then, and evicting
+//! records would forget claims. A full register refuses early data and forgets nothing.
 
 mod shard;
 
@@ -21,45 +24,44 @@ pub(crate) use shard::State;
 
 /// The outcome of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    /// The key was not there; it is now.
+pub enum ClaimOutcome {
+    /// The key was not recorded before; it is now.
     Won,
-    /// The key was there already, and somebody has won it.
+    /// Somebody has won the key before.
     Lost,
-    /// The key is there, and nobody has won it or will.
+    /// The key is recorded so that nobody can win it.
     Barred,
-    /// The key was not there, and there is no room to record it.
+    /// The key is not recorded, and there is no room for it.
     Full,
-    /// The key was not there, and the register has been closed.
+    /// The key is not recorded, and the register is closed.
     Closed,
 }
 
 /// Counters of a [`StrikeRegister`], for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisterStatistics {
-    /// Records held now, with those that expired but were not swept yet.
+    /// Current records, including expired ones that are not removed yet.
     pub entries: usize,
-    /// Records that fit.
+    /// The most records.
     pub capacity: usize,
     /// Claims won since the start.
     pub won: u64,
     /// Claims lost since the start: replays, or honest flights that a copy overtook.
     pub lost: u64,
-    /// Claims that were barred, or met a key that is, since the start.
+    /// Claims that barred a key or found it barred since the start.
     pub barred: u64,
     /// Claims that found no room since the start.
     pub full: u64,
 }
 
-/// Records which flights were claimed, each until its own expiry (RFC 8446 section 8.2).
+/// Records claimed flights, each until its own expiry (RFC 8446 section 8.2).
 ///
-/// Exact: no false positives as in a Bloom filter, no record evicted before its time. Memory is
-/// bounded: 36 to 40 bytes a record at capacity (32 for the record, one or two 4-byte chain
-/// heads), reserved at the start; plus 2 KiB a shard. `examples/claims.rs` measures it: 36.4
-/// resident bytes a record when all of 2^20 are in use, 38 MB.
+/// Memory is bounded and reserved at the start: 36 to 40 bytes per record of the capacity (32 for
+/// the record, one or two 4-byte chain heads), and 2 KiB per shard. `examples/register.rs` measures
+/// 36.4 resident bytes per record when all of 2^20 are in use, 38 MB.
 ///
-/// An attacker can choose client randoms until their digests collide in a few bits, so shard and
-/// chain are chosen by SipHash under a key drawn per process, not by bits of the digest itself.
+/// Clients can influence their keys, and an attacker could search for keys that collide in a few
+/// bits. So shard and chain are selected by SipHash under a random key of the process.
 pub struct StrikeRegister {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
@@ -73,34 +75,34 @@ pub struct StrikeRegister {
     full: AtomicU64,
 }
 
-/// A record as it is handed on.
+/// A record in a [`crate::RegisterSnapshot`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct SnapshotRecord {
     pub(crate) key: ClaimKey,
     pub(crate) barred: bool,
-    /// Seconds that it has still to live, at most [`Held::MAX_LIFE_UNITS`].
+    /// Remaining lifetime in seconds, at most [`SnapshotRecord::MAX_LIFE_UNITS`].
     pub(crate) left: u32,
 }
 
-impl Held {
-    /// What 31 bits hold, 68 years: the state stands above them.
+impl SnapshotRecord {
+    /// 31 bits, 68 years. The bit above is the state.
     pub(crate) const MAX_LIFE_UNITS: u32 = u32::MAX >> 1;
 }
 
 impl StrikeRegister {
-    /// A register for `capacity` records (at most about 268 million).
+    /// Creates a register for `capacity` records (at most about 268 million).
     ///
-    /// Above some thousands it has several shards, each with its part of the capacity: the
-    /// fullest may answer [`Claim::Full`] when a per cent of the whole is still free.
+    /// A large register has several shards, each with its part of the capacity. The fullest shard
+    /// may return [`ClaimOutcome::Full`] while 1 % of the whole is still free.
     pub fn new(capacity: usize) -> Self {
         Self::with_unit(capacity, 1)
     }
 
-    /// The same for records that live longer than some minutes: `unit` is in seconds what a life
-    /// is counted by.
+    /// Creates a register with a time unit of `unit` seconds, for records that live longer than some
+    /// minutes.
     pub fn with_unit(capacity: usize, unit: u32) -> Self {
         let capacity = capacity.min(MAX_SHARDS << 22);
-        let shards = (capacity / SHARD_WORTHWHILE).next_power_of_two().min(MAX_SHARDS);
+        let shards = (capacity / MIN_SHARD_CAPACITY).next_power_of_two().min(MAX_SHARDS);
         let shard = |i| {
             let share = capacity / shards + usize::from(i < capacity % shards);
             Mutex::new(Shard::new(share))
@@ -119,33 +121,33 @@ impl StrikeRegister {
         }
     }
 
-    /// Claims `key` until `expires_at`. A key that is there is [`Claim::Lost`] or
-    /// [`Claim::Barred`] also when the register is full.
+    /// Claims `key` until `expires_at`. Even if the register is full, a recorded key is
+    /// [`ClaimOutcome::Lost`] or [`ClaimOutcome::Barred`].
     ///
-    /// A record lives up to one unit longer than asked for, never shorter.
-    pub fn claim(&self, key: ClaimKey, expires_at: Duration, now: Duration) -> Claim {
+    /// A record expires up to one time unit late, never early.
+    pub fn claim(&self, key: ClaimKey, expires_at: Duration, now: Duration) -> ClaimOutcome {
         self.claim_if(key, expires_at, now, || true)
     }
 
-    /// As [`claim`](Self::claim), but a key that is not there is recorded as barred, so that
-    /// nobody will win it, if `permit` says no.
+    /// Like [`claim`](Self::claim), but if `permit` returns false, a new key is recorded as barred,
+    /// so that nobody can win it.
     ///
-    /// `permit` is asked under the key's lock. Who changes what it reads, and then claims the same
-    /// key, sees every claim that was granted before the change took effect.
+    /// `permit` runs under the key's lock. So a caller that changes what `permit` reads, and then
+    /// claims the same key, sees every claim that was won before the change.
     pub fn claim_if(
         &self,
         key: ClaimKey,
         expires_at: Duration,
         now: Duration,
         permit: impl FnOnce() -> bool,
-    ) -> Claim {
+    ) -> ClaimOutcome {
         let claim = self.settle(key, expires_at, now, permit);
         let counter = match claim {
-            Claim::Won => &self.won,
-            Claim::Lost => &self.lost,
-            Claim::Barred => &self.barred,
-            Claim::Full => &self.full,
-            Claim::Closed => return claim,
+            ClaimOutcome::Won => &self.won,
+            ClaimOutcome::Lost => &self.lost,
+            ClaimOutcome::Barred => &self.barred,
+            ClaimOutcome::Full => &self.full,
+            ClaimOutcome::Closed => return claim,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         claim
@@ -157,29 +159,29 @@ impl StrikeRegister {
         expires_at: Duration,
         now: Duration,
         permit: impl FnOnce() -> bool,
-    ) -> Claim {
+    ) -> ClaimOutcome {
         let (mut shard, hash) = self.locked(key, now);
         match shard.find(key, hash).map(|record| record.state()) {
-            Some(State::Claimed) => return Claim::Lost,
-            Some(State::Barred) => return Claim::Barred,
+            Some(State::Claimed) => return ClaimOutcome::Lost,
+            Some(State::Barred) => return ClaimOutcome::Barred,
             Some(State::Released) | None => {}
         }
         if self.closed.load(Ordering::SeqCst) {
-            return Claim::Closed;
+            return ClaimOutcome::Closed;
         }
         let (state, claim) = match permit() {
-            true => (State::Claimed, Claim::Won),
-            false => (State::Barred, Claim::Barred),
+            true => (State::Claimed, ClaimOutcome::Won),
+            false => (State::Barred, ClaimOutcome::Barred),
         };
-        let expires = self.units_up(expires_at);
+        let expires = self.units_rounded_up(expires_at);
         if let Some(record) = shard.find(key, hash) {
             record.set_state(state);
-            record.prolong(expires);
+            record.extend(expires);
             return claim;
         }
         match self.insert(&mut shard, (key, hash), state, expires) {
             true => claim,
-            false => Claim::Full,
+            false => ClaimOutcome::Full,
         }
     }
 
@@ -198,8 +200,7 @@ impl StrikeRegister {
         has_room
     }
 
-    /// Gives a won key back, so that it can be won again: what it was won for has certainly not
-    /// happened. Whether there was one to give back.
+    /// Releases a won key, so that it can be won again. Returns whether it was won.
     pub fn release(&self, key: ClaimKey, now: Duration) -> bool {
         let (mut shard, hash) = self.locked(key, now);
         let is_open = !self.closed.load(Ordering::SeqCst);
@@ -212,7 +213,7 @@ impl StrikeRegister {
         }
     }
 
-    /// Whether a record of `key` is there.
+    /// Whether `key` is recorded.
     pub fn contains(&self, key: ClaimKey, now: Duration) -> bool {
         let (mut shard, hash) = self.locked(key, now);
         shard.find(key, hash).is_some_and(|record| record.state() != State::Released)
@@ -230,51 +231,52 @@ impl StrikeRegister {
         }
     }
 
-    /// Records nothing new from now on, and says what it holds. A claim that comes at the same
-    /// time is in it, or is answered [`Claim::Closed`].
-    pub(crate) fn close(&self, now: Duration) -> Vec<Held> {
+    /// Stops recording and returns all records. A concurrent claim is either among them or returns
+    /// [`ClaimOutcome::Closed`].
+    pub(crate) fn close(&self, now: Duration) -> Vec<SnapshotRecord> {
         self.closed.store(true, Ordering::SeqCst);
         let mut held = Vec::with_capacity(self.entries.load(Ordering::Relaxed));
         for shard in &self.shards {
             let shard = self.advanced(shard, now);
             let there = shard.records().filter(|record| record.state() != State::Released);
             held.extend(there.map(|record| {
-                Held {
+                SnapshotRecord {
                     key: record.key,
                     barred: record.state() == State::Barred,
                     left: (record.expires - shard.clock.min(record.expires))
                         .saturating_mul(self.unit)
-                        .min(Held::MAX_LIFE_UNITS),
+                        .min(SnapshotRecord::MAX_LIFE_UNITS),
                 }
             }));
         }
         held
     }
 
-    /// Records again.
+    /// Starts recording again.
     pub(crate) fn reopen(&self) {
         self.closed.store(false, Ordering::SeqCst);
     }
 
-    /// Takes a record over. Whether there was room.
-    pub(crate) fn take(&self, held: &Held, now: Duration) -> bool {
-        let expires = self.units_up(now.saturating_add(Duration::from_secs(held.left.into())));
+    /// Restores a record of another process. Returns whether there was room.
+    pub(crate) fn restore(&self, held: &SnapshotRecord, now: Duration) -> bool {
+        let expires =
+            self.units_rounded_up(now.saturating_add(Duration::from_secs(held.left.into())));
         let (mut shard, hash) = self.locked(held.key, now);
         let state = if held.barred { State::Barred } else { State::Claimed };
         if let Some(record) = shard.find(held.key, hash) {
-            // Won anywhere is won.
+            // A key that was won in either process stays won.
             if !(held.barred && record.state() == State::Claimed) {
                 record.set_state(state);
             }
-            record.prolong(expires);
+            record.extend(expires);
             return true;
         }
         self.insert(&mut shard, (held.key, hash), state, expires)
     }
 
-    /// The key's shard, expired up to `now` and locked, and the key's hash for its chains.
+    /// Locks the key's shard, expires its records up to `now`, and returns it with the key's hash.
     fn locked(&self, key: ClaimKey, now: Duration) -> (MutexGuard<'_, Shard>, u32) {
-        // As one number: an array would have its length hashed too.
+        // As one number, because hashing an array also hashes its length.
         let hash = self.hasher.hash_one(u128::from_ne_bytes(*key.as_bytes()));
         let (high, low) = ((hash >> 32) as usize, hash as u32);
         (self.advanced(&self.shards[high % self.shards.len()], now), low)
@@ -293,7 +295,7 @@ impl StrikeRegister {
         u32::try_from(at.as_secs() / u64::from(self.unit)).unwrap_or(u32::MAX)
     }
 
-    fn units_up(&self, at: Duration) -> u32 {
+    fn units_rounded_up(&self, at: Duration) -> u32 {
         let whole = Duration::from_secs(u64::from(self.units(at)) * u64::from(self.unit));
         self.units(at).saturating_add(u32::from(at > whole))
     }
@@ -306,4 +308,4 @@ impl std::fmt::Debug for StrikeRegister {
 }
 
 const MAX_SHARDS: usize = 64;
-const SHARD_WORTHWHILE: usize = 4096;
+const MIN_SHARD_CAPACITY: usize = 4096;

@@ -1,4 +1,4 @@
-//! A small register as what it holds, for a model's state.
+//! The contents of a small register, as part of a model's state.
 
 use super::shard::Record;
 use super::*;
@@ -11,7 +11,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Lets each record end at the second that `end` says, if that is sooner.
+    /// Makes each record expire at the second that `end` returns, if that is earlier.
     pub(crate) fn shorten(&mut self, end: impl Fn(&ClaimKey) -> u64) {
         for (key, _, expires) in &mut self.held {
             *expires = (*expires).min(end(key) as u32);
@@ -19,7 +19,7 @@ impl Records {
         self.held.retain(|(_, _, expires)| *expires > self.clock);
     }
 
-    /// Lets each barred record end at `end`, if that is sooner.
+    /// Makes each barred record expire at `end`, if that is earlier.
     pub(crate) fn shorten_barred(&mut self, end: u64) {
         for (_, barred, expires) in &mut self.held {
             *expires = if *barred { (*expires).min(end as u32) } else { *expires };
@@ -27,14 +27,14 @@ impl Records {
         self.held.retain(|(_, _, expires)| *expires > self.clock);
     }
 
-    /// Forgets the barred ones.
+    /// Drops the barred records.
     pub(crate) fn drop_barred(&mut self) {
         self.held.retain(|(_, barred, _)| !barred);
     }
 }
 
 impl StrikeRegister {
-    /// What it holds.
+    /// Its records.
     pub(crate) fn records(&self) -> Records {
         let shard = self.shards[0].lock().unwrap_or_else(PoisonError::into_inner);
         let barred = |record: &Record| record.state() == State::Barred;
@@ -44,7 +44,7 @@ impl StrikeRegister {
         Records { held, clock: shard.clock }
     }
 
-    /// A register that holds these.
+    /// Creates a register with these records.
     pub(crate) fn with_records(capacity: usize, records: &Records) -> Self {
         let register = Self::new(capacity);
         let clock = Duration::from_secs(records.clock.into());

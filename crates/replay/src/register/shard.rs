@@ -1,10 +1,9 @@
-//! A part of the register: a hash table with chaining and a timing wheel over the same slab.
+//! One shard of the register.
 
 use crate::ClaimKey;
 
-/// A hash table with chaining and a timing wheel over the same slab of records. Links are an
-/// index plus one, so that zeroed memory, which the system hands out untouched, means "none".
-/// Time is counted in whole units of the register's.
+/// A hash table with chaining and a timing wheel over the same slab of records. A link is an index
+/// plus one, so that zeroed memory means "none". Time is in the register's units.
 pub(super) struct Shard {
     pub(super) chains: Vec<Link>,
     wheel: Vec<Link>,
@@ -17,24 +16,24 @@ pub(super) struct Shard {
 
 pub(super) type Link = u32;
 
-/// What a record says of its key.
+/// The state of a recorded key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum State {
     /// Somebody has won it.
     Claimed,
-    /// Nobody has won it, or will.
+    /// Nobody can win it.
     Barred,
-    /// Who had won it has given it back.
+    /// It was won and released.
     Released,
 }
 
-/// Half a cache line, and never across two.
+/// Half a cache line, aligned so that it never spans two.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct Record {
     pub(super) key: ClaimKey,
-    /// The key's hash, kept so that expiry needs not compute it again, with the state in its two
-    /// highest bits.
+    /// The key's hash, so that expiry need not compute it again, with the state in the two highest
+    /// bits.
     hash_and_state: u32,
     pub(super) chain_next: Link,
     bucket_next: Link,
@@ -43,7 +42,7 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn state(&self) -> State {
-        match self.hash_and_state >> STATE {
+        match self.hash_and_state >> STATE_SHIFT {
             0 => State::Claimed,
             1 => State::Barred,
             _ => State::Released,
@@ -54,9 +53,9 @@ impl Record {
         self.hash_and_state = with_state(self.hash_and_state, state);
     }
 
-    /// Lets the record live until `expires` at least. It stays in its bucket, from which it goes
-    /// into the right one when its turn comes.
-    pub(super) fn prolong(&mut self, expires: u32) {
+    /// Extends the record's life to at least `expires`. It moves to the right bucket when its
+    /// current bucket is swept.
+    pub(super) fn extend(&mut self, expires: u32) {
         self.expires = self.expires.max(expires);
     }
 }
@@ -65,7 +64,7 @@ impl Shard {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             chains: vec![0; capacity.next_power_of_two()],
-            wheel: vec![0; WHEEL],
+            wheel: vec![0; WHEEL_BUCKETS],
             slab: Vec::with_capacity(capacity),
             free: 0,
             live: 0,
@@ -90,7 +89,7 @@ impl Shard {
         None
     }
 
-    /// All records, in no order.
+    /// All records, in arbitrary order.
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
         let linked = |first: &Link| {
             std::iter::successors(self.at(*first), |record| self.at(record.chain_next))
@@ -104,10 +103,10 @@ impl Shard {
 
     /// Adds a record that expires at the start of unit `expires`. There must be room.
     pub(super) fn insert(&mut self, key: ClaimKey, hash: u32, state: State, expires: u32) {
-        // Whoever claims with an expiry in the past read its clock late: one unit is enough.
+        // An expiry in the past comes from a clock that was read earlier: one unit is enough.
         let expires = expires.max(self.clock.saturating_add(1));
         let chain = self.chain_of(hash);
-        let bucket = expires as usize % WHEEL;
+        let bucket = expires as usize % WHEEL_BUCKETS;
         let record = Record {
             key,
             hash_and_state: with_state(hash, state),
@@ -132,18 +131,18 @@ impl Shard {
         self.live += 1;
     }
 
-    /// Drops what expires up to unit `now` and says how many that were. Each record is visited
-    /// once in its bucket (and once more per turn of the wheel, if it lives longer than that).
+    /// Drops records that expire up to unit `now`, and returns their number. Visits each record once
+    /// (and once more per revolution of the wheel, if it lives longer than that).
     pub(super) fn advance(&mut self, now: u32) -> usize {
         if now <= self.clock {
             return 0;
         }
         let live = self.live;
         let first = self.clock + 1;
-        let last = now.min(self.clock.saturating_add(WHEEL as u32));
+        let last = now.min(self.clock.saturating_add(WHEEL_BUCKETS as u32));
         self.clock = now;
         for unit in first..=last {
-            self.sweep(unit as usize % WHEEL);
+            self.sweep(unit as usize % WHEEL_BUCKETS);
         }
         live - self.live
     }
@@ -159,7 +158,7 @@ impl Shard {
                 self.free = link;
                 self.live -= 1;
             } else {
-                let bucket = expires as usize % WHEEL;
+                let bucket = expires as usize % WHEEL_BUCKETS;
                 self.slab[index].bucket_next = self.wheel[bucket];
                 self.wheel[bucket] = link;
             }
@@ -185,18 +184,18 @@ impl Shard {
         }
     }
 
-    /// A shard has fewer chains than the bits of the state are worth.
+    /// A shard has fewer chains than the hash has bits below the state.
     fn chain_of(&self, hash: u32) -> usize {
         hash as usize & (self.chains.len() - 1)
     }
 }
 
 fn with_state(hash: u32, state: State) -> u32 {
-    (hash & ((1 << STATE) - 1)) | (state as u32) << STATE
+    (hash & ((1 << STATE_SHIFT) - 1)) | (state as u32) << STATE_SHIFT
 }
 
-/// Buckets of one unit: more than the longest life of a flight's record at the default settings.
-pub(super) const WHEEL: usize = 512;
+/// Buckets of one unit each: more than a flight's record lives at the default settings.
+pub(super) const WHEEL_BUCKETS: usize = 512;
 
-/// Where the state's bits start.
-const STATE: u32 = 30;
+/// The position of the state's bits.
+const STATE_SHIFT: u32 = 30;

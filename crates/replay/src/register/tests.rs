@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::shard::{Record, WHEEL};
+use super::shard::{Record, WHEEL_BUCKETS};
 use super::*;
 
 fn key(n: u64) -> ClaimKey {
@@ -23,9 +23,9 @@ fn a_record_is_32_bytes() {
 #[test]
 fn rfc8446_8_2_second_claim_of_the_same_hello_loses() {
     let register = StrikeRegister::new(10);
-    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
-    assert_eq!(register.claim(key(1), ms(5000), ms(1)), Claim::Lost);
-    assert_eq!(register.claim(key(2), ms(5000), ms(1)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(1), ms(5000), ms(1)), ClaimOutcome::Lost);
+    assert_eq!(register.claim(key(2), ms(5000), ms(1)), ClaimOutcome::Won);
     let statistics = register.statistics();
     assert_eq!((statistics.won, statistics.lost, statistics.entries), (2, 1, 2));
 }
@@ -33,11 +33,15 @@ fn rfc8446_8_2_second_claim_of_the_same_hello_loses() {
 #[test]
 fn a_barred_key_is_won_by_nobody() {
     let register = StrikeRegister::new(10);
-    assert_eq!(register.claim_if(key(1), ms(5000), ms(0), || false), Claim::Barred);
-    assert_eq!(register.claim(key(1), ms(9000), ms(1)), Claim::Barred);
-    assert_eq!(register.claim(key(2), ms(5000), ms(1)), Claim::Won);
-    assert_eq!(register.claim_if(key(2), ms(5000), ms(1), || false), Claim::Lost);
-    assert_eq!(register.claim(key(1), ms(9000), ms(5000)), Claim::Won, "the first record's end");
+    assert_eq!(register.claim_if(key(1), ms(5000), ms(0), || false), ClaimOutcome::Barred);
+    assert_eq!(register.claim(key(1), ms(9000), ms(1)), ClaimOutcome::Barred);
+    assert_eq!(register.claim(key(2), ms(5000), ms(1)), ClaimOutcome::Won);
+    assert_eq!(register.claim_if(key(2), ms(5000), ms(1), || false), ClaimOutcome::Lost);
+    assert_eq!(
+        register.claim(key(1), ms(9000), ms(5000)),
+        ClaimOutcome::Won,
+        "the first record's end"
+    );
     let statistics = register.statistics();
     assert_eq!((statistics.won, statistics.lost, statistics.barred), (2, 1, 2));
 }
@@ -45,12 +49,12 @@ fn a_barred_key_is_won_by_nobody() {
 #[test]
 fn a_released_key_can_be_won_again_for_longer() {
     let register = StrikeRegister::new(1);
-    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
     assert!(register.release(key(1), ms(1)));
     assert!(!register.release(key(1), ms(1)) && !register.contains(key(1), ms(1)));
-    assert_eq!(register.claim(key(2), ms(9000), ms(1)), Claim::Full, "its place is taken");
-    assert_eq!(register.claim(key(1), ms(9000), ms(1)), Claim::Won);
-    assert_eq!(register.claim(key(1), ms(9000), ms(8999)), Claim::Lost);
+    assert_eq!(register.claim(key(2), ms(9000), ms(1)), ClaimOutcome::Full, "its place is taken");
+    assert_eq!(register.claim(key(1), ms(9000), ms(1)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(1), ms(9000), ms(8999)), ClaimOutcome::Lost);
     assert!(!register.contains(key(1), ms(9000)));
     assert!(!register.release(key(1), ms(9000)));
     assert_eq!(register.statistics().entries, 0);
@@ -60,8 +64,8 @@ fn a_released_key_can_be_won_again_for_longer() {
 fn what_lives_for_days_is_counted_by_a_coarser_unit() {
     let register = StrikeRegister::with_unit(4, 16);
     let day = 24 * 3600 * 1000;
-    assert_eq!(register.claim(key(1), ms(7 * day), ms(0)), Claim::Won);
-    assert_eq!(register.claim(key(2), ms(17_000), ms(1000)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(7 * day), ms(0)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(2), ms(17_000), ms(1000)), ClaimOutcome::Won);
     assert!(register.contains(key(2), ms(31_999)) && !register.contains(key(2), ms(32_000)));
     for hour in 0..7 * 24 {
         assert!(register.contains(key(1), ms(hour * 3600 * 1000)));
@@ -73,28 +77,29 @@ fn what_lives_for_days_is_counted_by_a_coarser_unit() {
 #[test]
 fn a_closed_register_knows_what_it_held_and_takes_nothing_new() {
     let register = StrikeRegister::new(10);
-    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
-    assert_eq!(register.claim_if(key(2), ms(9000), ms(0), || false), Claim::Barred);
-    assert_eq!(register.claim(key(3), ms(9000), ms(0)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
+    assert_eq!(register.claim_if(key(2), ms(9000), ms(0), || false), ClaimOutcome::Barred);
+    assert_eq!(register.claim(key(3), ms(9000), ms(0)), ClaimOutcome::Won);
     register.release(key(3), ms(0));
     let mut held = register.close(ms(1000));
     held.sort_by_key(|held| held.left);
-    let as_held = |n, barred, left| Held { key: key(n), barred, left };
+    let as_held = |n, barred, left| SnapshotRecord { key: key(n), barred, left };
     assert_eq!(held, [as_held(1, false, 4), as_held(2, true, 8)]);
-    assert_eq!(register.claim(key(1), ms(5000), ms(1000)), Claim::Lost);
-    assert_eq!(register.claim(key(3), ms(5000), ms(1000)), Claim::Closed);
-    assert_eq!(register.claim(key(4), ms(5000), ms(1000)), Claim::Closed);
+    assert_eq!(register.claim(key(1), ms(5000), ms(1000)), ClaimOutcome::Lost);
+    assert_eq!(register.claim(key(3), ms(5000), ms(1000)), ClaimOutcome::Closed);
+    assert_eq!(register.claim(key(4), ms(5000), ms(1000)), ClaimOutcome::Closed);
     register.reopen();
-    assert_eq!(register.claim(key(4), ms(5000), ms(1000)), Claim::Won);
+    assert_eq!(register.claim(key(4), ms(5000), ms(1000)), ClaimOutcome::Won);
 }
 
 /// A life is rounded up to the register's unit, which must not run into the state above it.
 #[test]
 fn what_is_handed_on_fits_its_place() {
     let register = StrikeRegister::with_unit(10, 17);
-    let longest = Held { key: key(1), barred: true, left: Held::MAX_LIFE_UNITS };
+    let longest =
+        SnapshotRecord { key: key(1), barred: true, left: SnapshotRecord::MAX_LIFE_UNITS };
     for clock in 0..40 {
-        assert!(register.take(&longest, ms(clock * 1000)));
+        assert!(register.restore(&longest, ms(clock * 1000)));
         assert_eq!(register.close(ms(clock * 1000)), [longest]);
         register.reopen();
     }
@@ -103,39 +108,42 @@ fn what_is_handed_on_fits_its_place() {
 #[test]
 fn what_is_taken_over_is_won_if_it_was_won_anywhere() {
     let register = StrikeRegister::new(3);
-    assert_eq!(register.claim(key(1), ms(2000), ms(0)), Claim::Won);
-    assert_eq!(register.claim_if(key(2), ms(2000), ms(0), || false), Claim::Barred);
-    let held = |n, barred| Held { key: key(n), barred, left: 9 };
-    assert!(register.take(&held(1, true), ms(0)) && register.take(&held(2, false), ms(0)));
-    assert!(register.take(&held(3, true), ms(0)) && !register.take(&held(4, true), ms(0)));
+    assert_eq!(register.claim(key(1), ms(2000), ms(0)), ClaimOutcome::Won);
+    assert_eq!(register.claim_if(key(2), ms(2000), ms(0), || false), ClaimOutcome::Barred);
+    let held = |n, barred| SnapshotRecord { key: key(n), barred, left: 9 };
+    assert!(register.restore(&held(1, true), ms(0)) && register.restore(&held(2, false), ms(0)));
+    assert!(register.restore(&held(3, true), ms(0)) && !register.restore(&held(4, true), ms(0)));
     let claim = |n| register.claim(key(n), ms(9000), ms(8999));
-    assert_eq!((claim(1), claim(2), claim(3)), (Claim::Lost, Claim::Lost, Claim::Barred));
+    assert_eq!(
+        (claim(1), claim(2), claim(3)),
+        (ClaimOutcome::Lost, ClaimOutcome::Lost, ClaimOutcome::Barred)
+    );
 }
 
 #[test]
 fn full_refuses_new_keys_and_still_knows_old_ones() {
     let register = StrikeRegister::new(2);
-    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
-    assert_eq!(register.claim(key(2), ms(9000), ms(0)), Claim::Won);
-    assert_eq!(register.claim(key(3), ms(5000), ms(0)), Claim::Full);
-    assert_eq!(register.claim(key(1), ms(5000), ms(4999)), Claim::Lost);
-    assert_eq!(register.claim(key(3), ms(9000), ms(5000)), Claim::Won);
-    assert_eq!(register.claim(key(2), ms(9000), ms(8999)), Claim::Lost);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(2), ms(9000), ms(0)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(3), ms(5000), ms(0)), ClaimOutcome::Full);
+    assert_eq!(register.claim(key(1), ms(5000), ms(4999)), ClaimOutcome::Lost);
+    assert_eq!(register.claim(key(3), ms(9000), ms(5000)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(2), ms(9000), ms(8999)), ClaimOutcome::Lost);
     assert_eq!(register.statistics().entries, 2);
 }
 
 #[test]
 fn a_register_without_capacity_is_always_full() {
     let register = StrikeRegister::new(0);
-    assert_eq!(register.claim(key(1), ms(1), ms(0)), Claim::Full);
-    assert_eq!(register.claim(key(1), Duration::MAX, Duration::MAX), Claim::Full);
+    assert_eq!(register.claim(key(1), ms(1), ms(0)), ClaimOutcome::Full);
+    assert_eq!(register.claim(key(1), Duration::MAX, Duration::MAX), ClaimOutcome::Full);
 }
 
 #[test]
 fn a_record_outlives_many_turns_of_the_wheel() {
     let register = StrikeRegister::new(4);
-    let end = WHEEL as u64 * 5 * 1000 + 3000;
-    assert_eq!(register.claim(key(1), ms(end), ms(0)), Claim::Won);
+    let end = WHEEL_BUCKETS as u64 * 5 * 1000 + 3000;
+    assert_eq!(register.claim(key(1), ms(end), ms(0)), ClaimOutcome::Won);
     for second in (0..end / 1000).step_by(97) {
         assert!(register.contains(key(1), ms(second * 1000)));
     }
@@ -146,18 +154,18 @@ fn a_record_outlives_many_turns_of_the_wheel() {
 #[test]
 fn a_clock_read_late_neither_revives_nor_drops_records() {
     let register = StrikeRegister::new(4);
-    assert_eq!(register.claim(key(1), ms(10_000), ms(9_000)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(10_000), ms(9_000)), ClaimOutcome::Won);
     assert!(!register.contains(key(1), ms(10_000)));
     // This caller read its clock before the one above, and its own expiry has passed.
-    assert_eq!(register.claim(key(2), ms(8_000), ms(7_000)), Claim::Won);
-    assert_eq!(register.claim(key(2), ms(8_000), ms(7_000)), Claim::Lost);
+    assert_eq!(register.claim(key(2), ms(8_000), ms(7_000)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(2), ms(8_000), ms(7_000)), ClaimOutcome::Lost);
 }
 
 #[test]
 fn extremes_of_time_do_not_panic() {
     let register = StrikeRegister::new(4);
-    assert_eq!(register.claim(key(1), Duration::MAX, ms(0)), Claim::Won);
-    assert_eq!(register.claim(key(1), ms(0), ms(0)), Claim::Lost);
+    assert_eq!(register.claim(key(1), Duration::MAX, ms(0)), ClaimOutcome::Won);
+    assert_eq!(register.claim(key(1), ms(0), ms(0)), ClaimOutcome::Lost);
     register.claim(key(2), ms(0), Duration::MAX);
     register.contains(key(2), ms(0));
 }
@@ -169,7 +177,7 @@ fn shards_fill_evenly_and_sum_up_to_the_capacity() {
     assert!(register.shards.len() > 1);
     let mut won = 0;
     for n in 0..2 * capacity as u64 {
-        won += usize::from(register.claim(key(n), ms(1000), ms(0)) == Claim::Won);
+        won += usize::from(register.claim(key(n), ms(1000), ms(0)) == ClaimOutcome::Won);
     }
     assert_eq!(won, capacity);
     assert_eq!(register.statistics().full, capacity as u64);
@@ -187,7 +195,7 @@ fn one_claim_of_many_at_once_wins() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for n in 0..5_000 {
-                    if register.claim(key(n), ms(1000), ms(0)) == Claim::Won {
+                    if register.claim(key(n), ms(1000), ms(0)) == ClaimOutcome::Won {
                         won.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -207,29 +215,29 @@ proptest! {
         let register = StrikeRegister::new(capacity);
         let mut map: HashMap<u64, (State, u64)> = HashMap::new();
         let mut second = 0;
-        for (n, life, passed, deed) in steps {
+        for (n, life, passed, action) in steps {
             second += if passed > 35 { passed * 30 } else { passed / 8 };
             map.retain(|_, (_, expires)| *expires > second);
             let now = ms(second * 1000);
             let state = map.get(&n).map(|(state, _)| *state);
             let is_known = matches!(state, Some(State::Claimed | State::Barred));
             prop_assert_eq!(register.contains(key(n), now), is_known);
-            if deed == 2 {
+            if action == 2 {
                 prop_assert_eq!(register.release(key(n), now), state == Some(State::Claimed));
                 if let Some((state @ State::Claimed, _)) = map.get_mut(&n) {
                     *state = State::Released;
                 }
                 continue;
             }
-            let (new, outcome) = match deed {
-                0 => (State::Barred, Claim::Barred),
-                _ => (State::Claimed, Claim::Won),
+            let (new, outcome) = match action {
+                0 => (State::Barred, ClaimOutcome::Barred),
+                _ => (State::Claimed, ClaimOutcome::Won),
             };
             let expires = second + life.max(1);
             let expected = match map.get(&n).copied() {
-                Some((State::Claimed, _)) => Claim::Lost,
-                Some((State::Barred, _)) => Claim::Barred,
-                None if map.len() >= capacity => Claim::Full,
+                Some((State::Claimed, _)) => ClaimOutcome::Lost,
+                Some((State::Barred, _)) => ClaimOutcome::Barred,
+                None if map.len() >= capacity => ClaimOutcome::Full,
                 before => {
                     let expires = expires.max(before.map_or(0, |(_, expires)| expires));
                     map.insert(n, (new, expires));
@@ -237,7 +245,7 @@ proptest! {
                 }
             };
             let expires_at = ms((second + life) * 1000);
-            let claim = register.claim_if(key(n), expires_at, now, || deed == 1);
+            let claim = register.claim_if(key(n), expires_at, now, || action == 1);
             prop_assert_eq!(claim, expected);
             prop_assert_eq!(register.statistics().entries, map.len());
         }

@@ -1,11 +1,12 @@
-//! A breaker: a store that does not answer is left alone for a while, and then tried again.
+//! A circuit breaker: after failures, a store is not asked for a while.
 
 use std::time::Duration;
 
-/// Opens after some failures in a row. Then claims are not even sent, and only a probe now and then
-/// asks whether the store is back; each that fails doubles the wait up to [`Breaker::MAX_BREAK`].
+/// Opens after [`Breaker::MAX_FAILURES`] consecutive failures of heartbeats or claims. While it is
+/// open, claims are not sent, and only probes test whether the store is back. Each failed probe
+/// doubles the wait before the next one, up to [`Breaker::MAX_BREAK`].
 ///
-/// Time is since an arbitrary start on a monotonic clock. Heartbeats and claims feed it alike.
+/// Time is since an arbitrary start on a monotonic clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Breaker {
     state: State,
@@ -20,26 +21,26 @@ enum State {
 }
 
 impl Breaker {
-    /// So many failures in a row open it.
-    pub const FAILURES: u32 = 3;
-    /// The first wait.
-    pub const FIRST: Duration = Duration::from_millis(100);
-    /// The longest wait.
+    /// Consecutive failures that open it.
+    pub const MAX_FAILURES: u32 = 3;
+    /// The first wait before a probe.
+    pub const MIN_BREAK: Duration = Duration::from_millis(100);
+    /// The longest wait before a probe.
     pub const MAX_BREAK: Duration = Duration::from_secs(2);
 
-    /// A closed one: the store is thought well until it shows otherwise.
+    /// Creates a closed breaker.
     pub fn new() -> Self {
-        Self { state: State::Closed { failures: 0 }, wait: Self::FIRST }
+        Self { state: State::Closed { failures: 0 }, wait: Self::MIN_BREAK }
     }
 
-    /// Whether claims are not to be sent.
+    /// Whether claims must not be sent.
     pub fn is_open(&self) -> bool {
         !matches!(self.state, State::Closed { .. })
     }
 
-    /// Whether to ask the store now, by a heartbeat or a new connection. If this says yes while
-    /// the breaker is open, it says no to everybody else until the outcome is told, or until the
-    /// wait has passed once more.
+    /// Whether a heartbeat or a new connection may be tried now. If it returns true while the breaker
+    /// is open, it returns false to all other callers until the outcome is reported or the wait has
+    /// passed again.
     pub fn may_probe(&mut self, now: Duration) -> bool {
         match self.state {
             State::Closed { .. } => true,
@@ -51,7 +52,7 @@ impl Breaker {
         }
     }
 
-    /// When [`may_probe`](Self::may_probe) will say yes, if it does not now.
+    /// When [`may_probe`](Self::may_probe) will return true, if it does not now.
     pub fn next_probe(&self) -> Option<Duration> {
         match self.state {
             State::Closed { .. } => None,
@@ -59,12 +60,12 @@ impl Breaker {
         }
     }
 
-    /// The store did not answer, or not in time.
+    /// Reports that the store did not reply in time.
     pub fn failed(&mut self, now: Duration) {
         match &mut self.state {
             State::Closed { failures } => {
                 *failures += 1;
-                if *failures >= Self::FAILURES {
+                if *failures >= Self::MAX_FAILURES {
                     self.open(now);
                 }
             }
@@ -72,17 +73,17 @@ impl Breaker {
                 self.wait = (self.wait * 2).min(Self::MAX_BREAK);
                 self.open(now);
             }
-            // One that was under way when it opened.
+            // It was sent before the breaker opened.
             State::Open { .. } => {}
         }
     }
 
-    /// The store answered. The first response closes the breaker on probation: the next failure
-    /// opens it again, and the waits go on where they were; a second answer ends that.
+    /// Reports a reply. The first reply closes the breaker on probation: the next failure opens it
+    /// again, with the previous wait. A second reply ends the probation.
     pub fn succeeded(&mut self) {
         match self.state {
             State::Closed { .. } => *self = Self::new(),
-            _ => self.state = State::Closed { failures: Self::FAILURES - 1 },
+            _ => self.state = State::Closed { failures: Self::MAX_FAILURES - 1 },
         }
     }
 
@@ -109,7 +110,7 @@ mod tests {
 
     fn opened_at(now: Duration) -> Breaker {
         let mut breaker = Breaker::new();
-        (0..Breaker::FAILURES).for_each(|_| breaker.failed(now));
+        (0..Breaker::MAX_FAILURES).for_each(|_| breaker.failed(now));
         breaker
     }
 
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_whose_outcome_nobody_tells_is_followed_by_another() {
+    fn a_probe_without_a_reported_outcome_is_followed_by_another() {
         let mut breaker = opened_at(ms(0));
         assert!(breaker.may_probe(ms(100)));
         assert!(!breaker.may_probe(ms(199)));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_closes_it_on_probation() {
+    fn a_reply_closes_it_on_probation() {
         let mut breaker = opened_at(ms(0));
         assert!(breaker.may_probe(ms(100)));
         breaker.failed(ms(100));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: it is never silent for longer than the longest wait.
+        /// After any sequence of events, a probe is allowed within the longest wait.
         #[test]
         fn a_dead_store_is_tried_again(steps in prop::collection::vec((0u8..3, 0u64..500), 0..200)) {
             let (mut breaker, mut now) = (Breaker::new(), ms(0));

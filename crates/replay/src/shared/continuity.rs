@@ -1,68 +1,67 @@
-//! Whether a store has recorded without a gap, by what its heartbeats say.
+//! Decides by heartbeats whether a store has recorded without a gap.
 
 use std::time::Duration;
 
-use super::heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, HeartbeatActions, Role};
-use super::{Epoch, SharedConfig, StoreObservation, Unknown, judge};
+use super::observation::{Confirmation, DropReason, EpochWrite, Heartbeat, HeartbeatActions, Role};
+use super::{Epoch, SharedConfig, StoreObservation, Unknown, check_observation};
 
-/// Watches one master by its heartbeats: when its connections are to be dropped, when an epoch
-/// record is due, and why claims do not count now.
+/// Watches one master by its heartbeats. Decides when connections have to be dropped, when an epoch
+/// record has to be written, and whether claims count.
 ///
-/// One for each master, kept over reconnections and failovers: it remembers how far the store's
-/// clock had come. `now` is since an arbitrary start on a monotonic clock.
+/// Keep one per master over reconnections and failovers, since it remembers the store's clock. `now`
+/// is since an arbitrary start on a monotonic clock.
 ///
-/// What each rule is for:
+/// The rules, and why:
 ///
-/// - *An epoch that is missing, or of another process, line of replication or settings*, is
-///   replaced. `FLUSHALL`, a restart and a failover all show in it, to every batch of claims.
-/// - *Only a master* is written to, one that *a majority of the sentinels has named*, and only
-///   while *the store's clock agrees with the node's*. An epoch written sooner would grow old
-///   while the old master still grants claims, or be aged by the clock's being set right.
-/// - *An epoch has to be younger than the last gap seen*: a replication offset that went back, a
-///   store's clock that did, a time in which records may have been evicted.
-/// - *A node's mark that is missing, or older than the last one that the store confirmed*, is such
-///   a gap too: a store whose machine was set back to a snapshot keeps its process, its epoch and
-///   its line of replication. An epoch written since counts, whichever node wrote it.
-/// - *The epoch names the slots that its master owned*: a master of a cluster that is given others,
-///   without their keys, needs a new one. Nodes whose maps differ replace each other's epoch until
-///   a majority of the masters confirms one map to both; without a majority a node writes none.
-/// - *While records may be evicted* the epoch is void, so that a node that comes at the end of it
-///   does not count by the epoch from before.
+/// - *An epoch is replaced if it is missing, or of another process, replication history or
+///   settings.* `FLUSHALL`, a restart and a failover all show in it, in every batch of claims.
+/// - *An epoch is written only to a master*, one that *a majority of the sentinels has named*, and
+///   only while *the store's clock agrees with the node's*. An epoch that is written earlier would
+///   age while the old master still grants claims, or when the clock is corrected.
+/// - *An epoch has to be younger than the last gap.* Gaps are: the replication offset or the store's
+///   clock went back, or records may have been evicted.
+/// - *A node's mark that is missing, or older than the last one that the store confirmed, is a gap
+///   too.* A store whose machine was reset to a snapshot keeps its process, epoch and replication
+///   history. An epoch that was written since counts, whichever node wrote it.
+/// - *The epoch contains the slots that its master owned.* A cluster master that gets further slots
+///   without their keys needs a new epoch. Nodes with different maps replace each other's epoch
+///   until a majority of the masters confirms one map; a node without a majority writes none.
+/// - *While records may be evicted, the epoch is void*, so that a node that starts afterwards does
+///   not trust the previous epoch.
 ///
-/// What it cannot see: a store set back to a snapshot while no node ran that runs now. And a gap
-/// between two heartbeats that leaves no trace. A store's clock that was
-/// ahead by a record's remaining life for less than [`Continuity::HEARTBEAT`]; an eviction policy
-/// set on a full store, before the next heartbeat or while no node is connected; a process that is
-/// demoted and promoted again within one, its connections kept.
+/// It cannot detect a store that was reset to a snapshot while none of the current nodes ran, nor a
+/// gap between two heartbeats without a trace: a store's clock that was ahead by a record's remaining
+/// life for less than [`Continuity::HEARTBEAT`]; an eviction policy that is set on a full store
+/// before the next heartbeat; a process that is demoted and promoted again within that time and
+/// keeps its connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Continuity {
     settings: SharedConfig,
-    /// The last heartbeat on the present connection.
-    last: Option<Seen>,
-    /// How far the clock of the process last seen had come, on any connection.
+    /// The last heartbeat on the current connection.
+    last: Option<LastHeartbeat>,
+    /// The latest reading of the last process's clock, on any connection.
     clock: Option<Clock>,
-    /// The furthest that the store's clock had come while claims could count.
+    /// The latest reading of the store's clock while claims could count.
     reached: Option<Clock>,
-    /// Records from before this moment of the store's clock may be missing; an epoch counts if it
-    /// is younger.
+    /// Records from before this time on the store's clock may be missing. Only younger epochs count.
     gap: Option<Duration>,
     /// The last mark that the store confirmed.
     mark: Option<Mark>,
 }
 
-/// A mark of this node in a store process, which the process has confirmed.
+/// A mark that this node has written to a store process, and the process has confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mark {
     number: u64,
     run_id: String,
     replication_id: String,
-    /// The store's clock, just before it was written.
+    /// The store's clock just before the mark was written.
     store_time: Duration,
 }
 
-/// What is compared to the next heartbeat, and what claims are judged by until then.
+/// The last heartbeat: compared to the next one, and the basis for claims until then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Seen {
+struct LastHeartbeat {
     at: Duration,
     run_id: String,
     replication_id: String,
@@ -74,8 +73,8 @@ struct Seen {
 }
 
 impl Mark {
-    /// Whether the process that has it, on this line of replication, has gone back to before it,
-    /// or has dropped it: if its clock shows `store_time` and the node's mark `there`.
+    /// Whether the process has lost the mark, given its clock (`store_time`) and the mark that it
+    /// has now (`there`).
     pub fn is_lost(
         &self,
         run_id: &str,
@@ -90,8 +89,8 @@ impl Mark {
     }
 }
 
-impl Seen {
-    /// Whether a batch saw the same process and line of replication.
+impl LastHeartbeat {
+    /// Whether a batch saw the same process and replication history.
     fn is_of(&self, seen: &StoreObservation) -> bool {
         self.run_id == seen.run_id && self.replication_id == seen.replication_id
     }
@@ -106,59 +105,59 @@ struct Clock {
 }
 
 impl Continuity {
-    /// How often a heartbeat is due.
+    /// The interval between heartbeats.
     pub const HEARTBEAT: Duration = Duration::from_millis(250);
 
-    /// For how long the last heartbeat vouches for claims.
-    pub const TRUST: Duration = Duration::from_secs(1);
+    /// How long claims count after the last heartbeat.
+    pub const CLAIM_TRUST: Duration = Duration::from_secs(1);
 
-    /// For how long the last heartbeat vouches for records. A breaker that is open lets a
-    /// heartbeat through every [`super::Breaker::LONGEST`] only, and a store that is too slow for
-    /// claims takes records all the same. A record that the store loses meanwhile is covered by
-    /// the window that follows.
+    /// How long records count after the last heartbeat. Longer, because an open breaker lets one
+    /// heartbeat pass per [`super::Breaker::MAX_BREAK`], and a store that is too slow for claims can
+    /// still take records. If the store loses a record meanwhile, the recording window that follows
+    /// covers it.
     pub const RECORD_TRUST: Duration = Duration::from_secs(4);
 
-    /// How far the store's clock may go back unnoticed. Redis caches its clock for a moment.
-    const TOLERANCE: Duration = Duration::from_millis(500);
+    /// How far the store's clock may go back without being a gap. Redis caches its clock briefly.
+    const MAX_STEP_BACK: Duration = Duration::from_millis(500);
 
-    /// `PTTL` says an age in whole milliseconds.
+    /// `PTTL` returns whole milliseconds.
     const AGE_ROUNDING: Duration = Duration::from_millis(10);
 
-    /// What happens in a store between its clock's being read and the mark, in one batch.
+    /// The most time between reading the store's clock and writing the mark, in one batch.
     const MARK_DELAY: Duration = Duration::from_millis(100);
 
-    /// The longest life of a ticket (RFC 8446 section 4.6.1). TLS takes no ticket from the future,
-    /// so flights from further ahead than this are never accepted again.
-    const MAX_TICKET: Duration = Duration::from_secs(7 * 86_400);
+    /// The longest ticket lifetime (RFC 8446 section 4.6.1). TLS accepts no ticket from the future,
+    /// so flights from further ahead than this are never accepted.
+    const MAX_TICKET_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 
-    /// Knows nothing yet, so nothing counts.
+    /// Creates it without a heartbeat, so nothing counts yet.
     pub fn new(settings: SharedConfig) -> Self {
         Self { settings, last: None, clock: None, reached: None, gap: None, mark: None }
     }
 
-    /// The connection that heartbeats come by is gone, or a new one is made: until its first
-    /// heartbeat nothing counts.
+    /// Reports that the connection of the heartbeats was closed. Nothing counts until the next
+    /// heartbeat.
     pub fn disconnected(&mut self) {
         self.last = None;
     }
 
-    /// The last mark that the store confirmed. A new connection that carries claims compares it to
-    /// what is there, so that no claim on it counts before a heartbeat has seen a lost one.
+    /// The last mark that the store confirmed. A new connection for claims checks it first, so that
+    /// no claim counts before a heartbeat has noticed a lost mark.
     pub fn mark(&self) -> Option<&Mark> {
         self.mark.as_ref()
     }
 
-    /// Takes a heartbeat, of which the response came at `now`, and says what to do.
+    /// Processes a heartbeat whose reply came at `now`, and returns what to do.
     pub fn heartbeat(&mut self, seen: &Heartbeat, now: Duration) -> HeartbeatActions {
         let broken = self.find_break(seen);
-        if broken == Some(Break::Offset) || self.may_have_evicted(seen) {
+        if broken == Some(DropReason::Offset) || self.may_have_evicted(seen) {
             self.gap = self.gap.max(Some(seen.store_time));
         }
-        // What the snapshot holds is from before the last mark, so what is younger came after it.
+        // The snapshot is older than the last mark, so an epoch that is younger was written since.
         if let Some(mark) = self.lost_mark(seen) {
             self.gap = self.gap.max(Some(mark.store_time.saturating_add(Self::MARK_DELAY)));
         }
-        if self.was_set_back(seen, now) {
+        if self.clock_went_back(seen, now) {
             self.gap = self.gap.max(Some(self.end_of_step(seen, now)));
             self.clock = None;
         }
@@ -170,19 +169,19 @@ impl Continuity {
         HeartbeatActions { write, dropped: broken }
     }
 
-    /// Whether claims can count now, as far as heartbeats know.
+    /// Whether claims can count now, according to the heartbeats.
     ///
     /// # Errors
-    /// Why they do not.
-    pub fn standing(&self, now: Duration) -> Result<(), Unknown> {
-        match self.master(Self::TRUST, now)?.may_evict {
+    /// Returns the reason if they do not.
+    pub fn status(&self, now: Duration) -> Result<(), Unknown> {
+        match self.master(Self::CLAIM_TRUST, now)?.may_evict {
             true => Err(Unknown::Evicting),
             false => Ok(()),
         }
     }
 
-    /// The confirmed master that heartbeats see, the last of them within `trust`.
-    fn master(&self, trust: Duration, now: Duration) -> Result<&Seen, Unknown> {
+    /// The confirmed master, if its last heartbeat is within `trust`.
+    fn master(&self, trust: Duration, now: Duration) -> Result<&LastHeartbeat, Unknown> {
         let last = self.last.as_ref().ok_or(Unknown::Absent)?;
         if now.saturating_sub(last.at) > trust {
             return Err(Unknown::Slow);
@@ -196,94 +195,95 @@ impl Continuity {
         }
     }
 
-    /// Whether a record that a batch has written, or found to be its own, is there for all claims
-    /// that count later. `seen`: that batch's sighting, which came at `now`.
+    /// Whether a record that a batch has written, or found to be its own, is present for all claims
+    /// that count later. `seen` is that batch's observation, received at `now`.
     ///
-    /// It is, in the process that the heartbeats see, a confirmed master. It also is where claims
-    /// do not count now: in a recording window, while this node's clock is off, while records may
-    /// be evicted. Before claims count again a window passes, or the record is there by then.
+    /// That is so if the batch reached the confirmed master of the heartbeats. It is so even while
+    /// claims do not count (in a recording window, while this node's clock is off, or while records
+    /// may be evicted): before claims count again, either a window passes or the record is present.
     ///
     /// # Errors
-    /// Why it may be missing then.
-    pub fn judge_record(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
+    /// Returns the reason if the record may be missing.
+    pub fn check_record(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
         match self.master(Self::RECORD_TRUST, now)?.is_of(seen) {
             true => Ok(()),
             false => Err(Unknown::Absent),
         }
     }
 
-    /// Whether the responses of a batch of claims count: by its own sighting, which came at `now`,
-    /// and by all that the heartbeats know.
+    /// Whether a batch of claims counts, by its own observation, received at `now`, and by the
+    /// heartbeats.
     ///
     /// # Errors
-    /// Why they do not.
-    pub fn judge(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
-        self.standing(now)?;
+    /// Returns the reason if it does not.
+    pub fn check_claims(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
+        self.status(now)?;
         if !self.last.as_ref().is_some_and(|last| last.is_of(seen)) {
             return Err(Unknown::Window);
         }
-        let behind = |clock: &Clock| seen.store_time + Self::TOLERANCE < clock.store_time;
+        let behind = |clock: &Clock| seen.store_time + Self::MAX_STEP_BACK < clock.store_time;
         if self.clock.as_ref().is_some_and(behind) {
             return Err(Unknown::Clock);
         }
-        judge(&self.settings, seen)?;
+        check_observation(&self.settings, seen)?;
         match self.is_after_gap(seen.store_time, seen.epoch_age) {
             true => Ok(()),
             false => Err(Unknown::Window),
         }
     }
 
-    /// What is wrong with the connection, compared to the heartbeat before it.
-    fn find_break(&self, seen: &Heartbeat) -> Option<Break> {
+    /// Why the connection has to be dropped, compared to the previous heartbeat.
+    fn find_break(&self, seen: &Heartbeat) -> Option<DropReason> {
         if seen.role != Role::Master {
-            return Some(Break::Role);
+            return Some(DropReason::Role);
         }
         let last = self.last.as_ref()?;
         if seen.run_id != last.run_id {
-            Some(Break::Process)
+            Some(DropReason::Process)
         } else if seen.replication_id != last.replication_id {
-            Some(Break::Replication)
+            Some(DropReason::Replication)
         } else if seen.replication_offset < last.offset {
-            Some(Break::Offset)
+            Some(DropReason::Offset)
         } else {
             None
         }
     }
 
     fn may_have_evicted(&self, seen: &Heartbeat) -> bool {
-        let more =
-            |last: &Seen| last.run_id == seen.run_id && seen.evicted_keys > last.evicted_keys;
+        let more = |last: &LastHeartbeat| {
+            last.run_id == seen.run_id && seen.evicted_keys > last.evicted_keys
+        };
         seen.may_evict() || self.last.as_ref().is_some_and(more)
     }
 
-    /// The last mark that the store confirmed, if it has gone back to before it.
+    /// The last mark that the store confirmed, if the store has lost it.
     fn lost_mark(&self, seen: &Heartbeat) -> Option<&Mark> {
         self.mark.as_ref().filter(|mark| {
             mark.is_lost(&seen.run_id, &seen.replication_id, seen.mark, seen.store_time)
         })
     }
 
-    /// Whether the store's clock is behind where it was.
-    fn was_set_back(&self, seen: &Heartbeat, now: Duration) -> bool {
+    /// Whether the store's clock went back.
+    fn clock_went_back(&self, seen: &Heartbeat, now: Duration) -> bool {
         let Some(clock) = &self.clock else { return false };
-        // Another process has another clock; the recording window allows for that much.
+        // Another process has another clock. The recording window allows for this difference.
         let tolerated = match clock.run_id == seen.run_id {
-            true => Self::TOLERANCE,
+            true => Self::MAX_STEP_BACK,
             false => 2 * self.settings.clock_margin,
         };
         seen.store_time.saturating_add(tolerated) < self.expected(clock, seen, now)
     }
 
-    /// Until when flights are fresh again whose records may be gone: a store that was set back
-    /// dropped records when its clock was ahead.
+    /// Until when flights can be fresh whose records were dropped while the store's clock was ahead.
     fn end_of_step(&self, seen: &Heartbeat, now: Duration) -> Duration {
         let reached = self.reached.as_ref().map(|clock| self.expected(clock, seen, now));
-        let near = |end: &Duration| end.saturating_sub(seen.store_time) <= Self::MAX_TICKET;
+        let near =
+            |end: &Duration| end.saturating_sub(seen.store_time) <= Self::MAX_TICKET_LIFETIME;
         reached.filter(near).unwrap_or_default().max(seen.store_time)
     }
 
-    /// What the store's clock should show at least. The clock of the same process may be slow or
-    /// stand still; that of another is compared to what the old one's would be by now.
+    /// The least that the store's clock should show. The same process's clock may be slow or stopped.
+    /// Another process's clock is compared to the extrapolated clock of the previous process.
     fn expected(&self, clock: &Clock, seen: &Heartbeat, now: Duration) -> Duration {
         match clock.run_id == seen.run_id {
             true => clock.store_time,
@@ -291,7 +291,7 @@ impl Continuity {
         }
     }
 
-    /// The epoch to write, if one is due and this node may write it.
+    /// The epoch to write, if one is needed and this node may write it.
     fn epoch_due(&self, seen: &Heartbeat, now: Duration) -> Option<EpochWrite> {
         if seen.role != Role::Master || !self.is_confirmed(seen.confirmation, now) {
             return None;
@@ -321,8 +321,8 @@ impl Continuity {
 
     /// Whether an epoch of this age started after the last gap.
     fn is_after_gap(&self, store_time: Duration, age: Duration) -> bool {
-        let began = store_time.saturating_sub(age).saturating_add(Self::AGE_ROUNDING);
-        self.gap.is_none_or(|gap| began >= gap)
+        let started = store_time.saturating_sub(age).saturating_add(Self::AGE_ROUNDING);
+        self.gap.is_none_or(|gap| started >= gap)
     }
 
     fn is_confirmed(&self, confirmation: Confirmation, now: Duration) -> bool {
@@ -359,7 +359,7 @@ impl Continuity {
                 store_time: seen.store_time,
             });
         }
-        self.last = Some(Seen {
+        self.last = Some(LastHeartbeat {
             at: now,
             run_id: seen.run_id.clone(),
             replication_id: seen.replication_id.clone(),

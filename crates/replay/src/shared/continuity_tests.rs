@@ -21,7 +21,7 @@ fn epoch_of(run_id: &str, replication_id: &str) -> Epoch {
 }
 
 /// A healthy store at `at` of both clocks, its epoch older than the recording window.
-fn well(at: u64) -> Heartbeat {
+fn healthy(at: u64) -> Heartbeat {
     Heartbeat {
         run_id: "p".into(),
         replication_id: "r".into(),
@@ -41,7 +41,7 @@ fn well(at: u64) -> Heartbeat {
     }
 }
 
-fn sighting(of: &Heartbeat) -> StoreObservation {
+fn observation(of: &Heartbeat) -> StoreObservation {
     StoreObservation {
         run_id: of.run_id.clone(),
         replication_id: of.replication_id.clone(),
@@ -55,22 +55,22 @@ fn sighting(of: &Heartbeat) -> StoreObservation {
 
 fn watching(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
-    assert_eq!(continuity.heartbeat(&well(at), s(at)), HeartbeatActions::default());
-    assert_eq!(continuity.judge(&sighting(&well(at)), s(at)), Ok(()));
+    assert_eq!(continuity.heartbeat(&healthy(at), s(at)), HeartbeatActions::default());
+    assert_eq!(continuity.check_claims(&observation(&healthy(at)), s(at)), Ok(()));
     continuity
 }
 
 /// The same, its last mark confirmed by the store.
 fn marking(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
-    let seen = Heartbeat { marked: Some(at), ..well(at) };
+    let seen = Heartbeat { marked: Some(at), ..healthy(at) };
     assert_eq!(continuity.heartbeat(&seen, s(at)), HeartbeatActions::default());
     continuity
 }
 
 /// What a heartbeat orders to be written, as the record would be read a second later.
-fn written(orders: &HeartbeatActions, next: &mut Heartbeat) {
-    let write = orders.write.as_ref().expect("an epoch is due");
+fn written(actions: &HeartbeatActions, next: &mut Heartbeat) {
+    let write = actions.write.as_ref().expect("an epoch is due");
     next.epoch = Some(write.epoch.clone());
     next.epoch_age = Epoch::age(write.life.saturating_sub(s(1)));
 }
@@ -78,13 +78,13 @@ fn written(orders: &HeartbeatActions, next: &mut Heartbeat) {
 #[test]
 fn nothing_counts_before_the_first_heartbeat_nor_without_them() {
     let mut continuity = Continuity::new(settings());
-    let batch = sighting(&well(1000));
-    assert_eq!(continuity.judge(&batch, s(1000)), Err(Unknown::Absent));
-    continuity.heartbeat(&well(1000), s(1000));
-    assert_eq!(continuity.judge(&batch, s(1001)), Ok(()));
-    assert_eq!(continuity.judge(&batch, s(1002)), Err(Unknown::Slow));
+    let batch = observation(&healthy(1000));
+    assert_eq!(continuity.check_claims(&batch, s(1000)), Err(Unknown::Absent));
+    continuity.heartbeat(&healthy(1000), s(1000));
+    assert_eq!(continuity.check_claims(&batch, s(1001)), Ok(()));
+    assert_eq!(continuity.check_claims(&batch, s(1002)), Err(Unknown::Slow));
     continuity.disconnected();
-    assert_eq!(continuity.judge(&batch, s(1001)), Err(Unknown::Absent));
+    assert_eq!(continuity.check_claims(&batch, s(1001)), Err(Unknown::Absent));
 }
 
 #[test]
@@ -95,18 +95,18 @@ fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
     let (process, line) = (epoch_of("q", "r"), epoch_of("p", "q"));
     for epoch in [None, Some(process), Some(line), Some(foreign), Some(other_slots)] {
         let mut continuity = watching(999);
-        let seen = Heartbeat { epoch, ..well(1000) };
-        let orders = continuity.heartbeat(&seen, s(1000));
+        let seen = Heartbeat { epoch, ..healthy(1000) };
+        let actions = continuity.heartbeat(&seen, s(1000));
         let write = EpochWrite { epoch: epoch_of("p", "r"), life: Epoch::LIFE };
-        assert_eq!(orders, HeartbeatActions { write: Some(write), dropped: None });
-        assert_eq!(continuity.judge(&sighting(&seen), s(1000)), Err(Unknown::Window));
+        assert_eq!(actions, HeartbeatActions { write: Some(write), dropped: None });
+        assert_eq!(continuity.check_claims(&observation(&seen), s(1000)), Err(Unknown::Window));
 
-        let young = Heartbeat { epoch_age: s(51), ..well(1051) };
+        let young = Heartbeat { epoch_age: s(51), ..healthy(1051) };
         assert_eq!(continuity.heartbeat(&young, s(1051)), HeartbeatActions::default());
-        assert_eq!(continuity.judge(&sighting(&young), s(1051)), Err(Unknown::Window));
-        let old = Heartbeat { epoch_age: s(52), ..well(1052) };
+        assert_eq!(continuity.check_claims(&observation(&young), s(1051)), Err(Unknown::Window));
+        let old = Heartbeat { epoch_age: s(52), ..healthy(1052) };
         continuity.heartbeat(&old, s(1052));
-        assert_eq!(continuity.judge(&sighting(&old), s(1052)), Ok(()));
+        assert_eq!(continuity.check_claims(&observation(&old), s(1052)), Ok(()));
     }
 }
 
@@ -116,18 +116,18 @@ fn slots_that_a_master_is_given_need_a_younger_epoch() {
     let with = |epoch, slots| Heartbeat {
         epoch: Some(Epoch { slots: epoch, ..epoch_of("p", "r") }),
         slots,
-        ..well(1000)
+        ..healthy(1000)
     };
     // To a node that comes later too.
     for mut continuity in [watching(999), Continuity::new(settings())] {
-        let orders = continuity.heartbeat(&with(few, more), s(1000));
-        assert_eq!(orders.write.map(|write| write.epoch.slots), Some(more));
-        let batch = sighting(&with(few, more));
-        assert_eq!(continuity.judge(&batch, s(1000)), Err(Unknown::Window));
-        assert_eq!(continuity.judge_record(&batch, s(1000)), Ok(()));
+        let actions = continuity.heartbeat(&with(few, more), s(1000));
+        assert_eq!(actions.write.map(|write| write.epoch.slots), Some(more));
+        let batch = observation(&with(few, more));
+        assert_eq!(continuity.check_claims(&batch, s(1000)), Err(Unknown::Window));
+        assert_eq!(continuity.check_record(&batch, s(1000)), Ok(()));
         let next = Heartbeat { mark: Some(1000), ..with(more, more) };
         assert_eq!(continuity.heartbeat(&next, s(1000)), HeartbeatActions::default());
-        assert_eq!(continuity.judge(&sighting(&next), s(1000)), Ok(()));
+        assert_eq!(continuity.check_claims(&observation(&next), s(1000)), Ok(()));
     }
     // A node whose map no majority confirms leaves the epoch as it is.
     let unconfirmed = Heartbeat { confirmation: Confirmation::Majority(None), ..with(more, few) };
@@ -140,20 +140,20 @@ fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
         let mut continuity = marking(1000);
         // Also on another connection, some time later.
         continuity.disconnected();
-        let reverted = Heartbeat { mark, marked: Some(1060), ..well(1060) };
-        let orders = continuity.heartbeat(&reverted, s(1060));
-        assert_eq!(orders.write.as_ref().map(|write| write.life), Some(Epoch::LIFE), "{mark:?}");
-        assert_eq!(continuity.judge(&sighting(&reverted), s(1060)), Err(Unknown::Window));
-        let mut next = well(1061);
-        written(&orders, &mut next);
+        let reverted = Heartbeat { mark, marked: Some(1060), ..healthy(1060) };
+        let actions = continuity.heartbeat(&reverted, s(1060));
+        assert_eq!(actions.write.as_ref().map(|write| write.life), Some(Epoch::LIFE), "{mark:?}");
+        assert_eq!(continuity.check_claims(&observation(&reverted), s(1060)), Err(Unknown::Window));
+        let mut next = healthy(1061);
+        written(&actions, &mut next);
         next.mark = Some(1060);
         assert_eq!(continuity.heartbeat(&next, s(1061)), HeartbeatActions::default());
         // Another node that finds it later takes the same epoch, and no other one.
         for (age, counts) in [(59, true), (61, false)] {
             let mut late = marking(1000);
-            let seen = Heartbeat { mark, epoch_age: s(age), ..well(1060) };
+            let seen = Heartbeat { mark, epoch_age: s(age), ..healthy(1060) };
             assert_eq!(late.heartbeat(&seen, s(1060)).write.is_none(), counts, "{age}");
-            assert_eq!(late.judge(&sighting(&seen), s(1060)).is_ok(), counts, "{age}");
+            assert_eq!(late.check_claims(&observation(&seen), s(1060)).is_ok(), counts, "{age}");
         }
     }
 }
@@ -162,61 +162,64 @@ fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
 fn a_mark_that_came_without_its_reply_or_ended_is_no_gap() {
     // A later one than the last that was confirmed.
     let mut continuity = marking(1000);
-    let seen = Heartbeat { mark: Some(1001), marked: Some(1002), ..well(1002) };
+    let seen = Heartbeat { mark: Some(1001), marked: Some(1002), ..healthy(1002) };
     assert_eq!(continuity.heartbeat(&seen, s(1002)), HeartbeatActions::default());
     // One that the store did not take leaves the one before it.
-    let full = Heartbeat { mark: Some(1002), marked: None, ..well(1003) };
+    let full = Heartbeat { mark: Some(1002), marked: None, ..healthy(1003) };
     assert_eq!(continuity.heartbeat(&full, s(1003)), HeartbeatActions::default());
-    let next = Heartbeat { mark: Some(1002), ..well(1004) };
+    let next = Heartbeat { mark: Some(1002), ..healthy(1004) };
     assert_eq!(continuity.heartbeat(&next, s(1004)).write, None);
     // After its life.
     let mut continuity = marking(1000);
-    let gone = |at| Heartbeat { mark: None, epoch_age: s(10_000), ..well(at) };
+    let gone = |at| Heartbeat { mark: None, epoch_age: s(10_000), ..healthy(at) };
     assert!(continuity.clone().heartbeat(&gone(4599), s(4599)).write.is_some());
     assert_eq!(continuity.heartbeat(&gone(4600), s(4600)).write, None);
     // In another process its own epoch says all.
     let mut continuity = marking(1000);
     continuity.disconnected();
     let epoch = Some(epoch_of("q", "r"));
-    let other = Heartbeat { run_id: "q".into(), epoch, mark: None, ..well(1100) };
+    let other = Heartbeat { run_id: "q".into(), epoch, mark: None, ..healthy(1100) };
     assert_eq!(continuity.heartbeat(&other, s(1100)), HeartbeatActions::default());
 }
 
 #[test]
 fn only_who_agrees_with_the_stores_clock_writes_an_epoch() {
     for (node, writes) in [(993, false), (994, true), (1006, true), (1007, false)] {
-        let seen = Heartbeat { epoch: None, node_time: s(node), ..well(1000) };
-        let orders = Continuity::new(settings()).heartbeat(&seen, s(1));
-        assert_eq!(orders.write.is_some(), writes, "{node}");
+        let seen = Heartbeat { epoch: None, node_time: s(node), ..healthy(1000) };
+        let actions = Continuity::new(settings()).heartbeat(&seen, s(1));
+        assert_eq!(actions.write.is_some(), writes, "{node}");
     }
 }
 
 #[test]
 fn a_changed_life_of_the_store_drops_the_connection() {
     for (seen, broken) in [
-        (Heartbeat { run_id: "q".into(), ..well(1001) }, Break::Process),
-        (Heartbeat { replication_id: "q".into(), ..well(1001) }, Break::Replication),
-        (Heartbeat { role: Role::Replica, ..well(1001) }, Break::Role),
-        (Heartbeat { replication_offset: 999, ..well(1001) }, Break::Offset),
+        (Heartbeat { run_id: "q".into(), ..healthy(1001) }, DropReason::Process),
+        (Heartbeat { replication_id: "q".into(), ..healthy(1001) }, DropReason::Replication),
+        (Heartbeat { role: Role::Replica, ..healthy(1001) }, DropReason::Role),
+        (Heartbeat { replication_offset: 999, ..healthy(1001) }, DropReason::Offset),
     ] {
         let mut continuity = watching(1000);
-        let orders = continuity.heartbeat(&seen, s(1001));
-        assert_eq!(orders.dropped, Some(broken));
-        assert_eq!(orders.write.is_some(), broken != Break::Role, "{broken:?}");
-        assert_eq!(continuity.judge(&sighting(&seen), s(1001)), Err(Unknown::Absent));
+        let actions = continuity.heartbeat(&seen, s(1001));
+        assert_eq!(actions.dropped, Some(broken));
+        assert_eq!(actions.write.is_some(), broken != DropReason::Role, "{broken:?}");
+        assert_eq!(continuity.check_claims(&observation(&seen), s(1001)), Err(Unknown::Absent));
     }
 }
 
 #[test]
 fn an_offset_that_went_back_needs_a_younger_epoch_also_after_reconnecting() {
     let mut continuity = watching(1000);
-    let orders =
-        continuity.heartbeat(&Heartbeat { replication_offset: 999, ..well(1001) }, s(1001));
+    let actions =
+        continuity.heartbeat(&Heartbeat { replication_offset: 999, ..healthy(1001) }, s(1001));
     // The write was lost with the connection.
-    let again = continuity.heartbeat(&well(1002), s(1002));
-    assert_eq!((again.dropped, &again.write), (None, &orders.write));
-    assert_eq!(continuity.judge(&sighting(&well(1002)), s(1002)), Err(Unknown::Window));
-    let mut next = well(1003);
+    let again = continuity.heartbeat(&healthy(1002), s(1002));
+    assert_eq!((again.dropped, &again.write), (None, &actions.write));
+    assert_eq!(
+        continuity.check_claims(&observation(&healthy(1002)), s(1002)),
+        Err(Unknown::Window)
+    );
+    let mut next = healthy(1003);
     written(&again, &mut next);
     assert_eq!(continuity.heartbeat(&next, s(1003)), HeartbeatActions::default());
 }
@@ -227,113 +230,120 @@ fn a_batch_by_another_process_than_the_heartbeats_does_not_count() {
     let other = StoreObservation {
         run_id: "q".into(),
         epoch: Some(epoch_of("q", "r")),
-        ..sighting(&well(1000))
+        ..observation(&healthy(1000))
     };
-    assert_eq!(judge(&settings(), &other), Ok(()), "by itself");
-    assert_eq!(continuity.judge(&other, s(1000)), Err(Unknown::Window));
+    assert_eq!(check_observation(&settings(), &other), Ok(()), "by itself");
+    assert_eq!(continuity.check_claims(&other, s(1000)), Err(Unknown::Window));
 }
 
 #[test]
 fn a_record_counts_where_claims_do_not_yet() {
     let evicting =
-        Heartbeat { maxmemory: 1 << 20, maxmemory_policy: "allkeys-lru".into(), ..well(1000) };
+        Heartbeat { maxmemory: 1 << 20, maxmemory_policy: "allkeys-lru".into(), ..healthy(1000) };
     for seen in [
-        well(1000),
-        Heartbeat { epoch_age: s(1), ..well(1000) },
-        Heartbeat { epoch: None, ..well(1000) },
-        Heartbeat { node_time: s(900), ..well(1000) },
-        Heartbeat { node_time: s(1100), ..well(1000) },
+        healthy(1000),
+        Heartbeat { epoch_age: s(1), ..healthy(1000) },
+        Heartbeat { epoch: None, ..healthy(1000) },
+        Heartbeat { node_time: s(900), ..healthy(1000) },
+        Heartbeat { node_time: s(1100), ..healthy(1000) },
         evicting,
     ] {
         let mut continuity = Continuity::new(settings());
         continuity.heartbeat(&seen, s(1000));
-        let batch = sighting(&seen);
-        assert_eq!(continuity.judge(&batch, s(1000)).is_ok(), seen == well(1000));
-        assert_eq!(continuity.judge_record(&batch, s(1000)), Ok(()));
+        let batch = observation(&seen);
+        assert_eq!(continuity.check_claims(&batch, s(1000)).is_ok(), seen == healthy(1000));
+        assert_eq!(continuity.check_record(&batch, s(1000)), Ok(()));
         // A slow store's heartbeats come every two seconds.
-        assert_eq!(continuity.judge_record(&batch, s(1004)), Ok(()));
-        assert_eq!(continuity.judge_record(&batch, s(1005)), Err(Unknown::Slow));
+        assert_eq!(continuity.check_record(&batch, s(1004)), Ok(()));
+        assert_eq!(continuity.check_record(&batch, s(1005)), Err(Unknown::Slow));
         continuity.disconnected();
-        assert_eq!(continuity.judge_record(&batch, s(1000)), Err(Unknown::Absent));
+        assert_eq!(continuity.check_record(&batch, s(1000)), Err(Unknown::Absent));
     }
 }
 
 #[test]
 fn a_record_counts_in_the_confirmed_master_that_heartbeats_see() {
     let continuity = watching(1000);
-    let batch = sighting(&well(1000));
+    let batch = observation(&healthy(1000));
     let process = StoreObservation { run_id: "q".into(), ..batch.clone() };
     let line = StoreObservation { replication_id: "q".into(), ..batch.clone() };
-    assert_eq!(continuity.judge_record(&process, s(1000)), Err(Unknown::Absent));
-    assert_eq!(continuity.judge_record(&line, s(1000)), Err(Unknown::Absent));
+    assert_eq!(continuity.check_record(&process, s(1000)), Err(Unknown::Absent));
+    assert_eq!(continuity.check_record(&line, s(1000)), Err(Unknown::Absent));
     let mut continuity = Continuity::new(settings());
-    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..well(1000) };
+    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..healthy(1000) };
     continuity.heartbeat(&by(None), s(10));
-    assert_eq!(continuity.judge_record(&batch, s(10)), Err(Unknown::Absent));
+    assert_eq!(continuity.check_record(&batch, s(10)), Err(Unknown::Absent));
     continuity.heartbeat(&by(Some(s(6))), s(10));
-    assert_eq!(continuity.judge_record(&batch, s(11)), Ok(()));
-    assert_eq!(continuity.judge_record(&batch, s(12)), Err(Unknown::Absent));
-    continuity.heartbeat(&Heartbeat { role: Role::Replica, ..well(1000) }, s(12));
-    assert_eq!(continuity.judge_record(&batch, s(12)), Err(Unknown::Absent));
+    assert_eq!(continuity.check_record(&batch, s(11)), Ok(()));
+    assert_eq!(continuity.check_record(&batch, s(12)), Err(Unknown::Absent));
+    continuity.heartbeat(&Heartbeat { role: Role::Replica, ..healthy(1000) }, s(12));
+    assert_eq!(continuity.check_record(&batch, s(12)), Err(Unknown::Absent));
 }
 
 #[test]
 fn a_store_that_may_evict_does_not_count_until_a_window_after() {
     let mut continuity = watching(1000);
-    let evicting =
-        |at| Heartbeat { maxmemory: 1 << 20, maxmemory_policy: "allkeys-lru".into(), ..well(at) };
-    let orders = continuity.heartbeat(&evicting(1001), s(1001));
+    let evicting = |at| Heartbeat {
+        maxmemory: 1 << 20,
+        maxmemory_policy: "allkeys-lru".into(),
+        ..healthy(at)
+    };
+    let actions = continuity.heartbeat(&evicting(1001), s(1001));
     let mut next = evicting(1002);
-    written(&orders, &mut next);
-    assert_eq!(continuity.judge(&sighting(&evicting(1001)), s(1001)), Err(Unknown::Evicting));
+    written(&actions, &mut next);
+    assert_eq!(
+        continuity.check_claims(&observation(&evicting(1001)), s(1001)),
+        Err(Unknown::Evicting)
+    );
     assert_eq!(continuity.heartbeat(&next, s(1002)), HeartbeatActions::default(), "void already");
     // A node that comes afterwards, and knows nothing of it.
-    let void = Heartbeat { epoch: next.epoch, epoch_age: s(500), ..well(1500) };
-    let mut newcomer = Continuity::new(settings());
-    let orders = newcomer.heartbeat(&void, s(1));
-    assert_eq!(orders.write.map(|write| write.epoch), Some(epoch_of("p", "r")));
-    assert_eq!(newcomer.judge(&sighting(&void), s(1)), Err(Unknown::Window));
+    let void = Heartbeat { epoch: next.epoch, epoch_age: s(500), ..healthy(1500) };
+    let mut new_node = Continuity::new(settings());
+    let actions = new_node.heartbeat(&void, s(1));
+    assert_eq!(actions.write.map(|write| write.epoch), Some(epoch_of("p", "r")));
+    assert_eq!(new_node.check_claims(&observation(&void), s(1)), Err(Unknown::Window));
     // And one that saw it does not take the epoch from before.
     continuity.heartbeat(&evicting(1500), s(1500));
-    let before = Heartbeat { epoch_age: s(400), ..well(1501) };
+    let before = Heartbeat { epoch_age: s(400), ..healthy(1501) };
     assert!(continuity.heartbeat(&before, s(1501)).write.is_some());
-    assert_eq!(continuity.judge(&sighting(&before), s(1501)), Err(Unknown::Window));
+    assert_eq!(continuity.check_claims(&observation(&before), s(1501)), Err(Unknown::Window));
 }
 
 #[test]
 fn a_limit_without_eviction_or_a_policy_without_limit_counts() {
     for (maxmemory, policy) in [(1 << 20, "noeviction"), (0, "allkeys-lru")] {
-        let seen = Heartbeat { maxmemory, maxmemory_policy: policy.into(), ..well(1000) };
+        let seen = Heartbeat { maxmemory, maxmemory_policy: policy.into(), ..healthy(1000) };
         let mut continuity = Continuity::new(settings());
         assert_eq!(continuity.heartbeat(&seen, s(1)), HeartbeatActions::default());
-        assert_eq!(continuity.standing(s(1)), Ok(()));
+        assert_eq!(continuity.status(s(1)), Ok(()));
     }
 }
 
 #[test]
 fn evicted_keys_that_grew_are_a_gap() {
     let mut continuity = watching(1000);
-    let seen = Heartbeat { evicted_keys: 1, ..well(1001) };
+    let seen = Heartbeat { evicted_keys: 1, ..healthy(1001) };
     assert!(continuity.heartbeat(&seen, s(1001)).write.is_some());
-    assert_eq!(continuity.judge(&sighting(&seen), s(1001)), Err(Unknown::Window));
+    assert_eq!(continuity.check_claims(&observation(&seen), s(1001)), Err(Unknown::Window));
 }
 
 #[test]
 fn a_master_counts_while_a_majority_of_sentinels_named_it() {
     let mut continuity = Continuity::new(settings());
-    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..well(1000) };
+    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..healthy(1000) };
     continuity.heartbeat(&by(None), s(10));
-    assert_eq!(continuity.standing(s(10)), Err(Unknown::Absent));
+    assert_eq!(continuity.status(s(10)), Err(Unknown::Absent));
     continuity.heartbeat(&by(Some(s(6))), s(10));
-    assert_eq!(continuity.standing(s(11)), Ok(()));
+    assert_eq!(continuity.status(s(11)), Ok(()));
     continuity.heartbeat(&by(Some(s(6))), s(11));
-    assert_eq!(continuity.standing(Duration::from_millis(11_001)), Err(Unknown::Absent));
+    assert_eq!(continuity.status(Duration::from_millis(11_001)), Err(Unknown::Absent));
 }
 
 #[test]
 fn an_epoch_waits_for_the_majority_lest_it_grow_old_beside_the_old_master() {
     let mut continuity = Continuity::new(settings());
-    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), epoch: None, ..well(1000) };
+    let by =
+        |at| Heartbeat { confirmation: Confirmation::Majority(at), epoch: None, ..healthy(1000) };
     assert_eq!(continuity.heartbeat(&by(None), s(10)).write, None);
     assert_eq!(continuity.heartbeat(&by(Some(s(4))), s(10)).write, None);
     assert!(continuity.heartbeat(&by(Some(s(5))), s(10)).write.is_some());
@@ -342,12 +352,12 @@ fn an_epoch_waits_for_the_majority_lest_it_grow_old_beside_the_old_master() {
 #[test]
 fn rfc8446_8_2_a_stores_clock_set_back_begins_a_window_longer_by_the_step() {
     let mut continuity = watching(1000);
-    let mut back = Heartbeat { replication_offset: 1001, epoch_age: s(40), ..well(940) };
+    let mut back = Heartbeat { replication_offset: 1001, epoch_age: s(40), ..healthy(940) };
     // A batch before the next heartbeat.
-    assert_eq!(continuity.judge(&sighting(&back), s(1000)), Err(Unknown::Clock));
-    let orders = continuity.heartbeat(&back, s(1001));
-    assert_eq!(orders.write.as_ref().map(|write| write.life), Some(Epoch::LIFE + s(60)));
-    assert_eq!(continuity.judge(&sighting(&back), s(1001)), Err(Unknown::Window));
+    assert_eq!(continuity.check_claims(&observation(&back), s(1000)), Err(Unknown::Clock));
+    let actions = continuity.heartbeat(&back, s(1001));
+    assert_eq!(actions.write.as_ref().map(|write| write.life), Some(Epoch::LIFE + s(60)));
+    assert_eq!(continuity.check_claims(&observation(&back), s(1001)), Err(Unknown::Window));
     // Until the clock is where it was, the record keeps saying so.
     back.store_time = s(999);
     back.node_time = s(999);
@@ -355,28 +365,28 @@ fn rfc8446_8_2_a_stores_clock_set_back_begins_a_window_longer_by_the_step() {
         continuity.heartbeat(&back, s(1060)).write.map(|w| w.life),
         Some(Epoch::LIFE + s(1))
     );
-    let young = Heartbeat { epoch_age: s(1), ..well(1002) };
+    let young = Heartbeat { epoch_age: s(1), ..healthy(1002) };
     assert_eq!(continuity.heartbeat(&young, s(1062)), HeartbeatActions::default());
 }
 
 #[test]
 fn a_stores_clock_that_was_far_ahead_of_ours_costs_one_window() {
     let mut continuity = watching(1000);
-    let ahead = Heartbeat { node_time: s(1001), ..well(1_000_000) };
+    let ahead = Heartbeat { node_time: s(1001), ..healthy(1_000_000) };
     assert_eq!(continuity.heartbeat(&ahead, s(1001)).write, None, "the epoch is there");
-    assert_eq!(continuity.judge(&sighting(&ahead), s(1001)), Err(Unknown::Clock));
-    let back = Heartbeat { replication_offset: 2_000_000, ..well(1002) };
-    let orders = continuity.heartbeat(&back, s(1002));
-    assert_eq!(orders.write.map(|write| write.life), Some(Epoch::LIFE));
+    assert_eq!(continuity.check_claims(&observation(&ahead), s(1001)), Err(Unknown::Clock));
+    let back = Heartbeat { replication_offset: 2_000_000, ..healthy(1002) };
+    let actions = continuity.heartbeat(&back, s(1002));
+    assert_eq!(actions.write.map(|write| write.life), Some(Epoch::LIFE));
 }
 
 #[test]
 fn clocks_that_were_set_back_by_years_cost_one_window() {
     let year = 365 * 86_400;
     let mut continuity = watching(1000 + year);
-    let back = Heartbeat { replication_offset: 2 * year, ..well(1000) };
-    let orders = continuity.heartbeat(&back, s(1000 + year));
-    assert_eq!(orders.write.map(|write| write.life), Some(Epoch::LIFE));
+    let back = Heartbeat { replication_offset: 2 * year, ..healthy(1000) };
+    let actions = continuity.heartbeat(&back, s(1000 + year));
+    assert_eq!(actions.write.map(|write| write.life), Some(Epoch::LIFE));
 }
 
 #[test]
@@ -385,7 +395,7 @@ fn small_steps_back_add_up() {
     let at = |ms| Heartbeat {
         store_time: Duration::from_millis(ms),
         replication_offset: 2000,
-        ..well(1000)
+        ..healthy(1000)
     };
     assert_eq!(continuity.heartbeat(&at(999_700), s(1000)).write, None);
     assert!(continuity.heartbeat(&at(999_400), s(1000)).write.is_some());
@@ -396,9 +406,9 @@ fn another_process_may_be_behind_by_two_margins_and_waits_if_it_is_further() {
     for (behind, ahead) in [(12, 0), (13, 13), (60, 60)] {
         let mut continuity = watching(1000);
         continuity.disconnected();
-        let new = Heartbeat { run_id: "q".into(), ..well(1010 - behind) };
-        let orders = continuity.heartbeat(&new, s(1010));
-        let life = orders.write.expect("a new process").life;
+        let new = Heartbeat { run_id: "q".into(), ..healthy(1010 - behind) };
+        let actions = continuity.heartbeat(&new, s(1010));
+        let life = actions.write.expect("a new process").life;
         assert_eq!(life, Epoch::LIFE + s(ahead), "{behind}");
     }
 }
@@ -424,13 +434,13 @@ proptest! {
                 epoch: epoch.then(|| epoch_of("p", "r")),
                 epoch_age: s(age),
                 node_time: s(node),
-                ..well(store)
+                ..healthy(store)
             };
-            let orders = continuity.heartbeat(&seen, now);
-            let counts = continuity.judge(&sighting(&seen), now).is_ok();
+            let actions = continuity.heartbeat(&seen, now);
+            let counts = continuity.check_claims(&observation(&seen), now).is_ok();
             let sound = epoch && run_id == "p" && role == 1 && age >= 52 && store.abs_diff(node) <= 6;
             prop_assert!(!counts || sound);
-            prop_assert!(!(counts && orders != HeartbeatActions::default()));
+            prop_assert!(!(counts && actions != HeartbeatActions::default()));
         }
     }
 }

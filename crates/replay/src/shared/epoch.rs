@@ -1,4 +1,4 @@
-//! The record in the store itself that says since when it has recorded without a gap.
+//! The epoch record in a store: since when the store has recorded without a gap.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,15 +7,16 @@ use sha2::{Digest, Sha256};
 
 use super::SharedConfig;
 
-/// Which slots of a cluster a master owns, as a digest; [`Slots::ALL`] without a cluster.
+/// A digest of the cluster slots that a master owns; [`Slots::ALL`] without a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slots(u64);
 
 impl Slots {
-    /// Not a part of a cluster: all keys are with one master.
+    /// Not a cluster: one master has all keys.
     pub const ALL: Self = Self(0);
 
-    /// These ranges (first and last slot), in rising order. Adjacent ones count as one.
+    /// The digest of these ranges (first and last slot), in ascending order. Adjacent ranges are
+    /// merged.
     pub fn of(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
         let mut merged: Vec<(u16, u16)> = Vec::new();
         for (first, last) in ranges {
@@ -35,43 +36,43 @@ impl Slots {
     }
 }
 
-/// Since when the store has recorded without a gap. One record in the store itself, written by
-/// whichever node first sees that it is missing or belongs to another life of the store.
+/// The epoch record of a store: since when it has recorded without a gap. The first node that finds
+/// it missing, or of another process or replication history, writes a new one.
 ///
-/// The time of its writing is the store's to say, not the writer's: the record is set with a life
-/// of [`Epoch::LIFE`], and its age is read off the life that is left (`PTTL`). A writer's own stamp
-/// could come late (held up in a socket by a partition or a stopped process) and call an epoch old
-/// that has just started. And it is written only by a node whose clock is within the margin of the
-/// store's: otherwise a store's clock that is set right afterwards would age it at once.
+/// The store dates it, not the writer: the record is set with a life of [`Epoch::LIFE`], and its age
+/// is computed from the remaining life (`PTTL`). A writer's timestamp could arrive late, after a
+/// partition or from a stopped process, and make a new epoch look old. Only a node whose clock is
+/// within the margin of the store's writes it: otherwise correcting the store's clock would age it
+/// at once.
 ///
-/// It bears the writer's settings, since records and windows of nodes that differ in them do not
-/// fit each other. Such nodes undo each other's epoch, and none of them runs anything early until
-/// they agree.
+/// It contains the writer's settings, because records and windows depend on them. Nodes with
+/// different settings replace each other's epoch, and none of them accepts early data until they
+/// agree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Epoch {
-    /// The store process's own id (`run_id`), new at each of its starts.
+    /// The store process's `run_id`, new at each start.
     pub run_id: String,
-    /// Its replication id (`master_replid`), new whenever a replica becomes a master.
+    /// Its `master_replid`, new whenever a replica becomes a master.
     pub replication_id: String,
-    /// The slots that the process owned as a master of a cluster. A master that is given another
-    /// slot, without its claims, may have forgotten them.
+    /// The slots that the process owned as a cluster master. A master that gets further slots may
+    /// lack the records of their flights.
     pub slots: Slots,
-    /// The settings of the nodes that count by it.
+    /// The settings of the nodes.
     pub settings: SharedConfig,
 }
 
 impl Epoch {
-    /// The life that the record is given (`PX`), from which its age is reckoned: a hundred years.
+    /// The record's life (`PX`), from which its age is computed: a hundred years.
     pub const LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-    /// What stands in the place of both ids while the store may drop records: no process has it,
-    /// so nobody counts by such an epoch, also who comes when the store is well again.
+    /// Replaces both ids while the store may evict records. No process has this id, so such an epoch
+    /// never counts, not even for a node that starts after the eviction has ended.
     const VOID: &str = "void";
 
-    /// Longest text that is read, in bytes. A store's ids have 40 characters.
+    /// The longest text that is parsed. A store's ids have 40 characters.
     const MAX_EPOCH_BYTES: usize = 256;
 
-    /// Whether the epoch is that of this process with these slots, under these settings.
+    /// Whether the epoch belongs to this process with these slots and settings.
     pub fn is_of(
         &self,
         run_id: &str,
@@ -85,13 +86,13 @@ impl Epoch {
             && self.settings == *settings
     }
 
-    /// The record's age when it has `left` to live, as `PTTL` says.
+    /// The record's age, given its remaining life (`PTTL`).
     pub fn age(left: Duration) -> Duration {
         Self::LIFE.saturating_sub(left)
     }
 
-    /// Reads an epoch from the store's bytes. `None` for whatever is none: it counts as missing,
-    /// and is overwritten.
+    /// Parses a record. Returns `None` if it is invalid; it then counts as missing and is
+    /// overwritten.
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() > Self::MAX_EPOCH_BYTES {
             return None;
@@ -110,7 +111,7 @@ impl Epoch {
         words.next().is_none().then_some(Self { run_id, replication_id, slots, settings })
     }
 
-    /// The epoch that says that nothing counts.
+    /// An epoch under which nothing counts.
     pub(super) fn void(settings: SharedConfig) -> Self {
         let id = || Self::VOID.to_owned();
         Self { run_id: id(), replication_id: id(), slots: Slots::ALL, settings }
@@ -141,8 +142,8 @@ fn is_digest(word: &str) -> bool {
     word.len() == 16 && word.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Nodes of format 1 recorded flights under other keys, and did not know of slots. They and newer
-/// ones undo each other's epoch.
+/// Format 1 had other flight keys and no slots. Nodes of different formats replace each other's
+/// epoch.
 const FORMAT: &str = "2";
 
 #[cfg(test)]
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_epoch_is_none() {
+    fn an_invalid_epoch_is_rejected() {
         for text in [
             "",
             "2",
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_told_apart_by_what_is_owned() {
+    fn slot_digests_differ_by_the_owned_slots() {
         let two = Slots::of([(0, 5), (8, 9)]);
         assert_eq!(two, Slots::of([(0, 3), (4, 5), (8, 9)]));
         let others = [Slots::ALL, Slots::of([]), Slots::of([(0, 5)]), Slots::of([(0, 5), (8, 10)])];
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_is_the_life_that_is_gone() {
+    fn the_age_is_computed_from_the_remaining_life() {
         assert_eq!(Epoch::age(Epoch::LIFE), Duration::ZERO);
         assert_eq!(Epoch::age(Epoch::LIFE - Duration::from_secs(7)), Duration::from_secs(7));
         assert_eq!(Epoch::age(Duration::MAX), Duration::ZERO);
@@ -215,7 +216,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_written_is_read(
+        fn an_epoch_survives_serialization(
             run_id in "[0-9a-f]{1,64}",
             replication_id in "[0-9a-f]{1,64}",
             slots in any::<u64>(),

@@ -1,27 +1,27 @@
-//! What becomes of a flight by the store's word.
+//! Decides about a flight by the store's reply.
 
 use std::time::Duration;
 
 use super::{SharedConfig, StoreReply, Unknown};
-use crate::flight::{Flight, Offer};
+use crate::flight::{Flight, FlightOffer};
 
-/// Why early data is refused by TLS though the ticket was good for it.
+/// Why TLS has to refuse early data whose ticket allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SharedRefusal {
     /// The ticket age is off by more than the freshness window (RFC 8446 section 8.3).
     TicketAge,
-    /// The store's word is missing or does not count.
+    /// The store's reply is missing or does not count.
     Store(Unknown),
 }
 
-/// Decides over first flights by the shared register's word.
+/// Decides about first flights by the shared register's replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedGate {
     config: SharedConfig,
 }
 
 impl SharedGate {
-    /// A gate with these settings.
+    /// Creates a gate with these settings.
     pub fn new(config: SharedConfig) -> Self {
         Self { config }
     }
@@ -31,30 +31,29 @@ impl SharedGate {
         &self.config
     }
 
-    /// When the store drops a flight's record, by its own clock ([`SharedConfig::record_end`]).
+    /// When the store drops a flight's record, on its own clock ([`SharedConfig::record_end`]).
     pub fn record_end(&self, exact_at: Duration) -> Duration {
         self.config.record_end(exact_at)
     }
 
-    /// From when on no node accepts a copy of a flight, by a clock that is within the margin of
-    /// the store's ([`SharedConfig::closed_at`]).
+    /// When nodes stop accepting copies of a flight, on a clock within the margin of the store's
+    /// ([`SharedConfig::closed_at`]).
     pub fn closed_at(&self, exact_at: Duration) -> Duration {
         self.config.closed_at(exact_at)
     }
 
-    /// Settles a flight by the store's answer to its claim, which came at `now`. Call it once for
-    /// each flight, before anything of the handshake was sent.
+    /// Settles a flight by the store's reply to its claim, received at `now`. Call it once for each
+    /// flight, before anything of the handshake is sent.
     ///
-    /// `now` and the offer's `seen_at` are readings of the clock by which ticket ages are measured
-    /// and which the store's is compared to. So neither a pause of the process at any point, nor
-    /// that clock's being set meanwhile, makes a flight look younger than it is when its claim is
-    /// made.
+    /// `now` and the offer's `received_at` are on the clock by which ticket ages are measured, and to
+    /// which the store's clock is compared. So neither a pause of the process nor a step of that
+    /// clock makes a flight look younger than it is.
     ///
     /// # Errors
-    /// Let TLS refuse early data: the client resumes and sends its request again.
+    /// TLS has to refuse early data. The client resumes its session and sends its requests again.
     pub fn settle(
         &self,
-        offer: &Offer,
+        offer: &FlightOffer,
         reply: StoreReply,
         now: Duration,
     ) -> Result<Flight, SharedRefusal> {
@@ -67,8 +66,8 @@ impl SharedGate {
     }
 
     /// Whether the skew lies within the freshness window at the ClientHello and at `now`.
-    fn is_fresh(&self, offer: &Offer, now: Duration) -> bool {
-        let Some(passed) = now.checked_sub(offer.seen_at) else { return false };
+    fn is_fresh(&self, offer: &FlightOffer, now: Duration) -> bool {
+        let Some(passed) = now.checked_sub(offer.received_at) else { return false };
         let skew = i64::from(offer.skew_seconds) * 1000;
         let aged = skew - i64::try_from(passed.as_millis()).unwrap_or(i64::MAX / 2);
         let window = i64::try_from(self.config.freshness.as_millis()).unwrap_or(i64::MAX / 2);
@@ -81,11 +80,16 @@ mod tests {
     use super::*;
 
     /// Whether the claim is won, if the flight is accepted.
-    fn settle(skew: i32, seen_at: u64, reply: StoreReply, now: u64) -> Result<bool, SharedRefusal> {
-        let offer = Offer::new(
+    fn settle(
+        skew: i32,
+        received_at: u64,
+        reply: StoreReply,
+        now: u64,
+    ) -> Result<bool, SharedRefusal> {
+        let offer = FlightOffer::new(
             crate::ClaimKey::of_flight(&[1; 32]),
             skew,
-            Duration::from_millis(seen_at),
+            Duration::from_millis(received_at),
             0,
         );
         let gate = SharedGate::new(SharedConfig::default());
@@ -120,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8446_8_2_a_lost_claim_is_held_and_an_unknown_one_refused() {
+    fn rfc8446_8_2_a_lost_claim_is_accepted_and_an_unknown_one_refused() {
         assert_eq!(settle(0, 5000, StoreReply::Lost, 5000), Ok(false));
         assert_eq!(settle(-60, 5000, StoreReply::Lost, 5000), Ok(false), "a stale original, too");
         let why = Unknown::Slow;

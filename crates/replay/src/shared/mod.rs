@@ -1,30 +1,31 @@
-//! The gate when the strike register is shared: one store, many nodes.
+//! Decisions about flights when nodes share the strike register in a store.
 //!
-//! A node cannot know what others did while it could not ask, so what it could not ask about must
-//! never come as far as execution. Therefore a flight's claim is settled *before* TLS says that it
-//! accepts early data: won, and its requests may run early; lost, and they are held to be answered
-//! 425; unknown, and early data is refused by TLS, so that nothing of the flight runs early and the
-//! client sends its request again by itself (RFC 8446 section 8.2).
+//! A node that cannot reach the store does not know what other nodes have executed. So a flight's
+//! claim is settled *before* TLS accepts early data (RFC 8446 section 8.2). If it is won, the
+//! requests may run early. If it is lost, they get 425 after the handshake. If it is unknown, TLS
+//! refuses early data, nothing of the flight runs early, and the client sends its requests again by
+//! itself.
 //!
-//! A node's own [`crate::StrikeRegister`] may stand in front as a filter. It is exact if it holds
-//! flights whose claim *came out*, won or lost, and no others: the claim of such a flight is taken
-//! for good, so whoever comes with it again has lost, and the store need not be asked. It needs no
-//! trust in the store, since losing executes nothing; and a filter that is full or was lost with
-//! its process only asks more often. A flight whose claim is under way or unknown must not be in
-//! it: an honest original after a copy that nobody executed would get 425.
+//! A node can use its own [`crate::StrikeRegister`] as a filter in front of the store. The filter may
+//! hold only flights whose claim *is settled*, won or lost: every further claim of such a flight is
+//! lost, so the store need not be asked. This needs no trust in the store, since a lost claim
+//! executes nothing. A filter that is full or new only asks more often. A flight whose claim is
+//! pending or unknown must not be in it: an honest original would get 425 after a copy that nobody
+//! has executed.
 
 mod breaker;
 mod config;
 mod continuity;
 mod epoch;
 mod gate;
-mod heartbeat;
-mod sighting;
+mod observation;
 
 pub use breaker::Breaker;
 pub use config::SharedConfig;
 pub use continuity::{Continuity, Mark};
 pub use epoch::{Epoch, Slots};
 pub use gate::{SharedGate, SharedRefusal};
-pub use heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, HeartbeatActions, Role};
-pub use sighting::{StoreObservation, StoreReply, Unknown, judge};
+pub use observation::{
+    Confirmation, DropReason, EpochWrite, Heartbeat, HeartbeatActions, Role, StoreObservation,
+    StoreReply, Unknown, check_observation,
+};

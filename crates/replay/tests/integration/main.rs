@@ -1,6 +1,6 @@
 //! The gate and its register: rules, a randomised world, handoff, a model of the shared register.
 
-mod hand_over;
+mod handoff;
 mod model;
 mod rules;
 mod world;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use firstflight_replay::{
-    ClaimKey, EpochScope, Gate, GateConfig, Offer, Refusal, Spent, TicketEpochs,
+    ClaimKey, EpochScope, FlightOffer, Gate, GateConfig, Refusal, SpendOutcome, TicketEpochs,
 };
 
 const ONE: [u8; 32] = [1; 32];
@@ -33,8 +33,8 @@ fn rig(capacity: usize) -> Rig {
 }
 
 impl Rig {
-    fn offer(&self, name: [u8; 32], skew: i32, at: u64) -> Offer {
-        Offer::new(ClaimKey::of_flight(&name), skew, s(at), self.epochs.current())
+    fn offer(&self, name: [u8; 32], skew: i32, at: u64) -> FlightOffer {
+        FlightOffer::new(ClaimKey::of_flight(&name), skew, s(at), self.epochs.current())
     }
 
     /// Whether a flight that comes at `at` wins its claim, if it is accepted.
@@ -43,7 +43,7 @@ impl Rig {
     }
 
     /// The same for one that TLS refuses, and whose client has completed its handshake.
-    fn spend(&self, name: [u8; 32], skew: i32, at: u64) -> Spent {
+    fn spend(&self, name: [u8; 32], skew: i32, at: u64) -> SpendOutcome {
         self.gate.spend(&self.offer(name, skew, at), s(at))
     }
 }
@@ -61,7 +61,7 @@ fn rfc8446_8_a_spent_flight_is_refused_to_its_copies_whatever_its_skew() {
     for skew in [-3600_i64, -61, 0, 11, 30, 50, 61, 70, 130, 3600, 86_400] {
         let rig = rig(10);
         let start: i64 = 10_000;
-        assert_eq!(rig.spend(ONE, skew as i32, start as u64), Spent::Recorded);
+        assert_eq!(rig.spend(ONE, skew as i32, start as u64), SpendOutcome::Recorded);
         // Copies, from then on until none is fresh.
         for at in start..=(start + skew).max(start) + 20 {
             let left = (start + skew - at) as i32;
@@ -81,7 +81,7 @@ fn rfc8446_8_a_spent_flight_is_refused_to_its_copies_whatever_its_skew() {
 #[test]
 fn rfc8446_8_the_record_of_a_spent_flight_ends() {
     let rig = rig(1);
-    assert_eq!(rig.spend(ONE, 100, 1000), Spent::Recorded);
+    assert_eq!(rig.spend(ONE, 100, 1000), SpendOutcome::Recorded);
     // Fresh until 1110 s; 6 s more are for rounding and clocks.
     assert_eq!(rig.claim(TWO, 0, 1115), Err(Refusal::RegisterFull));
     assert_eq!(rig.claim([3; 32], 0, 1117), WON);
@@ -90,7 +90,7 @@ fn rfc8446_8_the_record_of_a_spent_flight_ends() {
 #[test]
 fn rfc8446_8_a_record_lives_no_longer_than_its_ticket() {
     let rig = rig(1);
-    assert_eq!(rig.spend(ONE, i32::MAX, 1000), Spent::Recorded);
+    assert_eq!(rig.spend(ONE, i32::MAX, 1000), SpendOutcome::Recorded);
     assert_eq!(rig.claim(TWO, 0, 1000 + 36 * 3600), Err(Refusal::RegisterFull));
     assert_eq!(rig.claim(TWO, 0, 1017 + 36 * 3600), WON);
 }
@@ -100,10 +100,10 @@ fn rfc8470_5_2_an_original_whose_copy_was_accepted_is_too_early() {
     let rig = rig(10);
     assert_eq!(rig.claim(ONE, 0, 100), WON);
     // TLS refuses the original, whatever for.
-    assert_eq!(rig.spend(ONE, -5, 105), Spent::Executed);
-    assert_eq!(rig.spend(ONE, -65, 165), Spent::Executed);
-    assert_eq!(rig.spend(TWO, 0, 105), Spent::Recorded);
-    assert_eq!(rig.spend(TWO, 0, 105), Spent::Recorded);
+    assert_eq!(rig.spend(ONE, -5, 105), SpendOutcome::Executed);
+    assert_eq!(rig.spend(ONE, -65, 165), SpendOutcome::Executed);
+    assert_eq!(rig.spend(TWO, 0, 105), SpendOutcome::Recorded);
+    assert_eq!(rig.spend(TWO, 0, 105), SpendOutcome::Recorded);
 }
 
 #[test]
@@ -137,18 +137,18 @@ fn rfc8446_8_2_a_flight_that_finds_no_room_starts_an_epoch() {
     // There is room again, but the copy's ticket is of an epoch that has ended.
     assert_eq!(rig.gate.claim(&copy, s(160)), Err(Refusal::TicketEpoch));
     let second = rig.epochs.current();
-    assert_eq!(rig.spend([3; 32], 3600, 161), Spent::Recorded);
+    assert_eq!(rig.spend([3; 32], 3600, 161), SpendOutcome::Recorded);
     assert!(!rig.epochs.accepts(second), "there was no room for a spent flight");
     // One that is stale needs no record.
     let third = rig.epochs.current();
-    assert_eq!(rig.spend([4; 32], -30, 161), Spent::Recorded);
+    assert_eq!(rig.spend([4; 32], -30, 161), SpendOutcome::Recorded);
     assert!(rig.epochs.accepts(third));
 }
 
 #[test]
 fn rfc8446_8_2_a_register_without_room_at_all() {
     assert_eq!(rig(0).claim(ONE, 0, 1), Err(Refusal::RegisterFull));
-    assert_eq!(rig(0).spend(ONE, 0, 1), Spent::Recorded);
+    assert_eq!(rig(0).spend(ONE, 0, 1), SpendOutcome::Recorded);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn rfc8446_8_3_extreme_skews_and_times_do_not_panic() {
     for skew in [i32::MIN, -61, 0, 61, i32::MAX] {
         for seen in [s(0), Duration::MAX] {
             for now in [s(0), Duration::MAX] {
-                let offer = Offer::new(ClaimKey::of_flight(&ONE), skew, seen, 1);
+                let offer = FlightOffer::new(ClaimKey::of_flight(&ONE), skew, seen, 1);
                 let _ = rig.gate.claim(&offer, now);
                 let _ = rig.gate.spend(&offer, now);
             }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, Decision, EpochScope, Flight, Gate, GateConfig, Offer, Release, Spent, TicketEpochs,
+    ClaimKey, Decision, EpochScope, Flight, FlightOffer, Gate, GateConfig, Release, SpendOutcome,
+    TicketEpochs,
 };
 use proptest::prelude::*;
 
@@ -44,7 +45,7 @@ enum Step {
     /// Finished arrives, if the connection is an honest one.
     Finish(usize),
     /// The connection breaks.
-    Break(usize),
+    DropReason(usize),
     /// The other policy.
     Reload,
     /// TLS refuses all early data from now on, or does not any more: early data is switched off,
@@ -79,11 +80,11 @@ enum Outcome {
     Accepted(Flight),
     /// Refused: the client resends its requests after the handshake. With the flight that is
     /// still to be recorded, if the gate has not seen it.
-    Refused(Option<Offer>),
+    Refused(Option<FlightOffer>),
 }
 
 #[derive(Debug, PartialEq)]
-enum Answer {
+enum HandoffReply {
     Executed,
     TooEarly,
 }
@@ -104,7 +105,7 @@ struct World {
     /// Whether a copy won, and its record was lost after that.
     copy_forgotten: Vec<bool>,
     executions: HashMap<(usize, usize), usize>,
-    replies: HashMap<(usize, usize), Answer>,
+    replies: HashMap<(usize, usize), HandoffReply>,
 }
 
 impl World {
@@ -152,7 +153,7 @@ impl World {
             Step::GoOn(i) => self.with_connection(i, Self::go_on),
             Step::GoOnToTheEnd(i) => self.with_connection(i, Self::go_on_to_the_end),
             Step::Finish(i) => self.with_connection(i, Self::finish),
-            Step::Break(i) => self.with_connection(i, |world, c| {
+            Step::DropReason(i) => self.with_connection(i, |world, c| {
                 world.connections.remove(c);
             }),
             Step::Reload => self.policy = 1 - self.policy,
@@ -223,7 +224,7 @@ impl World {
         let i = connection.flight;
         let skew = self.flights[i].exact_second - (self.now / 1000) as i64;
         let key = ClaimKey::of_flight(&[i as u8; 32]);
-        let offer = Offer::new(key, skew as i32, time, self.epochs.current());
+        let offer = FlightOffer::new(key, skew as i32, time, self.epochs.current());
         let refused = self.tls_refuses
             || !self.tickets[i].is_some_and(|epoch| self.epochs.accepts(epoch))
             || skew.abs() > self.config.max_skew.as_secs() as i64;
@@ -254,12 +255,13 @@ impl World {
             return;
         }
         let Outcome::Refused(offer) = &mut hello.outcome else { return self.release(c) };
-        let spent = offer.take().map_or(Spent::Recorded, |offer| self.gate.spend(&offer, time));
+        let spent =
+            offer.take().map_or(SpendOutcome::Recorded, |offer| self.gate.spend(&offer, time));
         for request in 0..self.flights[self.connections[c].flight].requests.len() {
             match spent {
-                Spent::Recorded => self.execute(c, request),
-                Spent::Executed => self.too_early(c, request),
-                Spent::HandedOver => unreachable!("there is one process"),
+                SpendOutcome::Recorded => self.execute(c, request),
+                SpendOutcome::Executed => self.too_early(c, request),
+                SpendOutcome::HandedOver => unreachable!("there is one process"),
             }
         }
     }
@@ -291,7 +293,7 @@ impl World {
             self.now
         );
         if honest {
-            self.reply(flight, request, Answer::Executed);
+            self.reply(flight, request, HandoffReply::Executed);
         }
     }
 
@@ -299,10 +301,10 @@ impl World {
         let connection = &self.connections[c];
         let flight = connection.flight;
         assert!(self.copy_won[flight], "425 without need: {connection:?} at {}", self.now);
-        self.reply(flight, request, Answer::TooEarly);
+        self.reply(flight, request, HandoffReply::TooEarly);
     }
 
-    fn reply(&mut self, flight: usize, request: usize, reply: Answer) {
+    fn reply(&mut self, flight: usize, request: usize, reply: HandoffReply) {
         let before = self.replies.insert((flight, request), reply);
         assert_eq!(before, None, "flight {flight} request {request} answered twice");
     }
@@ -379,7 +381,7 @@ fn step() -> impl Strategy<Value = Step> {
         9 => (0usize..6).prop_map(Step::GoOn),
         30 => (0usize..6).prop_map(Step::GoOnToTheEnd),
         20 => (0usize..6).prop_map(Step::Finish),
-        1 => (0usize..6).prop_map(Step::Break),
+        1 => (0usize..6).prop_map(Step::DropReason),
         3 => Just(Step::Reload),
         3 => Just(Step::Switch),
         1 => downtime.prop_map(Step::Restart),

@@ -14,7 +14,7 @@ use firstflight_certificates::acme::{CertificateState, Issued};
 use firstflight_certificates::authority::self_signed;
 use firstflight_config::{CertificateSource as Configured, Content, ServerConfig, Site};
 use firstflight_telemetry::metrics::CertificateOrigin;
-use firstflight_tls::{Entry, Identities, Identity, TlsError};
+use firstflight_tls::{Identities, Identity, IdentityEntry, TlsError};
 use tracing::{info, warn};
 
 use crate::ServerError;
@@ -80,24 +80,25 @@ pub(crate) fn of(
         }
         Content::PingPong => vec![&config.certificate],
     };
-    let certificate = |(Entry { names, identity }, source): (&Entry, &Configured)| {
-        let issued = match source {
-            Configured::Acme => issued(states, names).cloned(),
-            _ => None,
+    let certificate =
+        |(IdentityEntry { names, identity }, source): (&IdentityEntry, &Configured)| {
+            let issued = match source {
+                Configured::Acme => issued(states, names).cloned(),
+                _ => None,
+            };
+            SiteCertificate {
+                site: names.first().map_or("default", String::as_str).to_owned(),
+                names: names.clone(),
+                source: match source {
+                    Configured::Files { .. } => CertificateSource::Files,
+                    Configured::SelfSigned { .. } => CertificateSource::SelfSigned,
+                    Configured::Development => CertificateSource::Development,
+                    Configured::Acme => CertificateSource::Acme(Box::default()),
+                },
+                not_after: identity.expires(),
+                issued,
+            }
         };
-        SiteCertificate {
-            site: names.first().map_or("default", String::as_str).to_owned(),
-            names: names.clone(),
-            source: match source {
-                Configured::Files { .. } => CertificateSource::Files,
-                Configured::SelfSigned { .. } => CertificateSource::SelfSigned,
-                Configured::Development => CertificateSource::Development,
-                Configured::Acme => CertificateSource::Acme(Box::default()),
-            },
-            not_after: identity.expires(),
-            issued,
-        }
-    };
     identities.entries().iter().zip(sources).map(certificate).collect()
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn with_newer(
         Content::Sites(content) => &content.sites,
         Content::PingPong => &[],
     };
-    let entry = |(index, (entry, installed)): (usize, (&Entry, &SiteCertificate))| {
+    let entry = |(index, (entry, installed)): (usize, (&IdentityEntry, &SiteCertificate))| {
         let Some(issued) = newer(states, installed) else { return Ok(entry.clone()) };
         let unstapled = issued.identity()?;
         let ocsp = sites.get(index).and_then(|site| site.ocsp.as_deref());
@@ -126,7 +127,7 @@ pub(crate) fn with_newer(
             );
             unstapled
         });
-        Ok(Entry { names: entry.names.clone(), identity })
+        Ok(IdentityEntry { names: entry.names.clone(), identity })
     };
     let mut entries = before.entries().iter().zip(installed).enumerate().map(entry);
     let Some(first) = entries.next().transpose()? else { return Ok(before.clone()) };

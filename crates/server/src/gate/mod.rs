@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, HandoffQuery, Inheritance, Offer, Refusal,
-    RegisterStatistics, SharedConfig, SharedRefusal, Spent, StoreReply, TicketEpochs, Unknown,
+    ClaimKey, ClaimOutcome, Flight, FlightOffer, Gate, GateConfig, HandoffQuery, HandoffReply,
+    Refusal, RegisterSnapshot, RegisterStatistics, SharedConfig, SharedRefusal, SpendOutcome,
+    StoreReply, TicketEpochs, Unknown,
 };
 use firstflight_store::{Claimant, Store};
 use firstflight_telemetry::metrics::RefusedReason;
@@ -47,7 +48,7 @@ pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
 pub(crate) struct SuccessorRequest {
     pub(crate) query: HandoffQuery,
     /// Closed if nobody waits for the reply any more.
-    pub(crate) reply: oneshot::Sender<Answer>,
+    pub(crate) reply: oneshot::Sender<HandoffReply>,
 }
 
 impl Successor {
@@ -57,7 +58,7 @@ impl Successor {
 
     /// The successor's reply. Returns `None` if it has ended, or if the register belongs to this
     /// process again.
-    pub(crate) async fn query(&self, query: HandoffQuery) -> Option<Answer> {
+    pub(crate) async fn query(&self, query: HandoffQuery) -> Option<HandoffReply> {
         let (reply, response) = oneshot::channel();
         self.0.send(SuccessorRequest { query, reply }).ok()?;
         response.await.ok()
@@ -151,7 +152,7 @@ impl EarlyDataGate {
     }
 
     /// The time for [`EarlyDataGate::claim`]: now, or when the last bytes were received
-    /// ([`firstflight_tls::Accepting::heard_at`]).
+    /// ([`firstflight_tls::Accepting::received_at`]).
     pub(crate) fn received_at(&self, unix_micros: Option<i64>) -> ReceivedAt {
         let (now, gate_time) = (SteadyClock::unix_micros(), self.now());
         let unix_micros = unix_micros.unwrap_or(now);
@@ -189,7 +190,7 @@ impl EarlyDataGate {
                 settled => return settled.map_err(EarlyDataRefusal::Gate),
             }
             let query = HandoffQuery::Flight(self.offer_by_monotonic_clock(flight));
-            if let Some(Answer::Flight(response)) = self.query_successor(query).await {
+            if let Some(HandoffReply::Flight(response)) = self.query_successor(query).await {
                 return response.map(|won| offer.settled(won)).map_err(EarlyDataRefusal::Gate);
             }
         }
@@ -218,7 +219,7 @@ impl EarlyDataGate {
     /// If the store does not reply, tries again for [`RECORD_TIMEOUT`], unless the previous flight
     /// already waited in vain. Returns `None` if the flight is not recorded: a copy may have run on
     /// another node, or may run later.
-    pub(crate) async fn spend(&self, flight: &UnspentFlight) -> Option<Spent> {
+    pub(crate) async fn spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
         let attempts = async {
             let mut pause = MIN_RETRY_PAUSE;
             loop {
@@ -236,20 +237,20 @@ impl EarlyDataGate {
         spent
     }
 
-    async fn try_spend(&self, flight: &UnspentFlight) -> Option<Spent> {
+    async fn try_spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
         if let Some(shared) = &self.shared {
             let claimant = flight.arrival.claimant;
             return shared.spend(&flight.offer_by_unix_time(), claimant, || self.now()).await;
         }
         let mut spent = self.gate.spend(&flight.offer_by_gate_clock(), self.now());
-        if spent == Spent::HandedOver
-            && let Some(Answer::Spent(remote)) = self
+        if spent == SpendOutcome::HandedOver
+            && let Some(HandoffReply::Spent(remote)) = self
                 .query_successor(HandoffQuery::Spend(self.offer_by_monotonic_clock(flight)))
                 .await
         {
             spent = remote;
         }
-        (spent != Spent::HandedOver).then_some(spent)
+        (spent != SpendOutcome::HandedOver).then_some(spent)
     }
 
     /// Claims a name (an idempotency key or a nonce) for `life`.
@@ -263,19 +264,19 @@ impl EarlyDataGate {
         }
         let mut claim = self.gate.claim_name(name, life, self.now());
         for _ in 0..MAX_HANDOVER_ATTEMPTS {
-            if claim != Claim::Closed {
+            if claim != ClaimOutcome::Closed {
                 break;
             }
             claim = match self.query_successor(HandoffQuery::Name(name, life)).await {
-                Some(Answer::Name(claim)) => claim,
+                Some(HandoffReply::Name(claim)) => claim,
                 _ => self.gate.claim_name(name, life, self.now()),
             };
         }
         match claim {
-            Claim::Won => NameClaim::Won,
-            Claim::Lost | Claim::Barred => NameClaim::Taken,
-            Claim::Full => NameClaim::Unknown("register_full"),
-            Claim::Closed => NameClaim::Unknown("handed_over"),
+            ClaimOutcome::Won => NameClaim::Won,
+            ClaimOutcome::Lost | ClaimOutcome::Barred => NameClaim::Taken,
+            ClaimOutcome::Full => NameClaim::Unknown("register_full"),
+            ClaimOutcome::Closed => NameClaim::Unknown("handed_over"),
         }
     }
 
@@ -290,11 +291,11 @@ impl EarlyDataGate {
 
     /// Closes the gate and returns its records for `successor`. Returns `None` if it was handed
     /// over before, since the successor's claims are not known here.
-    pub(crate) fn hand_over(&self, successor: Successor) -> Option<Inheritance> {
+    pub(crate) fn hand_over(&self, successor: Successor) -> Option<RegisterSnapshot> {
         // Sets the successor first: whoever finds the gate closed needs the successor.
         let earlier =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
-        earlier.is_none().then(|| self.gate.hand_over(monotonic(), self.now()))
+        earlier.is_none().then(|| self.gate.hand_off(monotonic(), self.now()))
     }
 
     /// Whether another process has the register.
@@ -316,22 +317,22 @@ impl EarlyDataGate {
     }
 
     /// Takes over the records of another process's gate.
-    pub(crate) fn take_over(&self, inheritance: &Inheritance) {
-        self.gate.take_over(inheritance, monotonic(), self.now());
+    pub(crate) fn take_over(&self, inheritance: &RegisterSnapshot) {
+        self.gate.restore(inheritance, monotonic(), self.now());
     }
 
     /// Replies to a process that has handed over its register.
-    pub(crate) fn reply_to(&self, query: &HandoffQuery) -> Answer {
-        query.reply(&self.gate, monotonic(), self.now())
+    pub(crate) fn reply_to(&self, query: &HandoffQuery) -> HandoffReply {
+        query.execute(&self.gate, monotonic(), self.now())
     }
 
-    async fn query_successor(&self, query: HandoffQuery) -> Option<Answer> {
+    async fn query_successor(&self, query: HandoffQuery) -> Option<HandoffReply> {
         let successor = self.successor.load_full()?;
         successor.query(query).await
     }
 
     /// The flight by the machine's monotonic clock, which both processes read.
-    fn offer_by_monotonic_clock(&self, flight: &UnspentFlight) -> Offer {
+    fn offer_by_monotonic_clock(&self, flight: &UnspentFlight) -> FlightOffer {
         let passed = self.now().saturating_sub(flight.received_at.gate_time);
         flight.offer(monotonic().saturating_sub(passed))
     }
@@ -366,12 +367,12 @@ impl EarlyDataGate {
     /// clock as it was at the start, advanced by the monotonic clock. A clock that is set is
     /// noticed within a second.
     pub(crate) fn watch_clock(&self) {
-        let step = SteadyClock::step_micros();
+        let step = SteadyClock::system_clock_offset_micros();
         if step.unsigned_abs() <= MAX_CLOCK_STEP.as_micros() as u64 {
             return;
         }
         self.gate.start_epoch();
-        SteadyClock::follow_machine();
+        SteadyClock::follow_system_clock();
         let seconds = step as f64 / 1e6;
         warn!(
             "the machine's clock was set by {seconds:.1} s; tickets issued before bring no early data"
@@ -411,20 +412,20 @@ impl UnspentFlight {
         }
     }
 
-    fn offer_by_gate_clock(&self) -> Offer {
+    fn offer_by_gate_clock(&self) -> FlightOffer {
         self.offer(self.received_at.gate_time)
     }
 
-    fn offer_by_unix_time(&self) -> Offer {
+    fn offer_by_unix_time(&self) -> FlightOffer {
         self.offer(micros(self.received_at.unix_micros))
     }
 
-    fn offer(&self, seen_at: Duration) -> Offer {
-        let OfferedFlight { name, ticket_age_skew } = self.offered;
+    fn offer(&self, seen_at: Duration) -> FlightOffer {
+        let OfferedFlight { digest, ticket_age_skew } = self.offered;
         // A ticket that cannot be opened here may be opened elsewhere or later. The client's clock
         // is assumed to be right.
         let skew = ticket_age_skew.unwrap_or(0);
-        Offer::new(ClaimKey::of_flight(&name), skew, seen_at, self.arrival.epoch)
+        FlightOffer::new(ClaimKey::of_flight(&digest), skew, seen_at, self.arrival.epoch)
     }
 }
 

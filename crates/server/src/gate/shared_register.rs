@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, Offer, RegisterStatistics, SharedConfig, SharedGate, Spent, StoreReply,
+    ClaimKey, FlightOffer, RegisterStatistics, SharedConfig, SharedGate, SpendOutcome, StoreReply,
     StrikeRegister, Unknown,
 };
 use firstflight_store::{self as store, Claimant, Store, StoreStatistics};
@@ -43,7 +43,7 @@ impl SharedRegister {
     /// Claims a flight within the store's budget. `now` is a monotonic clock.
     pub(crate) async fn claim(
         &self,
-        offer: &Offer,
+        offer: &FlightOffer,
         claimant: Claimant,
         now: impl Fn() -> Duration,
     ) -> StoreReply {
@@ -63,29 +63,29 @@ impl SharedRegister {
     /// recorded: a copy may have been accepted by another node since it arrived, or may be later.
     pub(crate) async fn spend(
         &self,
-        offer: &Offer,
+        offer: &FlightOffer,
         claimant: Claimant,
         now: impl Fn() -> Duration,
-    ) -> Option<Spent> {
+    ) -> Option<SpendOutcome> {
         match self.store.spend(offer.key(), claimant, self.record_end(offer)).await {
             Ok(store::Spent::Recorded) => {
                 self.remember(offer.key(), now());
-                Some(Spent::Recorded)
+                Some(SpendOutcome::Recorded)
             }
-            Ok(store::Spent::Taken) => Some(Spent::Executed),
+            Ok(store::Spent::Taken) => Some(SpendOutcome::Executed),
             Err(why) => {
                 debug!("a flight is not recorded yet: {why:?}");
                 // By the clocks at its arrival: a copy that was fresh then may have run since.
-                let arrived_at = self.by_store_clock(offer.seen_at());
+                let arrived_at = self.by_store_clock(offer.received_at());
                 let is_stale = arrived_at >= self.gate.config().closed_at(offer.exact_at());
-                is_stale.then_some(Spent::Recorded)
+                is_stale.then_some(SpendOutcome::Recorded)
             }
         }
     }
 
     /// When the flight's record may expire, by the store's clock. The limit is the lifetime of a
     /// ticket, whatever age the client states.
-    fn record_end(&self, offer: &Offer) -> Duration {
+    fn record_end(&self, offer: &FlightOffer) -> Duration {
         let latest = unix_time().saturating_add(MAX_TICKET_LIFETIME);
         self.gate.config().record_end(offer.exact_at().min(latest))
     }

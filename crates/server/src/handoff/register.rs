@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::ServerConfig;
-use firstflight_replay::{Answer, BadInheritance, ClaimKey, HandoffQuery, Inheritance};
+use firstflight_replay::{ClaimKey, HandoffQuery, HandoffReply, InvalidSnapshot, RegisterSnapshot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -30,7 +30,7 @@ pub enum HandoverError {
     Disconnected(#[from] std::io::Error),
     /// The other process violated the protocol.
     #[error("the strike register was not handed over: {0}")]
-    Invalid(#[from] BadInheritance),
+    Invalid(#[from] InvalidSnapshot),
     /// This process has handed the register over before, or is stopping.
     #[error("this process has no strike register to hand over, or it is stopping")]
     NotOwner,
@@ -95,7 +95,7 @@ pub(crate) async fn hand_over(
 
 async fn send_register(
     stream: &mut UnixStream,
-    inheritance: &Inheritance,
+    inheritance: &RegisterSnapshot,
     store_digest: &str,
 ) -> Result<(), HandoverError> {
     stream.write_all(store_digest.as_bytes()).await?;
@@ -103,7 +103,7 @@ async fn send_register(
     stream.write_u64(bytes.len() as u64).await?;
     stream.write_all(&bytes).await?;
     if stream.read_u8().await? != RECEIVED {
-        return Err(BadInheritance.into());
+        return Err(InvalidSnapshot.into());
     }
     // The last step that can fail. One byte fits into the buffer of a stream whose peer is alive.
     Ok(stream.write_u8(TRANSFERRED).await?)
@@ -126,7 +126,7 @@ async fn forward_queries(
         };
         let Some(request) = request else { return Ok(()) };
         stream.write_all(&request.query.to_bytes()).await?;
-        match Answer::parse(stream.read_u8().await?) {
+        match HandoffReply::parse(stream.read_u8().await?) {
             Some(response) => drop(request.reply.send(response)),
             None => debug!("invalid reply to {:?}", request.query),
         }
@@ -159,7 +159,7 @@ pub(crate) async fn take_over(
 async fn receive_register(
     stream: &mut UnixStream,
     store_digest: &str,
-) -> Result<Inheritance, HandoverError> {
+) -> Result<RegisterSnapshot, HandoverError> {
     let mut theirs = vec![0; store_digest.len()];
     stream.read_exact(&mut theirs).await?;
     if theirs != store_digest.as_bytes() {
@@ -169,11 +169,11 @@ async fn receive_register(
     let mut bytes = Vec::new();
     // Memory grows with the received bytes, not with the announced length.
     (&mut *stream).take(length).read_to_end(&mut bytes).await?;
-    let inheritance = Inheritance::parse(&bytes)?;
+    let inheritance = RegisterSnapshot::parse(&bytes)?;
     stream.write_u8(RECEIVED).await?;
     match stream.read_u8().await? {
         TRANSFERRED => Ok(inheritance),
-        _ => Err(BadInheritance.into()),
+        _ => Err(InvalidSnapshot.into()),
     }
 }
 

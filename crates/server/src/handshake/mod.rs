@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use firstflight_quic::AddressTokens;
 use firstflight_telemetry::metrics::RefusedReason;
-use firstflight_tls::{EarlyDataReason, Handshake, Withheld};
+use firstflight_tls::{EarlyDataReason, Handshake, WithheldReason};
 
 use self::tickets::TicketRing;
 use crate::gate::EarlyDataRefusal;
@@ -40,9 +40,9 @@ pub(crate) fn refusal(
         (_, Reason::Accepted) => return None,
         (_, Reason::Unknown) => RefusedReason::Unknown,
         (_, Reason::Disabled) => RefusedReason::Disabled,
-        (_, Reason::Withheld(Withheld::Zone)) => RefusedReason::Zone,
-        (_, Reason::Withheld(Withheld::Epoch)) => RefusedReason::TicketEpoch,
-        (_, Reason::Withheld(Withheld::Store)) => RefusedReason::StoreWindow,
+        (_, Reason::Withheld(WithheldReason::Zone)) => RefusedReason::Zone,
+        (_, Reason::Withheld(WithheldReason::Epoch)) => RefusedReason::TicketEpoch,
+        (_, Reason::Withheld(WithheldReason::Store)) => RefusedReason::StoreWindow,
         (_, Reason::ProtocolVersion) => RefusedReason::ProtocolVersion,
         (_, Reason::PeerDeclined) => RefusedReason::PeerDeclined,
         (_, Reason::NoSessionOffered) => RefusedReason::NoSessionOffered,

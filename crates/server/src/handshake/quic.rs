@@ -277,7 +277,7 @@ impl SettledClaim {
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
                 Some((flight, claim))
-                    if facts.offered_flight.is_some_and(|one| one.name == flight.name) =>
+                    if facts.offered_flight.is_some_and(|one| one.digest == flight.digest) =>
                 {
                     claim
                 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use firstflight_replay::SharedRefusal;
 use firstflight_tls::{
-    self as tls, ACME_TLS_ALPN, Accepting, OpenedTicket, TlsError, TlsStream, share,
+    self as tls, ACME_TLS_ALPN, Accepting, OpenedTicket, TlsError, TlsStream, split_driver,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -58,7 +58,7 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Accep
     let ended_cleanly = match &connection.snapshot.sites {
         None => ping_pong::serve_tcp(&connection, stream, &completion, accepted_at, stop).await,
         Some(_) => {
-            let (io, driver) = share(stream);
+            let (io, driver) = split_driver(stream);
             let socket = socket.clone();
             h1_h2::serve(&connection, io, driver, socket, completion, accepted_at, stop).await
         }
@@ -84,7 +84,7 @@ async fn accept(
     let mut received_at = None;
     let (flight, facts) = loop {
         match accepting.advance().await? {
-            tls::Accepted::NeedsSession(id) => {
+            tls::AcceptState::NeedsSession(id) => {
                 let ticket = handshakes.ring.redeem(&id).await;
                 if let Some(why) = ticket.withheld {
                     refused = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
@@ -94,10 +94,11 @@ async fn accept(
                 redeemed = matches!(ticket.session, OpenedTicket::Session(_));
                 accepting.provide_session(ticket.session);
             }
-            tls::Accepted::Complete => break (None, accepting.facts()),
-            tls::Accepted::EarlyData => {
+            tls::AcceptState::Complete => break (None, accepting.facts()),
+            tls::AcceptState::EarlyData => {
                 let facts = accepting.facts();
-                let received_at = *received_at.insert(gate.received_at(Some(accepting.heard_at())));
+                let received_at =
+                    *received_at.insert(gate.received_at(Some(accepting.received_at())));
                 let requested_at = Instant::now();
                 let claimed = gate.claim(&facts, (arrival, received_at), redeemed).await;
                 claim = Some((requested_at, Instant::now()));

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use firstflight_config::WhenNotAllowed;
-use firstflight_replay::{Decision, Flight, HoldReason, Release, Spent};
+use firstflight_replay::{Decision, Flight, HoldReason, Release, SpendOutcome};
 use firstflight_telemetry::metrics::{HeldReason, RefusedReason, RejectReason, TooEarlyBy};
 use firstflight_tls::Handshake;
 use http::{HeaderValue, Request};
@@ -35,7 +35,7 @@ pub(crate) struct Connection {
     pub(crate) tunnels: StreamTasks,
     unspent: Option<UnspentFlight>,
     /// The outcome of spending the flight; the inner `None`: the store did not reply.
-    spent: OnceCell<Option<Spent>>,
+    spent: OnceCell<Option<SpendOutcome>>,
 }
 
 /// A connection that was accepted, before its handshake.
@@ -193,7 +193,7 @@ impl Connection {
 
     /// Whether a copy of this connection's refused flight was executed, or may have been.
     pub(crate) fn is_replayed(&self) -> bool {
-        matches!(self.spent.get(), Some(None | Some(Spent::Executed)))
+        matches!(self.spent.get(), Some(None | Some(SpendOutcome::Executed)))
     }
 
     async fn spend(&self, record: &mut RequestRecord) -> RequestAdmission {
@@ -205,9 +205,11 @@ impl Connection {
             record.held_since(since);
         }
         match spent {
-            Some(Spent::Recorded) => RequestAdmission::Run,
+            Some(SpendOutcome::Recorded) => RequestAdmission::Run,
             // RFC 8470 section 5.2: the client decides whether to send the request again.
-            Some(Spent::Executed | Spent::HandedOver) | None => RequestAdmission::TooEarly,
+            Some(SpendOutcome::Executed | SpendOutcome::HandedOver) | None => {
+                RequestAdmission::TooEarly
+            }
         }
     }
 

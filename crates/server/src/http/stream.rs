@@ -69,7 +69,7 @@ impl ConnectionStream {
         http2: bool,
     ) -> Self {
         let early = driver.reading_early();
-        driver.gather();
+        driver.buffer_writes();
         Self { stream, driver, socket, early, progress, frames: http2.then(Frames::new) }
     }
 }

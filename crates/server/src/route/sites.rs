@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_config::ServerConfig;
-use firstflight_tls::{Identities, Names};
+use firstflight_tls::{HostMap, Identities};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 
@@ -28,7 +28,7 @@ use crate::route::validation;
 pub(crate) struct Sites {
     /// The first one also serves unknown names.
     sites: Vec<Arc<ReadySite>>,
-    names: Names<usize>,
+    names: HostMap<usize>,
 }
 
 /// The certificate that a connection's client has received.
@@ -68,7 +68,7 @@ impl Sites {
         config: &ServerConfig,
         pools: &Pools,
     ) -> Result<Self, ServerError> {
-        let (mut sites, mut names) = (Vec::new(), Names::default());
+        let (mut sites, mut names) = (Vec::new(), HostMap::default());
         for (index, site) in content.sites.iter().enumerate() {
             sites.push(Arc::new(ReadySite::new(site, config, pools)?));
             for name in &site.names {
@@ -95,13 +95,13 @@ impl Sites {
         // A whole URL is sent to a proxy, and this server is not a proxy for unknown names.
         let elsewhere = validation::is_absolute(request)
             && host.as_deref().is_some_and(|host| {
-                self.names.find(host).is_none()
+                self.names.get(host).is_none()
                     && !presented.server_name.is_some_and(|name| name.eq_ignore_ascii_case(host))
             });
         if elsewhere || requested != self.index(presented.server_name) {
             // RFC 9110 section 7.4: a client may use one connection for all names that its
             // certificate covers, and for no others.
-            let identity = presented.identities.of(presented.server_name);
+            let identity = presented.identities.for_name(presented.server_name);
             if !host.is_some_and(|host| identity.covers(&host)) {
                 found.refusal = Some(Refusal::Connection(StatusCode::MISDIRECTED_REQUEST));
             }
@@ -111,11 +111,11 @@ impl Sites {
 
     /// Whether a site has this name. Without named sites, every host is known.
     pub(crate) fn is_known_host(&self, host: &str) -> bool {
-        self.names.is_empty() || self.names.find(host).is_some()
+        self.names.is_empty() || self.names.get(host).is_some()
     }
 
     fn index(&self, name: Option<&str>) -> usize {
-        name.and_then(|name| self.names.find(name)).copied().unwrap_or(0)
+        name.and_then(|name| self.names.get(name)).copied().unwrap_or(0)
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use firstflight_config::{Action, Content, Mode, Route, Site};
-    use firstflight_tls::{Entry, Identity};
+    use firstflight_tls::{Identity, IdentityEntry};
     use http::header;
 
     use super::*;
@@ -203,12 +203,12 @@ mod tests {
         (Sites::new(&content, &config, &Pools::new()).unwrap(), identities)
     }
 
-    fn entry(names: &[&str], covered: &[&str]) -> Entry {
+    fn entry(names: &[&str], covered: &[&str]) -> IdentityEntry {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let made = rcgen::generate_simple_self_signed(owned(covered)).unwrap();
         let key = made.signing_key.serialize_pem();
         let identity = Identity::from_pem(made.cert.pem().as_bytes(), key.as_bytes()).unwrap();
-        Entry { names: owned(names), identity }
+        IdentityEntry { names: owned(names), identity }
     }
 
     fn code(sites: &(Sites, Identities), server_name: Option<&str>, host: &str) -> u16 {

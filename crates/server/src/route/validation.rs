@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use firstflight_tls::host_name;
+use firstflight_tls::normalize_host;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 
 use crate::context::ResponseBody;
@@ -112,7 +112,7 @@ pub(crate) fn host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, BadA
         }
         (_, target, field) => target.or(field),
     };
-    named.and_then(without_port).and_then(host_name).map(Some).ok_or(BadAuthority)
+    named.and_then(without_port).and_then(normalize_host).map(Some).ok_or(BadAuthority)
 }
 
 /// Whether a request over HTTP/1 has an absolute-form target (RFC 9112 section 3.2.2).

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use firstflight_certificates::acme::CertificateState;
 use firstflight_config::{CertificateSource, ConfigError, Content, ServerConfig, Site};
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, ChallengeCertificates, Entry, Identities, Identity, KeyLog,
+    Acceptor, AcceptorConfig, ChallengeCertificates, Identities, Identity, IdentityEntry, KeyLog,
     KeyLogFile, TlsError,
 };
 
@@ -78,11 +78,11 @@ impl SnapshotBuilder {
         let Content::Sites(sites) = &config.content else {
             return Ok(self.identity(&config.certificate, &[], states)?.into());
         };
-        let entry = |site: &Site| -> Result<Entry, ServerError> {
+        let entry = |site: &Site| -> Result<IdentityEntry, ServerError> {
             let source = site.certificate.as_ref().unwrap_or(&config.certificate);
             let identity = self.identity(source, &site.names, states)?;
             let identity = certificates::with_ocsp_file(identity, site.ocsp.as_deref())?;
-            Ok(Entry { names: site.names.clone(), identity })
+            Ok(IdentityEntry { names: site.names.clone(), identity })
         };
         let mut entries = sites.sites.iter().map(entry);
         let first =

@@ -10,7 +10,7 @@ use firstflight_config::{
     AcmeConfig, Action, CertificateSource, Content, FileSettings, Route, ServerConfig, Site, Sites,
 };
 use firstflight_server::Server;
-use firstflight_tls::{Connector, ConnectorConfig, Offer, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, Trust};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
@@ -60,8 +60,8 @@ async fn response(server: SocketAddr, name: &str, trusted: &Path) -> String {
         alpn: vec![b"http/1.1".to_vec()],
         ..ConnectorConfig::new(trust)
     });
-    let offer = Offer { host: name.to_owned(), ..Offer::default() };
-    let mut machine = connector.unwrap().machine(&offer).unwrap();
+    let offer = ConnectOptions { host: name.to_owned(), ..ConnectOptions::default() };
+    let mut machine = connector.unwrap().connection(&offer).unwrap();
     machine.handshake().unwrap();
     let flight = machine.outgoing().to_vec();
     machine.sent(flight.len());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use firstflight_config::ServerConfig;
 use firstflight_quic::Remembered;
-use firstflight_replay::{Answer, HandoffQuery};
+use firstflight_replay::{HandoffQuery, HandoffReply};
 use firstflight_server::{InheritedState, Server, ServerHandle};
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -282,7 +282,7 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
     if dies == Dies::WithClaims {
         let client = tokio::spawn(early.unwrap().run(server.address));
         stream.read_exact(&mut [0; HandoffQuery::LENGTH]).await.unwrap();
-        stream.write_u8(Answer::Flight(Ok(true)).to_byte()).await.unwrap();
+        stream.write_u8(HandoffReply::Flight(Ok(true)).to_byte()).await.unwrap();
         assert!(client.await.unwrap().starts_with("HTTP/1.1 200"));
     }
     drop((inherited, stream));

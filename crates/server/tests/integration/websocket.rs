@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use firstflight_config::{Content, ServerConfig};
-use firstflight_tls::{Connector, ConnectorConfig, Offer, TlsStream, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
 use futures_util::{SinkExt, StreamExt};
 use http::{Request, StatusCode};
 use http_body_util::Empty;
@@ -83,7 +83,7 @@ async fn tls(address: SocketAddr, alpn: &str) -> TlsStream<TcpStream> {
         alpn: vec![alpn.as_bytes().to_vec()],
         ..ConnectorConfig::new(Trust::Anyone)
     };
-    let offer = Offer { host: "localhost".to_owned(), ..Offer::default() };
+    let offer = ConnectOptions { host: "localhost".to_owned(), ..ConnectOptions::default() };
     let tcp = TcpStream::connect(address).await.unwrap();
     TlsStream::connect(&Connector::new(config).unwrap(), tcp, &offer).await.unwrap()
 }

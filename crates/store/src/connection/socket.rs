@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use firstflight_tls::{Connector, ConnectorConfig, Offer, TlsStream, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -46,7 +46,7 @@ pub(super) async fn connect(
     stream.set_nodelay(true).map_err(|error| absent(&error))?;
     let Some(tls) = tls else { return Ok(Box::new(stream)) };
     let host = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
-    let offer = Offer { host, ..Offer::default() };
+    let offer = ConnectOptions { host, ..ConnectOptions::default() };
     let stream = TlsStream::connect(&tls.connector, stream, &offer).await;
     Ok(Box::new(stream.map_err(|error| absent(&error))?))
 }

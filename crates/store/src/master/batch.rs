@@ -168,8 +168,8 @@ impl BatchCheck<'_> {
         };
         let (continuity, now) = (self.master.continuity(), self.master.settings.now());
         Ok(Verdicts {
-            claim: continuity.judge(&observation, now),
-            record: continuity.judge_record(&observation, now),
+            claim: continuity.check_claims(&observation, now),
+            record: continuity.check_record(&observation, now),
         })
     }
 }

@@ -3,7 +3,7 @@
 //! [`firstflight_tickets::SharedKeys`] decides which keys to read and to offer, and when each key seals;
 //! this module reads and writes. The records in the store are:
 //!
-//! - `ring`: the list of keys, a line each ([`firstflight_tickets::Entry`]);
+//! - `ring`: the list of keys, a line each ([`firstflight_tickets::KeyEntry`]);
 //! - `ring:SLOT`: a key, sealed under the key-encryption key;
 //! - `nodes`, and `node:NAME`: see [`NodeStatus`].
 
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use firstflight_tickets::{
-    Entry, KeyEncryption, KeyEncryptionError, KeyId, KeyRecords, KeyStatus, Offer, RecordError,
-    Ring, Schedule, SharedKeys, Slot, UnixTime,
+    KeyEncryption, KeyEncryptionError, KeyEntry, KeyId, KeyOffer, KeyRecords, KeyStatus,
+    RecordError, Ring, Schedule, SharedKeys, Slot, UnixTime,
 };
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +103,7 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Stores a new key. All nodes have it within two seconds. It is the current key from
-    /// [`SharedKeys::SPREAD`] on until the next period, which gets a new key too.
+    /// [`SharedKeys::PROPAGATION_DELAY`] on until the next period, which gets a new key too.
     ///
     /// # Errors
     /// [`SharedRingError`].
@@ -125,7 +125,7 @@ impl<S: Records> SharedRing<S> {
     pub fn refresh_key_encryption(&self, now: UnixTime) {
         match self.records.key_encryption().refresh(now) {
             Ok(false) => {}
-            Ok(true) => self.state().keys.read_all_again(),
+            Ok(true) => self.state().keys.reread_all(),
             Err(error) => self.state().take_warnings.push(error.into()),
         }
     }
@@ -142,7 +142,7 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Reads new keys from the store. Returns the listed entries that have a record.
-    async fn load_all(&self, now: UnixTime) -> Result<BTreeSet<Entry>, SharedRingError> {
+    async fn load_all(&self, now: UnixTime) -> Result<BTreeSet<KeyEntry>, SharedRingError> {
         let mut listed = BTreeSet::new();
         for line in self.store.members(LIST).await? {
             match line.parse() {
@@ -153,11 +153,11 @@ impl<S: Records> SharedRing<S> {
         let to_read = self.state().forget_unlisted(&listed).to_read(&listed, now);
         for entry in to_read {
             let found = self.read_slot(entry.slot, now).await?;
-            self.state().keys.was_read(entry, now);
+            self.state().keys.mark_read(entry, now);
             match found {
                 SlotContent::Key(name) if name != entry.name => {
                     // Its writer may have failed before listing it.
-                    let actual = Entry { name, ..entry };
+                    let actual = KeyEntry { name, ..entry };
                     self.store.add(LIST, &actual.to_string()).await?;
                     listed.insert(actual);
                     self.unlist(&mut listed, entry).await?;
@@ -172,8 +172,8 @@ impl<S: Records> SharedRing<S> {
     /// Removes an entry without a record from the list.
     async fn unlist(
         &self,
-        listed: &mut BTreeSet<Entry>,
-        entry: Entry,
+        listed: &mut BTreeSet<KeyEntry>,
+        entry: KeyEntry,
     ) -> Result<(), SharedRingError> {
         listed.remove(&entry);
         Ok(self.store.remove(LIST, &entry.to_string()).await?)
@@ -196,7 +196,7 @@ impl<S: Records> SharedRing<S> {
         let ttl = {
             let mut state = self.state();
             state.unreadable.remove(&slot);
-            state.keys.take_up(slot, key.clone(), now);
+            state.keys.adopt(slot, key.clone(), now);
             let under = self.records.key_encryption().sealing_key();
             let due = !up_to_date && state.resealed.insert((slot, under));
             due.then(|| state.keys.life(&key, now))
@@ -208,25 +208,25 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Stores a key in its slot, or reads the key that is there. Returns whether it was stored.
-    async fn offer(&self, offer: &Offer, now: UnixTime) -> Result<bool, SharedRingError> {
-        let Offer { slot, key, life: ttl } = offer;
+    async fn offer(&self, offer: &KeyOffer, now: UnixTime) -> Result<bool, SharedRingError> {
+        let KeyOffer { slot, key, life: ttl } = offer;
         let record = self.records.seal(*slot, key);
         let put = self.store.put_new(&record_key(*slot), &record, *ttl).await?;
         // Read back in any case: other nodes use what is in the store.
         if let SlotContent::Key(name) = self.read_slot(*slot, now).await? {
             // List it after storing it, so that every listed entry has a record.
-            self.store.add(LIST, &Entry { slot: *slot, name }.to_string()).await?;
+            self.store.add(LIST, &KeyEntry { slot: *slot, name }.to_string()).await?;
         }
         Ok(put)
     }
 
     /// Stores a key in its slot, replacing another one.
-    async fn replace(&self, offer: &Offer, now: UnixTime) -> Result<(), SharedRingError> {
-        let Offer { slot, key, life: ttl } = offer;
+    async fn replace(&self, offer: &KeyOffer, now: UnixTime) -> Result<(), SharedRingError> {
+        let KeyOffer { slot, key, life: ttl } = offer;
         let old = self.state().keys.held(*slot);
         self.store.put(&record_key(*slot), &self.records.seal(*slot, key), *ttl).await?;
         if let SlotContent::Key(name) = self.read_slot(*slot, now).await? {
-            let new = Entry { slot: *slot, name };
+            let new = KeyEntry { slot: *slot, name };
             self.store.add(LIST, &new.to_string()).await?;
             if let Some(old) = old.filter(|old| *old != new) {
                 self.store.remove(LIST, &old.to_string()).await?;
@@ -251,7 +251,7 @@ impl<S: Records> SharedRing<S> {
 
 impl State {
     /// Forgets errors of records that are not listed any more.
-    fn forget_unlisted(&mut self, listed: &BTreeSet<Entry>) -> &mut SharedKeys {
+    fn forget_unlisted(&mut self, listed: &BTreeSet<KeyEntry>) -> &mut SharedKeys {
         let slots: BTreeSet<Slot> = listed.iter().map(|entry| entry.slot).collect();
         self.unreadable.retain(|slot, _| slots.contains(slot));
         self.resealed.retain(|(slot, _)| slots.contains(slot));
@@ -261,7 +261,7 @@ impl State {
     /// Offers no keys while a record is sealed under an unknown key-encryption key: other nodes could
     /// not read this node's keys, which would block the slots. So one node with a wrong file cannot
     /// keep all others from their next key.
-    fn offers(&mut self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Offer> {
+    fn offers(&mut self, listed: &BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyOffer> {
         self.keys.drop_dead(now);
         let mut unreadable = self.unreadable.values();
         if unreadable.any(RecordError::is_unknown_key) {

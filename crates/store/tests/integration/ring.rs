@@ -78,7 +78,7 @@ async fn two_nodes_agree_and_each_record_has_an_end() {
     assert_eq!(ring.keys().len(), 2);
     assert_eq!(ring, same, "both began at once");
     let [first, next] =
-        [0, 1].map(|at| TicketKeys::given(ring.clone()).statuses(now())[at].clone());
+        [0, 1].map(|at| TicketKeys::external(ring.clone()).statuses(now())[at].clone());
     // In the store: two records, sealed, each until its last ticket is dead.
     let half_day = 12 * 3600;
     let period = now().0 - now().0 % half_day;
@@ -100,7 +100,7 @@ async fn a_ring_outlives_its_store() {
     let (one, other) = (cluster.node(), cluster.node());
     let ring = ring_of(&one).await;
     ring_of(&other).await;
-    let (keys, others) = (TicketKeys::given(ring.clone()), TicketKeys::given(ring.clone()));
+    let (keys, others) = (TicketKeys::external(ring.clone()), TicketKeys::external(ring.clone()));
     cluster.process.kill();
     let error = one.refresh(now()).await.expect_err("the store is gone").to_string();
     assert!(error.starts_with("ticket keys: the store does not answer"), "{error}");
@@ -168,7 +168,7 @@ async fn a_rotation_and_the_nodes() {
         zone: None,
         started: now().0,
         version: "0.1.0".to_owned(),
-        keys: TicketKeys::given(rotated).statuses(now()),
+        keys: TicketKeys::external(rotated).statuses(now()),
         seen_at: now().0,
     };
     one.publish_status(&status).await.expect("told");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use firstflight_replay::{Offer, SharedConfig, StoreReply::*, Unknown};
+use firstflight_replay::{FlightOffer, SharedConfig, StoreReply::*, Unknown};
 use firstflight_store::{Address, Spent, Store, StoreConfig, StoreError, Topology};
 use firstflight_testkit::{StoreKind, StoreListen, StoreOptions, StoreProcess};
 use libtest_mimic::Trial;
@@ -127,7 +127,7 @@ async fn a_record_ends_by_the_flights_exact_time() {
         (&slow, 3700, seen_by_slow, 3600),
     ] {
         let end = end_of(
-            Offer::new(firstflight_replay::ClaimKey::of_flight(&[0; 32]), skew, seen_at, 0)
+            FlightOffer::new(firstflight_replay::ClaimKey::of_flight(&[0; 32]), skew, seen_at, 0)
                 .exact_at(),
         );
         let expected = end_of(unix_time() + Duration::from_secs(ahead));

@@ -11,16 +11,16 @@ use crate::key::TicketKey;
 /// A key of 80 bytes, as OpenSSL's users have agreed on: name (16), HMAC-SHA256 key (32),
 /// AES-256-CBC key (32). Wiped when dropped, and not shown by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ForeignKey(Zeroizing<[u8; FOREIGN]>);
+pub struct ExportedKey(Zeroizing<[u8; KEY_BYTES]>);
 
-impl ForeignKey {
+impl ExportedKey {
     /// The key that `purpose` gets where we have `key`, the same on every machine: HKDF-SHA256 (RFC
     /// 5869) with our key's name as salt, its secret as input and `purpose` as info.
     ///
     /// All 80 bytes are derived, the name too, so no name ever stands for two keys. Each purpose
     /// has its own: who takes one server's files learns neither our secret nor another's keys.
     pub(super) fn derive(key: &TicketKey, purpose: &str) -> Self {
-        let mut bytes = Zeroizing::new([0; FOREIGN]);
+        let mut bytes = Zeroizing::new([0; KEY_BYTES]);
         Hkdf::<Sha256>::new(Some(key.name()), key.secret())
             .expand_multi_info(&[LABEL, purpose.as_bytes()], bytes.as_mut())
             .expect("80 bytes are less than HKDF's limit of 255 times 32");
@@ -34,11 +34,11 @@ impl ForeignKey {
 
     /// The name that tickets under it carry in the clear.
     pub fn name(&self) -> &[u8] {
-        &self.0[..NAME]
+        &self.0[..NAME_BYTES]
     }
 }
 
-impl fmt::Debug for ForeignKey {
+impl fmt::Debug for ExportedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForeignKey")
             .field("name", &hex::encode(self.name()))
@@ -46,6 +46,6 @@ impl fmt::Debug for ForeignKey {
     }
 }
 
-const FOREIGN: usize = 80;
-const NAME: usize = 16;
+const KEY_BYTES: usize = 80;
+const NAME_BYTES: usize = 16;
 const LABEL: &[u8] = b"firstflight ticket key for ";

@@ -1,16 +1,20 @@
-//! A ring for servers of another make: nginx, HAProxy and Envoy, all of which seal tickets by
-//! AES-256-CBC and HMAC-SHA256 under keys of 80 bytes, and each of which wants them in an order of
-//! its own.
+//! Exports a ring for nginx, HAProxy and Envoy. They seal tickets by AES-256-CBC and HMAC-SHA256
+//! under keys of 80 bytes, each in a different order.
 //!
-//! None of them looks at a clock: the order says which key seals. So what is written holds at the
-//! time at which it is written, and has to be written again when the ring is rotated and when its
-//! next key becomes current ([`Target::write`], as often as one likes).
+//! Their keys are derived from the ring's keys by HKDF, with a label for each server. So they follow
+//! the ring's rotation, and are the same on every machine. It works one way only: stolen files of
+//! nginx open no tickets of firstflight or HAProxy. The key's name is derived too, so no name refers
+//! to two keys.
+//!
+//! These servers have no clock for keys: the order determines which key seals. So the files have to
+//! be written again when the ring is rotated, and when its next key becomes current.
+//! [`Target::write`] can be called as often as needed: it writes only if something has changed.
 
 mod foreign;
 mod order;
 mod target;
 
-pub use foreign::ForeignKey;
+pub use foreign::ExportedKey;
 pub use order::{envoy, haproxy, nginx};
 pub use target::{Format, Target, TargetError};
 

@@ -4,14 +4,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use super::foreign::ForeignKey;
+use super::foreign::ExportedKey;
 use crate::key::TicketKey;
 use crate::ring::Ring;
 use crate::schedule::UnixTime;
 
 /// The ring's keys for nginx, a file each (`ssl_session_ticket_key`): the first seals, all open.
 /// Current, then all that are to follow, then the previous ones, the newest first.
-pub fn nginx(ring: &Ring, now: UnixTime) -> Vec<ForeignKey> {
+pub fn nginx(ring: &Ring, now: UnixTime) -> Vec<ExportedKey> {
     first_seals(ring, now, "nginx")
 }
 
@@ -21,8 +21,8 @@ pub fn nginx(ring: &Ring, now: UnixTime) -> Vec<ForeignKey> {
 /// HAProxy wants three keys at least, and in its usual build keeps the last three. Where the ring
 /// has fewer, keys that nobody seals under fill the place of the missing ones.
 pub fn haproxy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
-    let derive = |key: &TicketKey| ForeignKey::derive(key, "HAProxy");
-    let filler = |place| ForeignKey::derive(&ring.current(now).key, place);
+    let derive = |key: &TicketKey| ExportedKey::derive(key, "HAProxy");
+    let filler = |context| ExportedKey::derive(&ring.current(now).key, context);
     let mut keys: Vec<_> = ring.previous(now).iter().map(|dated| derive(&dated.key)).collect();
     if keys.is_empty() {
         keys.push(filler("HAProxy, no key before"));
@@ -60,14 +60,14 @@ pub fn envoy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
     text
 }
 
-fn first_seals(ring: &Ring, now: UnixTime, purpose: &str) -> Vec<ForeignKey> {
+fn first_seals(ring: &Ring, now: UnixTime, purpose: &str) -> Vec<ExportedKey> {
     let current = ring.current(now);
     // More than one may follow: a key that somebody wanted at once, and the next period's.
     let later = ring.keys().iter().filter(|dated| dated.not_before > current.not_before);
     std::iter::once(current)
         .chain(later)
         .chain(ring.previous(now).iter().rev())
-        .map(|dated| ForeignKey::derive(&dated.key, purpose))
+        .map(|dated| ExportedKey::derive(&dated.key, purpose))
         .collect()
 }
 

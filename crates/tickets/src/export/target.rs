@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::order;
 use crate::ring::Ring;
 use crate::schedule::UnixTime;
-use crate::whole_file;
+use crate::secret_file;
 
 /// Whose files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +142,7 @@ fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, T
     if there.is_some() && fs::read(&target).map(Zeroizing::new).is_ok_and(|old| *old == *bytes) {
         return Ok(false);
     }
-    whole_file::prepare(&target, bytes, there.as_ref().or(like))
+    secret_file::prepare(&target, bytes, there.as_ref().or(like))
         .and_then(|file| Ok(file.persist(&target)?))
         .map(|_| true)
         .map_err(|source| TargetError::Write { path: path.to_owned(), source })

@@ -22,7 +22,7 @@ fn ring(count: u8) -> Ring {
 
 fn foreign(n: u8, purpose: &str) -> Vec<u8> {
     let key = TicketKey::new([n; 16], [n + 100; 32]);
-    ForeignKey::derive(&key, purpose).as_bytes().to_vec()
+    ExportedKey::derive(&key, purpose).as_bytes().to_vec()
 }
 
 fn for_nginx(ring: &Ring, now: UnixTime) -> Vec<Vec<u8>> {
@@ -43,7 +43,7 @@ fn for_envoy(ring: &Ring, now: UnixTime) -> Vec<Vec<u8>> {
 #[test]
 fn rfc5869_derived_as_others_would() {
     // By Python's hmac: HKDF-SHA256(salt = name, IKM = secret, info = label), 80 bytes.
-    let key = ForeignKey::derive(&TicketKey::new([1; 16], [2; 32]), "nginx");
+    let key = ExportedKey::derive(&TicketKey::new([1; 16], [2; 32]), "nginx");
     assert_eq!(hex::encode(key.as_bytes()), VECTOR);
     assert_eq!(hex::encode(key.name()), VECTOR[..32]);
     let shown = format!("{key:?}");

@@ -120,7 +120,7 @@ pub enum UnsealError {
     Forged,
     /// It is none of ours.
     #[error("it is no sealed record")]
-    Foreign,
+    Malformed,
 }
 
 impl KeyEncryption {
@@ -131,8 +131,8 @@ impl KeyEncryption {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyEncryptionError> {
         let path = path.into();
         let (text, _) = read(&path)?;
-        let keys = Keys { listed: parse(&path, &text)?, leaving: Vec::new() };
-        let seen = Mutex::new(FileState { digest: digest(&text), complaint: None });
+        let keys = Keys { listed: parse(&path, &text)?, retired: Vec::new() };
+        let seen = Mutex::new(FileState { digest: digest(&text), last_error: None });
         Ok(Self { path, keys: RwLock::new(Arc::new(keys)), seen })
     }
 
@@ -148,42 +148,42 @@ impl KeyEncryption {
     /// only once as long as it lasts.
     pub fn refresh(&self, now: UnixTime) -> Result<bool, KeyEncryptionError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        self.let_go(now);
+        self.drop_expired(now);
         match self.reread(&mut seen, now) {
             Ok(changed) => {
-                seen.complaint = None;
+                seen.last_error = None;
                 Ok(changed)
             }
             Err(error) => {
-                let complaint = Some(error.to_string());
-                if seen.complaint == complaint {
+                let last_error = Some(error.to_string());
+                if seen.last_error == last_error {
                     return Ok(false);
                 }
-                seen.complaint = complaint;
+                seen.last_error = last_error;
                 Err(error)
             }
         }
     }
 
-    /// Seals `content` for `place` under the first key.
+    /// Seals `content` for `context` under the first key.
     ///
-    /// `place` says what the record is and where it lies: it opens for the same place only, so
+    /// `context` says what the record is and where it lies: it opens for the same place only, so
     /// that who can write to the store cannot exchange one record for another.
-    pub fn seal(&self, content: &[u8], place: &str) -> Vec<u8> {
-        self.keys().first().seal(content, place)
+    pub fn seal(&self, content: &[u8], context: &str) -> Vec<u8> {
+        self.keys().first().seal(content, context)
     }
 
-    /// Opens a record that was sealed for `place`.
+    /// Opens a record that was sealed for `context`.
     ///
     /// # Errors
     /// [`UnsealError`], to be told to the operator with the record's name in front.
-    pub fn unseal(&self, record: &[u8], place: &str) -> Result<Unsealed, UnsealError> {
-        let envelope = Envelope::read(record).ok_or(UnsealError::Foreign)?;
+    pub fn unseal(&self, record: &[u8], context: &str) -> Result<Unsealed, UnsealError> {
+        let envelope = Envelope::read(record).ok_or(UnsealError::Malformed)?;
         let keys = self.keys();
         let Some(key) = keys.all().find(|key| key.id() == envelope.id) else {
             return Err(self.unknown(&keys, envelope.id));
         };
-        let content = key.open(&envelope, place).ok_or(UnsealError::Forged)?;
+        let content = key.open(&envelope, context).ok_or(UnsealError::Forged)?;
         Ok(Unsealed { content, up_to_date: key.id() == keys.first().id() })
     }
 
@@ -210,19 +210,19 @@ impl KeyEncryption {
         }
         let listed = parse(&self.path, &text)?;
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        *keys = Arc::new(keys.replaced_by(listed, now.after(LEAVING)));
+        *keys = Arc::new(keys.replaced_by(listed, now.after(RETIRED_KEY_LIFETIME)));
         seen.digest = digest;
         Ok(true)
     }
 
     /// Forgets the keys whose time is over.
-    fn let_go(&self, now: UnixTime) {
-        if self.keys().leaving.iter().all(|(_, until)| *until > now) {
+    fn drop_expired(&self, now: UnixTime) {
+        if self.keys().retired.iter().all(|(_, until)| *until > now) {
             return;
         }
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let mut left = (**keys).clone();
-        left.leaving.retain(|(_, until)| *until > now);
+        left.retired.retain(|(_, until)| *until > now);
         *keys = Arc::new(left);
     }
 }
@@ -233,7 +233,7 @@ struct Keys {
     /// Those in the file; never empty.
     listed: Vec<SealingKey>,
     /// Those that were in the file, and until when they open.
-    leaving: Vec<(SealingKey, UnixTime)>,
+    retired: Vec<(SealingKey, UnixTime)>,
 }
 
 impl Keys {
@@ -242,15 +242,15 @@ impl Keys {
     }
 
     fn all(&self) -> impl Iterator<Item = &SealingKey> {
-        self.listed.iter().chain(self.leaving.iter().map(|(key, _)| key))
+        self.listed.iter().chain(self.retired.iter().map(|(key, _)| key))
     }
 
     fn replaced_by(&self, listed: Vec<SealingKey>, until: UnixTime) -> Self {
         let removed = self.listed.iter().map(|key| (key.clone(), until));
-        let leaving = self.leaving.iter().cloned().chain(removed);
+        let retired = self.retired.iter().cloned().chain(removed);
         let is_listed = |key: &SealingKey| listed.iter().any(|other| other.id() == key.id());
-        let leaving = leaving.filter(|(key, _)| !is_listed(key)).collect();
-        Self { listed, leaving }
+        let retired = retired.filter(|(key, _)| !is_listed(key)).collect();
+        Self { listed, retired }
     }
 }
 
@@ -258,7 +258,7 @@ impl Keys {
 #[derive(Debug)]
 struct FileState {
     digest: [u8; 32],
-    complaint: Option<String>,
+    last_error: Option<String>,
 }
 
 fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), KeyEncryptionError> {
@@ -305,7 +305,7 @@ fn digest(text: &str) -> [u8; 32] {
 
 /// How long a key opens after it was taken out of the file. Kubernetes brings a changed secret to
 /// all nodes within two minutes or so, a vault's agent within its interval of five.
-const LEAVING: std::time::Duration = std::time::Duration::from_secs(600);
+const RETIRED_KEY_LIFETIME: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests;

@@ -17,13 +17,13 @@ use crate::key::fill_random;
 #[derive(Clone)]
 pub struct SealingKey {
     id: KeyId,
-    secret: Zeroizing<[u8; SECRET]>,
+    secret: Zeroizing<[u8; SECRET_BYTES]>,
 }
 
 /// What a key-encryption key is called where it must not be shown: 8 bytes of SHA-256 over it,
 /// with a label in front. Keys are 32 random bytes, so nobody can guess one from it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyId([u8; ID]);
+pub struct KeyId([u8; ID_BYTES]);
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,44 +40,44 @@ impl fmt::Debug for KeyId {
 /// A record's parts, not opened yet.
 pub(super) struct Envelope<'a> {
     pub(super) id: KeyId,
-    header: &'a [u8; HEADER],
-    nonce: [u8; NONCE],
+    header: &'a [u8; HEADER_BYTES],
+    nonce: [u8; NONCE_BYTES],
     sealed: &'a [u8],
 }
 
 impl<'a> Envelope<'a> {
     /// `None`: the bytes have not our format.
     pub(super) fn read(record: &'a [u8]) -> Option<Self> {
-        let (header, sealed) = record.split_first_chunk::<HEADER>()?;
-        if header[0] != VERSION || sealed.len() < TAG {
+        let (header, sealed) = record.split_first_chunk::<HEADER_BYTES>()?;
+        if header[0] != VERSION || sealed.len() < TAG_BYTES {
             return None;
         }
         let id = KeyId(*header[1..].first_chunk()?);
-        let nonce = *header[1 + ID..].first_chunk()?;
+        let nonce = *header[1 + ID_BYTES..].first_chunk()?;
         Some(Self { id, header, nonce, sealed })
     }
 }
 
 impl SealingKey {
     /// The key with this secret: 32 bytes that nobody can guess.
-    pub fn new(secret: Zeroizing<[u8; SECRET]>) -> Self {
+    pub fn new(secret: Zeroizing<[u8; SECRET_BYTES]>) -> Self {
         let mut digest = Sha256::new();
         digest.update(b"firstflight key-encryption key id");
         digest.update(secret.as_ref());
-        let mut id = [0; ID];
-        id.copy_from_slice(&digest.finalize()[..ID]);
+        let mut id = [0; ID_BYTES];
+        id.copy_from_slice(&digest.finalize()[..ID_BYTES]);
         Self { id: KeyId(id), secret }
     }
 
-    /// Seals `content` for `place`, which says what the record is and where it lies.
-    pub fn seal(&self, content: &[u8], place: &str) -> Vec<u8> {
-        let mut nonce = [0; NONCE];
+    /// Seals `content` for `context`, which says what the record is and where it lies.
+    pub fn seal(&self, content: &[u8], context: &str) -> Vec<u8> {
+        let mut nonce = [0; NONCE_BYTES];
         fill_random(&mut nonce);
-        let mut record = Vec::with_capacity(HEADER + content.len() + TAG);
+        let mut record = Vec::with_capacity(HEADER_BYTES + content.len() + TAG_BYTES);
         record.push(VERSION);
         record.extend_from_slice(&self.id.0);
         record.extend_from_slice(&nonce);
-        let aad = [&record[..], place.as_bytes()].concat();
+        let aad = [&record[..], context.as_bytes()].concat();
         let sealed = self
             .cipher()
             .encrypt(&XNonce::from(nonce), Payload { msg: content, aad: &aad })
@@ -86,24 +86,24 @@ impl SealingKey {
         record
     }
 
-    /// Opens a record that was sealed for `place`. `None`: it is sealed under another key.
+    /// Opens a record that was sealed for `context`. `None`: it is sealed under another key.
     ///
     /// # Errors
-    /// [`UnsealError::Forged`] or [`UnsealError::Foreign`].
+    /// [`UnsealError::Forged`] or [`UnsealError::Malformed`].
     pub fn unseal(
         &self,
         record: &[u8],
-        place: &str,
+        context: &str,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, UnsealError> {
-        let envelope = Envelope::read(record).ok_or(UnsealError::Foreign)?;
+        let envelope = Envelope::read(record).ok_or(UnsealError::Malformed)?;
         if envelope.id != self.id {
             return Ok(None);
         }
-        self.open(&envelope, place).map(Some).ok_or(UnsealError::Forged)
+        self.open(&envelope, context).map(Some).ok_or(UnsealError::Forged)
     }
 
     /// For writing it to a file.
-    pub(super) fn secret(&self) -> &[u8; SECRET] {
+    pub(super) fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.secret
     }
 
@@ -112,8 +112,12 @@ impl SealingKey {
     }
 
     /// `None`: changed, or sealed for another place.
-    pub(super) fn open(&self, envelope: &Envelope<'_>, place: &str) -> Option<Zeroizing<Vec<u8>>> {
-        let aad = [&envelope.header[..], place.as_bytes()].concat();
+    pub(super) fn open(
+        &self,
+        envelope: &Envelope<'_>,
+        context: &str,
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let aad = [&envelope.header[..], context.as_bytes()].concat();
         let payload = Payload { msg: envelope.sealed, aad: &aad };
         let content = self.cipher().decrypt(&XNonce::from(envelope.nonce), payload).ok()?;
         Some(Zeroizing::new(content))
@@ -134,8 +138,8 @@ impl fmt::Debug for SealingKey {
 }
 
 const VERSION: u8 = 1;
-const ID: usize = 8;
-const NONCE: usize = 24;
-const TAG: usize = 16;
-const HEADER: usize = 1 + ID + NONCE;
-pub(super) const SECRET: usize = 32;
+const ID_BYTES: usize = 8;
+const NONCE_BYTES: usize = 24;
+const TAG_BYTES: usize = 16;
+const HEADER_BYTES: usize = 1 + ID_BYTES + NONCE_BYTES;
+pub(super) const SECRET_BYTES: usize = 32;

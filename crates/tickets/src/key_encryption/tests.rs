@@ -87,7 +87,7 @@ fn a_record_opens_in_its_place_only_and_unchanged() {
         changed[at] ^= 1;
         let error = keys.unseal(&changed, PLACE).expect_err("changed");
         match at {
-            0 => assert_eq!(error, UnsealError::Foreign),
+            0 => assert_eq!(error, UnsealError::Malformed),
             1..=8 => assert!(matches!(error, UnsealError::UnknownKey { .. })),
             _ => assert_eq!(error, UnsealError::Forged, "byte {at}"),
         }

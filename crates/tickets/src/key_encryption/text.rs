@@ -5,7 +5,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use zeroize::Zeroizing;
 
-use super::sealing::{SECRET, SealingKey};
+use super::sealing::{SECRET_BYTES, SealingKey};
 
 /// The keys in a text, in its order, each once.
 ///
@@ -37,9 +37,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<SealingKey>, (usize, String)> {
     Ok(keys)
 }
 
-fn decode(line: &str) -> Option<Zeroizing<[u8; SECRET]>> {
-    let mut secret = Zeroizing::new([0; SECRET]);
-    if line.len() == 2 * SECRET {
+fn decode(line: &str) -> Option<Zeroizing<[u8; SECRET_BYTES]>> {
+    let mut secret = Zeroizing::new([0; SECRET_BYTES]);
+    if line.len() == 2 * SECRET_BYTES {
         hex::decode_to_slice(line, secret.as_mut()).ok()?;
         return Some(secret);
     }
@@ -47,14 +47,14 @@ fn decode(line: &str) -> Option<Zeroizing<[u8; SECRET]>> {
     if !(43..=44).contains(&line.len()) {
         return None;
     }
-    let mut bytes = Zeroizing::new([0; SECRET + 1]);
+    let mut bytes = Zeroizing::new([0; SECRET_BYTES + 1]);
     let decoded = [STANDARD, URL_SAFE]
         .iter()
         .find_map(|alphabet| alphabet.decode_slice(line, bytes.as_mut()).ok())?;
-    if decoded != SECRET {
+    if decoded != SECRET_BYTES {
         return None;
     }
-    secret.copy_from_slice(&bytes[..SECRET]);
+    secret.copy_from_slice(&bytes[..SECRET_BYTES]);
     Some(secret)
 }
 

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use super::sealing::{SECRET, SealingKey};
+use super::sealing::{SECRET_BYTES, SealingKey};
 use super::{KeyEncryption, KeyEncryptionError, KeyId, parse, read};
 use crate::key::fill_random;
-use crate::whole_file;
+use crate::secret_file;
 
 impl KeyEncryption {
     /// Writes a new file with one fresh key, mode 0600, whole or not at all. The key's id.
@@ -17,7 +17,7 @@ impl KeyEncryption {
     /// If something is at the path already, or it cannot be written.
     pub fn write_new(path: &Path) -> Result<KeyId, KeyEncryptionError> {
         let key = fresh();
-        let file = whole_file::prepare(path, text_of(&[&key]).as_bytes(), None);
+        let file = secret_file::prepare(path, text_of(&[&key]).as_bytes(), None);
         let file = file.map_err(|error| write_error(path, &error))?;
         file.persist_noclobber(path).map_err(|error| match error.error.kind() {
             io::ErrorKind::AlreadyExists => KeyEncryptionError::Exists { path: path.to_owned() },
@@ -38,7 +38,7 @@ impl KeyEncryption {
         let listed = parse(&target, &text)?;
         let key = fresh();
         let text = text_of(&[&key, &listed[0]]);
-        whole_file::prepare(&target, text.as_bytes(), Some(&metadata))
+        secret_file::prepare(&target, text.as_bytes(), Some(&metadata))
             .and_then(|file| Ok(file.persist(&target)?))
             .map_err(|error| write_error(path, &error))?;
         Ok(key.id())
@@ -46,7 +46,7 @@ impl KeyEncryption {
 }
 
 fn fresh() -> SealingKey {
-    let mut secret = Zeroizing::new([0; SECRET]);
+    let mut secret = Zeroizing::new([0; SECRET_BYTES]);
     fill_random(secret.as_mut());
     SealingKey::new(secret)
 }

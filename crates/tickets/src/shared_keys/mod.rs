@@ -7,7 +7,7 @@
 //! a store may be away for hours, and nobody is without a key or has another one than the others.
 //!
 //! A key that comes late (the store was empty, or an operator wants another one now) is not current
-//! before [`SharedKeys::SPREAD`] has passed, so that every node has it when the first seals under
+//! before [`SharedKeys::PROPAGATION_DELAY`] has passed, so that every node has it when the first seals under
 //! it.
 //!
 //! What is read and offered follows from [`SharedKeys`]; whoever has the store does it.
@@ -21,16 +21,16 @@ use crate::schedule::{Schedule, UnixTime};
 
 mod record;
 
-pub use record::{Entry, KeyRecords, NoEntry, RecordError, Slot};
+pub use record::{InvalidKeyEntry, KeyEntry, KeyRecords, RecordError, Slot};
 
-/// What one node knows of the keys in the store.
+/// The keys in the store, as one node knows them.
 #[derive(Debug)]
 pub struct SharedKeys {
     schedule: Schedule,
-    /// In the order of their times, then of their names. One a slot.
+    /// In the order of their times, then of their names. One per slot.
     held: Vec<Held>,
-    /// When the record of each entry was last asked for.
-    asked: BTreeMap<Entry, UnixTime>,
+    /// When the record of each entry was last read.
+    last_read: BTreeMap<KeyEntry, UnixTime>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,60 +39,59 @@ struct Held {
     key: DatedKey,
 }
 
-/// A record to write where there is none.
+/// A key to write to the store if its slot is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
-    /// Where.
+pub struct KeyOffer {
+    /// The slot.
     pub slot: Slot,
-    /// The key to put there.
+    /// The key.
     pub key: DatedKey,
-    /// How long the store has to keep it.
+    /// The lifetime of the record in the store.
     pub life: Duration,
 }
 
 impl SharedKeys {
-    /// How long after it was offered a key may become current. Nodes look once a second; the rest
-    /// is for their clocks, each of which may be 6 s from the store's.
-    pub const SPREAD: Duration = Duration::from_secs(15);
+    /// How long after it was written a key may become current. Nodes read the list once a second;
+    /// the rest is for their clocks, which may differ from the store's by 6 s.
+    pub const PROPAGATION_DELAY: Duration = Duration::from_secs(15);
 
-    /// Knows no key yet. The schedule has to be the same on all nodes.
+    /// Creates it without keys. The schedule has to be the same on all nodes.
     pub fn new(schedule: Schedule) -> Self {
-        Self { schedule, held: Vec::new(), asked: BTreeMap::new() }
+        Self { schedule, held: Vec::new(), last_read: BTreeMap::new() }
     }
 
-    /// The entries of the store's list whose records have to be read at `now`: each at first
-    /// sight, and once a minute after that, because records may get lost or be sealed again.
-    pub fn to_read(&mut self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Entry> {
-        self.asked.retain(|entry, _| listed.contains(entry));
-        let due = |entry: &&Entry| match self.asked.get(entry) {
-            // A clock set back must not make the wait longer.
-            Some(asked) => now < *asked || now >= asked.after(LOOK_AGAIN),
+    /// The listed entries whose records have to be read at `now`: new ones, and each again once a
+    /// minute, because records may be lost or sealed again.
+    pub fn to_read(&mut self, listed: &BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyEntry> {
+        self.last_read.retain(|entry, _| listed.contains(entry));
+        let due = |entry: &&KeyEntry| match self.last_read.get(entry) {
+            // A clock that was set back must not extend the wait.
+            Some(last_read) => now < *last_read || now >= last_read.after(REREAD_INTERVAL),
             None => true,
         };
-        listed.iter().rev().filter(due).take(AT_ONCE).copied().collect()
+        listed.iter().rev().filter(due).take(MAX_READS_AT_ONCE).copied().collect()
     }
 
     /// Notes that the record of `entry` was requested at `now`, whatever was found.
-    pub fn was_read(&mut self, entry: Entry, now: UnixTime) {
-        self.asked.insert(entry, now);
+    pub fn mark_read(&mut self, entry: KeyEntry, now: UnixTime) {
+        self.last_read.insert(entry, now);
     }
 
-    /// Has every record read again, because the key-encryption keys have changed.
-    pub fn read_all_again(&mut self) {
-        self.asked.clear();
+    /// Makes every record be read again, because the key-encryption keys have changed.
+    pub fn reread_all(&mut self) {
+        self.last_read.clear();
     }
 
-    /// Takes up the key that was found in `slot`, or was written there. If another one was held
-    /// for the slot, the store has lost that one, and the other nodes may not have it: no ticket
-    /// is sealed under it any more.
-    pub fn take_up(&mut self, slot: Slot, key: DatedKey, now: UnixTime) {
+    /// Adds the key that was found in `slot` or written there. If the slot had another key, the store
+    /// has lost that one and other nodes may not have it, so it is dropped.
+    pub fn adopt(&mut self, slot: Slot, key: DatedKey, now: UnixTime) {
         self.held.retain(|held| held.slot != slot && held.key.key.name() != key.key.name());
         self.held.push(Held { slot, key });
         self.held.sort_by_key(|held| (held.key.not_before, *held.key.key.name()));
         self.drop_dead(now);
     }
 
-    /// Forgets the keys whose last tickets are dead at `now`.
+    /// Drops the keys whose tickets have all expired at `now`.
     pub fn drop_dead(&mut self, now: UnixTime) {
         let lifetime = self.schedule.lifetime();
         let alive = |successor: &Held| successor.key.not_before.after(lifetime) > now;
@@ -100,28 +99,28 @@ impl SharedKeys {
         self.held.drain(..dead);
     }
 
-    /// What is missing in the store's list at `now`: the keys that are held and that the store has
-    /// lost, and those of this period and the next.
-    pub fn offers(&self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Offer> {
+    /// The keys that are missing in the store's list at `now`: known keys that the store has lost,
+    /// and new ones for this period and the next.
+    pub fn offers(&self, listed: &BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyOffer> {
         let is_missing = |slot: Slot| listed.iter().all(|entry| entry.slot != slot);
         let lost = self.held.iter().filter(|held| is_missing(held.slot));
-        let mut offers: Vec<Offer> =
+        let mut offers: Vec<KeyOffer> =
             lost.map(|held| self.offer(held.slot, held.key.clone(), now)).collect();
         let current = now.0 - now.0 % self.period();
-        for begin in [current, current.saturating_add(self.period())] {
-            let slot = Slot(begin);
+        for start in [current, current.saturating_add(self.period())] {
+            let slot = Slot(start);
             if is_missing(slot) && self.held.iter().all(|held| held.slot != slot) {
-                let not_before = UnixTime(begin).max(now.after(Self::SPREAD));
+                let not_before = UnixTime(start).max(now.after(Self::PROPAGATION_DELAY));
                 offers.push(self.offer(slot, fresh(not_before), now));
             }
         }
         offers
     }
 
-    /// A key beside the schedule: current as soon as all nodes have it, until the next period
-    /// starts.
-    pub fn rotation(&self, now: UnixTime) -> Offer {
-        let mut at = now.after(Self::SPREAD);
+    /// An extra key, outside the schedule: current as soon as all nodes have it, until the next
+    /// period starts.
+    pub fn rotation(&self, now: UnixTime) -> KeyOffer {
+        let mut at = now.after(Self::PROPAGATION_DELAY);
         // The first key of all seals before its time comes. One with an earlier time would take
         // its place at once, and on some nodes first.
         if let Some(first) = self.held.first() {
@@ -137,19 +136,18 @@ impl SharedKeys {
         self.offer(Slot(at.0), fresh(at), now)
     }
 
-    /// With a [`rotation`](Self::rotation) at `from`: another key for the next period, in the
-    /// place of the one that is there. An operator who wants a new key may know that somebody has
-    /// taken the ring, and the next key with it. `None`: the next period starts before, and what
-    /// follows it is not drawn yet.
-    pub fn replacement(&self, from: UnixTime, now: UnixTime) -> Option<Offer> {
+    /// With a [`rotation`](Self::rotation) at `from`: another key for the next period, replacing the
+    /// existing one, because the ring may have been stolen together with its next key. Returns `None`
+    /// if the next period starts before `from`.
+    pub fn replacement(&self, from: UnixTime, now: UnixTime) -> Option<KeyOffer> {
         let slot = Slot((now.0 - now.0 % self.period()).saturating_add(self.period()));
         (slot.0 > from.0).then(|| self.offer(slot, fresh(UnixTime(slot.0)), now))
     }
 
-    /// The key that is held for `slot`.
-    pub fn held(&self, slot: Slot) -> Option<Entry> {
+    /// The key that is known for `slot`.
+    pub fn held(&self, slot: Slot) -> Option<KeyEntry> {
         let held = self.held.iter().find(|held| held.slot == slot)?;
-        Some(Entry { slot, name: *held.key.key.name() })
+        Some(KeyEntry { slot, name: *held.key.key.name() })
     }
 
     /// How long the store has to keep `key` from `now` on: until its last ticket is dead, and a
@@ -167,7 +165,7 @@ impl SharedKeys {
         Duration::from_secs(end.0.saturating_sub(now.0)).min(MAX_ROTATION) + MARGIN
     }
 
-    /// The ring of all keys that are held. `None`: there is none.
+    /// The ring of all known keys, or `None` if there are none.
     pub fn ring(&self) -> Option<Ring> {
         let mut keys: Vec<DatedKey> = Vec::with_capacity(self.held.len());
         for held in &self.held {
@@ -192,9 +190,9 @@ impl SharedKeys {
         self.schedule.rotation().as_secs()
     }
 
-    fn offer(&self, slot: Slot, key: DatedKey, now: UnixTime) -> Offer {
+    fn offer(&self, slot: Slot, key: DatedKey, now: UnixTime) -> KeyOffer {
         let life = self.life(&key, now);
-        Offer { slot, key, life }
+        KeyOffer { slot, key, life }
     }
 }
 
@@ -210,10 +208,10 @@ const MAX_ROTATION: Duration = Duration::from_secs(21 * 24 * 3600);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const REREAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How many records are read at a time, the latest first.
-const AT_ONCE: usize = 256;
+const MAX_READS_AT_ONCE: usize = 256;
 
 #[cfg(test)]
 mod tests;

@@ -22,39 +22,39 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A line of the store's list of keys, `SLOT-NAME`. With the name in it, a node sees at once that
+/// A line of the store's list of keys, `SLOT-NAME_BYTES`. With the name in it, a node sees at once that
 /// a slot's key is another one than it holds, as after a store has come back empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Entry {
+pub struct KeyEntry {
     /// Where the key lies.
     pub slot: Slot,
     /// Its name.
     pub name: [u8; 16],
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for KeyEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.slot, hex::encode(self.name))
     }
 }
 
-impl FromStr for Entry {
-    type Err = NoEntry;
+impl FromStr for KeyEntry {
+    type Err = InvalidKeyEntry;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (slot, name) = text.split_once('-').ok_or(NoEntry)?;
+        let (slot, name) = text.split_once('-').ok_or(InvalidKeyEntry)?;
         let mut bytes = [0; 16];
-        hex::decode_to_slice(name, &mut bytes).map_err(|_| NoEntry)?;
-        let entry = Self { slot: Slot(slot.parse().map_err(|_| NoEntry)?), name: bytes };
+        hex::decode_to_slice(name, &mut bytes).map_err(|_| InvalidKeyEntry)?;
+        let entry = Self { slot: Slot(slot.parse().map_err(|_| InvalidKeyEntry)?), name: bytes };
         // Written otherwise, it could not be removed by its own name.
-        if entry.to_string() == text { Ok(entry) } else { Err(NoEntry) }
+        if entry.to_string() == text { Ok(entry) } else { Err(InvalidKeyEntry) }
     }
 }
 
-/// A text is no [`Entry`].
+/// A text is no [`KeyEntry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a line of the list of ticket keys is a time, a dash and a key's name")]
-pub struct NoEntry;
+pub struct InvalidKeyEntry;
 
 /// Seals and opens the records of one cluster's keys.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl KeyRecords {
         plain.extend_from_slice(&key.not_before.0.to_be_bytes());
         plain.extend_from_slice(key.key.name());
         plain.extend_from_slice(key.key.secret());
-        self.keys.seal(&plain, &self.place(slot))
+        self.keys.seal(&plain, &self.context(slot))
     }
 
     /// The key in a record of `slot`, and whether it is sealed under the key-encryption key that
@@ -120,13 +120,13 @@ impl KeyRecords {
     pub fn open(&self, slot: Slot, record: &[u8]) -> Result<(DatedKey, bool), RecordError> {
         let unsealed = self
             .keys
-            .unseal(record, &self.place(slot))
+            .unseal(record, &self.context(slot))
             .map_err(|why| RecordError::Sealed { slot, why })?;
         let key = decode(&unsealed.content).ok_or(RecordError::Version(slot))?;
         Ok((key, unsealed.up_to_date))
     }
 
-    fn place(&self, slot: Slot) -> String {
+    fn context(&self, slot: Slot) -> String {
         // The length keeps apart what a name with a slash could make look alike.
         format!("{}:{}/ticket-key/{slot}", self.cluster.len(), self.cluster)
     }

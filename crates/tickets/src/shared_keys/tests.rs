@@ -16,20 +16,20 @@ fn keys() -> SharedKeys {
     SharedKeys::new(Schedule::new(seconds(HOUR), seconds(2 * HOUR)).expect("a schedule"))
 }
 
-fn entry(slot: u64) -> Entry {
-    Entry { slot: Slot(slot), name: [slot as u8; 16] }
+fn entry(slot: u64) -> KeyEntry {
+    KeyEntry { slot: Slot(slot), name: [slot as u8; 16] }
 }
 
-fn entries(slots: &[u64]) -> BTreeSet<Entry> {
+fn entries(slots: &[u64]) -> BTreeSet<KeyEntry> {
     slots.iter().map(|slot| entry(*slot)).collect()
 }
 
 /// Puts all offers into the store.
-fn settle(keys: &mut SharedKeys, present: &mut BTreeSet<Entry>, now: UnixTime) -> Vec<Offer> {
+fn settle(keys: &mut SharedKeys, present: &mut BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyOffer> {
     let offers = keys.offers(present, now);
     for offer in &offers {
-        present.insert(Entry { slot: offer.slot, name: *offer.key.key.name() });
-        keys.take_up(offer.slot, offer.key.clone(), now);
+        present.insert(KeyEntry { slot: offer.slot, name: *offer.key.key.name() });
+        keys.adopt(offer.slot, offer.key.clone(), now);
     }
     offers
 }
@@ -43,7 +43,10 @@ fn the_first_node_offers_this_period_and_the_next() {
     let places: Vec<_> = offers.iter().map(|offer| (offer.slot.0, offer.key.not_before)).collect();
     let next = START.0 + HOUR;
     // Late: not before everybody can have it.
-    assert_eq!(places, [(START.0, now.after(SharedKeys::SPREAD)), (next, UnixTime(next))]);
+    assert_eq!(
+        places,
+        [(START.0, now.after(SharedKeys::PROPAGATION_DELAY)), (next, UnixTime(next))]
+    );
     assert_eq!(offers[1].life, seconds(2 * HOUR - 100 + 2 * HOUR) + MARGIN);
     assert_eq!(keys.offers(&present, now), []);
     // Sealing starts at once all the same, as there is no other key.
@@ -94,18 +97,18 @@ fn a_rotation_beside_the_schedule_holds_until_the_next_period() {
     settle(&mut keys, &mut present, START);
     let now = START.after(seconds(600));
     let offer = keys.rotation(now);
-    assert_eq!(offer.key.not_before, now.after(SharedKeys::SPREAD));
+    assert_eq!(offer.key.not_before, now.after(SharedKeys::PROPAGATION_DELAY));
     assert_eq!(offer.life, seconds(HOUR - 600 + 2 * HOUR) + MARGIN);
-    keys.take_up(offer.slot, offer.key.clone(), now);
+    keys.adopt(offer.slot, offer.key.clone(), now);
     let ring = keys.ring().unwrap();
     let current = |now: UnixTime| ring.current(now).key.clone();
     assert_ne!(current(now), offer.key.key);
-    assert_eq!(current(now.after(SharedKeys::SPREAD)), offer.key.key);
+    assert_eq!(current(now.after(SharedKeys::PROPAGATION_DELAY)), offer.key.key);
     assert_eq!(current(UnixTime(START.0 + HOUR - 1)), offer.key.key);
     assert_ne!(current(START.after(seconds(HOUR))), offer.key.key);
     // Another at once, and one whose time would be a period's start.
     assert_ne!(keys.rotation(now).slot, offer.slot);
-    let before = UnixTime(START.0 + HOUR - SharedKeys::SPREAD.as_secs());
+    let before = UnixTime(START.0 + HOUR - SharedKeys::PROPAGATION_DELAY.as_secs());
     assert_eq!(keys.rotation(before).slot, Slot(START.0 + HOUR + 1));
 }
 
@@ -118,7 +121,7 @@ fn a_rotation_does_not_overtake_the_first_key_of_all() {
         settle(&mut keys, &mut present, now.after(seconds(ahead)));
         let first = keys.ring().unwrap().current(now).clone();
         let offer = keys.rotation(now);
-        keys.take_up(offer.slot, offer.key.clone(), now);
+        keys.adopt(offer.slot, offer.key.clone(), now);
         let ring = keys.ring().unwrap();
         assert_eq!(ring.current(now).key, first.key, "nobody else has the other yet");
         assert_eq!(ring.current(offer.key.not_before).key, offer.key.key);
@@ -132,7 +135,7 @@ fn two_keys_for_the_same_second_have_one_order_everywhere() {
     let ring = |order: [u8; 3]| {
         let mut keys = keys();
         for name in order {
-            keys.take_up(Slot(name.into()), key(name), START);
+            keys.adopt(Slot(name.into()), key(name), START);
         }
         keys.ring().expect("a ring")
     };
@@ -145,7 +148,7 @@ fn another_key_in_a_slot_takes_the_place_of_the_one_held() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
     let offers = settle(&mut keys, &mut present, START);
     let other = fresh(offers[1].key.not_before);
-    keys.take_up(offers[1].slot, other.clone(), START);
+    keys.adopt(offers[1].slot, other.clone(), START);
     let ring = keys.ring().unwrap();
     assert_eq!(ring.keys(), [offers[0].key.clone(), other]);
     assert_eq!(keys.offers(&present, START), [], "its slot is not empty");
@@ -157,15 +160,15 @@ fn records_are_read_at_first_sight_and_once_a_minute() {
     let present = entries(&[1, 2]);
     let at = |n| START.after(seconds(n));
     assert_eq!(keys.to_read(&present, START), [entry(2), entry(1)]);
-    keys.was_read(entry(1), START);
-    keys.was_read(entry(2), at(30));
+    keys.mark_read(entry(1), START);
+    keys.mark_read(entry(2), at(30));
     assert_eq!(keys.to_read(&present, at(59)), []);
     assert_eq!(keys.to_read(&present, at(60)), [entry(1)]);
     assert_eq!(keys.to_read(&present, UnixTime(START.0 + 29)), [entry(2)], "a clock set back");
-    keys.read_all_again();
+    keys.reread_all();
     assert_eq!(keys.to_read(&present, at(31)).len(), 2);
-    keys.was_read(entry(1), START);
-    let another_key = Entry { name: [9; 16], ..entry(1) };
+    keys.mark_read(entry(1), START);
+    let another_key = KeyEntry { name: [9; 16], ..entry(1) };
     assert_eq!(keys.to_read(&BTreeSet::from([another_key]), START), [another_key]);
     assert_eq!(keys.to_read(&present, START).len(), 2, "gone in between");
     let many = (0..1000).map(entry).collect();
@@ -176,7 +179,7 @@ fn records_are_read_at_first_sight_and_once_a_minute() {
 fn an_entry_has_one_spelling() {
     let name = "000102030405060708090a0b0c0d0e0f";
     let text = format!("1790000000-{name}");
-    let entry: Entry = text.parse().expect("an entry");
+    let entry: KeyEntry = text.parse().expect("an entry");
     assert_eq!((entry.slot, entry.name[15], entry.to_string()), (Slot(1_790_000_000), 15, text));
     for foreign in [
         String::new(),
@@ -187,7 +190,7 @@ fn an_entry_has_one_spelling() {
         format!("5-{name}0"),
         format!("18446744073709551616-{name}"),
     ] {
-        assert_eq!(foreign.parse::<Entry>(), Err(NoEntry), "{foreign}");
+        assert_eq!(foreign.parse::<KeyEntry>(), Err(InvalidKeyEntry), "{foreign}");
     }
 }
 

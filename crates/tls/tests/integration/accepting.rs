@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use firstflight_tls::{
-    Accepted, Accepting, Acceptor, EarlyData, EarlyDataReason, MAX_EARLY_DATA, Offer, OpenedTicket,
-    Session, TlsStream, Version, Withheld,
+    AcceptState, Accepting, Acceptor, ConnectOptions, EarlyData, EarlyDataReason, MAX_EARLY_DATA,
+    OpenedTicket, Session, TlsStream, Version, WithheldReason,
 };
 use proptest::prelude::*;
 use tokio::io::{
@@ -67,7 +67,8 @@ async fn first_flight(
     at_once: usize,
 ) -> (TlsStream<DuplexStream>, Watched, Arc<AtomicUsize>) {
     let (client_io, io) = duplex(1 << 20);
-    let offer = Offer { host: "localhost".into(), session: Some(session), early_data: true };
+    let offer =
+        ConnectOptions { host: "localhost".into(), session: Some(session), early_data: true };
     let mut client = TlsStream::connect(&setup.connector(), client_io, &offer).await.unwrap();
     for record in records {
         client.write_all(record).await.unwrap();
@@ -88,16 +89,16 @@ async fn refused(
 ) -> (TlsStream<DuplexStream>, TlsStream<Watched>, Vec<u8>) {
     let mut accepting = Accepting::new(acceptor, socket, true).unwrap();
     let mut step = accepting.advance().await.unwrap();
-    if let Accepted::NeedsSession(ticket) = step {
+    if let AcceptState::NeedsSession(ticket) = step {
         accepting.provide_session(OpenedTicket::Session(ticket[1..].to_vec()));
         step = accepting.advance().await.unwrap();
     }
-    assert_eq!(step, Accepted::EarlyData);
+    assert_eq!(step, AcceptState::EarlyData);
     assert!(accepting.facts().resumed);
     accepting.refuse_early_data().unwrap();
     assert_eq!(written.load(Ordering::SeqCst), 0, "no byte before the decision");
     let server = async move {
-        assert_eq!(accepting.advance().await.unwrap(), Accepted::Complete);
+        assert_eq!(accepting.advance().await.unwrap(), AcceptState::Complete);
         let mut server = accepting.into_stream();
         assert!(!server.reading_early() && server.is_complete());
         let mut got = vec![0; request];
@@ -153,13 +154,13 @@ proptest! {
 }
 
 #[tokio::test]
-async fn early_data_that_is_accepted_after_a_while_is_read_and_answered_early() {
+async fn early_data_that_is_accepted_later_is_still_read_and_answered_early() {
     let setup = Setup::default();
     let (mut client, socket, written) =
         first_flight(&setup, setup.session(), &[b"PING".to_vec()], 1 << 20).await;
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
-    assert_eq!(accepting.advance().await.unwrap(), Accepted::EarlyData);
-    assert_eq!(accepting.advance().await.unwrap(), Accepted::EarlyData, "may be asked again");
+    assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
+    assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData, "may be asked again");
     assert_eq!(written.load(Ordering::SeqCst), 0);
     let mut server = accepting.into_stream();
     assert!(server.reading_early() && !server.is_complete());
@@ -173,7 +174,7 @@ async fn early_data_that_is_accepted_after_a_while_is_read_and_answered_early() 
 }
 
 #[tokio::test]
-async fn early_data_that_nobody_was_asked_about_is_declined() {
+async fn early_data_without_a_decision_is_refused() {
     let setup = Setup::default();
     let (mut client, socket, _) =
         first_flight(&setup, setup.session(), &[b"PING".to_vec()], 1 << 20).await;
@@ -195,10 +196,10 @@ async fn a_ticket_without_early_data_is_resumed_and_the_next_one_allows_it_again
         first_flight(&setup, setup.session(), &[b"PING".to_vec()], 1 << 20).await;
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
     let server = async {
-        assert_eq!(accepting.advance().await.unwrap(), Accepted::Complete);
+        assert_eq!(accepting.advance().await.unwrap(), AcceptState::Complete);
         let facts = accepting.facts();
         assert!(facts.resumed);
-        assert_eq!(facts.early_data_reason, EarlyDataReason::Withheld(Withheld::Zone));
+        assert_eq!(facts.early_data_reason, EarlyDataReason::Withheld(WithheldReason::Zone));
         let mut server = accepting.into_stream();
         echo(&mut server).await;
     };
@@ -212,21 +213,21 @@ async fn a_ticket_without_early_data_is_resumed_and_the_next_one_allows_it_again
     let plain = Setup::default();
     let (_client, socket, _) = first_flight(&plain, next, &[b"PING".to_vec()], 1 << 20).await;
     let mut accepting = Accepting::new(&plain.acceptor(), socket, true).unwrap();
-    assert_eq!(accepting.advance().await.unwrap(), Accepted::EarlyData);
+    assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
 }
 
 #[tokio::test]
-async fn a_session_from_elsewhere_is_as_good_as_one_in_its_ticket() {
-    let setup = Setup { opens: Opens::Elsewhere, ..Setup::default() };
+async fn a_looked_up_session_is_resumed_like_one_in_its_ticket() {
+    let setup = Setup { opens: Opens::NeedsLookup, ..Setup::default() };
     let session = Setup::default().session();
     let (_client, socket, written) =
         first_flight(&setup, session, &[b"PING".to_vec()], 1 << 20).await;
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
-    let Accepted::NeedsSession(ticket) = accepting.advance().await.unwrap() else {
+    let AcceptState::NeedsSession(ticket) = accepting.advance().await.unwrap() else {
         panic!("the session is elsewhere");
     };
     accepting.provide_session(OpenedTicket::Session(ticket[1..].to_vec()));
-    assert_eq!(accepting.advance().await.unwrap(), Accepted::EarlyData);
+    assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
     assert_eq!(written.load(Ordering::SeqCst), 0);
     let mut server = accepting.into_stream();
     let mut ping = [0; 4];
@@ -235,8 +236,8 @@ async fn a_session_from_elsewhere_is_as_good_as_one_in_its_ticket() {
 }
 
 #[tokio::test]
-async fn a_fetched_session_survives_the_refusal_of_its_early_data() {
-    let setup = Setup { opens: Opens::Elsewhere, ..Setup::default() };
+async fn a_looked_up_session_is_still_resumed_after_its_early_data_is_refused() {
+    let setup = Setup { opens: Opens::NeedsLookup, ..Setup::default() };
     let session = Setup::default().session();
     let (client, socket, written) =
         first_flight(&setup, session, &[b"PING".to_vec()], 1 << 20).await;
@@ -246,13 +247,13 @@ async fn a_fetched_session_survives_the_refusal_of_its_early_data() {
 }
 
 #[tokio::test]
-async fn rfc5077_3_4_what_cannot_be_fetched_is_a_full_handshake_in_every_version_with_tickets() {
+async fn rfc5077_3_4_a_failed_lookup_leads_to_a_full_handshake_in_every_version_with_tickets() {
     for version in [Version::Tls12, Version::Tls13] {
         let plain = Setup { min: version, max: version, ..Setup::default() };
-        let setup = Setup { opens: Opens::Elsewhere, ..plain.clone() };
+        let setup = Setup { opens: Opens::NeedsLookup, ..plain.clone() };
         for resumed in [false, true] {
             let (client_io, server_io) = duplex(1 << 20);
-            let offer = Offer {
+            let offer = ConnectOptions {
                 host: "localhost".into(),
                 session: Some(plain.session()),
                 early_data: false,
@@ -260,15 +261,15 @@ async fn rfc5077_3_4_what_cannot_be_fetched_is_a_full_handshake_in_every_version
             let connector = setup.connector();
             let mut accepting = Accepting::new(&setup.acceptor(), server_io, true).unwrap();
             let server = async {
-                let Accepted::NeedsSession(ticket) = accepting.advance().await.unwrap() else {
+                let AcceptState::NeedsSession(ticket) = accepting.advance().await.unwrap() else {
                     panic!("the session is elsewhere");
                 };
                 accepting.provide_session(match resumed {
                     true => OpenedTicket::Session(ticket[1..].to_vec()),
                     // A second detour is none.
-                    false => OpenedTicket::Elsewhere(ticket),
+                    false => OpenedTicket::NeedsLookup(ticket),
                 });
-                assert_eq!(accepting.advance().await.unwrap(), Accepted::Complete);
+                assert_eq!(accepting.advance().await.unwrap(), AcceptState::Complete);
                 let mut server = accepting.into_stream();
                 server.flush().await.unwrap();
                 assert_eq!(server.facts().resumed, resumed, "{version}");
@@ -286,8 +287,8 @@ async fn rfc5077_3_4_what_cannot_be_fetched_is_a_full_handshake_in_every_version
 }
 
 #[tokio::test]
-async fn who_fetches_nothing_accepts_a_full_handshake() {
-    let setup = Setup { opens: Opens::Elsewhere, ..Setup::default() };
+async fn accept_without_a_lookup_makes_a_full_handshake() {
+    let setup = Setup { opens: Opens::NeedsLookup, ..Setup::default() };
     let session = Setup::default().session();
     let (mut client, socket, _) = first_flight(&setup, session, &[b"PING".to_vec()], 1 << 20).await;
     let acceptor = setup.acceptor();
@@ -316,7 +317,7 @@ fn chopped(handshake: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_is_kept_of_a_client_hello_is_bounded() {
+async fn the_buffer_for_a_client_hello_is_bounded() {
     let setup = Setup::default();
     let (mut client, io) = duplex(1 << 20);
     // A ClientHello of 16,000 bytes to come, and 6,000 of it: 36 KB as they are sent.
@@ -329,11 +330,14 @@ async fn what_is_kept_of_a_client_hello_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_client_hello_in_records_of_a_byte_is_one_all_the_same() {
+async fn a_client_hello_in_records_of_one_byte_is_accepted() {
     let setup = Setup::default();
     let (client, server) = duplex(1 << 20);
-    let offer =
-        Offer { host: "localhost".into(), session: Some(setup.session()), early_data: true };
+    let offer = ConnectOptions {
+        host: "localhost".into(),
+        session: Some(setup.session()),
+        early_data: true,
+    };
     let mut stream = TlsStream::connect(&setup.connector(), client, &offer).await.unwrap();
     stream.flush().await.unwrap();
     let (mut from, mut to) = (server, duplex(1 << 20));
@@ -344,27 +348,27 @@ async fn a_client_hello_in_records_of_a_byte_is_one_all_the_same() {
     to.0.write_all(&sent[length..count]).await.unwrap();
     let socket = Watched { io: to.1, written: Arc::default(), at_once: 1 << 20 };
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
-    assert_eq!(accepting.advance().await.unwrap(), Accepted::EarlyData);
+    assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
 }
 
 #[test]
 fn secrets_stay_out_of_debug() {
     for opened in [
         OpenedTicket::Session(b"secret".to_vec()),
-        OpenedTicket::WithoutEarlyData(b"secret".to_vec(), Withheld::Zone),
-        OpenedTicket::Elsewhere(b"secret".to_vec()),
+        OpenedTicket::WithoutEarlyData(b"secret".to_vec(), WithheldReason::Zone),
+        OpenedTicket::NeedsLookup(b"secret".to_vec()),
     ] {
         assert!(!format!("{opened:?}").contains("115"), "{opened:?}");
     }
 }
 
 #[tokio::test]
-async fn rfc8446_4_2_10_an_offer_is_seen_whatever_becomes_of_it() {
+async fn rfc8446_4_2_10_an_offer_of_early_data_is_recorded_accepted_or_not() {
     let setup = Setup::default();
     for (early_data, allowed) in [(true, true), (true, false), (false, true)] {
         let (client_io, server_io) = duplex(1 << 16);
         let session = Some(setup.session());
-        let offer = Offer { host: "localhost".into(), session, early_data };
+        let offer = ConnectOptions { host: "localhost".into(), session, early_data };
         let client = async {
             let connector = setup.connector();
             let mut client = TlsStream::connect(&connector, client_io, &offer).await.unwrap();

@@ -34,7 +34,7 @@ fn asked(directory: &std::path::Path) -> (Setup, Setup) {
 }
 
 #[test]
-fn rfc8737_3_who_offers_acme_tls_alone_gets_the_answer_in_both_versions() {
+fn rfc8737_3_a_client_that_offers_only_acme_tls_gets_the_challenge_certificate() {
     let directory = tempfile::tempdir().unwrap();
     let (server, authority) = asked(directory.path());
     for version in [Version::Tls12, Version::Tls13] {
@@ -50,7 +50,7 @@ fn rfc8737_3_who_offers_acme_tls_alone_gets_the_answer_in_both_versions() {
 }
 
 #[test]
-fn rfc8737_3_without_a_pending_answer_there_is_no_application_protocol() {
+fn rfc8737_3_without_a_pending_challenge_no_application_protocol_is_selected() {
     let directory = tempfile::tempdir().unwrap();
     let (server, authority) = asked(directory.path());
     let none = Setup { challenges: None, ..server.clone() };
@@ -72,7 +72,7 @@ fn rfc8737_3_without_a_pending_answer_there_is_no_application_protocol() {
 }
 
 #[test]
-fn other_clients_are_shown_the_sites_certificate_while_an_answer_is_pending() {
+fn other_clients_get_the_sites_certificate_while_a_challenge_is_pending() {
     let directory = tempfile::tempdir().unwrap();
     let (server, authority) = asked(directory.path());
     let both = vec![ACME_TLS_ALPN.to_vec(), b"h2".to_vec()];
@@ -88,7 +88,7 @@ fn other_clients_are_shown_the_sites_certificate_while_an_answer_is_pending() {
 }
 
 #[test]
-fn a_sites_session_is_not_resumed_for_an_authority() {
+fn a_sites_session_is_not_resumed_in_a_challenge() {
     let directory = tempfile::tempdir().unwrap();
     let (server, authority) = asked(directory.path());
     for version in [Version::Tls12, Version::Tls13] {

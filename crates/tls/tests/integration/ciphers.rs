@@ -25,7 +25,7 @@ fn chosen(server: &Setup, ciphers: &str) -> (&'static str, Option<Vec<u8>>) {
 }
 
 #[test]
-fn by_default_there_is_forward_secrecy_and_aead() {
+fn the_default_ciphers_have_forward_secrecy_and_aead() {
     let server = Setup { max: Version::Tls13, ..tls12() };
     for good in [GCM, "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305"] {
         let client = Setup { max: Version::Tls12, ..server.clone() };
@@ -43,7 +43,7 @@ fn by_default_there_is_forward_secrecy_and_aead() {
 }
 
 #[test]
-fn older_ones_come_with_a_list_or_an_older_version() {
+fn older_ciphers_need_a_list_or_an_older_version() {
     assert!(chosen(&with(&tls12(), &format!("{GCM}:{CBC}")), CBC).0.contains("CBC"));
     let server = Setup { min: Version::Tls10, ..tls12() };
     assert!(chosen(&server, CBC).0.contains("CBC"));
@@ -51,7 +51,7 @@ fn older_ones_come_with_a_list_or_an_older_version() {
 }
 
 #[test]
-fn the_servers_order_counts_unless_it_is_told_otherwise() {
+fn the_servers_cipher_order_decides_unless_configured_otherwise() {
     let server = with(&tls12(), &format!("{GCM}:{CBC}"));
     let offer = format!("{CBC}:{GCM}");
     assert!(chosen(&server, &offer).0.contains("GCM"));
@@ -60,7 +60,7 @@ fn the_servers_order_counts_unless_it_is_told_otherwise() {
 }
 
 #[test]
-fn the_clients_order_of_groups_counts_in_tls13() {
+fn the_clients_group_order_decides_in_tls13() {
     let server = Setup { min: Version::Tls13, ..Setup::default() };
     let groups = |list: &str| CipherPolicy { groups: Some(list.to_owned()), ..Default::default() };
     let client = Setup { ciphers: groups("P-256:X25519"), ..server.clone() };
@@ -70,7 +70,7 @@ fn the_clients_order_of_groups_counts_in_tls13() {
 }
 
 #[test]
-fn rfc9113_appendix_a_http2_is_not_spoken_under_what_it_prohibits() {
+fn rfc9113_appendix_a_http2_is_not_selected_with_prohibited_ciphers() {
     let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let server = with(&Setup { alpn, ..tls12() }, &format!("{GCM}:{CBC}"));
     assert_eq!(chosen(&server, GCM).1.as_deref(), Some(&b"h2"[..]));

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use firstflight_tls::{
-    CipherPolicy, CipherPreference, EarlyData, EarlyDataReason, Entry, Identities, Identity,
-    Progress, TlsError, Trust, Version,
+    CipherPolicy, CipherPreference, EarlyData, EarlyDataReason, Identities, Identity,
+    IdentityEntry, Progress, TlsError, Trust, Version,
 };
 
 use crate::support::{Pair, Setup, server_read};
@@ -19,7 +19,7 @@ fn sites(directory: &Path, sites: &[&[&str]]) -> Setup {
         std::fs::write(directory.join(format!("{number}.pem")), &pem).unwrap();
         let key = made.signing_key.serialize_pem();
         let identity = Identity::from_pem(pem.as_bytes(), key.as_bytes()).unwrap();
-        entries.push(Entry { names, identity });
+        entries.push(IdentityEntry { names, identity });
     }
     let first = entries.remove(0);
     Setup { identities: Identities::new(first, entries).unwrap(), ..Setup::default() }
@@ -30,7 +30,7 @@ fn calling(setup: &Setup, host: &str) -> Setup {
 }
 
 #[test]
-fn rfc6066_3_the_certificate_is_that_of_the_name_asked_for_in_every_version() {
+fn rfc6066_3_the_server_name_selects_the_certificate_in_every_version() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test"], &["two.test", "*.two.test"]]);
     for version in Version::ALL {
@@ -50,7 +50,7 @@ fn rfc6066_3_the_certificate_is_that_of_the_name_asked_for_in_every_version() {
 }
 
 #[test]
-fn an_unknown_name_and_none_get_the_first_certificate() {
+fn an_unknown_or_missing_name_gets_the_first_certificate() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
     let first = Trust::File(directory.path().join("0.pem"));
@@ -61,13 +61,13 @@ fn an_unknown_name_and_none_get_the_first_certificate() {
         let said = error.to_string().to_lowercase();
         assert!(said.contains("hostname mismatch") || said.contains("ip address"), "{said}");
     }
-    assert!(sites.identities.of(None).covers("one.test"));
-    assert!(sites.identities.of(Some("TWO.test.")).covers("two.test"));
-    assert!(!sites.identities.of(Some("two.test")).covers("one.test"));
+    assert!(sites.identities.for_name(None).covers("one.test"));
+    assert!(sites.identities.for_name(Some("TWO.test.")).covers("two.test"));
+    assert!(!sites.identities.for_name(Some("two.test")).covers("one.test"));
 }
 
 #[test]
-fn rfc8446_4_6_1_a_ticket_is_good_for_the_names_of_its_certificate_alone() {
+fn rfc8446_4_6_1_a_ticket_is_valid_only_for_the_site_that_issued_it() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test", "www.one.test"], &["two.test"]]);
     for version in [Version::Tls12, Version::Tls13] {
@@ -86,7 +86,7 @@ fn rfc8446_4_6_1_a_ticket_is_good_for_the_names_of_its_certificate_alone() {
 }
 
 #[test]
-fn early_data_under_another_sites_ticket_is_refused_and_comes_after_the_handshake() {
+fn early_data_with_another_sites_ticket_is_refused_and_sent_again() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test", "www.one.test"], &["two.test"]]);
     let session = || calling(&sites, "one.test").session();
@@ -113,7 +113,7 @@ fn early_data_under_another_sites_ticket_is_refused_and_comes_after_the_handshak
 }
 
 #[test]
-fn a_connection_that_declines_early_data_does_so_under_each_name() {
+fn a_connection_that_refuses_early_data_does_so_for_every_name() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
     let setup = Setup { decline: true, ..calling(&sites, "two.test") };
@@ -124,9 +124,11 @@ fn a_connection_that_declines_early_data_does_so_under_each_name() {
 }
 
 #[test]
-fn names_that_two_sites_claim_or_that_cannot_be_are_named() {
-    let entry =
-        |name: &str| Entry { names: vec![name.to_owned()], identity: crate::support::identity() };
+fn errors_name_duplicate_and_invalid_names() {
+    let entry = |name: &str| IdentityEntry {
+        names: vec![name.to_owned()],
+        identity: crate::support::identity(),
+    };
     for (first, second) in [("one.test", "ONE.test"), ("one.test", "bad name")] {
         let error = Identities::new(entry(first), vec![entry(second)]).err().unwrap();
         assert!(error.to_string().contains(second), "{error}");
@@ -134,7 +136,7 @@ fn names_that_two_sites_claim_or_that_cannot_be_are_named() {
 }
 
 #[test]
-fn the_clients_order_of_ciphers_counts_among_equals() {
+fn the_clients_cipher_order_decides_among_equals() {
     let chosen = |preference, version, ciphers: &str| {
         let policy = CipherPolicy {
             ciphers: (version == Version::Tls12).then(|| ciphers.to_owned()),

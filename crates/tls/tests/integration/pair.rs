@@ -46,7 +46,7 @@ fn rfc8446_8_3_a_session_that_claims_to_be_older_is_resumed_without_early_data()
 }
 
 #[test]
-fn a_session_can_state_less_or_more_than_its_age() {
+fn a_session_can_state_a_smaller_or_larger_age() {
     let session = Setup::default().session();
     let issued = |session: &Session| session.issued_and_lifetime().0;
     let older = session.issued_earlier(100).unwrap();
@@ -56,7 +56,7 @@ fn a_session_can_state_less_or_more_than_its_age() {
 }
 
 #[test]
-fn rfc8446_4_2_11_1_a_session_of_the_future_is_not_offered() {
+fn rfc8446_4_2_11_1_a_session_from_the_future_is_not_offered() {
     let setup = Setup::default();
     let younger = setup.session().issued_later(100).unwrap();
     let mut pair = Pair::new(&setup, Some(younger), true);
@@ -104,7 +104,7 @@ fn rfc8446_4_2_10_refused_early_data_is_written_again_after_the_handshake() {
 }
 
 #[test]
-fn early_data_can_be_declined_for_one_connection_and_its_tickets_allow_it_again() {
+fn early_data_can_be_refused_for_one_connection_and_its_tickets_still_allow_it() {
     let setup = Setup::default();
     let mut pair =
         Pair::new(&Setup { decline: true, ..setup.clone() }, Some(setup.session()), true);
@@ -131,7 +131,7 @@ fn refused_and_sent_again(pair: &mut Pair) {
 }
 
 #[test]
-fn rfc8446_4_2_11_1_no_ticket_is_said_to_be_older_than_it_is() {
+fn rfc8446_4_2_11_1_the_stated_ticket_age_is_never_too_large() {
     let setup = Setup::default();
     // Around the turn of a second is where whole seconds say one too many.
     for _ in 0..3 {
@@ -154,7 +154,7 @@ fn rfc8446_4_2_11_1_no_ticket_is_said_to_be_older_than_it_is() {
 }
 
 #[test]
-fn a_session_works_from_bytes_and_early_data_with_it() {
+fn a_serialized_session_resumes_with_early_data() {
     let setup = Setup::default();
     let bytes = setup.session().to_bytes().unwrap();
     let session = Session::from_bytes(&bytes).unwrap();
@@ -203,7 +203,7 @@ fn more_than_the_limit_of_early_data_is_written_after_the_handshake() {
 }
 
 #[test]
-fn rfc8446_4_2_10_another_protocol_after_refusal_is_an_error_of_its_own() {
+fn rfc8446_4_2_10_another_protocol_after_a_refusal_is_a_distinct_error() {
     let h2 = Setup { alpn: vec![b"h2".to_vec()], ..Setup::default() };
     let session = h2.session();
     let server = Setup { alpn: vec![b"http/1.1".to_vec()], ..Setup::default() };
@@ -221,7 +221,7 @@ fn rfc8446_4_2_10_another_protocol_after_refusal_is_an_error_of_its_own() {
 }
 
 #[test]
-fn rfc8446_d_3_a_server_that_went_back_to_tls12_asks_for_a_retry_without_early_data() {
+fn rfc8446_d_3_a_server_downgraded_to_tls12_leads_to_a_retry_without_early_data() {
     let session = Setup::default().session();
     let server = Setup { max: Version::Tls12, ..Setup::default() };
     let mut pair = Pair::between(&Setup::default(), &server, Some(session), true);
@@ -232,7 +232,7 @@ fn rfc8446_d_3_a_server_that_went_back_to_tls12_asks_for_a_retry_without_early_d
 }
 
 #[test]
-fn the_key_log_has_the_early_secret_and_the_group_and_cipher_can_be_chosen() {
+fn the_key_log_has_the_early_secret_and_group_and_cipher_are_configurable() {
     let log = Arc::new(KeyLogLines::default());
     let mut setup = Setup { key_log: Some(log.clone()), ..Setup::default() };
     setup.ciphers.groups = Some("P-256".into());
@@ -251,14 +251,14 @@ fn the_key_log_has_the_early_secret_and_the_group_and_cipher_can_be_chosen() {
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_refused_with_the_mend() {
+fn an_untrusted_certificate_is_rejected_with_the_fix() {
     let mut pair = Pair::new(&Setup { trust: Trust::System, ..Setup::default() }, None, false);
     let error = pair.fails_on_client();
     assert!(error.to_string().contains("--cacert"), "{error}");
 }
 
 #[test]
-fn a_peer_that_ends_in_the_middle_is_a_plain_error() {
+fn a_peer_that_disconnects_during_the_handshake_is_a_clear_error() {
     let mut pair = Pair::new(&Setup::default(), None, false);
     pair.client.handshake().unwrap();
     pair.client.feed_eof();

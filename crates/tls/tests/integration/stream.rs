@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use firstflight_tls::{EarlyData, Offer, TlsError, TlsStream, share};
+use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, split_driver};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
@@ -51,12 +51,12 @@ fn counted() -> (Counting, Counting, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Counting(a, of_a.clone()), Counting(b, of_b.clone()), of_a, of_b)
 }
 
-fn early_offer(setup: &Setup) -> Offer {
-    Offer { host: "localhost".into(), session: Some(setup.session()), early_data: true }
+fn early_offer(setup: &Setup) -> ConnectOptions {
+    ConnectOptions { host: "localhost".into(), session: Some(setup.session()), early_data: true }
 }
 
 #[tokio::test]
-async fn hello_and_request_leave_as_one_and_so_do_flight_and_answer() {
+async fn client_hello_and_request_leave_in_one_write_and_so_do_flight_and_response() {
     let setup = Setup::default();
     let (client_io, server_io, client_writes, server_writes) = counted();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
@@ -82,14 +82,15 @@ async fn hello_and_request_leave_as_one_and_so_do_flight_and_answer() {
 }
 
 #[tokio::test]
-async fn a_library_that_looks_for_more_before_it_answers_does_not_send_the_flight_alone() {
+async fn a_library_that_reads_before_it_responds_does_not_send_the_flight_alone() {
     let setup = Setup::default();
     let (client_io, server_io, _, server_writes) = counted();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
     let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
     client.write_all(b"PING").await.unwrap();
     client.flush().await.unwrap();
-    let (mut io, driver) = share(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
+    let (mut io, driver) =
+        split_driver(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
     let mut ping = [0; 4];
     io.read_exact(&mut ping).await.unwrap();
     std::future::poll_fn(|cx| {
@@ -115,7 +116,7 @@ async fn a_library_that_looks_for_more_before_it_answers_does_not_send_the_fligh
 }
 
 #[tokio::test]
-async fn early_and_later_bytes_are_never_mixed_and_the_reader_is_asked_to_come_again_between() {
+async fn early_and_later_bytes_are_never_mixed_and_the_reader_yields_between() {
     let setup = Setup::default();
     let (client_io, server_io, ..) = counted();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
@@ -157,7 +158,7 @@ async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
     client.write_all(&[1; 10_000]).await.unwrap();
     client.flush().await.unwrap();
     let server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
-    let (mut io, driver) = share(server);
+    let (mut io, driver) = split_driver(server);
     let peer = async {
         std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
         client.flush().await.unwrap();
@@ -171,15 +172,16 @@ async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
 }
 
 #[tokio::test]
-async fn gathered_flushes_leave_in_one_write_when_the_driver_sends() {
+async fn buffered_flushes_leave_in_one_write_when_the_driver_sends() {
     let setup = Setup::default();
     let (client_io, server_io, _, server_writes) = counted();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
     let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
     client.write_all(b"PING").await.unwrap();
     client.flush().await.unwrap();
-    let (mut io, driver) = share(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
-    driver.gather();
+    let (mut io, driver) =
+        split_driver(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
+    driver.buffer_writes();
     let mut ping = [0; 4];
     io.read_exact(&mut ping).await.unwrap();
     for part in [&b"PO"[..], b"NG"] {
@@ -195,7 +197,7 @@ async fn gathered_flushes_leave_in_one_write_when_the_driver_sends() {
 }
 
 #[tokio::test]
-async fn closing_after_an_early_answer_drains_to_finished_and_says_goodbye() {
+async fn closing_after_an_early_response_reads_to_finished_and_sends_close_notify() {
     let setup = Setup::default();
     let (client_io, server_io, ..) = counted();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
@@ -217,11 +219,11 @@ async fn closing_after_an_early_answer_drains_to_finished_and_says_goodbye() {
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_no_clean_end() {
+async fn an_end_without_close_notify_is_an_error() {
     let setup = Setup::default();
     let (client_io, server_io, ..) = counted();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
-    let offer = Offer { host: "localhost".into(), ..Offer::default() };
+    let offer = ConnectOptions { host: "localhost".into(), ..ConnectOptions::default() };
     let client = async {
         let mut client = TlsStream::connect(&connector, client_io, &offer).await.unwrap();
         client.flush().await.unwrap();
@@ -235,7 +237,7 @@ async fn a_cut_connection_is_no_clean_end() {
 }
 
 #[tokio::test]
-async fn a_megabyte_of_noise_is_one_clear_sentence_and_an_alert() {
+async fn a_megabyte_of_noise_gives_one_clear_error_and_an_alert() {
     let (mut noisy, server_io, _, server_writes) = counted();
     let acceptor = Setup::default().acceptor();
     let noise: Vec<u8> =

@@ -13,7 +13,7 @@ use firstflight_client::{
 };
 use firstflight_tls::{
     Acceptor, AcceptorConfig, Identity, OpenedTicket, TicketSealer, TlsStream, Trust, Version,
-    share,
+    split_driver,
 };
 use http_body_util::Full;
 use hyper::service::service_fn;
@@ -183,7 +183,7 @@ impl Server {
     }
 
     async fn serve_h2(self, tls: TlsStream<TcpStream>, connection: usize) {
-        let (stream, driver) = share(tls);
+        let (stream, driver) = split_driver(tls);
         let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
             let text = format!("{} {}", request.method(), request.uri().path());
             self.remember(text, driver.reading_early(), connection);

@@ -13,7 +13,7 @@ use firstflight_quic::{
 };
 use firstflight_tls::{
     AcceptorConfig, CipherPolicy, ConnectorConfig, Identity, KeyLog, OpenedTicket, TicketSealer,
-    Trust, Withheld,
+    Trust, WithheldReason,
 };
 pub(crate) use pair::{Answer, Pair};
 use quinn_proto::crypto::{self, AeadKey, CryptoError, HandshakeTokenKey};
@@ -54,9 +54,9 @@ impl TicketSealer for MarkSealer {
             Some((key, session)) if *key == self.key => match self.opens {
                 Opens::Plainly => OpenedTicket::Session(session.to_vec()),
                 Opens::WithoutEarlyData => {
-                    OpenedTicket::WithoutEarlyData(session.to_vec(), Withheld::Zone)
+                    OpenedTicket::WithoutEarlyData(session.to_vec(), WithheldReason::Zone)
                 }
-                Opens::Elsewhere => OpenedTicket::Elsewhere(ticket.to_vec()),
+                Opens::Elsewhere => OpenedTicket::NeedsLookup(ticket.to_vec()),
             },
             _ => OpenedTicket::Ignored,
         }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, Connector, ConnectorConfig, Machine, Offer, Session, Trust,
+    Acceptor, AcceptorConfig, ConnectOptions, Connector, ConnectorConfig, Session, TlsConnection,
+    Trust,
 };
 
 use super::{MarkSealer, Setup, identity};
@@ -16,11 +17,11 @@ pub(crate) fn session(setup: &Setup) -> Session {
         opens: setup.opens,
         sealed: Arc::default(),
     }));
-    let mut server = Acceptor::new(config).unwrap().machine(true).unwrap();
+    let mut server = Acceptor::new(config).unwrap().connection(true).unwrap();
     let mut config = ConnectorConfig::new(Trust::Anyone);
     config.alpn = setup.client_alpn.clone();
-    let offer = Offer { host: "localhost".to_owned(), session: None, early_data: false };
-    let mut client = Connector::new(config).unwrap().machine(&offer).unwrap();
+    let offer = ConnectOptions { host: "localhost".to_owned(), session: None, early_data: false };
+    let mut client = Connector::new(config).unwrap().connection(&offer).unwrap();
     for _ in 0..4 {
         client.handshake().unwrap();
         carry(&mut client, &mut server);
@@ -33,7 +34,7 @@ pub(crate) fn session(setup: &Setup) -> Session {
     client.take_sessions().pop().expect("a ticket")
 }
 
-fn carry(from: &mut Machine, to: &mut Machine) {
+fn carry(from: &mut TlsConnection, to: &mut TlsConnection) {
     let bytes = from.outgoing().to_vec();
     from.sent(bytes.len());
     to.feed(&bytes);

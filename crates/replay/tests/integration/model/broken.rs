@@ -7,7 +7,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::model::setting::{Rule, Setting, TICK, Trouble};
 use crate::model::world::{Step, World};
-use crate::model::{NEEDED, ONCE};
+use crate::model::{AT_MOST_ONCE, NO_NEEDLESS_425};
 
 /// The explorer finds `property` violated when `rule` is left out.
 #[track_caller]
@@ -42,17 +42,17 @@ fn sentinels_at_once(troubles: &[Trouble]) -> Setting {
 
 #[test]
 fn without_a_window_after_a_loss() {
-    breaks(ONCE, Rule::Window, with(&[Trouble::Flush]));
+    breaks(AT_MOST_ONCE, Rule::Window, with(&[Trouble::Flush]));
 }
 
 #[test]
 fn with_a_window_as_long_as_records_live() {
-    breaks(ONCE, Rule::WholeWindow, Setting::worst_failover());
+    breaks(AT_MOST_ONCE, Rule::WholeWindow, Setting::worst_failover());
 }
 
 #[test]
 fn with_an_epoch_of_any_life() {
-    breaks(ONCE, Rule::EpochOfThisLife, with(&[Trouble::RestartFromSnapshot]));
+    breaks(AT_MOST_ONCE, Rule::EpochOfThisLife, with(&[Trouble::RestartFromSnapshot]));
 }
 
 #[test]
@@ -60,19 +60,19 @@ fn with_an_epoch_dated_by_its_writer() {
     // One is written late, after the store was emptied once more.
     let troubles = [Trouble::Flush, Trouble::LateEpoch, Trouble::Flush];
     let setting = Setting { zero_skew: 8, horizon: 9, ..with(&troubles) };
-    breaks(ONCE, Rule::EpochDatedByStore, setting);
+    breaks(AT_MOST_ONCE, Rule::EpochDatedByStore, setting);
 }
 
 #[test]
 fn with_an_epoch_from_before_the_majority() {
     let troubles = [Trouble::Failover, Trouble::Disconnect];
-    breaks(ONCE, Rule::EpochAfterMajority, sentinels_at_once(&troubles));
+    breaks(AT_MOST_ONCE, Rule::EpochAfterMajority, sentinels_at_once(&troubles));
 }
 
 #[test]
 fn with_a_master_that_nobody_confirms() {
     let troubles = [Trouble::Failover, Trouble::Deaf];
-    breaks(ONCE, Rule::Confirmation, sentinels_at_once(&troubles));
+    breaks(AT_MOST_ONCE, Rule::Confirmation, sentinels_at_once(&troubles));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn with_an_epoch_written_by_who_does_not_agree_with_the_clock() {
     let troubles = [Trouble::Failover, Trouble::Kill, Trouble::StoreClock(8 * TICK)];
     let setting =
         Setting { nodes: vec![vec![0]], stores: vec![0, -8 * TICK], ..sentinels_with(&troubles) };
-    breaks(ONCE, Rule::EpochWithinMargin, setting);
+    breaks(AT_MOST_ONCE, Rule::EpochWithinMargin, setting);
 }
 
 #[test]
@@ -89,44 +89,48 @@ fn with_records_that_go_too_soon() {
     // As long as the flight is fresh where clocks are right: once freshness, once margin.
     let life = Duration::from_millis(2 * TICK as u64);
     let setting = Setting { nodes: vec![vec![-TICK], vec![TICK]], ..with(&[]) };
-    breaks(ONCE, Rule::RecordLife(life), setting);
+    breaks(AT_MOST_ONCE, Rule::RecordLife(life), setting);
 }
 
 #[test]
 fn with_clocks_that_disagree() {
     let setting = Setting { nodes: vec![vec![-4 * TICK], vec![0]], ..with(&[]) };
-    breaks(ONCE, Rule::ClockMargin, setting);
+    breaks(AT_MOST_ONCE, Rule::ClockMargin, setting);
 }
 
 #[test]
 fn with_what_is_unknown_executed() {
-    breaks(ONCE, Rule::RefuseUnknown, with(&[]));
+    breaks(AT_MOST_ONCE, Rule::RefuseUnknown, with(&[]));
 }
 
 #[test]
 fn with_stale_flights() {
-    breaks(ONCE, Rule::Freshness, with(&[]));
+    breaks(AT_MOST_ONCE, Rule::Freshness, with(&[]));
 }
 
 #[test]
 fn with_a_flight_timed_after_its_hello() {
-    breaks(ONCE, Rule::TimeBeforeHello, with(&[Trouble::Pause]));
+    breaks(AT_MOST_ONCE, Rule::TimeBeforeHello, with(&[Trouble::Pause]));
 }
 
 #[test]
 fn without_what_heartbeats_remember() {
     let there_and_back = [Trouble::StoreClock(6 * TICK), Trouble::StoreClock(-6 * TICK)];
-    breaks(ONCE, Rule::Memory, with(&there_and_back));
+    breaks(AT_MOST_ONCE, Rule::Memory, with(&there_and_back));
 }
 
 #[test]
 fn with_a_store_that_evicts() {
-    breaks(ONCE, Rule::Evictions, with(&[Trouble::Evict]));
+    breaks(AT_MOST_ONCE, Rule::Evictions, with(&[Trouble::Evict]));
 }
 
 #[test]
 fn with_a_filter_of_claims_under_way() {
-    breaks(NEEDED, Rule::FilterOfOutcomes, Setting { outcomes: true, honest: true, ..with(&[]) });
+    breaks(
+        NO_NEEDLESS_425,
+        Rule::FilterOfOutcomes,
+        Setting { outcomes: true, honest: true, ..with(&[]) },
+    );
 }
 
 fn requests_with(troubles: &[Trouble]) -> Setting {
@@ -140,24 +144,24 @@ fn far_from_fresh(troubles: &[Trouble]) -> Setting {
 
 #[test]
 fn with_records_whose_end_does_not_follow_the_skew() {
-    breaks(ONCE, Rule::EndFollowsSkew, far_from_fresh(&[]));
+    breaks(AT_MOST_ONCE, Rule::EndFollowsSkew, far_from_fresh(&[]));
 }
 
 #[test]
 fn with_records_whose_end_the_writers_clock_counts_off() {
     // The writer's clock is far ahead; nobody there accepts anything, but records are written.
     let nodes = vec![vec![25 * TICK], vec![0]];
-    breaks(ONCE, Rule::AbsoluteEnd, Setting { nodes, ..requests_with(&[]) });
+    breaks(AT_MOST_ONCE, Rule::AbsoluteEnd, Setting { nodes, ..requests_with(&[]) });
 }
 
 #[test]
 fn without_spends() {
-    breaks(ONCE, Rule::Spends, requests_with(&[Trouble::Disconnect]));
+    breaks(AT_MOST_ONCE, Rule::Spends, requests_with(&[Trouble::Disconnect]));
 }
 
 #[test]
 fn without_waiting() {
-    breaks(ONCE, Rule::Waiting, requests_with(&[Trouble::CutOff]));
+    breaks(AT_MOST_ONCE, Rule::Waiting, requests_with(&[Trouble::CutOff]));
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn with_records_in_a_master_that_nobody_confirms() {
     let troubles = [Trouble::Failover, Trouble::Deaf];
     let setting =
         Setting { honest: true, zero_skew: 6, horizon: 7, ..sentinels_at_once(&troubles) };
-    breaks(ONCE, Rule::ConfirmedRecord, setting);
+    breaks(AT_MOST_ONCE, Rule::ConfirmedRecord, setting);
 }
 
 /// The explorer finds a world that is excused, and in which a request is executed twice.

@@ -2,7 +2,7 @@
 //! of a flight, a store that is emptied, restarted, failed over, set to another time or told to
 //! evict, and messages that come late or never.
 //!
-//! What decides here is the crate's own code ([`firstflight_replay::SharedGate`], `judge`,
+//! What decides here is the crate's own code ([`firstflight_replay::SharedGate`], `check_claims`,
 //! `Continuity`); the model is what is around it. One flight is enough, since flights share no
 //! record. The attacker delivers copies to any node at any time, the original too, and as often as
 //! he likes. What is counted is how often the flight's request is executed: as early data, on any
@@ -52,8 +52,8 @@ use setting::Setting;
 use stateright::{Model, Property};
 use world::{Original, Step, World};
 
-const ONCE: &str = "executed at most once";
-const NEEDED: &str = "425 only if a copy's claim came out";
+const AT_MOST_ONCE: &str = "executed at most once";
+const NO_NEEDLESS_425: &str = "425 only if a copy's claim came out";
 
 impl Model for Setting {
     type State = World;
@@ -85,11 +85,11 @@ impl Model for Setting {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always(ONCE, |_, world: &World| world.runs <= 1 + world.excused),
+            Property::always(AT_MOST_ONCE, |_, world: &World| world.runs <= 1 + world.excused),
             Property::sometimes("runs early", |_, world: &World| world.runs == 1),
         ];
         if self.honest {
-            properties.push(Property::always(NEEDED, |_, world: &World| {
+            properties.push(Property::always(NO_NEEDLESS_425, |_, world: &World| {
                 world.original != Original::TooEarly || world.copy.claimed
             }));
         }

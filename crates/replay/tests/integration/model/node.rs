@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, Confirmation, Continuity, Flight, Heartbeat, HeartbeatActions, Offer, SharedGate,
-    SharedRefusal, Slots, StoreObservation, StoreReply, Unknown,
+    ClaimKey, Confirmation, Continuity, Flight, FlightOffer, Heartbeat, HeartbeatActions,
+    SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply, Unknown,
 };
 
 use crate::model::setting::{Rule, START, Setting};
@@ -46,7 +46,7 @@ pub(crate) struct Pending {
     /// As TLS computed it.
     pub(crate) skew: i32,
     /// By the node's clock, in milliseconds.
-    pub(crate) seen_at: i64,
+    pub(crate) received_at: i64,
     /// The store's answer, which the node has not read yet.
     pub(crate) reply: Option<Reply>,
     /// Whether the record that the response tells of is lost since, or will be.
@@ -149,11 +149,11 @@ impl Node {
         reply: &Reply,
         now: i64,
     ) -> Result<bool, Unknown> {
-        let Reply::Answer { won, seen } = reply else { return Err(Unknown::Refused) };
+        let Reply::HandoffReply { won, seen } = reply else { return Err(Unknown::Refused) };
         if !won {
             return Ok(false);
         }
-        let sighting = StoreObservation {
+        let observation = StoreObservation {
             run_id: run_id(link.run),
             replication_id: replication_id(link.line),
             slots: Slots::ALL,
@@ -162,7 +162,7 @@ impl Node {
             store_time: seen.store_time,
             node_time: millis(self.clock(now)),
         };
-        match self.continuity.judge_record(&sighting, monotonic(now)) {
+        match self.continuity.check_record(&observation, monotonic(now)) {
             Err(_) if setting.leaves_out(Rule::ConfirmedRecord) => Ok(true),
             verdict => verdict.map(|()| true),
         }
@@ -170,14 +170,14 @@ impl Node {
 
     /// What the node makes of the response to a claim.
     pub(crate) fn reply(&self, setting: &Setting, reply: &Reply, now: i64) -> StoreReply {
-        let Reply::Answer { won, seen } = reply else {
+        let Reply::HandoffReply { won, seen } = reply else {
             return StoreReply::Unknown(Unknown::Refused);
         };
         let Some(link) = &self.link else {
             return StoreReply::Unknown(Unknown::Absent);
         };
         let (run_id, replication_id) = ids(setting, link.run, link.line, seen);
-        let mut sighting = StoreObservation {
+        let mut observation = StoreObservation {
             run_id,
             replication_id,
             slots: Slots::ALL,
@@ -187,15 +187,15 @@ impl Node {
             node_time: millis(self.clock(now)),
         };
         if setting.leaves_out(Rule::Window) {
-            sighting.epoch_age = setting.config.recording_window();
+            observation.epoch_age = setting.config.recording_window();
         }
         if setting.leaves_out(Rule::WholeWindow) {
-            sighting.epoch_age += 2 * setting.config.clock_margin + setting.config.confirmation;
+            observation.epoch_age += 2 * setting.config.clock_margin + setting.config.confirmation;
         }
         if setting.leaves_out(Rule::ClockMargin) {
-            sighting.node_time = sighting.store_time;
+            observation.node_time = observation.store_time;
         }
-        match self.continuity.judge(&sighting, monotonic(now)) {
+        match self.continuity.check_claims(&observation, monotonic(now)) {
             Err(why) => StoreReply::Unknown(why),
             Ok(()) if *won => StoreReply::Won,
             Ok(()) => StoreReply::Lost,
@@ -215,7 +215,8 @@ impl Node {
             reply => reply,
         };
         let skew = if setting.leaves_out(Rule::Freshness) { 0 } else { pending.skew };
-        let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), skew, millis(pending.seen_at), 0);
+        let offer =
+            FlightOffer::new(ClaimKey::of_flight(&[1; 32]), skew, millis(pending.received_at), 0);
         SharedGate::new(setting.config).settle(&offer, reply, millis(self.clock(now)))
     }
 }
@@ -223,7 +224,8 @@ impl Node {
 impl Pending {
     /// By the flight's own word; the same at each node.
     pub(crate) fn exact_at(&self) -> i64 {
-        let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), self.skew, millis(self.seen_at), 0);
+        let offer =
+            FlightOffer::new(ClaimKey::of_flight(&[1; 32]), self.skew, millis(self.received_at), 0);
         offer.exact_at().as_millis() as i64
     }
 }

@@ -19,7 +19,7 @@ impl World {
             Step::Settle { pending } => self.settle(setting, pending),
             Step::GiveUp { pending } => self.give_up(setting, pending),
             Step::Spend => self.spend(setting),
-            Step::Spent => self.spent(setting),
+            Step::SpendOutcome => self.spent(setting),
             Step::SpendLost => self.waiting.iter_mut().for_each(|waiting| waiting.reply = None),
             Step::Close => self.close(setting),
             Step::Reach { node } => self.nodes[node].is_cut_off = false,
@@ -42,7 +42,7 @@ impl World {
                 self.go_wrong(setting, trouble, at);
             }
         }
-        self.pending.sort_by_key(|p| (p.node, p.original, p.seen_at, p.reply.is_some()));
+        self.pending.sort_by_key(|p| (p.node, p.original, p.received_at, p.reply.is_some()));
     }
 
     fn tick(&mut self, setting: &Setting) {
@@ -76,9 +76,9 @@ impl World {
         if is_named && !node.is_deaf {
             node.confirmed = Some(monotonic(now));
         }
-        let orders = node.beat(setting, process, now);
+        let actions = node.beat(setting, process, now);
         self.unseen.by &= !(1 << i);
-        if let Some(write) = orders.write {
+        if let Some(write) = actions.write {
             let stamp = now + process.offset;
             match late {
                 false => process.write_epoch(&write, stamp, now),
@@ -89,7 +89,7 @@ impl World {
             }
         }
         // Who hears the sentinels goes where they say.
-        let stays = orders.dropped.is_none() && (is_named || node.is_deaf);
+        let stays = actions.dropped.is_none() && (is_named || node.is_deaf);
         match &mut node.link {
             Some(link) if stays => link.line = process.line,
             _ => node.disconnect(),
@@ -101,7 +101,7 @@ impl World {
         let clock = self.nodes[node].clock(self.now());
         let skew = self.skew(setting, node) as i32;
         let pending =
-            Pending { node, original, skew, seen_at: clock, reply: None, is_forgotten: false };
+            Pending { node, original, skew, received_at: clock, reply: None, is_forgotten: false };
         if original {
             self.original = Original::Asking;
         }
@@ -124,7 +124,7 @@ impl World {
         let node = &self.nodes[asking.node];
         let Some(link) = &node.link else { return };
         if setting.leaves_out(Rule::TimeBeforeHello) {
-            asking.seen_at = node.clock(now);
+            asking.received_at = node.clock(now);
         }
         let store = &mut self.stores[link.store];
         let until = setting.record_end(asking.exact_at(), node.clock(now), store.clock(now));
@@ -155,7 +155,7 @@ impl World {
         if let (None, Some(link)) = (&pending.reply, &self.nodes[pending.node].link) {
             let node_clock = self.nodes[pending.node].clock(self.now());
             let (copy, exact_at) = (!pending.original, pending.exact_at());
-            let message = Message::Claim { copy, exact_at, node_clock };
+            let message = Message::ClaimOutcome { copy, exact_at, node_clock };
             self.late = Some(Late { store: link.store, run: link.run, message });
         }
     }
@@ -292,7 +292,7 @@ impl World {
             return;
         }
         match late.message {
-            Message::Claim { copy, exact_at, node_clock } => {
+            Message::ClaimOutcome { copy, exact_at, node_clock } => {
                 let until = setting.record_end(exact_at, node_clock, process.clock(now));
                 process.claim(!copy, until, now);
                 self.copy.claimed |= setting.honest && copy;

@@ -41,7 +41,7 @@ struct StoredEpoch {
 pub(crate) enum Reply {
     /// It is no master.
     ReadOnly,
-    Answer {
+    HandoffReply {
         won: bool,
         seen: Read,
     },
@@ -78,15 +78,15 @@ impl Process {
             self.record = Some(Record { until, original });
             self.expire(clock);
         }
-        Reply::Answer { won, seen: self.read(now) }
+        Reply::HandoffReply { won, seen: self.read(now) }
     }
 
     /// The same for a spend, which takes its own claim for a win.
     pub(crate) fn spend(&mut self, until: i64, now: i64) -> Reply {
         match self.claim(true, until, now) {
-            Reply::Answer { won, seen } => {
+            Reply::HandoffReply { won, seen } => {
                 let own = self.record.as_ref().is_some_and(|record| record.original);
-                Reply::Answer { won: won || own, seen }
+                Reply::HandoffReply { won: won || own, seen }
             }
             refused => refused,
         }

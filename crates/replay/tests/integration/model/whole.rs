@@ -11,14 +11,14 @@ use crate::model::setting::{AtClose, Setting, TICK, Trouble};
 fn holds(name: &str, setting: Setting) {
     let deep = std::env::var_os("FIRSTFLIGHT_MODEL").is_some_and(|value| value == "deep");
     let most_troubles = setting.most_troubles + u8::from(deep);
-    let began = Instant::now();
+    let started = Instant::now();
     let checker = Setting { most_troubles, ..setting }.checker().spawn_bfs().join();
     println!(
         "{name}: {} states, {} steps, {} deep, at most {most_troubles} things go wrong, {:.1} s",
         checker.unique_state_count(),
         checker.state_count(),
         checker.max_depth(),
-        began.elapsed().as_secs_f64(),
+        started.elapsed().as_secs_f64(),
     );
     checker.assert_properties();
 }

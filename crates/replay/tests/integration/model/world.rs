@@ -47,7 +47,7 @@ pub(crate) struct Late {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Message {
-    Claim { copy: bool, exact_at: i64, node_clock: i64 },
+    ClaimOutcome { copy: bool, exact_at: i64, node_clock: i64 },
     Epoch { write: EpochWrite, stamp: i64 },
 }
 
@@ -128,7 +128,7 @@ pub(crate) enum Step {
     /// The store does what a waiting request's node asks of it.
     Spend,
     /// The node reads the response, or it is lost.
-    Spent,
+    SpendOutcome,
     SpendLost,
     /// No node accepts a copy any more, and the request still waits.
     Close,
@@ -298,7 +298,7 @@ impl World {
             return;
         }
         if waiting.reply.is_some() {
-            steps.extend([Step::Spent, Step::SpendLost]);
+            steps.extend([Step::SpendOutcome, Step::SpendLost]);
             return;
         }
         if self.can_reach(waiting.node) {
@@ -402,7 +402,7 @@ impl World {
     fn all_know_of_evictions(&self, store: usize) -> bool {
         let linked = |node: &&Node| node.link.as_ref().is_some_and(|link| link.store == store);
         let now = monotonic(self.now());
-        let knows = |node: &Node| node.continuity.standing(now) == Err(Unknown::Evicting);
+        let knows = |node: &Node| node.continuity.status(now) == Err(Unknown::Evicting);
         self.linked_to(store) != 0 && self.nodes.iter().filter(linked).all(knows)
     }
 }

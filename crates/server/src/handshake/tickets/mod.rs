@@ -11,10 +11,10 @@ use firstflight_replay::TicketEpochs;
 use firstflight_store::Store;
 use firstflight_telemetry::metrics::TicketReading;
 use firstflight_tickets::{
-    KeyEncryption, KeyFile, KeyState, Opened, Origin, RING_OVERHEAD, Refreshed, Ring, Schedule,
-    SessionId, TicketKeys, Warning, Zone,
+    KeyEncryption, KeyFile, KeyState, Opened, Origin, RING_OVERHEAD, RefreshOutcome, Ring,
+    Schedule, SessionId, TicketKeys, Warning, Zone,
 };
-use firstflight_tls::{OpenedTicket, TicketSealer, Withheld};
+use firstflight_tls::{OpenedTicket, TicketSealer, WithheldReason};
 use tracing::{debug, info, warn};
 
 use crate::ServerError;
@@ -72,7 +72,7 @@ impl TicketRing {
                 let keys = KeyEncryption::open(key_encryption)?;
                 let store = store.ok_or_else(|| lacks_store("keys = \"store\""))?.clone();
                 shared = Some(SharedKeys::new(store, keys, *schedule, settings));
-                TicketKeys::given(Ring::fresh(*schedule, now()))
+                TicketKeys::external(Ring::generate(*schedule, now()))
             }
         };
         if settings.single_use && store.is_none() {
@@ -171,8 +171,8 @@ impl TicketRing {
             shared.refresh_key_encryption(now);
         }
         match self.keys.refresh(now) {
-            Ok(Refreshed::Unchanged) => {}
-            Ok(Refreshed::Rotated) => info!("ticket keys rotated"),
+            Ok(RefreshOutcome::Unchanged) => {}
+            Ok(RefreshOutcome::Rotated) => info!("ticket keys rotated"),
             Ok(_) => info!("ticket keys reloaded: the file has changed"),
             Err(error) => warn!("{error}; the ticket keys in use stay"),
         }
@@ -188,7 +188,7 @@ impl TicketRing {
     }
 
     /// Takes the session of a single-use ticket out of the store, within the store's budget. `id`
-    /// is that of [`OpenedTicket::Elsewhere`]. The session is gone from the store even if the
+    /// is that of [`OpenedTicket::NeedsLookup`]. The session is gone from the store even if the
     /// handshake fails.
     pub(crate) async fn redeem(&self, id: &[u8]) -> RedeemedTicket {
         match &self.sessions {
@@ -232,13 +232,14 @@ impl TicketRing {
             }
         };
         let Some(record) = session.value else { return RedeemedTicket::unavailable() };
-        let Opened::Ticket { content, origin } = self.keys.open_kept(&record, &id, now()) else {
+        let Opened::Ticket { content, origin } = self.keys.open_detached(&record, &id, now())
+        else {
             return RedeemedTicket::unavailable();
         };
         match session.counts {
             Ok(()) => RedeemedTicket { session: self.session_of(content, origin), withheld: None },
             Err(why) => RedeemedTicket {
-                session: OpenedTicket::WithoutEarlyData(content, Withheld::Store),
+                session: OpenedTicket::WithoutEarlyData(content, WithheldReason::Store),
                 withheld: Some(why),
             },
         }
@@ -248,11 +249,11 @@ impl TicketRing {
     /// register covers. Otherwise a session without early data.
     fn session_of(&self, content: Vec<u8>, origin: Origin) -> OpenedTicket {
         if origin.zone != self.keys.zone() {
-            return OpenedTicket::WithoutEarlyData(content, Withheld::Zone);
+            return OpenedTicket::WithoutEarlyData(content, WithheldReason::Zone);
         }
         match self.epochs.accepts(origin.epoch) {
             true => OpenedTicket::Session(content),
-            false => OpenedTicket::WithoutEarlyData(content, Withheld::Epoch),
+            false => OpenedTicket::WithoutEarlyData(content, WithheldReason::Epoch),
         }
     }
 }
@@ -266,7 +267,7 @@ impl TicketSealer for TicketRing {
         let epoch = self.epochs.current();
         match &self.sessions {
             Some(sessions) if self.settings.single_use => {
-                sessions.deposit(self.keys.seal_apart(session, epoch, now()))
+                sessions.deposit(self.keys.seal_detached(session, epoch, now()))
             }
             _ => Some(self.keys.seal(session, epoch, now())),
         }
@@ -276,7 +277,7 @@ impl TicketSealer for TicketRing {
         match self.keys.open(ticket, now()) {
             Opened::Ticket { content, origin } => self.session_of(content, origin),
             Opened::Reference { id, .. } if self.sessions.is_some() => {
-                OpenedTicket::Elsewhere(id.to_vec())
+                OpenedTicket::NeedsLookup(id.to_vec())
             }
             _ => OpenedTicket::Ignored,
         }
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(TicketSealer::open(&*ring, &ticket), OpenedTicket::Session(b"session".to_vec()));
         assert_eq!(TicketSealer::open(&*ring, b"garbage"), OpenedTicket::Ignored);
         ring.epochs.start_next();
-        let resumed = OpenedTicket::WithoutEarlyData(b"session".to_vec(), Withheld::Epoch);
+        let resumed = OpenedTicket::WithoutEarlyData(b"session".to_vec(), WithheldReason::Epoch);
         assert_eq!(TicketSealer::open(&*ring, &ticket), resumed);
     }
 
@@ -331,8 +332,11 @@ mod tests {
         let session = b"session".to_vec();
         let open = |ring: &TicketRing| TicketSealer::open(ring, &ticket);
         assert_eq!(open(&in_zone(Some("west"))), OpenedTicket::Session(session.clone()));
-        assert_eq!(open(&east), OpenedTicket::WithoutEarlyData(session.clone(), Withheld::Zone));
-        assert_eq!(open(&none), OpenedTicket::WithoutEarlyData(session, Withheld::Zone));
+        assert_eq!(
+            open(&east),
+            OpenedTicket::WithoutEarlyData(session.clone(), WithheldReason::Zone)
+        );
+        assert_eq!(open(&none), OpenedTicket::WithoutEarlyData(session, WithheldReason::Zone));
     }
 
     #[test]

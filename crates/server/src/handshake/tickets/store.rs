@@ -246,7 +246,7 @@ impl SharedKeys {
         let now = now();
         if !self.has_received.load(Ordering::Relaxed) && keys.ring().due() <= now {
             let mut ring = (*keys.ring()).clone();
-            ring.keep_up(now);
+            ring.advance(now);
             keys.install(ring, now);
         }
     }

@@ -150,7 +150,7 @@ async fn a_key_is_released_if_certainly_nothing_was_sent() {
 async fn the_upstream_gets_flight_ids_only_from_this_server() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
-    let offer = firstflight_replay::Offer::new(
+    let offer = firstflight_replay::FlightOffer::new(
         firstflight_replay::ClaimKey::of_flight(&[0; 32]),
         0,
         Duration::ZERO,

@@ -14,7 +14,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use firstflight_config::{AccessLogSettings, CertificateSource, Content, LogFormat, ServerConfig};
 use firstflight_server::{Server, ServerError, ServerHandle};
-use firstflight_tls::{Connector, ConnectorConfig, Machine, Offer, Progress, Session, Trust};
+use firstflight_tls::{
+    ConnectOptions, Connector, ConnectorConfig, Progress, Session, TlsConnection, Trust,
+};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -144,7 +146,7 @@ fn is(line: &serde_json::Value, word: &str) -> bool {
 
 /// A client that the test drives step by step, with its first flight as bytes.
 pub(crate) struct Client {
-    pub(crate) machine: Machine,
+    pub(crate) machine: TlsConnection,
     /// ClientHello, and the request as early data if there is a session.
     pub(crate) flight: Vec<u8>,
     /// Where the early data starts in the flight.
@@ -171,12 +173,12 @@ impl Client {
             ..ConnectorConfig::new(Trust::Anyone)
         })
         .unwrap();
-        let offer = Offer {
+        let offer = ConnectOptions {
             host: host.to_owned(),
             session: session.cloned(),
             early_data: session.is_some(),
         };
-        let mut machine = connector.machine(&offer).unwrap();
+        let mut machine = connector.connection(&offer).unwrap();
         let progress = machine.handshake().unwrap();
         let hello = machine.outgoing().len();
         if session.is_some() {

@@ -170,9 +170,9 @@ fn two_orders_of_the_same_keys_do_not_seal_for_ever() {
         let mut last = Vec::new();
         for minute in 0..5 {
             let now = UnixTime(START.0 + 61 * minute % 60);
-            one.state().keys.read_all_again();
+            one.state().keys.reread_all();
             one.refresh(now).await.expect("a ring");
-            other.state().keys.read_all_again();
+            other.state().keys.reread_all();
             other.refresh(now).await.expect("a ring");
             let records = memory.contents().records.clone();
             last.push(records.into_values().map(|(record, _)| record).collect::<Vec<_>>());
@@ -215,8 +215,8 @@ fn a_list_with_foreign_lines_and_lines_without_a_record_is_tidied() {
         let one = ring_on(&memory, &keys);
         one.refresh(START).await.expect("a ring");
         let good = memory.contents().sets[LIST].clone();
-        let gone = Entry { slot: Slot(5), name: [5; 16] };
-        let wrong_name = Entry { slot: Slot(START.0), name: [5; 16] };
+        let gone = KeyEntry { slot: Slot(5), name: [5; 16] };
+        let wrong_name = KeyEntry { slot: Slot(START.0), name: [5; 16] };
         for line in ["garbage".to_owned(), gone.to_string(), wrong_name.to_string()] {
             memory.contents().sets.get_mut(LIST).unwrap().insert(line);
         }

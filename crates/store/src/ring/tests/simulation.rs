@@ -93,7 +93,7 @@ impl World {
                     node.failures = 0;
                     match &node.keys {
                         Some(keys) => drop(keys.install(ring, now)),
-                        None => node.keys = Some(TicketKeys::given(ring)),
+                        None => node.keys = Some(TicketKeys::external(ring)),
                     }
                 }
                 Err(_) => node.failures += 1,

@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, ChallengeCertificates, CipherPolicy, CipherPreference, Connector,
-    ConnectorConfig, Identities, Identity, KeyLog, Machine, Offer, OpenedTicket, Progress, Session,
-    TicketSealer, TlsError, Trust, Version, Withheld,
+    Acceptor, AcceptorConfig, ChallengeCertificates, CipherPolicy, CipherPreference,
+    ConnectOptions, Connector, ConnectorConfig, Identities, Identity, KeyLog, OpenedTicket,
+    Progress, Session, TicketSealer, TlsConnection, TlsError, Trust, Version, WithheldReason,
 };
 
 /// Marks tickets with its key and hides nothing: enough to be the same or another key.
@@ -20,7 +20,7 @@ pub(crate) enum Opens {
     Plainly,
     WithoutEarlyData,
     /// The session stays in the ticket, and the words to fetch it by are the ticket itself.
-    Elsewhere,
+    NeedsLookup,
 }
 
 impl TicketSealer for MarkSealer {
@@ -37,9 +37,9 @@ impl TicketSealer for MarkSealer {
             Some((key, session)) if *key == self.key => match self.opens {
                 Opens::Plainly => OpenedTicket::Session(session.to_vec()),
                 Opens::WithoutEarlyData => {
-                    OpenedTicket::WithoutEarlyData(session.to_vec(), Withheld::Zone)
+                    OpenedTicket::WithoutEarlyData(session.to_vec(), WithheldReason::Zone)
                 }
-                Opens::Elsewhere => OpenedTicket::Elsewhere(ticket.to_vec()),
+                Opens::NeedsLookup => OpenedTicket::NeedsLookup(ticket.to_vec()),
             },
             _ => OpenedTicket::Ignored,
         }
@@ -117,8 +117,8 @@ impl Setup {
 }
 
 pub(crate) struct Pair {
-    pub(crate) client: Machine,
-    pub(crate) server: Machine,
+    pub(crate) client: TlsConnection,
+    pub(crate) server: TlsConnection,
 }
 
 impl Pair {
@@ -132,19 +132,19 @@ impl Pair {
         session: Option<Session>,
         early_data: bool,
     ) -> Self {
-        let offer = Offer { host: client.host.clone(), session, early_data };
+        let offer = ConnectOptions { host: client.host.clone(), session, early_data };
         Self {
-            client: client.connector().machine(&offer).unwrap(),
-            server: server.acceptor().machine(!server.decline).unwrap(),
+            client: client.connector().connection(&offer).unwrap(),
+            server: server.acceptor().connection(!server.decline).unwrap(),
         }
     }
 
     pub(crate) fn client_to_server(&mut self) {
-        hand_over(&mut self.client, &mut self.server);
+        transfer(&mut self.client, &mut self.server);
     }
 
     pub(crate) fn server_to_client(&mut self) {
-        hand_over(&mut self.server, &mut self.client);
+        transfer(&mut self.server, &mut self.client);
     }
 
     pub(crate) fn exchange(&mut self) {
@@ -187,7 +187,7 @@ impl Pair {
 }
 
 /// What the server can read now; `None` when it has to wait.
-pub(crate) fn server_read(server: &mut Machine) -> Option<Vec<u8>> {
+pub(crate) fn server_read(server: &mut TlsConnection) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 20_000];
     match server.read(&mut buffer).unwrap() {
         Progress::Done(count) => Some(buffer[..count].to_vec()),
@@ -205,7 +205,7 @@ pub(crate) fn identity() -> Identity {
     Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap()
 }
 
-fn hand_over(from: &mut Machine, to: &mut Machine) {
+fn transfer(from: &mut TlsConnection, to: &mut TlsConnection) {
     let bytes = from.outgoing().to_vec();
     from.sent(bytes.len());
     if !bytes.is_empty() {

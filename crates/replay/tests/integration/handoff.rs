@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, EpochScope, Gate, GateConfig, HandoffQuery, Inheritance, Offer,
-    Refusal, Spent, TicketEpochs,
+    ClaimKey, ClaimOutcome, EpochScope, FlightOffer, Gate, GateConfig, HandoffQuery, HandoffReply,
+    Refusal, RegisterSnapshot, SpendOutcome, TicketEpochs,
 };
 use proptest::prelude::*;
 
@@ -83,8 +83,8 @@ fn gate(capacity: usize, epochs: &Arc<TicketEpochs>) -> Gate {
     Gate::new(GateConfig { capacity, ..GateConfig::default() }, epochs.clone())
 }
 
-fn offer(name: [u8; 32], skew: i32, seen_at: Duration, epochs: &TicketEpochs) -> Offer {
-    Offer::new(ClaimKey::of_flight(&name), skew, seen_at, epochs.current())
+fn offer(name: [u8; 32], skew: i32, received_at: Duration, epochs: &TicketEpochs) -> FlightOffer {
+    FlightOffer::new(ClaimKey::of_flight(&name), skew, received_at, epochs.current())
 }
 
 impl World {
@@ -132,13 +132,13 @@ impl World {
             Step::Name { new, name } => self.name(new, name),
             Step::Release { new, name } => self.release(new, name),
             Step::Close if matches!(self.stage, Stage::Before) => {
-                let left = self.old.hand_over(self.common(), self.old_now());
+                let left = self.old.hand_off(self.common(), self.old_now());
                 self.stage = Stage::Closed(left.to_bytes());
             }
             Step::TakeOver => {
                 let Stage::Closed(bytes) = &self.stage else { return };
-                let inheritance = Inheritance::parse(bytes).unwrap();
-                self.new.take_over(&inheritance, self.common(), self.new_now());
+                let snapshot = RegisterSnapshot::parse(bytes).unwrap();
+                self.new.restore(&snapshot, self.common(), self.new_now());
                 self.stage = Stage::Done;
                 self.go_on();
             }
@@ -175,19 +175,20 @@ impl World {
         if !accepts && !honest {
             return;
         }
-        let (outcome, question) = match accepts {
+        let (outcome, query) = match accepts {
             true => (
-                Answer::Flight(gate.claim(&here, now).map(|flight| flight.won())),
+                HandoffReply::Flight(gate.claim(&here, now).map(|flight| flight.won())),
                 HandoffQuery::Flight(common),
             ),
-            false => (Answer::Spent(gate.spend(&here, now)), HandoffQuery::Spend(common)),
+            false => (HandoffReply::Spent(gate.spend(&here, now)), HandoffQuery::Spend(common)),
         };
         let outcome = match (outcome, &self.stage) {
             (
-                Answer::Flight(Err(Refusal::HandedOver)) | Answer::Spent(Spent::HandedOver),
+                HandoffReply::Flight(Err(Refusal::HandedOver))
+                | HandoffReply::Spent(SpendOutcome::HandedOver),
                 stage,
             ) => match stage {
-                Stage::Done => self.ask(&question),
+                Stage::Done => self.ask(&query),
                 _ => {
                     self.waiting.push(Step::Flight { new, flight, honest });
                     if honest {
@@ -199,15 +200,17 @@ impl World {
             (outcome, _) => outcome,
         };
         match outcome {
-            Answer::Flight(Ok(true)) => *self.won.entry(flight).or_default() += 1,
-            Answer::Flight(Ok(false)) | Answer::Spent(Spent::Executed) => {}
-            Answer::Flight(Err(_)) | Answer::Spent(Spent::Recorded) if honest => {
+            HandoffReply::Flight(Ok(true)) => *self.won.entry(flight).or_default() += 1,
+            HandoffReply::Flight(Ok(false)) | HandoffReply::Spent(SpendOutcome::Executed) => {}
+            HandoffReply::Flight(Err(_)) | HandoffReply::Spent(SpendOutcome::Recorded)
+                if honest =>
+            {
                 // The record of a copy that ran has ended by then.
                 if skew >= -60 {
                     *self.sent_again.entry(flight).or_default() += 1;
                 }
             }
-            Answer::Flight(Err(_)) => {}
+            HandoffReply::Flight(Err(_)) => {}
             other => panic!("{other:?}"),
         }
         let times = |of: &HashMap<u8, u32>| of.get(&flight).copied().unwrap_or(0);
@@ -223,14 +226,16 @@ impl World {
             false => self.old.claim_name(name(n), life, self.old_now()),
         };
         let claim = match (claim, &self.stage) {
-            (Claim::Closed, Stage::Done) => match self.ask(&HandoffQuery::Name(name(n), life)) {
-                Answer::Name(claim) => claim,
-                other => panic!("{other:?}"),
-            },
-            (Claim::Closed, _) => return self.waiting.push(Step::Name { new, name: n }),
+            (ClaimOutcome::Closed, Stage::Done) => {
+                match self.ask(&HandoffQuery::Name(name(n), life)) {
+                    HandoffReply::Name(claim) => claim,
+                    other => panic!("{other:?}"),
+                }
+            }
+            (ClaimOutcome::Closed, _) => return self.waiting.push(Step::Name { new, name: n }),
             (claim, _) => claim,
         };
-        if claim == Claim::Won {
+        if claim == ClaimOutcome::Won {
             assert_eq!(self.held.insert(n, new), None, "name {n} won twice");
         }
     }
@@ -246,7 +251,7 @@ impl World {
         match (here, &self.stage) {
             (true, _) => {}
             (false, Stage::Done) => {
-                assert_eq!(self.ask(&HandoffQuery::Release(name(n))), Answer::Released)
+                assert_eq!(self.ask(&HandoffQuery::Release(name(n))), HandoffReply::Released)
             }
             (false, _) => return self.waiting.push(Step::Release { new, name: n }),
         }
@@ -254,10 +259,10 @@ impl World {
     }
 
     /// The old process asks the new one.
-    fn ask(&self, question: &HandoffQuery) -> Answer {
-        let question = HandoffQuery::parse(&question.to_bytes()).unwrap();
-        let reply = question.reply(&self.new, self.common(), self.new_now());
-        Answer::parse(reply.to_byte()).unwrap()
+    fn ask(&self, query: &HandoffQuery) -> HandoffReply {
+        let query = HandoffQuery::parse(&query.to_bytes()).unwrap();
+        let reply = query.execute(&self.new, self.common(), self.new_now());
+        HandoffReply::parse(reply.to_byte()).unwrap()
     }
 }
 
@@ -295,7 +300,7 @@ fn tickets_of_the_old_process_bring_early_data_to_the_new_one() {
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(10, &before), gate(10, &after));
     assert!(!after.accepts(before.current()));
-    new.take_over(&old.hand_over(ms(0), ms(0)), ms(0), ms(0));
+    new.restore(&old.hand_off(ms(0), ms(0)), ms(0), ms(0));
     assert!(after.accepts(before.current()));
 }
 
@@ -307,11 +312,11 @@ fn what_finds_no_room_in_the_new_process_starts_an_epoch() {
         old.claim(&offer([flight; 32], 0, ms(0), &before), ms(0)).unwrap();
         old.claim_name(name(flight), ms(100_000), ms(0));
     }
-    new.take_over(&old.hand_over(ms(0), ms(0)), ms(0), ms(0));
+    new.restore(&old.hand_off(ms(0), ms(0)), ms(0), ms(0));
     assert!(!after.accepts(before.current()));
-    assert_eq!(new.claim_name(name(9), ms(1000), ms(99_000)), Claim::Full);
+    assert_eq!(new.claim_name(name(9), ms(1000), ms(99_000)), ClaimOutcome::Full);
     let known = |n| new.claim_name(name(n), ms(1000), ms(99_000));
-    assert!([known(0), known(1)].contains(&Claim::Lost));
+    assert!([known(0), known(1)].contains(&ClaimOutcome::Lost));
 }
 
 /// Threads claim while the gate is closed under them: each flight is won once, by one of them or by
@@ -348,9 +353,9 @@ fn claims_that_race_the_hand_over_are_in_it_or_are_asked_again() {
         while old.statistics().won < u64::from(FLIGHTS) / 4 {
             std::thread::yield_now();
         }
-        let left = old.hand_over(ms(0), ms(0));
+        let left = old.hand_off(ms(0), ms(0));
         assert!(left.len().0 >= usize::from(FLIGHTS) / 4);
-        new.take_over(&left, ms(0), ms(0));
+        new.restore(&left, ms(0), ms(0));
         taken.store(true, Ordering::SeqCst);
     });
     // And a copy of each.

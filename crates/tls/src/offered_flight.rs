@@ -1,5 +1,5 @@
-//! The first flight that a client offers early data with, which the library describes only if it
-//! accepts it.
+//! Identifies the first flight of a client that offers early data, before BoringSSL accepts or
+//! refuses it.
 
 use std::os::raw::c_int;
 use std::sync::LazyLock;
@@ -11,57 +11,56 @@ use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
 use crate::context::Slot;
-use crate::{OpenedTicket, SteadyClock, session_der, ticket};
+use crate::{OpenedTicket, SteadyClock, session, ticket};
 
-/// A first flight with early data, as its ClientHello describes it, whether TLS accepts it or not.
+/// A first flight that offers early data, accepted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfferedFlight {
-    /// Names the flight: SHA-256 over the first ClientHello up to its binders, and the first
-    /// binder. A copy has the same name, and no other flight has it: the binder is computed from
-    /// the ticket's secret and all of the ClientHello before it (RFC 8446 section 4.2.11.2), and
-    /// the Finished message of a handshake without the ticket covers the ClientHello too. So
-    /// knowing a flight's client random is not enough to claim it.
-    pub name: [u8; 32],
-    /// The ticket age that the client states less the one that the server computes, in seconds
-    /// (RFC 8446 section 8.3). `None`: the ticket is not one that this server can open.
+    /// Identifies the flight: SHA-256 over the first ClientHello up to its binders, and the first
+    /// binder (RFC 8446 section 8.2). All copies of a flight have the same digest, and no other
+    /// flight has it: the binder is computed from the ticket's secret and the ClientHello before it
+    /// (section 4.2.11.2). The client random would not do: an attacker could send a ClientHello of
+    /// its own with the victim's client random, and claim the victim's flight first.
+    pub digest: [u8; 32],
+    /// The ticket age stated by the client minus the one measured by the server, in seconds (RFC
+    /// 8446 section 8.3). `None` if the server cannot open the ticket.
     pub ticket_age_skew: Option<i32>,
 }
 
-/// Set for a connection whose first ClientHello offers early data.
+/// Set on a connection whose first ClientHello offers early data.
 static OFFERED: Slot<OfferedFlight> =
     LazyLock::new(|| Ssl::new_ex_index().expect("an index for an offer of early data"));
 
-/// Makes a server's context take note of offers.
+/// Makes a server's context record offers of early data.
 pub(crate) fn install(context: &mut SslContextBuilder) {
-    // SAFETY: the context is valid, and the callback fits what the library calls it with.
-    unsafe { ffi::SSL_CTX_set_dos_protection_cb(context.as_ptr(), Some(look)) };
+    // SAFETY: the context is valid, and the callback has the expected signature.
+    unsafe { ffi::SSL_CTX_set_dos_protection_cb(context.as_ptr(), Some(inspect_client_hello)) };
 }
 
-/// The flight that a server's client offers early data with in its first ClientHello (RFC 8446
-/// section 4.2.10).
-pub(crate) fn flight(ssl: &SslRef) -> Option<OfferedFlight> {
+/// Returns the flight if the first ClientHello offered early data (RFC 8446 section 4.2.10).
+pub(crate) fn offered_flight(ssl: &SslRef) -> Option<OfferedFlight> {
     ssl.ex_data(*OFFERED).copied()
 }
 
-/// Called by the library for each first ClientHello, once it knows whether a session is resumed.
-/// The name is its own: no connection is refused here.
-unsafe extern "C" fn look(hello: *const ffi::SSL_CLIENT_HELLO) -> c_int {
-    const GO_ON: c_int = 1;
-    // SAFETY: called by the library with a ClientHello that is valid during the call, of a
-    // connection that nobody else uses meanwhile.
+/// Called by BoringSSL for each first ClientHello, once it knows whether a session is resumed. This
+/// is its hook for DoS protection; it is used here to inspect only, and never rejects.
+unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -> c_int {
+    const CONTINUE: c_int = 1;
+    // SAFETY: BoringSSL passes a ClientHello that is valid during the call, of a connection that
+    // nobody else uses meanwhile.
     unsafe {
         if extension(hello, ffi::TLSEXT_TYPE_early_data as u16).is_none() {
-            return GO_ON;
+            return CONTINUE;
         }
         let Some(psk) = extension(hello, ffi::TLSEXT_TYPE_pre_shared_key as u16) else {
-            return GO_ON;
+            return CONTINUE;
         };
         let message = slice::from_raw_parts((*hello).client_hello, (*hello).client_hello_len);
-        let Some(offered) = PreSharedKey::read(psk) else { return GO_ON };
+        let Some(offered) = PreSharedKey::read(psk) else { return CONTINUE };
         // pre_shared_key is the last extension (RFC 8446 section 4.2.11), so the binders end the
         // message.
         let Some(truncated) = message.len().checked_sub(offered.binders_length) else {
-            return GO_ON;
+            return CONTINUE;
         };
         let mut digest = Sha256::new();
         digest.update(&message[..truncated]);
@@ -69,21 +68,21 @@ unsafe extern "C" fn look(hello: *const ffi::SSL_CLIENT_HELLO) -> c_int {
         let ssl = SslRef::from_ptr_mut((*hello).ssl);
         let ticket_age_skew = match ssl.session_reused() {
             true => Some(ffi::SSL_get_ticket_age_skew((*hello).ssl)),
-            false => skew_of_unused(ssl, &offered),
+            false => skew_of_unused_ticket(ssl, &offered),
         };
-        ssl.set_ex_data(*OFFERED, OfferedFlight { name: digest.finish(), ticket_age_skew });
+        ssl.set_ex_data(*OFFERED, OfferedFlight { digest: digest.finish(), ticket_age_skew });
     }
-    GO_ON
+    CONTINUE
 }
 
-/// The skew of a ticket that the library has not used (another version or cipher, another site).
-/// A copy of its flight may be accepted under another configuration.
-fn skew_of_unused(ssl: &SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
-    let session = match ticket::open_again(ssl, offered.identity)? {
+/// Computes the skew of a ticket that BoringSSL did not use (because of version, cipher or site). A
+/// copy of its flight could be accepted under another configuration.
+fn skew_of_unused_ticket(ssl: &SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
+    let session = match ticket::reopen(ssl, offered.identity)? {
         OpenedTicket::Session(session) | OpenedTicket::WithoutEarlyData(session, _) => session,
-        OpenedTicket::Elsewhere(_) | OpenedTicket::Ignored => return None,
+        OpenedTicket::NeedsLookup(_) | OpenedTicket::Ignored => return None,
     };
-    let (issued, age_add) = session_der::issued_and_age_add(&session)?;
+    let (issued, age_add) = session::issued_and_age_add(&session)?;
     let now = SteadyClock::unix_micros().div_euclid(1_000_000);
     let stated = i64::from(offered.obfuscated_age.wrapping_sub(age_add) / 1000);
     let skew = stated - now.saturating_sub_unsigned(issued);
@@ -94,7 +93,7 @@ fn skew_of_unused(ssl: &SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
 /// `hello` is valid, and stays so for as long as the result is used.
 unsafe fn extension<'a>(hello: *const ffi::SSL_CLIENT_HELLO, kind: u16) -> Option<&'a [u8]> {
     let (mut data, mut length) = (ptr::null(), 0);
-    // SAFETY: the ClientHello is valid; the library points into it.
+    // SAFETY: the ClientHello is valid; the result points into it.
     unsafe {
         let found = ffi::SSL_early_callback_ctx_extension_get(hello, kind, &mut data, &mut length);
         match (found, length) {
@@ -105,23 +104,23 @@ unsafe fn extension<'a>(hello: *const ffi::SSL_CLIENT_HELLO, kind: u16) -> Optio
     }
 }
 
-/// The part of a pre_shared_key extension (RFC 8446 section 4.2.11) that the server looks at: the
-/// library uses the first identity only.
+/// The first identity and binder of a pre_shared_key extension (RFC 8446 section 4.2.11). BoringSSL
+/// uses no other.
 #[derive(Debug, PartialEq, Eq)]
 struct PreSharedKey<'a> {
     identity: &'a [u8],
     obfuscated_age: u32,
     binder: &'a [u8],
-    /// Of the list of binders, with the two bytes of its length.
+    /// Length of the list of binders, including its two length bytes.
     binders_length: usize,
 }
 
 impl<'a> PreSharedKey<'a> {
     fn read(extension: &'a [u8]) -> Option<Self> {
-        let (identities, binders) = sized(extension)?;
-        let (identity, rest) = sized(identities)?;
+        let (identities, binders) = length_prefixed(extension)?;
+        let (identity, rest) = length_prefixed(identities)?;
         let (age, _) = rest.split_first_chunk()?;
-        let (list, _) = sized(binders)?;
+        let (list, _) = length_prefixed(binders)?;
         let (&length, list) = list.split_first()?;
         Some(Self {
             identity,
@@ -132,8 +131,8 @@ impl<'a> PreSharedKey<'a> {
     }
 }
 
-/// A vector with a length of two bytes, and what follows it.
-fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+/// Splits off a vector with a two-byte length.
+fn length_prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(u16::from_be_bytes(*length).into())
 }
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc8446_4_2_11_the_first_identity_and_binder() {
+    fn rfc8446_4_2_11_the_first_identity_and_binder_are_read() {
         let extension = [
             0, 15, 0, 2, 7, 8, 0, 0, 1, 2, 0, 1, 9, 0, 0, 0, 3, // two identities
             0, 6, 2, 5, 6, 2, 1, 1, // two binders

@@ -7,77 +7,79 @@ use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
 use crate::buffers::Wire;
-use crate::connector::Inbox;
+use crate::connector::SessionInbox;
 use crate::error::reasons;
 use crate::{
     EarlyData, EarlyDataReason, Handshake, OpenedTicket, Session, TlsError, handshake, ticket,
 };
 
-/// What a step of the [`Machine`] came to.
+/// The outcome of one operation on a [`TlsConnection`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress<T> {
     /// Done.
     Done(T),
-    /// Needs more bytes from the peer: send what [`Machine::outgoing`] holds, then feed.
+    /// More bytes from the peer are needed: send [`TlsConnection::outgoing`], then feed.
     NeedsInput,
-    /// The peer closed its direction by close_notify.
+    /// The peer sent close_notify.
     Closed,
 }
 
 impl<T> Progress<T> {
-    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Progress<U> {
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Progress<U> {
         match self {
-            Self::Done(value) => Progress::Done(change(value)),
+            Self::Done(value) => Progress::Done(convert(value)),
             Self::NeedsInput => Progress::NeedsInput,
             Self::Closed => Progress::Closed,
         }
     }
 }
 
-/// One TLS connection without a socket: bytes from the peer go in by [`Machine::feed`], bytes for
-/// the peer come out by [`Machine::outgoing`], and nothing waits.
+/// One TLS connection without a socket. Bytes from the peer go in through [`TlsConnection::feed`],
+/// bytes for the peer come out of [`TlsConnection::outgoing`], and no call blocks.
 ///
-/// A server in early data: [`Machine::read`] yields early data first and completes the handshake
-/// when it has met EndOfEarlyData and Finished; [`Machine::write`] is half-RTT data. A client in
-/// early data: [`Machine::write`] is early data; if the server refuses it, the machine writes it
-/// again after the handshake by itself.
-pub struct Machine {
+/// While a server is in early data, [`TlsConnection::read`] returns early data. It completes the
+/// handshake when EndOfEarlyData and Finished arrive. What [`TlsConnection::write`] sends before is
+/// half-RTT data (RFC 8446 appendix E.1).
+///
+/// While a client is in early data, [`TlsConnection::write`] sends early data. If the server refuses
+/// it, the connection writes it again by itself after the handshake.
+pub struct TlsConnection {
     stream: SslStream<Wire>,
     role: Role,
-    client: ClientEarly,
+    client: ClientEarlyData,
 }
 
 pub(crate) enum Role {
-    /// Early data may be switched off until the ClientHello has been judged.
     Server {
+        /// Whether early data is off until the ClientHello has been processed.
         restore_early_data: bool,
     },
     Client {
-        inbox: Inbox,
+        inbox: SessionInbox,
     },
 }
 
-/// A client's early data, from its first byte to the server's response about it.
+/// A client's early data, until the server has accepted or refused it.
 #[derive(Default)]
-struct ClientEarly {
+struct ClientEarlyData {
     /// Whether the connection was ever in early data.
     offered: bool,
-    /// What was written, kept until the server has accepted it.
-    kept: Vec<u8>,
-    /// How much was written.
+    /// What was written, until the server has accepted it.
+    buffered: Vec<u8>,
+    /// Bytes written so far.
     written: usize,
     /// Why the server refused it.
     refused: Option<EarlyDataReason>,
-    /// Set from the refusal until the kept bytes are written again: the protocol (ALPN) that the
-    /// bytes were written for.
+    /// Set between the refusal and the second write: the application protocol (ALPN) that the bytes
+    /// were written for.
     resend_for: Option<Option<Vec<u8>>>,
 }
 
-/// How much early data a client keeps for a second sending; more is written after the handshake.
-/// RFC 8446 leaves `max_early_data_size` to the server, so a bound of our own is needed.
-const MAX_EARLY_KEPT: usize = 64 * 1024;
+/// How much early data a client buffers to write it again after a refusal. The server chooses
+/// `max_early_data_size`, so the client needs a bound too; more is written after the handshake.
+const MAX_BUFFERED_EARLY_DATA: usize = 64 * 1024;
 
-impl Machine {
+impl TlsConnection {
     pub(crate) fn new(ssl: Ssl, role: Role) -> Result<Self, TlsError> {
         // SAFETY: the connection is valid and its handshake has not started.
         unsafe {
@@ -88,7 +90,7 @@ impl Machine {
         }
         let stream = SslStream::new(ssl, Wire::default())
             .map_err(TlsError::setup("a connection's buffers"))?;
-        Ok(Self { stream, role, client: ClientEarly::default() })
+        Ok(Self { stream, role, client: ClientEarlyData::default() })
     }
 
     /// Takes bytes from the peer.
@@ -96,41 +98,42 @@ impl Machine {
         self.stream.get_mut().incoming.append(bytes);
     }
 
-    /// Takes note that the peer's socket has ended.
+    /// Signals the end of the peer's bytes (EOF).
     pub fn feed_eof(&mut self) {
         self.stream.get_mut().eof = true;
     }
 
-    /// Bytes that wait to be sent to the peer.
+    /// The bytes to send to the peer.
     pub fn outgoing(&self) -> &[u8] {
         self.stream.get_ref().outgoing.rest()
     }
 
-    /// Takes note that the first `count` bytes of [`Machine::outgoing`] were sent.
+    /// Removes the first `count` bytes of [`TlsConnection::outgoing`], which were sent.
     pub fn sent(&mut self, count: usize) {
         self.stream.get_mut().outgoing.consume(count);
     }
 
-    /// Carries the handshake on. `Done` means that data may be written: the handshake is complete,
-    /// or the connection has come into early data. A client that is in early data already is
-    /// carried past it.
+    /// Continues the handshake. `Done` means that data may be written: the handshake is complete, or
+    /// the connection is in early data. On a client that is in early data already, completes the
+    /// handshake.
     ///
     /// # Errors
-    /// [`TlsError`]; an alert for the peer may then be in [`Machine::outgoing`].
+    /// [`TlsError`]. [`TlsConnection::outgoing`] may then hold an alert for the peer.
     pub fn handshake(&mut self) -> Result<Progress<()>, TlsError> {
         self.step(|stream| stream.do_handshake())
     }
 
-    /// Reads application data. On a client in early data this completes the handshake first.
+    /// Reads application data. On a client in early data, completes the handshake first.
     ///
     /// # Errors
-    /// [`TlsError`], also when the socket ended without close_notify.
+    /// [`TlsError`], also if the peer's bytes ended without close_notify.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<Progress<usize>, TlsError> {
         self.step(|stream| stream.ssl_read(buffer))
     }
 
-    /// Writes application data: half-RTT data on a server, early data on a client as long as the
-    /// session allows. `NeedsInput`: no more fits before the handshake is complete.
+    /// Writes application data. Before the handshake is complete this is half-RTT data on a server,
+    /// and early data on a client. `NeedsInput`: no more can be written until the handshake is
+    /// complete.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -138,7 +141,7 @@ impl Machine {
         if !self.is_client() || !self.in_early_data() {
             return self.step(|stream| stream.ssl_write(data));
         }
-        let room = MAX_EARLY_KEPT.saturating_sub(self.client.kept.len());
+        let room = MAX_BUFFERED_EARLY_DATA.saturating_sub(self.client.buffered.len());
         if room == 0 {
             return match self.handshake()? {
                 Progress::Done(()) => self.step(|stream| stream.ssl_write(data)),
@@ -147,15 +150,15 @@ impl Machine {
             };
         }
         let progress = self.step(|stream| stream.ssl_write(&data[..data.len().min(room)]))?;
-        // The write itself may have met the limit, and then the end of early data.
+        // The write may have reached the limit, which ends early data.
         if let (Progress::Done(count), true) = (&progress, self.in_early_data()) {
-            self.client.kept.extend_from_slice(&data[..*count]);
+            self.client.buffered.extend_from_slice(&data[..*count]);
             self.client.written += count;
         }
         Ok(progress)
     }
 
-    /// Says close_notify. Does nothing while the handshake is incomplete: drain it first.
+    /// Sends close_notify. Does nothing before the handshake is complete.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -170,26 +173,26 @@ impl Machine {
         }
     }
 
-    /// Declines early data on a server that has not judged its ClientHello yet; later this does
-    /// nothing. Tickets still allow it.
+    /// Refuses early data on a server that has not processed its ClientHello yet. Later this does
+    /// nothing. Tickets still allow early data.
     pub(crate) fn decline_early_data(&mut self) {
         if self.reason() == EarlyDataReason::Unknown {
-            // SAFETY: the connection is valid; the flag is put back once it has judged.
+            // SAFETY: the connection is valid. `after_step` restores the flag.
             unsafe { ffi::SSL_set_early_data_enabled(self.stream.ssl().as_ptr(), 0) };
         }
     }
 
-    /// On a server whose sealer said [`OpenedTicket::Elsewhere`]: by what to fetch the session of
-    /// the client's ticket, told once. The handshake answers `NeedsInput` until
-    /// [`Machine::provide_session`] was called; nothing of it was sent before.
-    pub fn needed_session(&mut self) -> Option<Vec<u8>> {
-        ticket::needed(self.stream.ssl())
+    /// On a server whose sealer returned [`OpenedTicket::NeedsLookup`]: the key by which to look up
+    /// the session of the client's ticket, once. The handshake returns `NeedsInput` and sends nothing
+    /// until [`TlsConnection::provide_session`] is called.
+    pub fn take_needed_session(&mut self) -> Option<Vec<u8>> {
+        ticket::take_needed_session(self.stream.ssl())
     }
 
-    /// What came of fetching: [`OpenedTicket::Ignored`] for nothing, and then, as for another
-    /// [`OpenedTicket::Elsewhere`], the handshake goes on as a full one.
+    /// Provides the session that was looked up. With [`OpenedTicket::Ignored`] (nothing found) or
+    /// another [`OpenedTicket::NeedsLookup`], the handshake continues as a full one.
     pub fn provide_session(&mut self, session: OpenedTicket) {
-        ticket::provide(self.stream.ssl_mut(), session);
+        ticket::provide_session(self.stream.ssl_mut(), session);
     }
 
     /// Whether early data can still be written (client) or read (server).
@@ -198,7 +201,7 @@ impl Machine {
         unsafe { ffi::SSL_in_early_data(self.stream.ssl().as_ptr()) == 1 }
     }
 
-    /// Whether the peer's Finished has been verified.
+    /// Whether the handshake is complete: the peer's Finished has been verified.
     pub fn is_complete(&self) -> bool {
         self.stream.ssl().is_init_finished() && self.client.resend_for.is_none()
     }
@@ -209,12 +212,12 @@ impl Machine {
         Handshake::read(self.stream.ssl(), self.early_data(), reason)
     }
 
-    /// Bytes of early data that a client has written, whether or not they were then accepted.
+    /// Bytes of early data that a client has written, accepted or not.
     pub fn early_bytes_written(&self) -> usize {
         self.client.written
     }
 
-    /// The sessions that came in since the last call; on a client only.
+    /// On a client: the sessions received since the last call.
     pub fn take_sessions(&mut self) -> Vec<Session> {
         match &self.role {
             Role::Client { inbox } => {
@@ -248,7 +251,7 @@ impl Machine {
         handshake::reason(self.stream.ssl())
     }
 
-    /// Runs one operation of the library until it is done or needs the peer.
+    /// Runs one operation of BoringSSL until it is done or needs bytes from the peer.
     fn step<T>(
         &mut self,
         mut operation: impl FnMut(&mut SslStream<Wire>) -> Result<T, Error>,
@@ -264,7 +267,7 @@ impl Machine {
                 Ok(None) => self.resend()?,
                 Err(error) => match error.code() {
                     code if code.as_raw() == ffi::SSL_ERROR_EARLY_DATA_REJECTED => {
-                        self.take_refusal();
+                        self.on_early_data_refused();
                     }
                     ErrorCode::WANT_READ | ErrorCode::WANT_WRITE | ErrorCode::PENDING_TICKET => {
                         return Ok(Progress::NeedsInput);
@@ -276,36 +279,36 @@ impl Machine {
         }
     }
 
-    /// What has to be looked at whenever the library has run.
+    /// Updates the state after BoringSSL has run.
     fn after_step(&mut self) {
         if let Role::Server { restore_early_data: true } = self.role
             && self.reason() != EarlyDataReason::Unknown
         {
             self.role = Role::Server { restore_early_data: false };
-            // SAFETY: the connection is valid; its ClientHello has been judged, and from here on
-            // the flag only decides what the tickets allow.
+            // SAFETY: the connection is valid. Its ClientHello has been processed, so from now on
+            // the flag only decides whether tickets allow early data.
             unsafe { ffi::SSL_set_early_data_enabled(self.stream.ssl().as_ptr(), 1) };
         }
         if self.is_client() {
             self.client.offered |= self.in_early_data();
-            if self.is_complete() && !self.client.kept.is_empty() {
-                self.client.kept = Vec::new();
+            if self.is_complete() && !self.client.buffered.is_empty() {
+                self.client.buffered = Vec::new();
             }
         }
     }
 
-    /// Early data was refused: forgets the early state and remembers why, so that the kept bytes
-    /// are written again once the handshake is complete.
-    fn take_refusal(&mut self) {
+    /// The server refused early data: leaves the early state, so that the buffered bytes are written
+    /// again once the handshake is complete.
+    fn on_early_data_refused(&mut self) {
         self.client.refused = Some(self.reason());
         self.client.resend_for =
             Some(self.stream.ssl().selected_alpn_protocol().map(<[u8]>::to_vec));
-        // SAFETY: the connection is just now signalling SSL_ERROR_EARLY_DATA_REJECTED, the only
-        // state in which the library allows this call.
+        // SAFETY: the connection signals SSL_ERROR_EARLY_DATA_REJECTED, the only state in which
+        // BoringSSL allows this call.
         unsafe { ffi::SSL_reset_early_data_reject(self.stream.ssl().as_ptr()) };
     }
 
-    /// The handshake after a refusal is complete: writes the kept bytes again.
+    /// Writes the buffered bytes again, after the handshake that followed a refusal.
     fn resend(&mut self) -> Result<(), TlsError> {
         let before = self.client.resend_for.take().flatten();
         let now = self.stream.ssl().selected_alpn_protocol().map(<[u8]>::to_vec);
@@ -315,8 +318,8 @@ impl Machine {
             };
             return Err(TlsError::AlpnChanged { before: name(before), now: name(now) });
         }
-        let kept = std::mem::take(&mut self.client.kept);
-        let mut rest = kept.as_slice();
+        let buffered = std::mem::take(&mut self.client.buffered);
+        let mut rest = buffered.as_slice();
         while !rest.is_empty() {
             match self.stream.ssl_write(rest) {
                 Ok(count) => rest = &rest[count..],
@@ -339,7 +342,7 @@ impl Machine {
     }
 }
 
-/// What an error of the library means on this connection.
+/// Converts BoringSSL's error stack for this connection.
 pub(crate) fn failure(ssl: &SslRef, stack: &ErrorStack, complete: bool) -> TlsError {
     let has = |reason| stack.errors().iter().any(|e| e.reason() == Some(reason));
     if has("WRONG_VERSION_ON_EARLY_DATA") {

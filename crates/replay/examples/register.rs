@@ -1,13 +1,12 @@
-//! What the local strike register does a second on one core, and what a claim costs in memory.
+//! Measures the claims per second of the local strike register on one core, and its memory.
 //!
-//! `claims [--json FILE]` prints a table, and leaves the raw data in FILE. Five rounds of each
-//! kind, medians. A second is one of processor time, which others' work on the machine does not
-//! take away (caches they do).
+//! `register [--json FILE]` prints a table and writes the raw data to FILE. It runs five rounds of
+//! each kind and prints medians. Seconds are CPU time, so other work on the machine matters less.
 //!
-//! - *fresh*: keys that nobody has claimed, into an empty register, up to 15/16 of its capacity;
-//! - *expiring*: the same at a steady level, each claim in the place of one that expires (records
-//!   live 66 s, time is simulated);
-//! - *copies*: keys that are there, in no order;
+//! - *fresh*: new keys, into an empty register, up to 14/16 of its capacity;
+//! - *expiring*: new keys in steady state, each replacing one that expires (records live 66 s,
+//!   time is simulated);
+//! - *copies*: recorded keys, in random order;
 //! - *flights*: all that the gate does for a first flight.
 
 use std::fs;
@@ -15,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstflight_replay::{
-    Claim, ClaimKey, EpochScope, Gate, GateConfig, Offer, StrikeRegister, TicketEpochs,
+    ClaimKey, ClaimOutcome, EpochScope, FlightOffer, Gate, GateConfig, StrikeRegister, TicketEpochs,
 };
 
-/// The figures.
-const ASKED_RATE: f64 = 2e6;
-const ASKED_BYTES: f64 = 64.0;
+/// The required figures.
+const MIN_RATE: f64 = 2e6;
+const MAX_BYTES_PER_CLAIM: f64 = 64.0;
 
 const CAPACITY: usize = 1 << 20;
 /// So many claims a round: the fullest of the register's parts still has room.
@@ -46,9 +45,9 @@ fn main() {
     let file = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => None,
         ["--json", file] => Some(file),
-        _ => panic!("usage: claims [--json FILE]"),
+        _ => panic!("usage: register [--json FILE]"),
     };
-    // Before anything is allocated that could be used again.
+    // First, before the allocator has freed memory to reuse.
     let memory: Vec<_> = [1 << 20, 1 << 23].into_iter().map(resident).collect();
     let keys: Vec<_> = (0..2 * CLAIMS as u64).map(key).collect();
     let measured = [fresh(&keys), expiring(&keys), copies(&keys), flights()];
@@ -101,7 +100,7 @@ fn copies(keys: &[ClaimKey]) -> Measured {
         (0..CLAIMS).for_each(|i| won(register.claim(keys[i], now + LIFE, now)));
         move |i: usize| {
             let i = i.wrapping_mul(7_368_787) % CLAIMS;
-            assert_eq!(register.claim(keys[i], now + LIFE, now), Claim::Lost);
+            assert_eq!(register.claim(keys[i], now + LIFE, now), ClaimOutcome::Lost);
         }
     })
 }
@@ -114,31 +113,31 @@ fn flights() -> Measured {
         let epoch = epochs.current();
         let gate = Gate::new(config, epochs);
         move |i: usize| {
-            let flight = gate.claim(&Offer::new(key(i as u64), 0, now, epoch), now);
+            let flight = gate.claim(&FlightOffer::new(key(i as u64), 0, now, epoch), now);
             assert!(flight.is_ok_and(|flight| flight.won()));
         }
     })
 }
 
-fn won(claim: Claim) {
-    assert_eq!(claim, Claim::Won);
+fn won(claim: ClaimOutcome) {
+    assert_eq!(claim, ClaimOutcome::Won);
 }
 
 /// Times whole rounds, and then single claims.
 fn measure<C: FnMut(usize)>(kind: &'static str, prepare: impl Fn() -> C) -> Measured {
     let round = |_| {
         let mut claim = prepare();
-        let began = processor_time();
+        let started = processor_time();
         (0..CLAIMS).for_each(&mut claim);
-        CLAIMS as f64 / (processor_time() - began).as_secs_f64()
+        CLAIMS as f64 / (processor_time() - started).as_secs_f64()
     };
     let rates = (0..ROUNDS).map(round).collect();
     let mut claim = prepare();
     let mut single: Vec<_> = (0..CLAIMS)
         .map(|i| {
-            let began = Instant::now();
+            let started = Instant::now();
             claim(i);
-            u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX)
+            u32::try_from(started.elapsed().as_nanos()).unwrap_or(u32::MAX)
         })
         .collect();
     single.sort_unstable();
@@ -172,7 +171,7 @@ fn resident(claims: usize) -> Memory {
     let mut held = 0;
     // The fullest shard of many is full first: the others are filled by going on.
     for i in 0.. {
-        held += usize::from(register.claim(key(i), now + LIFE, now) == Claim::Won);
+        held += usize::from(register.claim(key(i), now + LIFE, now) == ClaimOutcome::Won);
         if held == claims || register.statistics().full > claims as u64 / 64 {
             break;
         }
@@ -188,11 +187,11 @@ fn resident_bytes() -> usize {
 }
 
 fn print_table(measured: &[Measured], memory: &[Memory]) {
-    println!("{:<10}{:>12}{:>10}{:>10}   asked for", "claims", "a second", "p50 ns", "p99 ns");
+    println!("{:<10}{:>12}{:>10}{:>10}   required", "claims", "a second", "p50 ns", "p99 ns");
     for one in measured {
-        let verdict = if one.rate() >= ASKED_RATE { "met" } else { "MISSED" };
+        let outcome = if one.rate() >= MIN_RATE { "met" } else { "MISSED" };
         println!(
-            "{:<10}{:>12.0}{:>10}{:>10}   at least {ASKED_RATE:.0} a second: {verdict}",
+            "{:<10}{:>12.0}{:>10}{:>10}   at least {MIN_RATE:.0} a second: {outcome}",
             one.kind,
             one.rate(),
             one.percentile(0.5),
@@ -202,9 +201,9 @@ fn print_table(measured: &[Measured], memory: &[Memory]) {
     println!();
     for one in memory {
         let each = one.bytes as f64 / one.claims as f64;
-        let verdict = if each <= ASKED_BYTES { "met" } else { "MISSED" };
+        let outcome = if each <= MAX_BYTES_PER_CLAIM { "met" } else { "MISSED" };
         println!(
-            "{} claims: {:.1} resident bytes each; at most {ASKED_BYTES:.0} asked for: {verdict}",
+            "{} claims: {:.1} resident bytes each; at most {MAX_BYTES_PER_CLAIM:.0} required: {outcome}",
             one.claims, each
         );
     }

@@ -1,3 +1,15 @@
+//! A stream in two parts: one for an HTTP library, one that completes the handshake.
+//!
+//! BoringSSL completes a handshake by reading, but an HTTP library does not read while it waits for
+//! a response. A request that is held until the handshake is complete would wait forever. So
+//! [`split_driver`] splits the stream.
+//!
+//! One task polls both parts, because a socket wakes only the last task that polled it. HTTP/2
+//! streams run on that task too: they end with the connection, and a response that is ready at once
+//! leaves with the server's flight. For that reason the library's reads do not send anything: hyper
+//! reads again between taking a request and responding to it, and would send the flight too early.
+//! The driver is polled after the library and sends the flight if no response has done so.
+
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,24 +19,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{Handshake, TlsStream};
 
-/// Splits a server's stream into the part that an HTTP library reads and writes and the part that
-/// completes the handshake beside it. An HTTP library stops reading while it waits for a response,
-/// but a held request is answered only when the handshake is complete, and that takes reading.
-///
-/// Both parts must be polled by the same task, because a socket wakes only the last one that asked,
-/// and the driver after the library: it sends the handshake's flight if no response took it along.
-pub fn share<S: AsyncRead + AsyncWrite + Unpin>(
+/// Splits a server's stream into a part for an HTTP library and a part that completes the
+/// handshake. Poll both from the same task, the driver last.
+pub fn split_driver<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: TlsStream<S>,
 ) -> (SharedStream<S>, HandshakeDriver<S>) {
-    stream.let_flight_wait();
+    stream.defer_flight();
     let stream = Arc::new(Mutex::new(stream));
     (SharedStream(stream.clone()), HandshakeDriver(stream))
 }
 
-/// The part for the HTTP library.
+/// The part of a stream for the HTTP library.
 pub struct SharedStream<S>(Arc<Mutex<TlsStream<S>>>);
 
-/// The part that completes the handshake and knows how far it has come.
+/// The part of a stream that completes the handshake.
 pub struct HandshakeDriver<S>(Arc<Mutex<TlsStream<S>>>);
 
 impl<S> Clone for HandshakeDriver<S> {
@@ -42,20 +50,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HandshakeDriver<S> {
         lock(&self.0).poll_complete(cx)
     }
 
-    /// From now on what the library writes waits for [`HandshakeDriver::poll_send`], up to 64 KiB
-    /// of it, though the library flush it. An HTTP/2 library flushes several times on its way to an
-    /// answer (its SETTINGS, their acknowledgement, the head, the body), and each flush would start
-    /// a TCP segment of its own: a response that fits the initial window (RFC 6928: 10 segments)
-    /// would need an eleventh, and with it one round trip more.
-    pub fn gather(&self) {
-        lock(&self.0).gather();
+    /// Buffers the library's writes, up to 64 KiB, until [`HandshakeDriver::poll_send`], even if the
+    /// library flushes. An HTTP/2 library flushes several times before a response is complete
+    /// (SETTINGS, their acknowledgement, headers, body), and each flush would start a new TCP
+    /// segment. A response that fits the initial window (RFC 6928: 10 segments) would then need an
+    /// eleventh segment, and one more round trip.
+    pub fn buffer_writes(&self) {
+        lock(&self.0).buffer_writes();
     }
 
-    /// Sends what waits. After [`HandshakeDriver::gather`] this is due after every poll of the
-    /// library; `Pending` has left the task's waker.
+    /// Sends buffered bytes. After [`HandshakeDriver::buffer_writes`], call this after each poll of
+    /// the library. On `Pending` the task is woken when the socket is writable.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     pub fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         lock(&self.0).poll_send(cx)
     }

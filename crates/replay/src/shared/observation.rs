@@ -1,0 +1,174 @@
+//! What a node sees of the store, and whether that is enough for claims to count.
+
+use std::time::Duration;
+
+use super::{Epoch, SharedConfig, Slots};
+
+/// What one heartbeat read. It is one batch: `INFO`, `GET` of the epoch, `TIME`, `PTTL` of the epoch,
+/// `GET` of this node's mark, and `SET` of its next one, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Heartbeat {
+    /// The process's `run_id`.
+    pub run_id: String,
+    /// Its `master_replid`.
+    pub replication_id: String,
+    /// Its `role`.
+    pub role: Role,
+    /// Its `master_repl_offset`.
+    pub replication_offset: u64,
+    /// `maxmemory` in bytes; 0 means no limit.
+    pub maxmemory: u64,
+    /// `maxmemory_policy`.
+    pub maxmemory_policy: String,
+    /// `evicted_keys` since the process started.
+    pub evicted_keys: u64,
+    /// The slots that it owns, according to this node's map.
+    pub slots: Slots,
+    /// The epoch record, if there is one.
+    pub epoch: Option<Epoch>,
+    /// How long ago it was written, on the store's clock ([`Epoch::age`]).
+    pub epoch_age: Duration,
+    /// The store's clock, since 1970.
+    pub store_time: Duration,
+    /// This node's clock when the reply was received, since 1970 (the clock by which ticket ages are
+    /// measured).
+    pub node_time: Duration,
+    /// This node's mark in the store before this heartbeat: the number that one of its heartbeats
+    /// wrote to a key of this node.
+    pub mark: Option<u64>,
+    /// The mark that this heartbeat wrote: greater than all earlier ones, with a life of
+    /// [`Heartbeat::MARK_LIFE`]. `None` if the store did not accept it.
+    pub marked: Option<u64>,
+    /// Who confirms that this is the master.
+    pub confirmation: Confirmation,
+}
+
+impl Heartbeat {
+    /// How long a node's mark lives. It is longer than any recording window: a node that was
+    /// disconnected for longer has seen no claim that still matters.
+    pub const MARK_LIFE: Duration = Duration::from_secs(3600);
+
+    /// Whether the process may evict records.
+    pub fn may_evict(&self) -> bool {
+        self.maxmemory > 0 && self.maxmemory_policy != "noeviction"
+    }
+}
+
+/// A store process's role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It accepts writes.
+    Master,
+    /// It follows a master.
+    Replica,
+}
+
+/// Who confirms that a process is the master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Confirmation {
+    /// Nobody has to: a single process, or a cluster.
+    NotNeeded,
+    /// Sentinels: when a majority of them last named its address, on the monotonic clock. The time
+    /// is that of the first *query* of the majority. `None` if they never did.
+    Majority(Option<Duration>),
+}
+
+/// What to do after a heartbeat: first write the epoch, then drop the connections.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct HeartbeatActions {
+    /// Write this epoch record.
+    pub write: Option<EpochWrite>,
+    /// Drop all connections to this store and open new ones, for this reason.
+    pub dropped: Option<DropReason>,
+}
+
+/// An epoch to write: `SET key TEXT PX life`. It may arrive late, since the store dates it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EpochWrite {
+    /// The epoch. Its [`Display`](std::fmt::Display) is the record's text.
+    pub epoch: Epoch,
+    /// The record's life: [`Epoch::LIFE`], or longer if the epoch starts in the future.
+    pub life: Duration,
+}
+
+/// Why connections have to be dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// Another process replied (`run_id`).
+    Process,
+    /// Its replication history changed (`master_replid`).
+    Replication,
+    /// Its replication offset went back.
+    Offset,
+    /// It is not a master.
+    Role,
+}
+
+/// What a batch of claims read about the store, after the claims and on the same connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct StoreObservation {
+    /// The process's `run_id`.
+    pub run_id: String,
+    /// Its replication id, as last read.
+    pub replication_id: String,
+    /// The slots that it owns, according to this node's map.
+    pub slots: Slots,
+    /// The epoch record, if there is one.
+    pub epoch: Option<Epoch>,
+    /// How long ago the epoch record was written, on the store's clock ([`Epoch::age`]).
+    pub epoch_age: Duration,
+    /// The store's clock, since 1970.
+    pub store_time: Duration,
+    /// This node's clock when the reply was received, since 1970 (the clock by which ticket ages are
+    /// measured).
+    pub node_time: Duration,
+}
+
+/// The store's reply to a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StoreReply {
+    /// The key was not recorded before; it is now.
+    Won,
+    /// The key was recorded before.
+    Lost,
+    /// There is no reply, or none that counts.
+    Unknown(Unknown),
+}
+
+/// Why a claim's outcome is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unknown {
+    /// No connection to the store, or none to a master that a majority of the sentinels confirms.
+    Absent,
+    /// No reply within the time limit.
+    Slow,
+    /// The store did not record: out of memory, read-only, loading, moved.
+    Refused,
+    /// Fewer replicas have it than required.
+    Unreplicated,
+    /// The store has not recorded without a gap for a recording window.
+    Window,
+    /// This node's clock differs from the store's by more than the margin, or the store's clock went
+    /// back.
+    Clock,
+    /// The store may evict records (`maxmemory-policy`).
+    Evicting,
+}
+
+/// Whether a claim's reply counts, by its batch's observation alone.
+/// [`super::Continuity::check_claims`] also uses the heartbeats.
+///
+/// # Errors
+/// Returns [`Unknown::Window`] or [`Unknown::Clock`] if it does not.
+pub fn check_observation(config: &SharedConfig, seen: &StoreObservation) -> Result<(), Unknown> {
+    if seen.store_time.abs_diff(seen.node_time) > config.clock_margin {
+        return Err(Unknown::Clock);
+    }
+    let of_this_life =
+        |epoch: &Epoch| epoch.is_of(&seen.run_id, &seen.replication_id, seen.slots, config);
+    let old_enough = seen.epoch_age >= config.recording_window();
+    match seen.epoch.as_ref().is_some_and(of_this_life) && old_enough {
+        true => Ok(()),
+        false => Err(Unknown::Window),
+    }
+}

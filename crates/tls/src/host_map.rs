@@ -1,0 +1,121 @@
+//! Maps keyed by host names and wildcards.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+
+use crate::TlsError;
+
+/// A map from host names. Keys are exact names and wildcards: `*.example.test` matches all names
+/// with one more label. Exact names take precedence. Case and a trailing dot are ignored.
+/// Internationalized names are in the form that clients send (`xn--...`, RFC 5890).
+#[derive(Clone, Debug)]
+pub struct HostMap<T> {
+    exact: HashMap<String, T>,
+    /// Keyed by what follows `*.`.
+    wildcards: HashMap<String, T>,
+}
+
+impl<T> HostMap<T> {
+    /// Adds a name.
+    ///
+    /// # Errors
+    /// [`TlsError::BadHost`] if it is not a valid name, [`TlsError::DuplicateName`] if it was added
+    /// before.
+    pub fn add(&mut self, pattern: &str, value: T) -> Result<(), TlsError> {
+        let (map, name) = match pattern.strip_prefix("*.") {
+            Some(parent) => (&mut self.wildcards, parent),
+            None => (&mut self.exact, pattern),
+        };
+        let name = normalize_host(name).ok_or_else(|| TlsError::BadHost(pattern.to_owned()))?;
+        match map.insert(name.into_owned(), value) {
+            None => Ok(()),
+            Some(_) => Err(TlsError::DuplicateName(pattern.to_owned())),
+        }
+    }
+
+    /// Returns the value for a host name or address.
+    pub fn get(&self, name: &str) -> Option<&T> {
+        let name = normalize_host(name)?;
+        self.exact.get(&*name).or_else(|| {
+            let (_, parent) = name.split_once('.')?;
+            self.wildcards.get(parent)
+        })
+    }
+
+    /// Whether the map is empty.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.wildcards.is_empty()
+    }
+}
+
+impl<T> Default for HostMap<T> {
+    fn default() -> Self {
+        Self { exact: HashMap::new(), wildcards: HashMap::new() }
+    }
+}
+
+/// Normalizes a host name for comparison: lower case, without a trailing dot. Addresses are allowed
+/// too, IPv6 without brackets. Returns `None` if the name is invalid.
+pub fn normalize_host(raw: &str) -> Option<Cow<'_, str>> {
+    if raw.contains(':') {
+        return raw.parse::<Ipv6Addr>().ok().map(|address| Cow::Owned(address.to_string()));
+    }
+    let name = raw.strip_suffix('.').unwrap_or(raw);
+    let is_valid = name.len() <= 253 && name.split('.').all(is_label);
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        _ if !is_valid => None,
+        true => Some(Cow::Owned(name.to_ascii_lowercase())),
+        false => Some(Cow::Borrowed(name)),
+    }
+}
+
+/// Allows underscores, which are in use although host names must not have them (RFC 8553).
+fn is_label(label: &str) -> bool {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=63).contains(&label.len()) && label.bytes().all(is_valid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> HostMap<u8> {
+        let mut names = HostMap::default();
+        for (pattern, value) in
+            [("example.test", 1), ("*.example.test", 2), ("www.Example.test.", 3), ("::1", 4)]
+        {
+            names.add(pattern, value).unwrap();
+        }
+        names
+    }
+
+    #[test]
+    fn exact_names_take_precedence_and_wildcards_match_one_label() {
+        for (name, found) in [
+            ("example.test", Some(1)),
+            ("EXAMPLE.test.", Some(1)),
+            ("a.example.test", Some(2)),
+            ("www.example.test", Some(3)),
+            ("a.b.example.test", None),
+            (".example.test", None),
+            ("notexample.test", None),
+            ("test", None),
+            ("", None),
+            ("0:0::1", Some(4)),
+            ("xn--bcher-kva.example.test", Some(2)),
+        ] {
+            assert_eq!(names().get(name).copied(), found, "{name}");
+        }
+    }
+
+    #[test]
+    fn invalid_and_duplicate_names_are_refused() {
+        let long = "a".repeat(64);
+        for name in ["", ".", "a..b", "bücher.test", "a b", "a/b", "*", "a.*.b", "**.a", &*long] {
+            assert!(names().add(name, 0).is_err(), "{name}");
+        }
+        assert!(matches!(names().add("EXAMPLE.TEST", 0), Err(TlsError::DuplicateName(_))));
+        assert!(matches!(names().add("*.example.test", 0), Err(TlsError::DuplicateName(_))));
+    }
+}
