@@ -1,5 +1,4 @@
-//! Three nodes that share what they share, a recorder in front of each, an application behind
-//! them.
+//! A cluster of three nodes, with a recorder in front of each and an application behind them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,21 +9,21 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::clients::ClusterClients;
 use crate::kind::{Kind, Settings};
 use crate::run::Run;
-use crate::world::World;
 use firstflight_testkit::{Running, free_port, text, until};
 
-/// How many nodes a cluster has.
+/// Number of nodes.
 pub(crate) const NODES: usize = 3;
 
 /// All nodes.
 pub(crate) const ALL: [usize; NODES] = [0, 1, 2];
 
-/// The processes of a cluster. They end with it.
+/// The processes of a cluster. They are killed when this is dropped.
 pub(crate) struct Cluster {
-    /// What clients and attackers see of it.
-    pub(crate) world: Arc<World>,
+    /// The cluster as clients and attackers see it.
+    pub(crate) clients: Arc<ClusterClients>,
     kind: Kind,
     nodes: Vec<Node>,
     dir: TempDir,
@@ -33,7 +32,7 @@ pub(crate) struct Cluster {
 struct Node {
     dir: PathBuf,
     settings: Settings,
-    /// How far its clock is off, as faketime has it.
+    /// The offset of its clock, in the format of faketime.
     clock: Option<&'static str>,
     process: Option<Running>,
     /// Whether it was killed, so that its log may lack its last lines.
@@ -41,7 +40,7 @@ struct Node {
 }
 
 impl Cluster {
-    /// Starts all nodes; a node's settings are made by its number.
+    /// Starts all nodes. The settings depend on the number of the node.
     pub(crate) fn start(
         kind: Kind,
         clocks: [Option<&'static str>; NODES],
@@ -56,8 +55,8 @@ impl Cluster {
             Node { dir, settings, clock, process: None, killed: false }
         };
         let nodes = ALL.map(node).into();
-        let world = Arc::new(World::new(kind, &dir.path().join("cert.pem")));
-        let mut cluster = Self { world, kind, nodes, dir };
+        let clients = Arc::new(ClusterClients::new(kind, &dir.path().join("cert.pem")));
+        let mut cluster = Self { clients, kind, nodes, dir };
         for number in ALL {
             cluster.start_node(number);
         }
@@ -66,24 +65,24 @@ impl Cluster {
 
     /// Starts a node that does not run, and sends clients there.
     pub(crate) fn start_node(&mut self, number: usize) {
-        // A port that was free a moment ago may be taken, so it is tried again with another.
+        // Try again with another port, because a free port may be taken meanwhile.
         let address = (0..5).find_map(|_| self.try_start(number));
-        let said = text(&self.nodes[number].dir.join("said"));
-        let address = address.unwrap_or_else(|| panic!("node {number} does not serve: {said}"));
-        self.world.put(number, Some(address));
+        let stderr = text(&self.nodes[number].dir.join("said"));
+        let address = address.unwrap_or_else(|| panic!("node {number} does not serve: {stderr}"));
+        self.clients.put(number, Some(address));
     }
 
     fn try_start(&mut self, number: usize) -> Option<SocketAddr> {
         let node = &mut self.nodes[number];
         let port = free_port();
-        let upstream = self.world.upstream.addresses[number];
-        let said = node.dir.join("said");
-        let before = text(&said).len();
+        let upstream = self.clients.upstream.addresses[number];
+        let stderr = node.dir.join("said");
+        let before = text(&stderr).len();
         let mut command =
             self.kind.command(self.dir.path(), &node.dir, port, upstream, &node.settings);
         if let Some(off) = node.clock {
             set_clock(&node.dir, off);
-            // By the library itself: its command stays between us and the server.
+            // Preload the library directly. The faketime command would stay the parent of the server.
             command.env("LD_PRELOAD", faketime()).env("FAKETIME_NO_CACHE", "1");
             command.env("FAKETIME_TIMESTAMP_FILE", node.dir.join("clock"));
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
@@ -94,28 +93,28 @@ impl Cluster {
         until(|| {
             let listening = (Ipv4Addr::LOCALHOST, port).into();
             address = match ours {
-                true => text(&said)[before..].lines().find_map(|line| {
+                true => text(&stderr)[before..].lines().find_map(|line| {
                     line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
                 }),
                 false => TcpStream::connect(listening).is_ok().then_some(listening),
             };
             address.is_some() || process.has_ended()
         });
-        // Somebody else may listen where ours could not.
+        // Another process may listen on this port.
         let runs = !process.has_ended();
         node.process = runs.then_some(process);
         address.filter(|_| runs)
     }
 
-    /// Kills a node as `kill -9` does, after clients have been sent elsewhere.
+    /// Kills a node with SIGKILL, after clients were redirected to other nodes.
     pub(crate) fn kill(&mut self, number: usize) {
-        self.world.put(number, None);
-        assert!(until(|| self.world.is_idle(number)), "clients leave the node");
+        self.clients.put(number, None);
+        assert!(until(|| self.clients.is_idle(number)), "clients leave the node");
         self.nodes[number].killed = true;
         self.nodes[number].process = None;
     }
 
-    /// Sets the clock of a node that was started with one of its own.
+    /// Sets the clock of a node that was started with an offset.
     pub(crate) fn set_clock(&self, number: usize, off: &str) {
         assert!(self.nodes[number].clock.is_some(), "the node has the machine's clock");
         set_clock(&self.nodes[number].dir, off);
@@ -132,49 +131,48 @@ impl Cluster {
         }
     }
 
-    /// Ends all nodes and reads their access logs; whether no line can be missing.
+    /// Stops all nodes. Returns their access logs, and whether these are complete.
     pub(crate) fn stop(mut self) -> (Vec<Value>, bool) {
-        let mut whole = self.kind.is_ours();
+        let mut complete_logs = self.kind.is_ours();
         let mut log = Vec::new();
         for node in &mut self.nodes {
             let ended = node.process.take().is_some_and(Running::terminate);
-            let said = text(&node.dir.join("said"));
-            assert!(!said.contains("panicked"), "{said}");
-            whole &= ended && !node.killed && !said.contains("lines lost");
+            let stderr = text(&node.dir.join("said"));
+            assert!(!stderr.contains("panicked"), "{stderr}");
+            complete_logs &= ended && !node.killed && !stderr.contains("lines lost");
             let text = text(&node.dir.join("log"));
             log.extend(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()));
         }
-        (log, whole)
+        (log, complete_logs)
     }
 
-    /// What the nodes said on standard error, for a test that has failed, and the last lines of
-    /// their logs.
-    pub(crate) fn said(&self) -> String {
+    /// The standard error of the nodes and the last lines of their logs, for a failed test.
+    pub(crate) fn stderr(&self) -> String {
         let mut all = String::new();
         for (number, node) in self.nodes.iter().enumerate() {
-            let said = text(&node.dir.join("said"));
+            let stderr = text(&node.dir.join("said"));
             let log = text(&node.dir.join("log"));
             let last = log.lines().last().unwrap_or_default();
-            all += &format!("\nnode {number} said:\n{said}its log's last line:\n{last}\n");
+            all += &format!("\nnode {number} said:\n{stderr}its log's last line:\n{last}\n");
         }
         all
     }
 
-    /// Waits until these nodes take early data.
+    /// Waits until these nodes accept early data.
     ///
     /// # Panics
-    /// If they do not, with what they say.
-    pub(crate) fn warm_up(&self, patience: Duration, nodes: &[usize]) {
-        let warm = Run::new(&self.world, "warm", 0);
+    /// If they do not, with their standard error.
+    pub(crate) fn warm_up(&self, timeout: Duration, nodes: &[usize]) {
+        let warm = Run::new(&self.clients, "warm", 0);
         for node in nodes {
-            if let Err(error) = warm.flights_within(patience, 1, &[*node]) {
-                panic!("{error}{}", self.said());
+            if let Err(error) = warm.flights_within(timeout, 1, &[*node]) {
+                panic!("{error}{}", self.stderr());
             }
         }
     }
 }
 
-/// The file is there at each moment, and whole.
+/// Replaces the file atomically.
 fn set_clock(dir: &Path, off: &str) {
     fs::write(dir.join("clock.new"), format!("{off}\n")).unwrap();
     fs::rename(dir.join("clock.new"), dir.join("clock")).unwrap();

@@ -1,4 +1,4 @@
-//! What a cluster is made of, and how a node of it is told to be one.
+//! The kinds of servers in a cluster, and their configuration.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use firstflight_tickets::SharedKeys;
 
 use firstflight_testkit::program_path;
 
-/// What runs on the nodes.
+/// The server that runs on the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// firstflight with a shared register and its ticket keys in the store.
     Shared,
-    /// firstflight with a key file, and a register of its own in each process.
+    /// firstflight with a key file, and a local register in each process.
     Local,
     /// nginx with shared ticket keys.
     Nginx,
@@ -34,9 +34,9 @@ pub(crate) struct Settings {
     pub(crate) clock_margin: Duration,
     /// `[store] budget`.
     pub(crate) budget: Duration,
-    /// More of the section `[store]`.
+    /// Further settings of `[store]`.
     pub(crate) store: String,
-    /// More of the section `[tickets]`.
+    /// Further settings of `[tickets]`.
     pub(crate) tickets: &'static str,
 }
 
@@ -51,12 +51,12 @@ impl Kind {
         }
     }
 
-    /// Whether it is our program, which writes an access log and chooses a port by itself.
+    /// Whether it is firstflight, which writes an access log and can choose its port.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Shared | Self::Local)
     }
 
-    /// Writes what all nodes share into the cluster's directory: certificate and ticket keys.
+    /// Writes the shared files into the directory of the cluster: certificate and ticket keys.
     pub(crate) fn prepare(self, dir: &Path) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
@@ -70,12 +70,12 @@ impl Kind {
         }
     }
 
-    /// Puts a new ticket key into use in the cluster's directory.
+    /// Rotates the ticket keys in the directory of the cluster.
     pub(crate) fn rotate(self, dir: &Path) {
         match self {
             Self::Shared => keys(&["rotate", "--config"], &dir.join("node-0/config.toml")),
             Self::Local => keys(&["rotate"], &dir.join("ring")),
-            // The first seals.
+            // The first key encrypts.
             Self::Nginx => {
                 for number in (0..2).rev() {
                     let name = |number| dir.join(format!("ticket.{number}.key"));
@@ -83,7 +83,7 @@ impl Kind {
                 }
                 fs::write(dir.join("ticket.0.key"), eighty_bytes()).unwrap();
             }
-            // The last but one seals.
+            // The last but one key encrypts.
             Self::Haproxy => {
                 let path = dir.join("tickets");
                 let old = fs::read_to_string(&path).unwrap_or_default();
@@ -95,18 +95,18 @@ impl Kind {
         }
     }
 
-    /// How long it takes until all nodes seal under a new key.
+    /// How long it takes until all nodes encrypt with a new key.
     pub(crate) fn spread(self) -> Duration {
         match self {
-            // It waits until each node surely has it.
+            // The new key is used when each node has it.
             Self::Shared => SharedKeys::PROPAGATION_DELAY + Duration::from_secs(2),
-            // Nodes look every second.
+            // Nodes check the file every second.
             Self::Local => Duration::from_millis(1500),
             Self::Nginx | Self::Haproxy => Duration::ZERO,
         }
     }
 
-    /// Whether a node has to be started again to see new ticket keys.
+    /// Whether a node has to be restarted to use new ticket keys.
     pub(crate) fn restarts_to_rotate(self) -> bool {
         !self.is_ours()
     }
@@ -125,9 +125,9 @@ impl Kind {
             Self::Nginx => nginx(shared, own, port, upstream),
             Self::Haproxy => haproxy(shared, own, port, upstream),
         };
-        let said = File::options().create(true).append(true).open(own.join("said")).unwrap();
-        command.current_dir(own).stdin(Stdio::null()).stdout(said.try_clone().unwrap());
-        command.stderr(said);
+        let stderr = File::options().create(true).append(true).open(own.join("said")).unwrap();
+        command.current_dir(own).stdin(Stdio::null()).stdout(stderr.try_clone().unwrap());
+        command.stderr(stderr);
         command
     }
 }
@@ -177,7 +177,7 @@ fn ours(
     command
 }
 
-/// One process, so that `kill -9` takes all of it.
+/// A single process, so that SIGKILL ends all of it.
 fn nginx(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {}/{name};\n", own.display()))
@@ -217,7 +217,7 @@ fn haproxy(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Comman
     command
 }
 
-/// Name, HMAC key and AES key of a ticket as OpenSSL's servers keep it.
+/// Name, HMAC key and AES key, in the format of servers with OpenSSL.
 fn eighty_bytes() -> Vec<u8> {
     let mut bytes = [0; 80];
     let mut random = File::open("/dev/urandom").unwrap();

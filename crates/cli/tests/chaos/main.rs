@@ -1,14 +1,16 @@
-//! At most once across the cluster: three nodes, one store, one ring of ticket keys, and an
-//! attacker that resends captured flights to all of them while things go wrong.
+//! Checks at-most-once execution across a cluster: three nodes, one store, one ticket ring, and an
+//! attacker that sends copies of captured flights to all nodes during failures.
 //!
-//! In each scenario one flight is executed at most once, and no honest request is lost or answered
-//! by an error. The figures go into one table. `make chaos` runs it all with many more copies, and
-//! beside nginx and HAProxy.
+//! In each scenario a flight is executed at most once, and no honest request is lost or gets an error.
+//! The figures go into one table. `make chaos` runs everything with many more copies, and compares
+//! with nginx and HAProxy.
 
 mod attacker;
+mod clients;
 mod cluster;
+mod evaluation;
 mod kind;
-mod pipe;
+mod link;
 mod plan;
 mod recorder;
 mod run;
@@ -16,8 +18,6 @@ mod scenarios;
 mod stage;
 mod table;
 mod upstream;
-mod verdict;
-mod world;
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 
-/// Drives clients, attackers and whatever else is not a process of its own.
+/// The runtime of clients, attackers and links.
 pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
@@ -36,7 +36,7 @@ pub(crate) fn runtime() -> &'static Runtime {
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let plan = plan::Plan::from_environment();
-    // They wait for most of their time.
+    // Scenarios mostly wait.
     arguments.test_threads.get_or_insert(plan.side_by_side);
     let trials = scenarios::all().into_iter().map(|scenario| {
         let ignored = scenario.only_extended && !plan.extended;

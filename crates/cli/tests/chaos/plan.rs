@@ -1,9 +1,9 @@
-//! How much is to be done: some hundred copies a scenario, or as many as the environment says.
+//! The size of a run: some hundred copies per scenario, or as many as the environment requests.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What all scenarios go by.
+/// The settings of all scenarios.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Copies to send in each scenario.
@@ -11,9 +11,9 @@ pub(crate) struct Plan {
     /// Whether this is `make chaos`: all copies, everybody's servers, and the product's own
     /// settings.
     pub(crate) extended: bool,
-    /// Where the table goes besides standard output.
+    /// Directory for the table, in addition to standard output.
     pub(crate) results: Option<PathBuf>,
-    /// Scenarios at a time.
+    /// Number of concurrent scenarios.
     pub(crate) side_by_side: usize,
     /// `[store] budget`: generous where the machine is as busy as in a test run.
     pub(crate) budget: Duration,
@@ -33,7 +33,7 @@ impl Plan {
                 budget: Duration::from_millis(50),
             },
             Some(total) => Self {
-                // Some do not arrive, as where a node is down.
+                // Some do not arrive, because a node is down.
                 copies: total.div_ceil(SCENARIOS) * 21 / 20,
                 extended: true,
                 results,

@@ -1,5 +1,4 @@
-//! The attacker on the path to a node: passes all on, records first flights, and may hold one
-//! back.
+//! The attacker on the path to a node: forwards everything, records first flights, and can hold one.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::runtime;
 
-/// Stands in front of a node. It keeps its port while the node comes and goes.
+/// A recording proxy in front of a node. It keeps its port while the node is down.
 pub(crate) struct Recorder {
     /// Where honest clients connect.
     pub(crate) address: SocketAddr,
@@ -21,7 +20,7 @@ pub(crate) struct Recorder {
 #[derive(Default)]
 struct Shared {
     node: Mutex<Option<SocketAddr>>,
-    /// By the client's address.
+    /// By client address.
     flights: Mutex<HashMap<SocketAddr, Vec<u8>>>,
     hold: Mutex<Option<Hold>>,
 }
@@ -31,21 +30,21 @@ struct Hold {
     released: oneshot::Receiver<()>,
 }
 
-/// A first flight that has not reached its node yet.
-pub(crate) struct Held {
+/// A first flight that was not forwarded yet.
+pub(crate) struct HeldFlight {
     captured: oneshot::Receiver<Vec<u8>>,
     release: oneshot::Sender<()>,
 }
 
-impl Held {
-    /// Waits for the flight; the other end lets it go to its node.
+impl HeldFlight {
+    /// Waits for the flight. Sending on the returned channel forwards it to the node.
     pub(crate) async fn flight(self) -> (Vec<u8>, oneshot::Sender<()>) {
         (self.captured.await.expect("a client connects"), self.release)
     }
 }
 
 impl Recorder {
-    /// Listens until the program ends; passes nothing on before it knows a node.
+    /// Listens until the program ends. Forwards nothing before a node is set.
     pub(crate) fn start() -> Self {
         let shared = Arc::<Shared>::default();
         let address = runtime().block_on(async {
@@ -63,23 +62,23 @@ impl Recorder {
         Self { address, shared }
     }
 
-    /// Passes on to this address from now on.
-    pub(crate) fn turn_to(&self, node: Option<SocketAddr>) {
+    /// Forwards to this address from now on.
+    pub(crate) fn set_node(&self, node: Option<SocketAddr>) {
         *self.shared.node.lock().unwrap() = node;
     }
 
-    /// What the client at this address sent first: all that it can send unanswered, for it leaves
-    /// in one write.
+    /// Takes the first flight of the client at this address. It is complete, because the client sends it
+    /// with one write.
     pub(crate) fn take_flight(&self, client: SocketAddr) -> Vec<u8> {
         self.shared.flights.lock().unwrap().remove(&client).unwrap_or_default()
     }
 
-    /// Holds back the next client's flight.
-    pub(crate) fn hold(&self) -> Held {
+    /// Holds the flight of the next client.
+    pub(crate) fn hold(&self) -> HeldFlight {
         let (captured, flight) = oneshot::channel();
         let (release, released) = oneshot::channel();
         *self.shared.hold.lock().unwrap() = Some(Hold { captured, released });
-        Held { captured: flight, release }
+        HeldFlight { captured: flight, release }
     }
 }
 

@@ -10,10 +10,10 @@ use http::StatusCode;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::attacker::{Resent, resend};
+use crate::attacker::{CopyCounts, resend};
+use crate::clients::{ClusterClients, Http};
 use crate::cluster::{ALL, NODES};
 use crate::runtime;
-use crate::world::{Http, World};
 use firstflight_testkit::TEST_TIMEOUT;
 
 /// A scenario under way. Cheap to clone; clones count together.
@@ -21,14 +21,14 @@ use firstflight_testkit::TEST_TIMEOUT;
 pub(crate) struct Run(Arc<Inner>);
 
 struct Inner {
-    world: Arc<World>,
+    clients: Arc<ClusterClients>,
     name: &'static str,
     /// How many copies are to be sent in all.
     quota: u64,
     http2: AtomicBool,
     sequence: AtomicUsize,
     flights: Mutex<Vec<Flight>>,
-    tally: Mutex<Tally>,
+    counts: Mutex<Counts>,
 }
 
 /// A captured first flight with early data.
@@ -40,7 +40,7 @@ pub(crate) struct Flight {
 
 /// What was counted besides executions.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counts {
     /// Requests of the honest client.
     pub(crate) honest: u64,
     /// Those of them that were sent as early data.
@@ -56,7 +56,7 @@ pub(crate) struct Tally {
     /// By target.
     pub(crate) requests: HashMap<String, Sent>,
     /// Copies.
-    pub(crate) resent: Resent,
+    pub(crate) resent: CopyCounts,
 }
 
 /// How the honest client's request came to be executed, by its own word.
@@ -72,22 +72,22 @@ pub(crate) struct Sent {
 
 impl Run {
     /// Starts a scenario.
-    pub(crate) fn new(world: &Arc<World>, name: &'static str, quota: u64) -> Self {
+    pub(crate) fn new(clients: &Arc<ClusterClients>, name: &'static str, quota: u64) -> Self {
         let inner = Inner {
-            world: world.clone(),
+            clients: clients.clone(),
             name,
             quota,
             http2: AtomicBool::new(false),
             sequence: AtomicUsize::new(0),
             flights: Mutex::default(),
-            tally: Mutex::default(),
+            counts: Mutex::default(),
         };
         Self(Arc::new(inner))
     }
 
     /// The cluster.
-    pub(crate) fn world(&self) -> &World {
-        &self.0.world
+    pub(crate) fn clients(&self) -> &ClusterClients {
+        &self.0.clients
     }
 
     /// The scenario's name.
@@ -96,8 +96,8 @@ impl Run {
     }
 
     /// What was counted so far.
-    pub(crate) fn tally<T>(&self, look: impl FnOnce(&Tally) -> T) -> T {
-        look(&self.0.tally.lock().unwrap())
+    pub(crate) fn counts<T>(&self, look: impl FnOnce(&Counts) -> T) -> T {
+        look(&self.0.counts.lock().unwrap())
     }
 
     /// How many flights make a good part of a scenario.
@@ -106,7 +106,7 @@ impl Run {
     }
 
     /// Has the honest client speak HTTP/2 from now on.
-    pub(crate) fn speak_http2(&self) {
+    pub(crate) fn use_http2(&self) {
         self.0.http2.store(true, Ordering::SeqCst);
     }
 
@@ -118,8 +118,8 @@ impl Run {
     pub(crate) async fn request(&self, node: usize) -> bool {
         let number = self.0.sequence.fetch_add(1, Ordering::SeqCst);
         let target = format!("/{}/{number}", self.0.name);
-        let place = self.world().enter(node);
-        let first = self.world().get(&place, self.http(), &target, true).await;
+        let place = self.clients().enter(node);
+        let first = self.clients().get(&place, self.http(), &target, true).await;
         let offered = first.early != EarlyData::NotOffered;
         let accepted = first.early == EarlyData::Accepted;
         if offered && !first.flight.is_empty() {
@@ -131,24 +131,24 @@ impl Run {
         let told = status == Ok(StatusCode::TOO_EARLY) && offered;
         if told {
             // RFC 8470 section 5.2: once more, and not early.
-            status = self.world().get(&place, self.http(), &target, false).await.status;
+            status = self.clients().get(&place, self.http(), &target, false).await.status;
         }
         let answered = status == Ok(StatusCode::OK);
         let early = accepted && !told;
         sent.early = usize::from(answered && early);
         sent.late = usize::from(answered && !early);
 
-        let mut tally = self.0.tally.lock().unwrap();
-        tally.honest += 1;
-        tally.offered += u64::from(offered);
-        tally.accepted += u64::from(sent.early == 1);
-        tally.too_early += u64::from(told);
+        let mut counts = self.0.counts.lock().unwrap();
+        counts.honest += 1;
+        counts.offered += u64::from(offered);
+        counts.accepted += u64::from(sent.early == 1);
+        counts.too_early += u64::from(told);
         match status {
             Ok(StatusCode::OK) => {}
-            Ok(status) => tally.errors.push(format!("{target} at {}: {status}", place.number)),
-            Err(reason) => tally.lost.push(format!("{target} at {}: {reason}", place.number)),
+            Ok(status) => counts.errors.push(format!("{target} at {}: {status}", place.number)),
+            Err(reason) => counts.lost.push(format!("{target} at {}: {reason}", place.number)),
         }
-        tally.requests.insert(target, sent);
+        counts.requests.insert(target, sent);
         accepted
     }
 
@@ -166,17 +166,17 @@ impl Run {
     /// If it is not taken for so long.
     pub(crate) fn flights_within(
         &self,
-        patience: Duration,
+        timeout: Duration,
         count: usize,
         nodes: &[usize],
     ) -> Result<(), String> {
-        let began = Instant::now();
+        let started = Instant::now();
         let mut taken = 0;
         let mut node = nodes.iter().cycle();
         while taken < count {
             let early = runtime().block_on(self.request(*node.next().unwrap()));
             taken += usize::from(early);
-            if began.elapsed() > patience {
+            if started.elapsed() > timeout {
                 let name = self.name();
                 return Err(format!("{name}: early data taken {taken} times of {count}"));
             }
@@ -204,24 +204,24 @@ impl Run {
         let copies = flights.iter().cycle().flat_map(|flight| {
             nodes
                 .iter()
-                .filter_map(|node| Some((self.world().address(*node)?, flight.bytes.clone())))
+                .filter_map(|node| Some((self.clients().address(*node)?, flight.bytes.clone())))
         });
         // A library for HTTP/2 hands out no request of a connection that has ended.
-        let closes = self.world().kind.is_ours() && self.http() == Http::One;
-        self.count(runtime().block_on(resend(copies.take(count), AT_ONCE, closes)));
+        let with_close = self.clients().kind.is_ours() && self.http() == Http::One;
+        self.count(runtime().block_on(resend(copies.take(count), AT_ONCE, with_close)));
     }
 
     /// Whatever is left to be sent of the scenario's copies, to all nodes.
     pub(crate) fn remaining_copies(&self) {
-        let sent = self.tally(|tally| tally.resent.sent);
+        let sent = self.counts(|counts| counts.resent.sent);
         let left = self.0.quota.saturating_sub(sent);
         self.copies(left as f64 / self.0.quota as f64, &ALL);
     }
 
     /// Copies of one flight, sent by the caller.
-    pub(crate) fn count(&self, resent: Resent) {
-        let mut tally = self.0.tally.lock().unwrap();
-        tally.resent = tally.resent.and(resent);
+    pub(crate) fn count(&self, resent: CopyCounts) {
+        let mut counts = self.0.counts.lock().unwrap();
+        counts.resent = counts.resent.and(resent);
     }
 
     /// Honest requests, and copies of what is fresh, without a pause until the storm is ended.
@@ -264,7 +264,7 @@ impl Run {
             (!fresh.is_empty()).then(|| fresh[turn % fresh.len()].clone())
         };
         let Some(flight) = flight else { return };
-        let nodes = ALL.iter().filter_map(|node| self.world().address(*node));
+        let nodes = ALL.iter().filter_map(|node| self.clients().address(*node));
         let copies = nodes.map(|node| (node, flight.bytes.clone()));
         self.count(resend(copies.collect::<Vec<_>>(), NODES, false).await);
     }
@@ -286,13 +286,13 @@ impl Storm {
     /// Waits until honest early data is taken again, so often.
     ///
     /// # Panics
-    /// If that takes longer than `patience`.
-    pub(crate) fn until_taken(&self, times: u64, patience: Duration) {
-        let accepted = || self.run.tally(|tally| tally.accepted);
-        let (before, began) = (accepted(), Instant::now());
+    /// If that takes longer than `timeout`.
+    pub(crate) fn until_taken(&self, times: u64, timeout: Duration) {
+        let accepted = || self.run.counts(|counts| counts.accepted);
+        let (before, started) = (accepted(), Instant::now());
         while accepted() < before + times {
             let name = self.run.name();
-            assert!(began.elapsed() < patience, "{name}: early data is not taken again");
+            assert!(started.elapsed() < timeout, "{name}: early data is not taken again");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

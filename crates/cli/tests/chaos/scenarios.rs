@@ -9,10 +9,10 @@ mod store;
 use std::sync::Mutex;
 
 use crate::cluster::Cluster;
+use crate::evaluation::{Row, evaluate};
 use crate::kind::Kind;
 use crate::plan::Plan;
 use crate::run::Run;
-use crate::verdict::{Row, judge};
 
 /// A scenario, or several on one cluster.
 pub(crate) struct Scenario {

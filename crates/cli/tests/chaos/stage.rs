@@ -6,11 +6,11 @@ use std::time::Duration;
 use firstflight_testkit::{MASTER_NAME, Sentinels, StoreListen, StoreProcess};
 
 use crate::cluster::{ALL, Cluster, NODES};
+use crate::evaluation::{Row, evaluate};
 use crate::kind::{Kind, Settings};
-use crate::pipe::Pipe;
+use crate::link::Link;
 use crate::plan::Plan;
 use crate::run::Run;
-use crate::verdict::{Row, judge};
 
 /// How far clocks are off, as faketime has it.
 pub(crate) type Clocks = [Option<&'static str>; NODES];
@@ -56,7 +56,7 @@ pub(crate) struct Stage {
     /// What is counted.
     pub(crate) run: Run,
     /// From each node to the store; none where the store itself says where its masters are.
-    pub(crate) pipes: Vec<Pipe>,
+    pub(crate) links: Vec<Link>,
     /// The store.
     pub(crate) store: Store,
 }
@@ -75,10 +75,10 @@ impl Stage {
     /// One store process. Returns when the nodes take early data.
     pub(crate) fn single(name: &'static str, plan: &Plan, setup: &Setup) -> Self {
         let store = StoreProcess::redis(StoreListen::Tcp);
-        let pipes: Vec<_> = ALL.iter().map(|_| Pipe::to(store.tcp().1)).collect();
-        let url = |node: usize| format!("url = \"redis://127.0.0.1:{}\"\n", pipes[node].port());
+        let links: Vec<_> = ALL.iter().map(|_| Link::to(store.tcp().1)).collect();
+        let url = |node: usize| format!("url = \"redis://127.0.0.1:{}\"\n", links[node].port());
         let (cluster, run) = start(name, plan, setup, url);
-        Self { run, cluster, pipes, store: Store::Single(store) }
+        Self { run, cluster, links, store: Store::Single(store) }
     }
 
     /// A master and a replica, watched by sentinels; `more` is for the section `[store]`.
@@ -89,7 +89,7 @@ impl Stage {
         let urls = urls(&store.addresses());
         let url = format!("{urls}mode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n{more}");
         let (cluster, run) = start(name, plan, &Setup::of(plan), |_| url.clone());
-        Self { run, cluster, pipes: Vec::new(), store: Store::Sentinels(store) }
+        Self { run, cluster, links: Vec::new(), store: Store::Sentinels(store) }
     }
 
     /// Three masters, with a third of the claims each.
@@ -97,7 +97,7 @@ impl Stage {
         let store = firstflight_testkit::Cluster::start(firstflight_testkit::StoreKind::Redis);
         let url = format!("{}mode = \"cluster\"\n", urls(&store.addresses()));
         let (cluster, run) = start(name, plan, &Setup::of(plan), |_| url.clone());
-        Self { run, cluster, pipes: Vec::new(), store: Store::Sharded(store) }
+        Self { run, cluster, links: Vec::new(), store: Store::Sharded(store) }
     }
 
     /// The store, or the first master.
@@ -113,16 +113,16 @@ impl Stage {
     /// logs: else nothing has gone wrong, and the scenario says nothing.
     pub(crate) fn end(self, reasons: &[&str]) -> Row {
         self.run.remaining_copies();
-        let said = self.cluster.said();
-        let (log, whole) = self.cluster.stop();
-        let mut row = judge(&self.run, &log, whole);
+        let stderr = self.cluster.stderr();
+        let (log, complete_logs) = self.cluster.stop();
+        let mut row = evaluate(&self.run, &log, complete_logs);
         let found =
             reasons.iter().any(|wanted| row.reasons.keys().any(|had| had.ends_with(wanted)));
         if !found && !reasons.is_empty() {
             row.faults.push(format!("none of {reasons:?} came about: {:?}", row.reasons));
         }
         if !row.faults.is_empty() {
-            row.faults.push(said);
+            row.faults.push(stderr);
         }
         row
     }
@@ -155,7 +155,7 @@ fn start(
     };
     let cluster = Cluster::start(Kind::Shared, setup.clocks, settings);
     cluster.warm_up(WINDOW, setup.takers);
-    let run = Run::new(&cluster.world, name, plan.copies);
+    let run = Run::new(&cluster.clients, name, plan.copies);
     (cluster, run)
 }
 

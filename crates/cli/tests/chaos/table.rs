@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
+use crate::evaluation::Row;
 use crate::kind::PROGRAM;
 use crate::plan::Plan;
 use crate::scenarios::ROWS;
-use crate::verdict::Row;
 use firstflight_testkit::program_path;
 
 const LEGEND: &str = "\
@@ -41,7 +41,7 @@ pub(crate) fn publish(plan: &Plan) {
 
 /// When and by which programs.
 fn about() -> Vec<String> {
-    let said = |program: &str, arguments: &[&str]| {
+    let stderr = |program: &str, arguments: &[&str]| {
         let output = Command::new(program_path(program)).args(arguments).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -58,7 +58,7 @@ fn about() -> Vec<String> {
         ("haproxy", &["-v"]),
     ];
     let mut about: Vec<_> =
-        commands.iter().filter_map(|(program, arguments)| said(program, arguments)).collect();
+        commands.iter().filter_map(|(program, arguments)| stderr(program, arguments)).collect();
     about.push(format!("{cores} cores"));
     about
 }

@@ -1,5 +1,4 @@
-//! The application behind the nodes. What it has seen is the judge: a request that came here was
-//! executed.
+//! The application behind the nodes. A request that it received was executed.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,54 +9,54 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::runtime;
 
-/// An HTTP server with a port of its own for each node, so that it knows who asked.
+/// An HTTP server with one port per node, so that it knows which node forwarded a request.
 pub(crate) struct Upstream {
-    /// Where each node forwards to.
+    /// The address for each node.
     pub(crate) addresses: Vec<SocketAddr>,
-    seen: Seen,
+    executions_by_target: ExecutionLog,
 }
 
-/// How often one target was executed.
+/// The executions of one target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Executions {
-    /// By which nodes, in order.
+    /// The nodes that forwarded it, in order.
     pub(crate) nodes: Vec<usize>,
     /// How many of them were marked `Early-Data: 1` (RFC 8470 section 5.1).
     pub(crate) marked: usize,
 }
 
-type Seen = Arc<Mutex<HashMap<String, Executions>>>;
+type ExecutionLog = Arc<Mutex<HashMap<String, Executions>>>;
 
 impl Upstream {
-    /// Serves so many nodes until the program ends.
+    /// Serves this number of nodes until the program ends.
     pub(crate) fn start(nodes: usize) -> Self {
-        let seen = Seen::default();
+        let executions_by_target = ExecutionLog::default();
         let listen = async || {
             let mut addresses = Vec::new();
             for node in 0..nodes {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
                 addresses.push(listener.local_addr().unwrap());
-                let seen = seen.clone();
+                let executions_by_target = executions_by_target.clone();
                 tokio::spawn(async move {
                     while let Ok((tcp, _)) = listener.accept().await {
-                        tokio::spawn(response(tcp, node, seen.clone()));
+                        tokio::spawn(response(tcp, node, executions_by_target.clone()));
                     }
                 });
             }
             addresses
         };
         let addresses = runtime().block_on(listen());
-        Self { addresses, seen }
+        Self { addresses, executions_by_target }
     }
 
-    /// What was executed of a target.
+    /// The executions of a target.
     pub(crate) fn executions(&self, target: &str) -> Executions {
-        self.seen.lock().unwrap().get(target).cloned().unwrap_or_default()
+        self.executions_by_target.lock().unwrap().get(target).cloned().unwrap_or_default()
     }
 }
 
-/// Answers GETs with their target, one after the other.
-async fn response(mut tcp: TcpStream, node: usize, seen: Seen) {
+/// Responds to GETs with their target, one after the other.
+async fn response(mut tcp: TcpStream, node: usize, executions_by_target: ExecutionLog) {
     let _ = tcp.set_nodelay(true);
     let mut buffer = Vec::new();
     loop {
@@ -72,8 +71,8 @@ async fn response(mut tcp: TcpStream, node: usize, seen: Seen) {
         let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
         let marked = head.lines().any(|line| line.eq_ignore_ascii_case("early-data: 1"));
         {
-            let mut seen = seen.lock().unwrap();
-            let executions = seen.entry(target.clone()).or_default();
+            let mut executions_by_target = executions_by_target.lock().unwrap();
+            let executions = executions_by_target.entry(target.clone()).or_default();
             executions.nodes.push(node);
             executions.marked += usize::from(marked);
         }

@@ -1,4 +1,4 @@
-//! Static files: ways out of the served directory, what is no file, methods, ranges by the hundred.
+//! Static files: path traversal, special files, methods, and many ranges.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -17,10 +17,10 @@ const TARGETS: &str = include_str!("corpora/targets.txt");
 
 const OUTSIDE: &str = "what lies outside";
 
-/// Each target over HTTP/1.1, and over HTTP/2 where it can be said.
+/// Requests each target over HTTP/1.1, and over HTTP/2 if it can be encoded.
 pub(crate) fn traversal() {
     let site = site();
-    furnish(site.path());
+    create_files(site.path());
     let server = Serve::files(site.path(), &["--header-timeout", "5s"]);
     let (one, two) = (Dialer::new(&server, "http/1.1"), Dialer::new(&server, "h2"));
     let cases = corpus::cases(TARGETS);
@@ -28,7 +28,7 @@ pub(crate) fn traversal() {
     for case in &cases {
         let target = bytes(&case.lines.concat());
         for (protocol, response) in
-            [("HTTP/1.1", ask1(&one, &target)), ("HTTP/2", ask2(&two, &target))]
+            [("HTTP/1.1", http1_response(&one, &target)), ("HTTP/2", http2_response(&two, &target))]
         {
             let page = response.contains(PAGE.trim());
             let good = match case.expected.as_str() {
@@ -51,7 +51,7 @@ pub(crate) fn traversal() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// RFC 9110 sections 9.1 and 15.5.6: what files can be asked.
+/// RFC 9110 sections 9.1 and 15.5.6: methods for files.
 pub(crate) fn methods() {
     let site = site();
     let server = Serve::files(site.path(), &[]);
@@ -67,7 +67,7 @@ pub(crate) fn methods() {
         let good = match method {
             "GET" => response.starts_with("HTTP/1.1 200") && response.ends_with(PAGE),
             "HEAD" => response.starts_with("HTTP/1.1 200") && response.ends_with("\r\n\r\n"),
-            // TRACE would show a script what it may not see.
+            // TRACE would show header fields to a script that must not see them.
             _ => response.starts_with("HTTP/1.1 405") && !response.contains("secret"),
         };
         if !good || fs::read_to_string(site.path().join("root/index.html")).unwrap() != PAGE {
@@ -119,7 +119,7 @@ pub(crate) fn ranges() {
         let response = say(&dialer, request.as_bytes());
         let status = response.get(9..12).unwrap_or_default();
         let length = response.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
-        // Whatever the response is, it is no longer than the file with its parts' heads.
+        // The response must not be longer than the file with the heads of its parts.
         if !["200", "206", "400", "416"].contains(&status) || length > LENGTH + 10_000 {
             let start: String = range.chars().take(40).collect();
             wrong.push(format!("{start}: {status}, {length} bytes"));
@@ -129,8 +129,8 @@ pub(crate) fn ranges() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the corpus says lies there.
-fn furnish(dir: &Path) {
+/// Creates the files that the corpus mentions.
+fn create_files(dir: &Path) {
     let root = dir.join("root");
     fs::write(dir.join("outside.txt"), OUTSIDE).unwrap();
     fs::create_dir(root.join("sub")).unwrap();
@@ -143,7 +143,7 @@ fn furnish(dir: &Path) {
     symlink(dir.join("shut"), root.join("shut")).unwrap();
 }
 
-fn ask1(dialer: &Dialer, target: &[u8]) -> String {
+fn http1_response(dialer: &Dialer, target: &[u8]) -> String {
     let head =
         [b"GET ", target, b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"].concat();
     say(dialer, &head)
@@ -156,7 +156,7 @@ fn say(dialer: &Dialer, request: &[u8]) -> String {
 }
 
 /// The status and the body.
-fn ask2(dialer: &Dialer, target: &[u8]) -> String {
+fn http2_response(dialer: &Dialer, target: &[u8]) -> String {
     let fields = [
         (&b":method"[..], &b"GET"[..]),
         (b":scheme", b"https"),

@@ -1,5 +1,4 @@
-//! HTTP/2 frames and header blocks as an attacker writes them (RFC 9113, RFC 7541): nothing is
-//! checked, and nothing kept in mind.
+//! HTTP/2 frames and header blocks of an attacker (RFC 9113, RFC 7541), without checks or state.
 
 /// RFC 9113 section 3.4.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -31,7 +30,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// What a client says first: the preface and its settings, by identifier and value.
+/// The start of a connection: the preface and the settings, by identifier and value.
 pub(crate) fn hello(settings: &[(u16, u32)]) -> Vec<u8> {
     let mut payload = Vec::new();
     for (identifier, value) in settings {
@@ -52,21 +51,21 @@ pub(crate) fn field(name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Vec<u8> 
     block
 }
 
-/// The same, to be kept in the dynamic table (RFC 7541 section 6.2.1).
+/// A literal field for the dynamic table (RFC 7541 section 6.2.1).
 pub(crate) fn indexed_field(name: &str, value: &[u8]) -> Vec<u8> {
     let mut block = field(name, value);
     block[0] = 0x40;
     block
 }
 
-/// The block of a request without a body's length.
+/// The header block of a request without Content-Length.
 pub(crate) fn request(method: &str, path: &str) -> Vec<u8> {
     let fields =
         [(":method", method), (":scheme", "https"), (":authority", "localhost"), (":path", path)];
     fields.iter().flat_map(|(name, value)| field(name, value)).collect()
 }
 
-/// A whole GET on a stream.
+/// A complete GET on a stream.
 pub(crate) fn get(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &request("GET", path))
 }
@@ -96,7 +95,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Whether it ends its stream, in either way.
+    /// Whether it ends this stream, normally or by a reset.
     pub(crate) fn ends(&self, stream: u32) -> bool {
         let ended = matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0;
         self.stream == stream && (ended || self.kind == RST_STREAM)
@@ -109,7 +108,7 @@ impl Frame<'_> {
     }
 }
 
-/// The whole frames among bytes from a server.
+/// The complete frames in bytes of a server.
 pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
     let mut frames = Vec::new();
     while bytes.len() >= 9 {

@@ -1,5 +1,4 @@
-//! HTTP/3 as an attacker writes it (RFC 9114, RFC 9204): frames and header blocks on bare QUIC
-//! streams.
+//! HTTP/3 of an attacker (RFC 9114, RFC 9204): frames and header blocks on plain QUIC streams.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -32,10 +31,10 @@ pub(crate) struct Client {
     early: bool,
 }
 
-/// A connection that has said its settings. It lives as long as this.
+/// A connection that has sent its settings. It is closed when this is dropped.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
-    /// The control stream; to close it would be an error.
+    /// The control stream, which must stay open.
     pub(crate) control: Mutex<SendStream>,
     _endpoint: Endpoint,
 }
@@ -46,7 +45,7 @@ impl Client {
         Self::with(server, false)
     }
 
-    /// The same, for requests as early data.
+    /// A client that sends requests as early data.
     pub(crate) fn early(server: &Serve) -> Self {
         Self::with(server, true)
     }
@@ -130,7 +129,7 @@ impl Client {
     fn say(&self, link: &Link, bytes: &[u8]) -> bool {
         self.wait(async {
             let (mut send, mut recv) = link.connection.open_bi().await.unwrap();
-            // A server that has had enough may stop either direction.
+            // The server may stop either direction.
             let _ = send.write_all(bytes).await;
             let _ = send.finish();
             recv.read_to_end(1 << 20).await.is_ok_and(|response| is_ok(&response))

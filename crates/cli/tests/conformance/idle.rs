@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::honest_client::{HonestClient, usage};
 use crate::http2::{self, get, hello};
 use crate::running::{PROGRAM, Running, Serve, site, text, until};
 use crate::table;
 use crate::wire::Dialer;
-use crate::witness::{Witness, usage};
 
 /// KiB that an idle connection may cost, with room for builds without optimisation. The figures are
 /// in the table.
@@ -31,14 +31,14 @@ pub(crate) fn connections() {
         let before = usage(&server);
         kept.extend((0..wanted).map(|_| idle(&dialer, protocol)));
         let memory = usage(&server).memory.saturating_sub(before.memory);
-        let seen = Witness::begin(&server).end();
+        let report = HonestClient::start(&server).end();
         let cpu = idle_cpu(&server);
         let each = memory as f64 / wanted as f64;
         table::figure(
             &format!("idle connections, {protocol}"),
             format!("{wanted}: {each:.1} KiB each; CPU in the second after: {cpu:.2} s"),
         );
-        assert!(seen.failed.is_empty() && seen.served > 0, "{seen:?}");
+        assert!(report.failed.is_empty() && report.served > 0, "{report:?}");
         assert!(memory < EACH * wanted, "{each:.1} KiB for each idle connection");
         drop(kept);
     }

@@ -1,17 +1,16 @@
-//! Conformance and attacks: the running program against tools that test servers, and against
-//! clients that mean it ill. Honest clients are served meanwhile.
+//! Conformance and attacks: runs the program against test tools and malicious clients, while honest
+//! clients are served.
 //!
-//! A short form is part of `cargo test`; `make conformance` runs everything, and writes down what
-//! it counted.
+//! `cargo test` runs a short form; `make conformance` runs everything, and writes a table.
 
 mod corpus;
 mod files;
-mod floods;
-mod floods3;
+mod honest_client;
 mod http2;
+mod http2_floods;
 mod http3;
+mod http3_floods;
 mod idle;
-mod others;
 #[path = "../integration/support/program.rs"]
 #[allow(dead_code)]
 mod running;
@@ -19,10 +18,10 @@ mod secrets;
 mod slow;
 mod smuggling;
 mod table;
+mod third_party;
 mod tools;
 mod upstream;
 mod wire;
-mod witness;
 
 use std::process::ExitCode;
 
@@ -35,8 +34,8 @@ fn main() -> ExitCode {
         ("files_methods", files::methods),
         ("files_ranges", files::ranges),
         ("files_traversal", files::traversal),
-        ("floods_http2", floods::http2),
-        ("floods_http3", floods3::http3),
+        ("floods_http2", http2_floods::http2),
+        ("floods_http3", http3_floods::http3),
         ("h2load", tools::h2load),
         ("h2spec", tools::h2spec),
         ("idle_connections", idle::connections),

@@ -6,12 +6,12 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
+use crate::honest_client::{HonestClient, usage};
 use crate::http2::{self, DATA, END_STREAM, HEADERS, PING, WINDOW_UPDATE, frame, get, hello};
 use crate::http3;
 use crate::running::{Serve, TEST_TIMEOUT, site};
 use crate::table::{self, Attack, seconds};
 use crate::wire::{Dialer, State, Wire};
-use crate::witness::{Witness, usage};
 
 /// Short, so that the test is.
 const LIMITS: [&str; 4] = ["--header-timeout", "2s", "--idle-timeout", "2s"];
@@ -37,15 +37,15 @@ pub(crate) fn all() {
     std::fs::write(site.path().join("root/large"), vec![b'x'; 8 << 20]).unwrap();
     for (protocol, what, slow) in KINDS {
         let server = Serve::files(site.path(), &LIMITS);
-        Witness::begin(&server).end();
+        HonestClient::start(&server).end();
         let before = usage(&server);
-        let witness = Witness::begin(&server);
+        let honest_client = HonestClient::start(&server);
         thread::scope(|scope| {
             for _ in 0..many {
                 scope.spawn(|| slow(&server));
             }
         });
-        let seen = witness.end();
+        let report = honest_client.end();
         let after = usage(&server);
         table::attack(Attack {
             protocol,
@@ -54,10 +54,10 @@ pub(crate) fn all() {
             end: format!("{many} connections, all closed"),
             cpu: seconds(after.cpu.saturating_sub(before.cpu)),
             memory: after.peak.saturating_sub(before.memory),
-            honest: seen.served,
-            slowest: seconds(seen.slowest * 1000),
+            honest: report.served,
+            slowest: seconds(report.slowest * 1000),
         });
-        assert!(seen.failed.is_empty(), "{protocol}, {what}: {:?}", seen.failed);
+        assert!(report.failed.is_empty(), "{protocol}, {what}: {:?}", report.failed);
     }
 }
 

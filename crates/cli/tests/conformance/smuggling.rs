@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::corpus::{self, Case, bytes};
 use crate::http2::{self, END_HEADERS, END_STREAM, Field};
 use crate::http3;
-use crate::others::{Haproxy, Nginx};
 use crate::running::{Serve, site, until};
 use crate::table;
-use crate::upstream::{Seen, Upstream, words};
+use crate::third_party::{Haproxy, Nginx};
+use crate::upstream::{Received, Upstream, describe};
 use crate::wire::Dialer;
 
 const HTTP1: &str = include_str!("corpora/http1.txt");
@@ -31,13 +31,13 @@ pub(crate) fn http1() {
         let mut wrong = Vec::new();
         for case in &cases {
             let status = send1(&dialer, case).0;
-            let seen = upstream.take();
-            let outcome = match words(&seen) {
+            let received = upstream.take();
+            let outcome = match describe(&received) {
                 nothing if nothing.is_empty() => status,
                 requests => format!("{status}: {requests}"),
             };
             note(&mut wrong, case, &case.expected, &outcome);
-            early_data_stays(case, &seen);
+            early_data_stays(case, &received);
         }
         conclude(&format!("smuggling, HTTP/1.1{when}"), cases.len(), &wrong);
     }
@@ -116,8 +116,8 @@ pub(crate) fn real_upstreams() {
             let expected = expected.matches(" \"").count();
             // They log when they have answered. What is too many is found with the next case.
             until(|| count() - total >= expected);
-            let began = Instant::now();
-            while half && count() - total == expected && began.elapsed() < HALF_LOGGED {
+            let started = Instant::now();
+            while half && count() - total == expected && started.elapsed() < HALF_LOGGED {
                 thread::sleep(Duration::from_millis(5));
             }
             let counted = count() - total;
@@ -274,7 +274,7 @@ fn field(line: &str) -> (&str, &str) {
 }
 
 fn outcome(served: bool, upstream: &Upstream) -> String {
-    match (words(&upstream.take()), served) {
+    match (describe(&upstream.take()), served) {
         (nothing, false) if nothing.is_empty() => "refused".to_owned(),
         (nothing, true) if nothing.is_empty() => "answered without an upstream".to_owned(),
         (requests, _) => requests,
@@ -288,11 +288,13 @@ fn note(wrong: &mut Vec<String>, case: &Case, expected: &str, outcome: &str) {
 }
 
 /// RFC 8470 section 5.1: nobody may have it removed by naming it in Connection.
-fn early_data_stays(case: &Case, seen: &[Seen]) {
+fn early_data_stays(case: &Case, received: &[Received]) {
     if !case.lines.concat().contains("\\nEarly-Data: 1\\r\\nContent") {
         return;
     }
-    let Some(Seen::Whole { fields, .. }) = seen.first() else { panic!("{}: {seen:?}", case.name) };
+    let Some(Received::Complete { fields, .. }) = received.first() else {
+        panic!("{}: {received:?}", case.name)
+    };
     assert!(fields.contains(&("early-data".to_owned(), "1".to_owned())), "{fields:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Tools that others have made to try servers: h2spec, and h2load.
+//! Third-party test tools: h2spec and h2load.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use crate::running::{Serve, run, site};
 use crate::table;
 use crate::upstream::Upstream;
 
-/// h2spec, all of it, against files and against the proxy.
+/// Runs all of h2spec against files and the proxy.
 pub(crate) fn h2spec() {
-    // What a closed stream is sent is tried before its response is there.
+    // h2spec sends on a closed stream before the response arrives.
     let (site, upstream) = (site(), Upstream::slow(Duration::from_millis(50)));
     let root = site.path().join("root");
     let mut wrong = Vec::new();

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A listening upstream, until the test program ends.
 pub(crate) struct Upstream {
     pub(crate) url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    received: Arc<Mutex<Vec<Received>>>,
 }
 
 /// A field's name, in small letters, and its value.
@@ -20,13 +20,13 @@ type Field = (String, String);
 
 /// What came as one request.
 #[derive(Clone, Debug)]
-pub(crate) enum Seen {
+pub(crate) enum Received {
     /// A whole one: its line without the version, its fields, its body, its trailers.
-    Whole { line: String, fields: Vec<Field>, body: Vec<u8>, trailers: Vec<Field> },
+    Complete { line: String, fields: Vec<Field>, body: Vec<u8>, trailers: Vec<Field> },
     /// Its connection ended in the middle, which no server takes for a request.
-    Half,
+    Incomplete,
     /// Something that ought never to leave a proxy.
-    Faulty(String),
+    Malformed(String),
 }
 
 impl Upstream {
@@ -38,30 +38,30 @@ impl Upstream {
     pub(crate) fn slow(pause: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
-        let memory = seen.clone();
+        let received = Arc::<Mutex<Vec<Received>>>::default();
+        let log = received.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let memory = memory.clone();
-                thread::spawn(move || serve(client, &memory, pause));
+                let log = log.clone();
+                thread::spawn(move || serve(client, &log, pause));
             }
         });
-        Self { url, seen }
+        Self { url, received }
     }
 
     /// What came since the last call.
-    pub(crate) fn take(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.seen.lock().unwrap())
+    pub(crate) fn take(&self) -> Vec<Received> {
+        std::mem::take(&mut self.received.lock().unwrap())
     }
 }
 
 /// Whole requests and faults, as the corpora write them.
-pub(crate) fn words(seen: &[Seen]) -> String {
+pub(crate) fn describe(received: &[Received]) -> String {
     let mut text = String::new();
-    for one in seen {
+    for request in received {
         let separator = if text.is_empty() { "" } else { ", " };
-        match one {
-            Seen::Whole { line, body, trailers, .. } => {
+        match request {
+            Received::Complete { line, body, trailers, .. } => {
                 let body: String = body
                     .iter()
                     .flat_map(|b| std::ascii::escape_default(*b))
@@ -72,25 +72,27 @@ pub(crate) fn words(seen: &[Seen]) -> String {
                     let _ = write!(text, " {name}: {value}");
                 }
             }
-            Seen::Faulty(why) => {
+            Received::Malformed(why) => {
                 let _ = write!(text, "{separator}FAULT {why}");
             }
-            Seen::Half => {}
+            Received::Incomplete => {}
         }
     }
     text
 }
 
-fn serve(mut client: TcpStream, memory: &Mutex<Vec<Seen>>, pause: Duration) {
+fn serve(mut client: TcpStream, log: &Mutex<Vec<Received>>, pause: Duration) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
     // A connection that ends between requests is no request.
-    while let Some(seen) = request(&mut reader).unwrap_or_else(|why| Some(Seen::Faulty(why))) {
-        let goes_on = matches!(seen, Seen::Whole { .. });
-        let response = match &seen {
-            Seen::Whole { line, .. } if line.starts_with("HEAD ") => head_of(ANSWER),
+    while let Some(received) =
+        request(&mut reader).unwrap_or_else(|why| Some(Received::Malformed(why)))
+    {
+        let goes_on = matches!(received, Received::Complete { .. });
+        let response = match &received {
+            Received::Complete { line, .. } if line.starts_with("HEAD ") => head_of(ANSWER),
             _ => ANSWER,
         };
-        memory.lock().unwrap().push(seen);
+        log.lock().unwrap().push(received);
         thread::sleep(pause);
         if !goes_on || client.write_all(response).is_err() {
             return;
@@ -99,12 +101,12 @@ fn serve(mut client: TcpStream, memory: &Mutex<Vec<Seen>>, pause: Duration) {
 }
 
 /// Reads a request. `None`: there is none.
-fn request(reader: &mut impl BufRead) -> Result<Option<Seen>, String> {
+fn request(reader: &mut impl BufRead) -> Result<Option<Received>, String> {
     let Some(first) = line(reader)? else { return Ok(None) };
-    let half = Ok(Some(Seen::Half));
-    let mut words = first.split(' ');
+    let half = Ok(Some(Received::Incomplete));
+    let mut describe = first.split(' ');
     let (Some(method), Some(target), Some("HTTP/1.1"), None) =
-        (words.next(), words.next(), words.next(), words.next())
+        (describe.next(), describe.next(), describe.next(), describe.next())
     else {
         return Err(format!("a request's line: {first:?}"));
     };
@@ -141,7 +143,7 @@ fn request(reader: &mut impl BufRead) -> Result<Option<Seen>, String> {
     if let Some((name, _)) = trailers.iter().find(|(name, _)| !name.starts_with("x-checksum")) {
         return Err(format!("a trailer: {name}"));
     }
-    Ok(Some(Seen::Whole { line: format!("{method} {target}"), fields, body, trailers }))
+    Ok(Some(Received::Complete { line: format!("{method} {target}"), fields, body, trailers }))
 }
 
 /// A line without its CR LF. `None`: the connection ended before it.

@@ -128,7 +128,7 @@ impl Wire {
     /// Reads what comes until the server closes, or `enough` says that it need not.
     pub(crate) fn read_until(&mut self, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let (mut all, mut chunk) = (Vec::new(), vec![0; 16384]);
-        let began = Instant::now();
+        let started = Instant::now();
         while !enough(&all) {
             match self.0.read(&mut chunk) {
                 Ok(0) => break,
@@ -139,7 +139,7 @@ impl Wire {
                 }
                 Err(_) => break,
             }
-            assert!(began.elapsed() < 2 * TEST_TIMEOUT, "the server goes on and on");
+            assert!(started.elapsed() < 2 * TEST_TIMEOUT, "the server goes on and on");
         }
         all
     }

@@ -1,20 +1,20 @@
-//! What of a guide is run, where, and what it has to say.
+//! Parses guides: which commands to run, on which machines, with which output.
 
 use crate::output::Output;
 
-/// A guide, read.
+/// A parsed guide.
 pub(crate) struct Guide {
     pub(crate) name: String,
-    /// Those that it takes, by name.
+    /// The names of its machines.
     pub(crate) machines: Vec<String>,
-    /// Whether they can reach Let's Encrypt.
+    /// Whether the machines can reach Let's Encrypt.
     pub(crate) lets_encrypt: bool,
     pub(crate) blocks: Vec<Block>,
 }
 
-/// Commands that are typed together.
+/// A block of commands.
 pub(crate) struct Block {
-    /// Of the fence, from 1.
+    /// Line number of the fence, from 1.
     pub(crate) line: usize,
     pub(crate) script: String,
     pub(crate) kind: Kind,
@@ -22,19 +22,19 @@ pub(crate) struct Block {
 
 pub(crate) enum Kind {
     Run {
-        /// Places in the guide's machines, in the order of running.
+        /// Indices of the machines, in order.
         on: Vec<usize>,
         output: Option<Output>,
     },
-    /// What the reader copies from machine to machine: files in root's home.
+    /// Files in root's home that the reader copies from machine to machine.
     Carry { files: Vec<String>, from: usize, to: Vec<usize> },
-    /// Nobody can here, for a reason.
+    /// Not run in tests, for a reason.
     NotRun(String),
 }
 
 impl Guide {
     /// # Errors
-    /// The line, and what cannot be understood there.
+    /// The line, and what is wrong with it.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
         let mut guide = Self {
             name: name.to_owned(),
@@ -42,14 +42,14 @@ impl Guide {
             lets_encrypt: false,
             blocks: Vec::new(),
         };
-        let mut words = Words::default();
+        let mut comments = BlockComments::default();
         let mut lines = (1..).zip(text.lines());
         while let Some((number, line)) = lines.next() {
             if let Some(comment) = line.strip_prefix("<!-- ") {
                 let comment = comment.strip_suffix(" -->");
                 let comment = comment.ok_or(format!("{number}: a comment without its end"))?;
                 guide
-                    .take(number, comment, &mut words)
+                    .take(number, comment, &mut comments)
                     .map_err(|why| format!("{number}: {why}"))?;
             } else if let Some(language) = line.strip_prefix("```") {
                 let fenced: Vec<_> = lines
@@ -59,14 +59,15 @@ impl Guide {
                     .collect();
                 match language {
                     "sh" => {
-                        guide.blocks.push(words.block(number, &fenced, guide.machines.len())?)
+                        guide.blocks.push(comments.block(number, &fenced, guide.machines.len())?)
                     }
-                    "text" if words.after_commands => guide.expect(&fenced, &words.differ),
+                    "text" if comments.after_commands => guide.expect(&fenced, &comments.differ),
                     _ => {}
                 }
-                words = Words { after_commands: language == "sh", ..Words::default() };
+                comments =
+                    BlockComments { after_commands: language == "sh", ..BlockComments::default() };
             } else if !line.is_empty() {
-                words.after_commands = false;
+                comments.after_commands = false;
             }
         }
         if guide.machines.is_empty() {
@@ -86,33 +87,38 @@ impl Guide {
         })
     }
 
-    fn take(&mut self, line: usize, comment: &str, words: &mut Words) -> Result<(), String> {
+    fn take(
+        &mut self,
+        line: usize,
+        comment: &str,
+        comments: &mut BlockComments,
+    ) -> Result<(), String> {
         let (what, rest) = comment.split_once(": ").unwrap_or((comment, ""));
         match what {
             "machines" if self.blocks.is_empty() => {
                 self.machines = rest.split(' ').map(str::to_owned).collect();
             }
             "lets-encrypt" => self.lets_encrypt = true,
-            "on" => words.on = self.places(rest)?,
+            "on" => comments.on = self.machine_indices(rest)?,
             "carry" => {
                 let (files, machines) = rest.split_once(" from ").ok_or("from where?")?;
                 let (from, to) = machines.split_once(" to ").ok_or("to where?")?;
-                let &[from] = self.places(from)?.as_slice() else {
+                let &[from] = self.machine_indices(from)?.as_slice() else {
                     return Err("from which?".to_owned());
                 };
                 let files = files.split(' ').map(str::to_owned).collect();
-                let kind = Kind::Carry { files, from, to: self.places(to)? };
+                let kind = Kind::Carry { files, from, to: self.machine_indices(to)? };
                 self.blocks.push(Block { line, script: String::new(), kind });
             }
-            "not run" if !rest.is_empty() => words.not_run = Some(rest.to_owned()),
-            "may differ" => words.differ = rest.split(' ').map(str::to_owned).collect(),
+            "not run" if !rest.is_empty() => comments.not_run = Some(rest.to_owned()),
+            "may differ" => comments.differ = rest.split(' ').map(str::to_owned).collect(),
             _ => return Err(format!("what is `{comment}`?")),
         }
         Ok(())
     }
 
-    /// Machines by their names.
-    fn places(&self, names: &str) -> Result<Vec<usize>, String> {
+    /// The indices of machines by their names.
+    fn machine_indices(&self, names: &str) -> Result<Vec<usize>, String> {
         let place = |name| self.machines.iter().position(|machine| machine == name);
         names.split(' ').map(|name| place(name).ok_or(format!("no machine {name}"))).collect()
     }
@@ -125,9 +131,9 @@ impl Guide {
     }
 }
 
-/// What comments have said of the next block.
+/// Comments about the next block.
 #[derive(Default)]
-struct Words {
+struct BlockComments {
     on: Vec<usize>,
     not_run: Option<String>,
     differ: Vec<String>,
@@ -135,7 +141,7 @@ struct Words {
     after_commands: bool,
 }
 
-impl Words {
+impl BlockComments {
     fn block(&mut self, line: usize, script: &[&str], machines: usize) -> Result<Block, String> {
         let on = std::mem::take(&mut self.on);
         let kind = match self.not_run.take() {
@@ -149,7 +155,7 @@ impl Words {
     }
 }
 
-/// How guides are read.
+/// Tests of the parser.
 pub(crate) fn rules() {
     let text = "# A\n<!-- machines: a b -->\n<!-- on: b a -->\n```sh\nx\ny\n```\n\n\
                 <!-- may differ: 5 -->\n```text\nz 5\n```\n\n<!-- not run: no -->\n```sh\nw\n```\n\
@@ -170,7 +176,7 @@ pub(crate) fn rules() {
     ] {
         assert_eq!(Guide::parse("g", wrong).err().as_deref(), Some(says));
     }
-    // Text behind prose is no output of commands.
+    // Text after prose is not the output of commands.
     let guide = Guide::parse("g", "```sh\nx\n```\nprose\n```text\ny\n```\n");
     let guide = guide.unwrap_or_else(|error| panic!("{error}"));
     assert!(matches!(guide.blocks[0].kind, Kind::Run { output: None, .. }));

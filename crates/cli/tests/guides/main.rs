@@ -1,7 +1,6 @@
-//! The guides of docs/guides, word for word: each command of each guide is run in its order on
-//! machines that were made for it, and says what the guide says that it says.
+//! Runs the commands of all guides in docs/guides in order, on new machines, and compares their output.
 //!
-//! How a guide is written is told in docs/guides/README.md. GUIDES_SHOW=1 prints all that is said.
+//! docs/guides/README.md describes the format of guides. GUIDES_SHOW=1 prints all output.
 
 mod guide;
 mod output;
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
     trials.extend(guides.into_iter().map(|guide| {
         let stage = stage.clone();
         let name = guide.name.trim_end_matches(".md").to_owned();
-        Trial::test(name, move || follow(&guide, &stage)).with_ignored_flag(!here)
+        Trial::test(name, move || run_guide(&guide, &stage)).with_ignored_flag(!here)
     }));
     let conclusion = libtest_mimic::run(&arguments, trials);
     // A static or a leaked reference would leave the root filesystem in memory.
@@ -73,15 +72,15 @@ fn read(file: &Path) -> Guide {
     Guide::parse(&name, &text).unwrap_or_else(|error| panic!("docs/guides/{name}:{error}"))
 }
 
-/// Does what a guide says.
-fn follow(guide: &Guide, stage: &Stage) -> Result<(), Failed> {
+/// Runs the commands of a guide.
+fn run_guide(guide: &Guide, stage: &Stage) -> Result<(), Failed> {
     let machines = stage.machines(&guide.machines, guide.lets_encrypt);
     let mut shells: Vec<_> = machines.iter().map(|machine| machine.shell()).collect();
     for block in &guide.blocks {
         let place = format!("docs/guides/{}:{}", guide.name, block.line);
         match &block.kind {
             Kind::NotRun(_) => {}
-            Kind::Carry { files, from, to } => carry(&machines, files, *from, to),
+            Kind::Carry { files, from, to } => copy_files(&machines, files, *from, to),
             Kind::Run { on, output } => {
                 for &at in on {
                     run(block, output.as_ref(), &machines[at], &mut shells[at])
@@ -112,8 +111,8 @@ fn run(
     output.compare(&said).map_err(|why| format!("{why}\n{}\n--- said:\n{said}", block.script))
 }
 
-/// Root's files, which stay root's with their modes.
-fn carry(machines: &[Machine], files: &[String], from: usize, to: &[usize]) {
+/// Copies files of root, with their modes.
+fn copy_files(machines: &[Machine], files: &[String], from: usize, to: &[usize]) {
     for file in files {
         let path = format!("/root/{file}");
         for &to in to {

@@ -1,9 +1,9 @@
-//! Whether commands said what a guide says that they say.
+//! Compares the output of commands with a guide.
 
-/// What a guide shows as the output of its commands.
+/// The output that a guide shows.
 ///
-/// Words may stand further apart, and a line `...` stands for any lines, also none. Words that may
-/// differ stand for any other without a space, also as parts of words.
+/// Any number of spaces separates words, and a line `...` matches any number of lines. Words that may
+/// differ match any text without a space, also as parts of words.
 pub(crate) struct Output {
     lines: Vec<Line>,
 }
@@ -24,7 +24,7 @@ impl Output {
     }
 
     /// # Errors
-    /// What is missing.
+    /// The line that is missing.
     pub(crate) fn compare(&self, said: &str) -> Result<(), String> {
         let said: Vec<_> = said.trim_end().lines().map(single_spaced).collect();
         // Greedy: the first place where the lines up to the next `...` fit will do.
@@ -51,7 +51,7 @@ impl Output {
     }
 }
 
-/// Tables are as wide as what is in them.
+/// The width of tables depends on their content.
 fn single_spaced(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -72,12 +72,12 @@ fn matches(said: &str, pieces: &[String]) -> bool {
     if more.is_empty() {
         return rest.is_empty();
     }
-    // Something, at least a character, and no space.
+    // At least one character, and no space.
     let ends = rest.char_indices().take_while(|(_, c)| *c != ' ').map(|(at, c)| at + c.len_utf8());
     ends.into_iter().any(|end| matches(&rest[end..], more))
 }
 
-/// How outputs are compared.
+/// Tests of the comparison.
 pub(crate) fn rules() {
     let output = Output::new(&["key  a1b2", "...", "in 5 ms", "end"], &["a1b2".into(), "5".into()]);
     for (said, fits) in [

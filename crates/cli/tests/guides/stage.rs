@@ -1,4 +1,4 @@
-//! The machines that guides are tried on: fresh, with our package at hand.
+//! The machines of guides: new ones, with the package of this project.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What a server has anyway, and after a `+` what guides install.
+/// Packages of a usual server, and after a `+` those that guides install.
 const PACKAGES: [&str; 7] =
     ["curl", "openssl", "procps", "python3", "+haproxy", "+nginx", "+redis-server"];
 
-/// Made when the first guide asks for it.
+/// Created for the first guide that needs it.
 #[derive(Default)]
 pub(crate) struct Stage(OnceLock<Made>);
 
@@ -25,8 +25,8 @@ struct Made {
 }
 
 impl Stage {
-    /// Fresh machines, which have the package in root's home, as after a download. The last may be
-    /// Let's Encrypt's besides.
+    /// Creates machines with the package in root's home, as after a download. The last one can also
+    /// replace Let's Encrypt.
     pub(crate) fn machines(&self, names: &[String], lets_encrypt: bool) -> Vec<Machine> {
         let made = self.0.get_or_init(make);
         let mut names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -48,7 +48,7 @@ impl Stage {
 
 const LETS_ENCRYPT: &str = "acme-v02.api.letsencrypt.org";
 
-/// Names lead to the first of the others, and all of them trust it.
+/// Resolves names to the first of the other machines, and makes all of them trust the authority.
 fn lets_encrypt_for(authority: &Machine, others: &[Machine]) {
     for program in ["pebble", "pebble-challtestsrv"] {
         authority.copy(&Path::new("/usr/bin").join(program), &format!("/root/{program}"));
@@ -66,7 +66,7 @@ fn lets_encrypt_for(authority: &Machine, others: &[Machine]) {
     }
 }
 
-/// The package has the binary that this test was built with.
+/// Builds a package with the binary of this test.
 fn make() -> Made {
     let packages = tempfile::tempdir().expect("a directory");
     let mut command = Command::new(Path::new(REPOSITORY).join("scripts/package"));

@@ -1,4 +1,4 @@
-//! Sends copies of a recorded flight byte for byte, to all nodes, once a second.
+//! Sends copies of a recorded flight, byte for byte, to all nodes every second.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::recorder::Flight;
 use crate::runtime;
 
-/// What became of copies.
+/// Counts of copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Copies {
     /// Copies that were sent whole.
@@ -36,8 +36,8 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Once a second; where a copy is far from fresh, every ten seconds.
     fn pause(&self, now: Instant) -> Duration {
-        let away = self.exact.saturating_duration_since(now);
-        if away > Duration::from_secs(90) { Duration::from_secs(10) } else { SECOND }
+        let store_failure = self.exact.saturating_duration_since(now);
+        if store_failure > Duration::from_secs(90) { Duration::from_secs(10) } else { SECOND }
     }
 }
 

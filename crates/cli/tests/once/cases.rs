@@ -1,12 +1,12 @@
 //! All cases, by name.
 
-use crate::borrowed;
+use crate::copied_random;
 use crate::plan::Plan;
 use crate::report::{Label, Row};
-use crate::scenarios::{self, By, node_by_node, reconnect, restart, shift, there_and_back};
+use crate::scenarios::{self, By, node_by_node, reconnect, restart, shift, switch_and_back};
 use crate::settings::Switch;
 use crate::stage::Servers;
-use crate::store_away::{Away, away};
+use crate::store_failures::{StoreFailure, store_failure};
 
 /// One trial: what happens on its servers, over one transport or several.
 pub(crate) struct Case {
@@ -28,17 +28,17 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
         }
         cases.add("reconnect", servers, move |plan, label| reconnect(plan, stage, label));
         let name = "others_client_random";
-        cases.add(name, servers, move |_, label| borrowed::client_random(stage, label));
+        cases.add(name, servers, move |_, label| copied_random::client_random(stage, label));
     }
     for switch in Switch::ALL {
         for &shift in plan.fresh_shifts() {
             let name = |by: &str| format!("{}_{by}_{shift}", switch.name());
             for servers in [Servers::One, Servers::OneWithStore] {
                 cases.add(name("reload"), servers, move |plan, label| {
-                    there_and_back(plan, label, By::Reload, switch, shift)
+                    switch_and_back(plan, label, By::Reload, switch, shift)
                 });
                 cases.add(name("upgrade"), servers, move |plan, label| {
-                    there_and_back(plan, label, By::Upgrade, switch, shift)
+                    switch_and_back(plan, label, By::Upgrade, switch, shift)
                 });
             }
             cases.add(name("node"), Servers::NodesByFile(3), move |plan, label| {
@@ -52,9 +52,11 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
             cases.add(name, servers, move |plan, label| restart(plan, label, shift));
         }
     }
-    for what in Away::ALL {
+    for what in StoreFailure::ALL {
         let name = what.name();
-        cases.add(name, Servers::NodesByStore(3), move |plan, label| away(plan, label, what));
+        cases.add(name, Servers::NodesByStore(3), move |plan, label| {
+            store_failure(plan, label, what)
+        });
     }
     cases.all
 }

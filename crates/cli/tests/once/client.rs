@@ -70,7 +70,7 @@ impl Ticket {
 
 /// What the client saw of one connection.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ExecutionLog {
     /// The response's status, or why there was none.
     pub(crate) status: Result<u16, String>,
     /// What became of the early data.
@@ -115,7 +115,7 @@ impl Client {
         server: SocketAddr,
         ticket: &Ticket,
         target: &str,
-    ) -> Seen {
+    ) -> ExecutionLog {
         self.get(transport, server, Some(ticket.clone()), target).0
     }
 
@@ -128,12 +128,12 @@ impl Client {
         server: SocketAddr,
         ticket: &Ticket,
         target: &str,
-    ) -> Seen {
+    ) -> ExecutionLog {
         let seen = self.request(transport, recorder, ticket, target);
         match seen.status {
             Ok(425) => {
                 let (again, _) = self.get(transport, server, None, target);
-                Seen { early: seen.early, ..again }
+                ExecutionLog { early: seen.early, ..again }
             }
             _ => seen,
         }
@@ -147,14 +147,14 @@ impl Client {
         server: SocketAddr,
         ticket: &Ticket,
         target: &str,
-    ) -> Seen {
+    ) -> ExecutionLog {
         let Ticket::Tls(session) = ticket else { panic!("a ticket of QUIC over TCP") };
         match refused(&self.tcp[0], recorder, session, target) {
             Ok(()) => {
                 let (seen, _) = self.get(Transport::Http1, server, None, target);
-                Seen { early: EarlyData::Refused, ..seen }
+                ExecutionLog { early: EarlyData::Refused, ..seen }
             }
-            Err(reason) => Seen { status: Err(reason), early: EarlyData::Pending },
+            Err(reason) => ExecutionLog { status: Err(reason), early: EarlyData::Pending },
         }
     }
 
@@ -166,7 +166,7 @@ impl Client {
         server: SocketAddr,
         ticket: Option<Ticket>,
         target: &str,
-    ) -> (Seen, Option<Ticket>) {
+    ) -> (ExecutionLog, Option<Ticket>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut early = EarlyData::NotOffered;
         let exchange = async {
@@ -193,7 +193,7 @@ impl Client {
             Ok((status, ticket)) => (Ok(status), ticket),
             Err(reason) => (Err(reason), None),
         };
-        (Seen { status, early }, ticket)
+        (ExecutionLog { status, early }, ticket)
     }
 
     async fn over_tcp(

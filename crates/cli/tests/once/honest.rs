@@ -1,4 +1,4 @@
-//! One honest request with early data by way of a recording point.
+//! One honest request with early data, through a recorder.
 
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
@@ -10,7 +10,7 @@ use firstflight_tls::EarlyData;
 use tokio::time::Instant;
 
 use crate::attacker::{Copies, send_copies};
-use crate::client::{Client, Seen, Ticket};
+use crate::client::{Client, ExecutionLog, Ticket};
 use crate::plan::{Attack, Attempt, Plan};
 use crate::recorder::{Flight, Recorder};
 use crate::report::{Label, Row};
@@ -23,7 +23,7 @@ pub(crate) struct Honest {
     pub(crate) target: String,
     exact: Instant,
     recorder: Recorder,
-    request: JoinHandle<Seen>,
+    request: JoinHandle<ExecutionLog>,
 }
 
 impl Honest {
@@ -84,7 +84,7 @@ impl Honest {
     fn run(
         recorder: Recorder,
         attempt: Attempt,
-        request: impl FnOnce(&str) -> Seen + Send + 'static,
+        request: impl FnOnce(&str) -> ExecutionLog + Send + 'static,
     ) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let target = format!("/request/{}", NUMBER.fetch_add(1, Ordering::SeqCst));
@@ -134,7 +134,7 @@ pub(crate) struct Recorded {
     target: String,
     exact: Instant,
     flight: Flight,
-    seen: Seen,
+    seen: ExecutionLog,
 }
 
 impl Recorded {

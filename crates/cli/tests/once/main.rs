@@ -7,14 +7,14 @@
 //! longer; `make chaos` runs it.
 
 mod attacker;
-mod borrowed;
 mod cases;
 mod client;
+mod copied_random;
 mod honest;
 mod http;
-#[path = "../chaos/pipe.rs"]
+#[path = "../chaos/link.rs"]
 #[allow(dead_code)]
-mod pipe;
+mod link;
 mod plan;
 mod recorder;
 mod report;
@@ -22,7 +22,7 @@ mod scenarios;
 mod server;
 mod settings;
 mod stage;
-mod store_away;
+mod store_failures;
 #[path = "../chaos/upstream.rs"]
 mod upstream;
 
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     let cases = cases::all(&plan);
     arguments.test_threads.get_or_insert(plan.side_by_side(cases.len()));
     let trials = cases.into_iter().enumerate().map(|(number, case)| {
-        Trial::test(case.name, move || report::judge(number, (case.run)()).map_err(Into::into))
+        Trial::test(case.name, move || report::check(number, (case.run)()).map_err(Into::into))
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     cases::end();

@@ -181,9 +181,9 @@ async fn pass_datagrams(tap: &Tap, near: UdpSocket, server: SocketAddr) -> io::R
     tokio::select! {
         ended = up => ended,
         () = down => Ok(()),
-        () = sleep(MAX_LIFE) => Ok(()),
+        () = sleep(MAX_EXCHANGE_TIME) => Ok(()),
     }
 }
 
 /// Longer than any exchange takes.
-const MAX_LIFE: Duration = Duration::from_secs(60);
+const MAX_EXCHANGE_TIME: Duration = Duration::from_secs(60);

@@ -68,7 +68,7 @@ static ROWS: Mutex<Vec<(usize, Row)>> = Mutex::new(Vec::new());
 ///
 /// # Errors
 /// What is wrong with them.
-pub(crate) fn judge(number: usize, rows: Vec<Row>) -> Result<(), String> {
+pub(crate) fn check(number: usize, rows: Vec<Row>) -> Result<(), String> {
     let faults = rows.iter().filter(|row| !row.faults.is_empty()).map(|row| {
         let Row { case, transport, servers, attack, executed_by, .. } = row;
         let faults = row.faults.join(", ");

@@ -1,5 +1,5 @@
 //! What happens between an honest request and the copies of its flight: nothing, a setting that is
-//! switched and switched back, a node that has switched while others have not, a restart.
+//! switched and switched back, a setting that is switched on some nodes only, or a restart.
 
 use std::thread;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) fn shift(plan: &Plan, servers: &'static Shared, label: &Label, shift:
     abreast(&Attempt::all(plan, &transports, shift), |&attempt| {
         let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
         if shift < 0 {
-            // A ticket cannot be younger than a moment.
+            // A ticket cannot be issued in the future.
             thread::sleep(Duration::from_secs(shift.unsigned_abs() + 2));
         }
         let honest = Honest::start(&stage.client, attempt, nodes[0], &ticket).finish();
@@ -69,9 +69,9 @@ impl By {
     }
 }
 
-/// A setting is switched, flights are refused and their requests resent; it is switched back, and
-/// copies come.
-pub(crate) fn there_and_back(
+/// A setting is switched, so that flights are refused and their requests sent again. The setting is
+/// switched back, and copies are sent.
+pub(crate) fn switch_and_back(
     plan: &Plan,
     label: &Label,
     by: By,
@@ -95,10 +95,10 @@ pub(crate) fn there_and_back(
     })
 }
 
-/// Two nodes that stay as they are, and one for each setting.
+/// Two unchanged nodes, and one for each setting.
 pub(crate) static NODES: Shared = Shared::new(Servers::NodesByFile(2 + Switch::ALL.len()));
 
-/// One node has switched: it refuses flights, of which copies go to nodes that have not.
+/// One node with a switched setting refuses flights. Their copies go to the other nodes.
 pub(crate) fn node_by_node(plan: &Plan, label: &Label, switch: Switch, shift: i64) -> Vec<Row> {
     let stage = NODES.get();
     let number = 2 + Switch::ALL.iter().position(|other| *other == switch).unwrap();
@@ -112,7 +112,7 @@ pub(crate) fn node_by_node(plan: &Plan, label: &Label, switch: Switch, shift: i6
     })
 }
 
-/// A flight is refused for its age, or runs early; then the server is restarted.
+/// A flight is refused for its age, or executed early. Then the server is restarted.
 pub(crate) fn restart(plan: &Plan, label: &Label, shift: i64) -> Vec<Row> {
     let stage = Stage::start(label.servers);
     // A short run does not wait out a window after the start: a flight may then be refused.

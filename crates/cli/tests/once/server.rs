@@ -1,4 +1,4 @@
-//! One `firstflight serve`, of which there may be two processes for a while.
+//! One `firstflight serve`. During an upgrade there are two processes.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -17,10 +17,9 @@ use crate::settings::{Settings, Switch};
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
-/// How long anything may take on a busy machine before it counts as hung.
-const HUNG: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A server in a directory of its own. Ends with its guard.
+/// A server with its own directory. It is stopped when this is dropped.
 pub(crate) struct Server {
     settings: Settings,
     /// Where the certificate is.
@@ -48,38 +47,38 @@ impl Server {
     ) -> Self {
         fs::create_dir(dir).unwrap();
         let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
-        manager.set_read_timeout(Some(HUNG)).unwrap();
+        manager.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let (shared, dir) = (shared.to_owned(), dir.to_owned());
         let mut server = Self { settings, shared, dir, upstream, manager, processes: None };
         server.launch();
         server
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.processes.as_ref().expect("a server that runs").address
     }
 
-    /// Takes a configuration with this setting switched (SIGHUP).
+    /// Reloads with this setting switched (SIGHUP).
     pub(crate) fn reload(&mut self, switch: Option<Switch>) {
         self.configure(switch);
         kill(self.main(), Signal::SIGHUP).unwrap();
-        self.hears("RELOADING=1");
-        let said = self.hears("READY=1");
-        assert!(said.contains("serving on"), "{said}");
+        self.wait_for_message("RELOADING=1");
+        let stderr = self.wait_for_message("READY=1");
+        assert!(stderr.contains("serving on"), "{stderr}");
     }
 
-    /// Starts a new process with this setting switched, which takes over (SIGUSR2).
+    /// Upgrades to a new process with this setting switched (SIGUSR2).
     pub(crate) fn upgrade(&mut self, switch: Option<Switch>) {
         self.configure(switch);
         let old = self.main();
         kill(old, Signal::SIGUSR2).unwrap();
-        let said = self.hears("MAINPID=");
-        let pid = said.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
+        let stderr = self.wait_for_message("MAINPID=");
+        let pid = stderr.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
         self.processes.as_mut().unwrap().main = Pid::from_raw(pid.parse().unwrap());
-        self.hears("READY=1");
-        // Until it has ended there is no other upgrade.
-        assert!(self.ends(old), "the old process does not end: {}", self.said());
+        self.wait_for_message("READY=1");
+        // Another upgrade is possible only after it has ended.
+        assert!(self.ends(old), "the old process does not end: {}", self.stderr());
     }
 
     /// Ends the process, waits for its end and starts another one.
@@ -88,7 +87,7 @@ impl Server {
         self.launch();
     }
 
-    /// What the access log has about a target, shortly.
+    /// The access log entries of a target, abbreviated.
     pub(crate) fn log_of(&self, target: &str) -> Vec<String> {
         const FIELDS: [&str; 7] =
             ["protocol", "resumed", "early_data", "claim", "held", "executed", "status"];
@@ -98,8 +97,8 @@ impl Server {
         lines.map(|line| FIELDS.map(|field| line[field].to_string()).join(" ")).collect()
     }
 
-    /// What all processes wrote to standard error.
-    pub(crate) fn said(&self) -> String {
+    /// The standard error of all processes.
+    pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.dir.join("said")).unwrap_or_default()
     }
 
@@ -115,7 +114,7 @@ impl Server {
 
     fn launch(&mut self) {
         self.configure(None);
-        let said = File::options().create(true).append(true).open(self.dir.join("said")).unwrap();
+        let stderr = File::options().create(true).append(true).open(self.dir.join("said")).unwrap();
         let mut command = Command::new(PROGRAM);
         command
             .env("HOME", &self.dir)
@@ -127,24 +126,24 @@ impl Server {
             .arg(self.dir.join("firstflight.toml"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(said);
+            .stderr(stderr);
         let first = command.spawn().unwrap();
         let main = Pid::from_raw(first.id() as i32);
         let address = ([127, 0, 0, 1], 0).into();
         self.processes = Some(Processes { address, first, main });
-        let ready = self.hears("READY=1");
+        let ready = self.wait_for_message("READY=1");
         let serving = ready.lines().find_map(|line| line.strip_prefix("STATUS=serving on "));
         let address = serving.and_then(|text| text.split(' ').next()).unwrap();
         self.processes.as_mut().unwrap().address = address.parse().unwrap();
     }
 
-    /// Lets all processes end in their own time.
+    /// Stops all processes gracefully.
     fn stop(&mut self) {
         let Some(processes) = &self.processes else { return };
         let first = Pid::from_raw(processes.first.id() as i32);
         let main = processes.main;
         kill(main, Signal::SIGTERM).unwrap();
-        assert!(self.ends(main) && self.ends(first), "it does not end: {}", self.said());
+        assert!(self.ends(main) && self.ends(first), "it does not end: {}", self.stderr());
         self.processes = None;
     }
 
@@ -152,7 +151,7 @@ impl Server {
     fn ends(&mut self, pid: Pid) -> bool {
         let first = &mut self.processes.as_mut().expect("a server that runs").first;
         let is_first = first.id() as i32 == pid.as_raw();
-        let deadline = Instant::now() + HUNG;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while Instant::now() < deadline {
             let ended = match is_first {
                 true => first.try_wait().unwrap().is_some(),
@@ -166,16 +165,16 @@ impl Server {
         false
     }
 
-    fn hears(&self, word: &str) -> String {
+    fn wait_for_message(&self, message: &str) -> String {
         let mut buffer = [0; 4000];
         loop {
             let count = self.manager.recv(&mut buffer).unwrap_or_else(|error| {
-                panic!("no {word}: {error}: {}", self.said());
+                panic!("no {message}: {error}: {}", self.stderr());
             });
-            let said = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            assert!(!said.contains("STATUS=not"), "{said}");
-            if said.contains(word) {
-                return said;
+            let stderr = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            assert!(!stderr.contains("STATUS=not"), "{stderr}");
+            if stderr.contains(message) {
+                return stderr;
             }
         }
     }
@@ -183,7 +182,7 @@ impl Server {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // The second was started by the first, so both are ours.
+        // Both processes are killed: the first has started the second.
         let first = Pid::from_raw(self.first.id() as i32);
         if self.main != first && !has_ended(self.main) {
             let _ = kill(self.main, Signal::SIGKILL);
@@ -193,7 +192,7 @@ impl Drop for Processes {
     }
 }
 
-/// Of a process that is not our child.
+/// Whether a process that is not a child has ended.
 fn has_ended(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))

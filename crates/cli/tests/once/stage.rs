@@ -20,15 +20,15 @@ use crate::upstream::Upstream;
 /// Which servers a case runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Servers {
-    /// One process with ticket keys of its own.
+    /// One process with its own ticket keys.
     One,
     /// One process with a key file.
     OneWithKeyFile,
     /// One process with a store.
     OneWithStore,
-    /// So many nodes that share a store, and ticket keys in it.
+    /// Nodes that share a store with the ticket keys.
     NodesByStore(usize),
-    /// So many nodes that share a store and a key file.
+    /// Nodes that share a store and a key file.
     NodesByFile(usize),
 }
 
@@ -57,7 +57,7 @@ impl Servers {
     }
 }
 
-/// What a case runs on. Ends its processes when it is dropped.
+/// The servers of a case. Their processes end when this is dropped.
 pub(crate) struct Stage {
     nodes: Vec<Mutex<Server>>,
     /// The client that trusts them.
@@ -87,7 +87,7 @@ impl Stage {
         fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
         let keys = keys(servers, dir.path().join("keys"));
         let upstream = Upstream::start(servers.count());
-        // Each case has its own place in the store.
+        // Each case has its own prefix in the store.
         let prefix = dir.path().file_name().unwrap().to_string_lossy().replace('.', "");
         let node = |number: usize| {
             let store = || Store { url: url(number), prefix: prefix.clone() };
@@ -105,12 +105,12 @@ impl Stage {
         self.nodes[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a node listens.
+    /// The address of a node.
     pub(crate) fn address(&self, number: usize) -> SocketAddr {
         self.node(number).address()
     }
 
-    /// Where all nodes listen.
+    /// The addresses of all nodes.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         (0..self.nodes.len()).map(|number| self.address(number)).collect()
     }
@@ -123,8 +123,8 @@ impl Stage {
         let deadline = Instant::now() + WINDOW;
         for number in 0..self.nodes.len() {
             while !self.accepts_early_data(number) {
-                let said = || self.node(number).said();
-                assert!(Instant::now() < deadline, "no early data at node {number}: {}", said());
+                let stderr = || self.node(number).stderr();
+                assert!(Instant::now() < deadline, "no early data at node {number}: {}", stderr());
                 thread::sleep(Duration::from_millis(500));
             }
         }
@@ -137,7 +137,7 @@ impl Stage {
         seen.early == EarlyData::Accepted
     }
 
-    /// What the nodes' access logs have about a target; of the same lines in a row the number.
+    /// The access log entries of a target on all nodes, with the number of equal consecutive lines.
     pub(crate) fn log_of(&self, target: &str) -> Vec<String> {
         let mut all = Vec::new();
         for number in 0..self.nodes.len() {
@@ -168,7 +168,7 @@ fn keys(servers: Servers, file: PathBuf) -> Keys {
     }
 }
 
-/// The store of all cases that do nothing to it. It ends with this program, however that ends.
+/// The store of all cases that leave it unchanged. It ends with this program in any case.
 static STORE: Mutex<Option<StoreProcess>> = Mutex::new(None);
 
 fn store_url() -> String {

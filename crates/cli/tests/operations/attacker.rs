@@ -1,5 +1,5 @@
-//! The attacker: passes connections on, and sends copies of their first flights to the server, at
-//! once and later.
+//! The attacker: forwards connections, and sends copies of their first flights to the server,
+//! immediately and later.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Attacker {
 }
 
 impl Attacker {
-    /// Stands before a server.
+    /// Starts an attacker in front of a server.
     pub(crate) fn start(server: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -40,7 +40,7 @@ impl Attacker {
         Self { address, runtime, copies }
     }
 
-    /// How many copies the server has answered, once the last has been sent.
+    /// Sends the last copies. Returns the number of copies with a response.
     pub(crate) fn end(self) -> u64 {
         let last = DELAYS[DELAYS.len() - 1] + Duration::from_secs(1);
         self.runtime.block_on(async { sleep(last).await });
@@ -59,7 +59,7 @@ async fn pass(
     let mut to_server = TcpStream::connect(server).await?;
     let _ = to_server.set_nodelay(true);
     to_server.write_all(&flight).await?;
-    // The original first: it is the copies that have to be stopped.
+    // The original first, so that copies are stopped.
     let mut response = Vec::with_capacity(32 * 1024);
     to_server.read_buf(&mut response).await?;
     for delay in DELAYS {
@@ -76,17 +76,17 @@ async fn pass(
     Ok(())
 }
 
-/// Sends a copy, and waits until the server has looked at it.
+/// Sends a copy, and waits until the server has processed it.
 async fn copy(server: SocketAddr, flight: &[u8]) -> Option<()> {
     let mut tcp = TcpStream::connect(server).await.ok()?;
     tcp.write_all(flight).await.ok()?;
     let mut bytes = [0; 4096];
     timeout(Duration::from_secs(10), tcp.read(&mut bytes)).await.ok()?.ok()?;
-    // Longer than a request takes to the application.
+    // Longer than a request takes to reach the application.
     sleep(Duration::from_millis(100)).await;
     Some(())
 }
 
-/// At once, after the next deed, and after some more.
+/// Immediately, after the next action of the operator, and after some more.
 const DELAYS: [Duration; 3] =
     [Duration::ZERO, Duration::from_millis(700), Duration::from_millis(2500)];

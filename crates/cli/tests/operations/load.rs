@@ -1,4 +1,4 @@
-//! Honest clients of all kinds.
+//! The load of honest clients.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -11,15 +11,15 @@ use firstflight_bench::{Limit, LoadConfig, LoadHandshake, LoadResult, Model, Tra
 use firstflight_tls::Trust;
 
 use crate::Plan;
-use crate::deeds::OFTEN;
+use crate::operator::POLL_INTERVAL;
 
-/// They run until they are told to end.
+/// Loads that run until they are stopped.
 pub(crate) struct Loads {
     stop: Arc<AtomicBool>,
     running: Vec<JoinHandle<LoadResult>>,
 }
 
-/// Kinds of connections, and how many of a hundred are of each.
+/// Kinds of connections, with their percentage.
 const MIX: [(Transport, LoadHandshake, f64); 6] = [
     (Transport::Tcp, LoadHandshake::Full, 10.0),
     (Transport::Tcp, LoadHandshake::Resumed, 20.0),
@@ -29,14 +29,14 @@ const MIX: [(Transport, LoadHandshake, f64); 6] = [
     (Transport::Quic, LoadHandshake::ZeroRtt, 15.0),
 ];
 
-/// What of a hundred goes through the attacker's hands, over TCP.
-const ATTACKED: f64 = 5.0;
+/// Percentage of connections through the attacker, over TCP.
+const ATTACKED_PERCENT: f64 = 5.0;
 
 impl Loads {
-    /// At the plan's rate, a part of them by way of the attacker.
+    /// Starts the loads at the rate of the plan, some of them through the attacker.
     pub(crate) fn start(plan: &Plan, server: SocketAddr, attacker: SocketAddr) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let attacked = (Transport::Tcp, LoadHandshake::ZeroRtt, ATTACKED, attacker);
+        let attacked = (Transport::Tcp, LoadHandshake::ZeroRtt, ATTACKED_PERCENT, attacker);
         let all = MIX.map(|(transport, kind, share)| (transport, kind, share, server));
         let running = all.into_iter().chain([attacked]).map(|(transport, kind, share, address)| {
             let config = LoadConfig {
@@ -54,7 +54,7 @@ impl Loads {
         Self { stop, running }
     }
 
-    /// Starts nothing more, and sees all that was started to its end.
+    /// Stops the loads, and waits for open connections.
     pub(crate) fn end(self) -> Vec<LoadResult> {
         self.stop.store(true, Ordering::SeqCst);
         self.running.into_iter().map(|one| one.join().unwrap()).collect()
@@ -82,7 +82,7 @@ pub(crate) fn until_early_data_is_accepted(server: SocketAddr) {
         if run(&config, &AtomicBool::new(false)).as_requested > 0 {
             return;
         }
-        thread::sleep(OFTEN);
+        thread::sleep(POLL_INTERVAL);
     }
     panic!("early data is never accepted");
 }

@@ -1,36 +1,36 @@
-//! A day of an operator in a minute: reloads, new certificates, key rotations and an upgrade of the
-//! program, under a load of all kinds of connections and an attacker who copies flights.
+//! Reloads, new certificates, key rotations and an upgrade of the program, under a load of all kinds
+//! of connections and an attacker that sends copies of flights.
 //!
-//! No request may fail, and none may be executed twice. `make operations` does it at 2,000 requests
-//! a second, fifty reloads long.
+//! No request may fail, and none may be executed twice. `make operations` runs it with 2,000 requests
+//! per second and fifty reloads.
 
 mod attacker;
-mod deeds;
+mod figures;
 mod load;
+mod operator;
 mod server;
 mod upstream;
-mod verdict;
 
 use std::time::Duration;
 
 use attacker::Attacker;
-use deeds::Deeds;
+use figures::Figures;
 use firstflight::lifecycle::raise_file_limit;
 use load::Loads;
+use operator::OperatorActions;
 use server::Server;
 use upstream::Upstream;
-use verdict::Verdict;
 
-/// How much of everything.
+/// The size of a run.
 pub(crate) struct Plan {
-    /// Requests a second of all loads together.
+    /// Requests per second of all loads together.
     pub(crate) rate: f64,
     pub(crate) reloads: usize,
     pub(crate) certificates: usize,
     pub(crate) rotations: usize,
-    /// From one deed to the next.
+    /// Pause between two actions of the operator.
     pub(crate) pause: Duration,
-    /// Where figures go.
+    /// Directory for the figures.
     pub(crate) results: Option<std::path::PathBuf>,
 }
 
@@ -54,25 +54,25 @@ impl Plan {
 #[test]
 fn nothing_fails_and_nothing_is_executed_twice() {
     let plan = Plan::from_environment();
-    // Load, attacker and upstream are this process, with a connection for each request.
+    // Load, attacker and upstream run in this process, with one connection per request.
     raise_file_limit().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let upstream = Upstream::start();
-    // Keys in a file can be rotated by hand; those of the process need no start-up window.
+    // Keys in a file can be rotated; keys of the process need no recording window.
     let mut server = Server::start(dir.path(), upstream.address, plan.rotations > 0);
     if plan.rotations > 0 {
         load::until_early_data_is_accepted(server.address);
     }
     let attacker = Attacker::start(server.address);
     let loads = Loads::start(&plan, server.address, attacker.address);
-    let deeds = Deeds::all(&plan, &mut server, dir.path());
+    let actions = OperatorActions::all(&plan, &mut server, dir.path());
     let results = loads.end();
     let copies = attacker.end();
     server.end();
-    let verdict = Verdict::new(&deeds, &results, copies, &server.log(), upstream.executed());
-    println!("{verdict}");
+    let figures = Figures::new(&actions, &results, copies, &server.log(), upstream.executed());
+    println!("{figures}");
     if let Some(directory) = &plan.results {
-        verdict.write(directory, &results);
+        figures.write(directory, &results);
     }
-    verdict.judge(&server.said());
+    figures.check(&server.stderr());
 }

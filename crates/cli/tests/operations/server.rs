@@ -1,4 +1,4 @@
-//! The server, of which there may be two for a while.
+//! The server. During an upgrade there are two processes.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -14,7 +14,6 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
-/// How long anything may take on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
@@ -26,10 +25,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Forwards to an upstream.
+    /// Starts a server that forwards to an upstream.
     pub(crate) fn start(dir: &Path, upstream: SocketAddr, with_key_file: bool) -> Self {
-        certify(dir);
-        configure(dir, upstream, "permissive");
+        write_certificate(dir);
+        write_configuration(dir, upstream, "permissive");
         let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
         manager.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let mut command = Command::new(PROGRAM);
@@ -50,13 +49,13 @@ impl Server {
             run(&["keys", "new", dir.join("keys").to_str().unwrap()]);
             command.arg("--ticket-keys").arg(dir.join("keys"));
         }
-        let said = File::create(dir.join("said")).unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        let stderr = File::create(dir.join("said")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let first = command.spawn().unwrap();
         let main = Pid::from_raw(first.id() as i32);
         let mut server =
             Self { address: ([127, 0, 0, 1], 0).into(), first, main, dir: dir.to_owned(), manager };
-        let ready = server.hears("READY=1");
+        let ready = server.wait_for_message("READY=1");
         let serving = ready.lines().find_map(|line| line.strip_prefix("STATUS=serving on "));
         let address = serving.and_then(|text| text.split(' ').next()).unwrap();
         server.address = address.parse().unwrap();
@@ -65,20 +64,20 @@ impl Server {
 
     pub(crate) fn reload(&self) {
         kill(self.main, Signal::SIGHUP).unwrap();
-        self.hears("RELOADING=1");
-        let said = self.hears("READY=1");
-        assert!(said.contains("serving on"), "{said}");
+        self.wait_for_message("RELOADING=1");
+        let stderr = self.wait_for_message("READY=1");
+        assert!(stderr.contains("serving on"), "{stderr}");
     }
 
     pub(crate) fn upgrade(&mut self) {
         kill(self.main, Signal::SIGUSR2).unwrap();
-        let said = self.hears("MAINPID=");
-        let pid = said.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
+        let stderr = self.wait_for_message("MAINPID=");
+        let pid = stderr.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
         self.main = Pid::from_raw(pid.parse().unwrap());
-        self.hears("READY=1");
+        self.wait_for_message("READY=1");
     }
 
-    /// Ends all of it; what is asked until then is answered.
+    /// Stops the server gracefully.
     pub(crate) fn end(&mut self) {
         let _ = kill(self.main, Signal::SIGTERM);
         let _ = kill(Pid::from_raw(self.first.id() as i32), Signal::SIGTERM);
@@ -95,21 +94,21 @@ impl Server {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// What all processes have said.
-    pub(crate) fn said(&self) -> String {
+    /// The standard error of all processes.
+    pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.dir.join("said")).unwrap()
     }
 
-    fn hears(&self, word: &str) -> String {
+    fn wait_for_message(&self, message: &str) -> String {
         let mut buffer = [0; 4000];
         loop {
             let count = self.manager.recv(&mut buffer).unwrap_or_else(|error| {
-                panic!("no {word}: {error}: {}", self.said());
+                panic!("no {message}: {error}: {}", self.stderr());
             });
-            let said = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            assert!(!said.contains("STATUS=not"), "{said}");
-            if said.contains(word) {
-                return said;
+            let stderr = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            assert!(!stderr.contains("STATUS=not"), "{stderr}");
+            if stderr.contains(message) {
+                return stderr;
             }
         }
     }
@@ -117,7 +116,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both are ours: the second was started by the first.
+        // Both processes are killed: the first has started the second.
         for pid in [self.main, Pid::from_raw(self.first.id() as i32)] {
             let _ = kill(pid, Signal::SIGKILL);
         }
@@ -130,8 +129,8 @@ fn is_zombie(pid: Pid) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
-/// A new certificate and its key.
-pub(crate) fn certify(dir: &Path) {
+/// Writes a new certificate and its key.
+pub(crate) fn write_certificate(dir: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let cert = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
@@ -141,8 +140,8 @@ pub(crate) fn certify(dir: &Path) {
     }
 }
 
-/// A configuration by which requests may run early, or not.
-pub(crate) fn configure(dir: &Path, upstream: SocketAddr, policy: &str) {
+/// Writes a configuration with this early-data policy.
+pub(crate) fn write_configuration(dir: &Path, upstream: SocketAddr, policy: &str) {
     let text = format!(
         "[process]\nwatch = false\n[early_data]\ndefault = {policy:?}\n[[site]]\n[[site.route]]\n\
          path = \"/\"\nupstream = \"app\"\n[upstream.app]\nservers = [\"http://{upstream}\"]\n"
@@ -151,7 +150,7 @@ pub(crate) fn configure(dir: &Path, upstream: SocketAddr, policy: &str) {
     fs::rename(dir.join("new"), dir.join("firstflight.toml")).unwrap();
 }
 
-/// Runs the program to its end, which has to be a good one.
+/// Runs the program, which must succeed.
 pub(crate) fn run(arguments: &[&str]) {
     let output = Command::new(PROGRAM).args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");

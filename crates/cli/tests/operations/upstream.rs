@@ -1,4 +1,4 @@
-//! The application: what it has been asked is what was executed.
+//! The application. A request that it received was executed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Answers until the program ends.
+    /// Responds until the program ends.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -32,7 +32,7 @@ impl Upstream {
     }
 }
 
-/// GETs, one after the other.
+/// Responds to GETs, one after the other.
 fn response(tcp: TcpStream, counter: &AtomicU64) {
     let _ = tcp.set_nodelay(true);
     let Ok(mut writer) = tcp.try_clone() else { return };

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{Cluster, Kind, Plan, Row, Run, judge};
+use super::{Cluster, Kind, Plan, Row, Run, evaluate};
 use crate::cluster::ALL;
 use crate::kind::Settings;
 use crate::stage::{Setup, Stage};
@@ -52,7 +52,7 @@ fn after_rotation(cluster: &mut Cluster, run: &Run) {
     cluster.rotate();
     run.copies(0.3, &ALL);
     run.flights(run.size() / 4, &ALL);
-    sleep(run.world().kind.spread());
+    sleep(run.clients().kind.spread());
     // By tickets of before and after.
     run.requests(2 * run.size(), &ALL);
     run.remaining_copies();
@@ -65,7 +65,7 @@ fn after_the_window(_: &mut Cluster, run: &Run) {
 }
 
 fn over_http2(_: &mut Cluster, run: &Run) {
-    run.speak_http2();
+    run.use_http2();
     run.flights(run.size(), &ALL);
     run.copies(1.0, &ALL);
 }
@@ -75,8 +75,8 @@ pub(super) fn shared(plan: &Plan) -> Vec<Row> {
     let mut stage = Stage::single("shared", plan, &Setup::of(plan));
     let steps = [&STEPS[..], &[("over_http2", over_http2)]].concat();
     let runs = play(&mut stage.cluster, plan, &steps);
-    let (log, whole) = stage.cluster.stop();
-    runs.iter().map(|run| judge(run, &log, whole)).collect()
+    let (log, complete_logs) = stage.cluster.stop();
+    runs.iter().map(|run| evaluate(run, &log, complete_logs)).collect()
 }
 
 /// A register for each process: each accepts early data on its own tickets alone.
@@ -112,13 +112,13 @@ fn one_after_the_other(kind: Kind, plan: &Plan, steps: &[Step]) -> Vec<Row> {
     let mut cluster = Cluster::start(kind, [None; 3], |_| settings.clone());
     cluster.warm_up(START, if kind == Kind::Local { &[0] } else { &ALL });
     let runs = play(&mut cluster, plan, steps);
-    let (log, whole) = cluster.stop();
-    runs.iter().map(|run| judge(run, &log, whole)).collect()
+    let (log, complete_logs) = cluster.stop();
+    runs.iter().map(|run| evaluate(run, &log, complete_logs)).collect()
 }
 
 fn play(cluster: &mut Cluster, plan: &Plan, steps: &[Step]) -> Vec<Run> {
     let step = |(name, step): &Step| {
-        let run = Run::new(&cluster.world, name, plan.copies);
+        let run = Run::new(&cluster.clients, name, plan.copies);
         step(cluster, &run);
         run
     };

@@ -6,7 +6,7 @@ use firstflight_testkit::{Sentinels, StoreProcess, until};
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
-use crate::pipe::Pipe;
+use crate::link::Link;
 use crate::stage::{Stage, Store, WINDOW, tell_sentinels};
 
 /// The master dies.
@@ -27,12 +27,12 @@ pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
     let run = stage.run.clone();
     run.flights(run.size(), &ALL);
     let storm = run.storm();
-    let pipe = lag(sentinels(&stage));
+    let link = lag(sentinels(&stage));
     run.copies(0.2, &ALL);
     storm.rage(Duration::from_secs(3));
     stage.process().kill();
     promote(sentinels(&stage));
-    drop(pipe);
+    drop(link);
     run.copies(0.2, &ALL);
     stage.process().restart();
     run.copies(0.2, &ALL);
@@ -50,7 +50,7 @@ fn failover(
 ) -> Vec<Row> {
     let mut stage = Stage::sentinels(name, plan, "");
     let run = stage.run.clone();
-    let pipe = lag(sentinels(&stage));
+    let link = lag(sentinels(&stage));
     run.flights(FLIGHTS, &ALL);
     let storm = run.storm();
     let stores = &sentinels(&stage).stores;
@@ -59,7 +59,7 @@ fn failover(
     assert!(behind > FLIGHTS as i64 * CLAIM, "the replica lags by {behind} bytes");
     lose(&mut stage);
     promote(sentinels(&stage));
-    drop(pipe);
+    drop(link);
     run.copies(0.3, &ALL);
     then(&mut stage);
     run.copies(0.2, &ALL);
@@ -72,11 +72,11 @@ fn failover(
 pub(super) fn lag_is_real(_: &Plan) -> Vec<Row> {
     let mut store = Sentinels::start();
     store.stores[0].ask(&["set", "before", "1"]);
-    let pipe = lag(&store);
+    let link = lag(&store);
     assert_eq!(store.stores[0].ask(&["set", "after", "1"]), "OK");
     store.stores[0].kill();
     promote(&store);
-    drop(pipe);
+    drop(link);
     let has = |key| store.stores[1].ask(&["exists", key]);
     assert_eq!((has("before"), has("after")), ("1".to_owned(), "0".to_owned()));
     Vec::new()
@@ -91,8 +91,8 @@ fn sentinels(stage: &Stage) -> &Sentinels {
 
 /// Bytes of the stream of what was recorded.
 fn replicated(store: &StoreProcess, field: &str) -> i64 {
-    let said = store.ask(&["info", "replication"]);
-    let value = said.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let stderr = store.ask(&["info", "replication"]);
+    let value = stderr.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     value.and_then(|value| value.trim().parse().ok()).expect("a number")
 }
 
@@ -105,20 +105,20 @@ fn promote(store: &Sentinels) {
 
 /// From now on nothing that the master records reaches the replica. A replica that is stopped would
 /// not do: what its kernel has received for it, it reads when it goes on.
-fn lag(store: &Sentinels) -> Pipe {
+fn lag(store: &Sentinels) -> Link {
     // A sentinel leads a replica that follows by another address back, after this time.
     tell_sentinels(store, "failover-timeout", 120_000);
     let (master, replica) = (&store.stores[0], &store.stores[1]);
-    let pipe = Pipe::to(master.tcp().1);
-    replica.ask(&["replicaof", "127.0.0.1", &pipe.port().to_string()]);
+    let link = Link::to(master.tcp().1);
+    replica.ask(&["replicaof", "127.0.0.1", &link.port().to_string()]);
     let up = || {
-        let said = replica.ask(&["info", "replication"]);
-        said.contains(&format!("master_port:{}", pipe.port()))
-            && said.contains("master_link_status:up")
+        let stderr = replica.ask(&["info", "replication"]);
+        stderr.contains(&format!("master_port:{}", link.port()))
+            && stderr.contains("master_link_status:up")
     };
     assert!(until(up), "the replica follows by the pipe");
-    pipe.cut();
-    pipe
+    link.cut();
+    link
 }
 
 /// Flights that the replica does not know, few enough to be fresh when it is the master.

@@ -24,7 +24,7 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
     let run = stage.run.clone();
     for number in 0..run.size() {
         let node = number % ALL.len();
-        let held = run.world().recorders[node].hold();
+        let held = run.clients().recorders[node].hold();
         runtime().block_on(async {
             let original = tokio::spawn({
                 let run = run.clone();
@@ -38,7 +38,7 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
                 tokio::time::sleep(Duration::from_millis(number as u64 % 2)).await;
             }
             let nodes =
-                ALL.iter().cycle().take(COPIES).filter_map(|node| run.world().address(*node));
+                ALL.iter().cycle().take(COPIES).filter_map(|node| run.clients().address(*node));
             let flight: std::sync::Arc<[u8]> = flight.into();
             let copies: Vec<_> = nodes.map(|node| (node, flight.clone())).collect();
             run.count(resend(copies, COPIES, false).await);
@@ -46,7 +46,7 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
             original.await.unwrap();
         });
     }
-    let overtaken = run.tally(|tally| tally.too_early);
+    let overtaken = run.counts(|counts| counts.too_early);
     assert!(at_once || overtaken > 0, "{name}: the client is told");
     vec![stage.end(&[])]
 }

@@ -8,13 +8,13 @@ use crate::stage::{Setup, Stage, WINDOW};
 
 /// Killed, and started again after a while.
 pub(super) fn stopped(plan: &Plan) -> Vec<Row> {
-    trouble("store_stopped", plan, &["store_down"], |stage| stage.process().kill(), restart)
+    fault("store_stopped", plan, &["store_down"], |stage| stage.process().kill(), restart)
 }
 
 /// SIGSTOP: connections stay, nothing is answered.
 pub(super) fn frozen(plan: &Plan) -> Vec<Row> {
     let reasons = ["store_timeout", "store_down"];
-    trouble(
+    fault(
         "store_frozen",
         plan,
         &reasons,
@@ -27,20 +27,20 @@ pub(super) fn frozen(plan: &Plan) -> Vec<Row> {
 
 /// Killed and started at once, without a record.
 pub(super) fn restarted_empty(plan: &Plan) -> Vec<Row> {
-    trouble("store_restarted_empty", plan, &["store_window"], restart, |_| {})
+    fault("store_restarted_empty", plan, &["store_window"], restart, |_| {})
 }
 
 /// `FLUSHALL` by somebody who thought it was a cache.
 pub(super) fn flushed(plan: &Plan) -> Vec<Row> {
     let flush = |stage: &mut Stage| ask(stage, &["flushall"]);
-    trouble("store_flushed", plan, &["store_window"], flush, |_| {})
+    fault("store_flushed", plan, &["store_window"], flush, |_| {})
 }
 
 /// No room for another record.
 pub(super) fn out_of_memory(plan: &Plan) -> Vec<Row> {
     let full = |stage: &mut Stage| ask(stage, &["config", "set", "maxmemory", "1"]);
     let room = |stage: &mut Stage| ask(stage, &["config", "set", "maxmemory", "0"]);
-    trouble("store_out_of_memory", plan, &["store_refused"], full, room)
+    fault("store_out_of_memory", plan, &["store_refused"], full, room)
 }
 
 /// Room is made by dropping records.
@@ -53,48 +53,48 @@ pub(super) fn evicting(plan: &Plan) -> Vec<Row> {
         ask(stage, &["config", "set", "maxmemory", "0"]);
         ask(stage, &["config", "set", "maxmemory-policy", "noeviction"]);
     };
-    trouble("store_evicting", plan, &["store_evicting", "store_window"], evict, keep)
+    fault("store_evicting", plan, &["store_evicting", "store_window"], evict, keep)
 }
 
 /// Further away than the budget.
 pub(super) fn slow(plan: &Plan) -> Vec<Row> {
     let each_way = 4 * plan.budget;
-    let slow = move |stage: &mut Stage| stage.pipes.iter().for_each(|pipe| pipe.slow(each_way));
-    trouble("store_slow", plan, &["store_timeout"], slow, open)
+    let slow = move |stage: &mut Stage| stage.links.iter().for_each(|link| link.slow(each_way));
+    fault("store_slow", plan, &["store_timeout"], slow, open)
 }
 
 /// Out of reach for one node, which the others do not know.
 pub(super) fn partitioned(plan: &Plan) -> Vec<Row> {
-    let cut = |stage: &mut Stage| stage.pipes[0].cut();
-    trouble("store_partitioned", plan, &["store_timeout", "store_down"], cut, open)
+    let cut = |stage: &mut Stage| stage.links[0].cut();
+    fault("store_partitioned", plan, &["store_timeout", "store_down"], cut, open)
 }
 
 /// One of three masters of a cluster is killed and started at once, without a record.
 pub(super) fn shard_restarted_empty(plan: &Plan) -> Vec<Row> {
     let stage = Stage::sharded("shard_restarted_empty", plan);
-    trouble_on(stage, &["store_window", "store_refused", "store_down"], restart, |_| {})
+    fault_on(stage, &["store_window", "store_refused", "store_down"], restart, |_| {})
 }
 
 /// Tickets that are used once: the store has their only copies, and forgets them.
 pub(super) fn single_use(plan: &Plan) -> Vec<Row> {
     let setup = Setup { tickets: "single_use = true\n", ..Setup::of(plan) };
     let stage = Stage::single("single_use_tickets", plan, &setup);
-    trouble_on(stage, &["session_not_resumed", "store_window"], restart, |_| {})
+    fault_on(stage, &["session_not_resumed", "store_window"], restart, |_| {})
 }
 
 /// Honest requests and copies before, while the trouble starts, during it, while it ends, and
 /// until all is well again.
-fn trouble(
+fn fault(
     name: &'static str,
     plan: &Plan,
     reasons: &[&str],
     begin: impl FnOnce(&mut Stage),
     end: impl FnOnce(&mut Stage),
 ) -> Vec<Row> {
-    trouble_on(Stage::single(name, plan, &Setup::of(plan)), reasons, begin, end)
+    fault_on(Stage::single(name, plan, &Setup::of(plan)), reasons, begin, end)
 }
 
-fn trouble_on(
+fn fault_on(
     mut stage: Stage,
     reasons: &[&str],
     begin: impl FnOnce(&mut Stage),
@@ -119,7 +119,7 @@ fn restart(stage: &mut Stage) {
 }
 
 fn open(stage: &mut Stage) {
-    stage.pipes.iter().for_each(crate::pipe::Pipe::open);
+    stage.links.iter().for_each(crate::link::Link::open);
 }
 
 fn ask(stage: &mut Stage, words: &[&str]) {

@@ -1,4 +1,4 @@
-//! Flights at nodes that cannot reach the store. Their requests may have to wait for it.
+//! Flights at nodes that cannot reach the store, so that their requests may have to wait.
 
 use std::thread;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use firstflight_testkit::{StoreListen, StoreProcess};
 
 use crate::client::{Ticket, Transport};
 use crate::honest::{Honest, abreast};
-use crate::pipe::Pipe;
+use crate::link::Link;
 use crate::plan::{Attempt, Plan};
 use crate::report::{Label, Row};
 use crate::settings::Settings;
@@ -15,18 +15,18 @@ use crate::stage::Stage;
 
 /// What happens to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Away {
-    /// It is frozen, and goes on while copies are fresh.
+pub(crate) enum StoreFailure {
+    /// The store is frozen, and resumed while copies are fresh.
     Frozen,
-    /// It is frozen until the request is done.
+    /// The store is frozen until the request is complete.
     StaysFrozen,
-    /// The node cannot reach it. Copies are sent to the others once the request is done.
+    /// The node cannot reach the store. Copies are sent to other nodes after the request.
     CutOff,
-    /// The same; copies are sent while the request waits.
+    /// The node cannot reach the store. Copies are sent while the request waits.
     CutOffAtOnce,
 }
 
-impl Away {
+impl StoreFailure {
     /// All of them.
     pub(crate) const ALL: [Self; 4] =
         [Self::Frozen, Self::StaysFrozen, Self::CutOff, Self::CutOffAtOnce];
@@ -43,9 +43,9 @@ impl Away {
 }
 
 /// Flights at the first of three nodes.
-pub(crate) fn away(plan: &Plan, label: &Label, away: Away) -> Vec<Row> {
+pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFailure) -> Vec<Row> {
     let store = StoreProcess::redis(StoreListen::Tcp);
-    let pipes: Vec<_> = (0..3).map(|_| Pipe::to(store.tcp().1)).collect();
+    let pipes: Vec<_> = (0..3).map(|_| Link::to(store.tcp().1)).collect();
     let url = |node: usize| format!("redis://127.0.0.1:{}", pipes[node].port());
     let stage = Stage::with(label.servers, url, |settings| Settings {
         freshness: Duration::from_secs(2),
@@ -53,30 +53,30 @@ pub(crate) fn away(plan: &Plan, label: &Label, away: Away) -> Vec<Row> {
     });
     stage.wait_for_early_data();
     let nodes = stage.addresses();
-    // Copies become fresh after the store has come back.
-    let shift = if away == Away::Frozen { 6 } else { 2 };
+    // Copies become fresh after the store is reachable again.
+    let shift = if store_failure == StoreFailure::Frozen { 6 } else { 2 };
     let attempts = Attempt::all(plan, &[Transport::Http1, Transport::Http3], shift);
     let tickets = abreast(&attempts, |&attempt| {
         (attempt, stage.client.ticket(attempt.transport, nodes[0]).unwrap())
     });
-    match away {
-        Away::Frozen | Away::StaysFrozen => store.freeze(),
-        Away::CutOff | Away::CutOffAtOnce => pipes[0].cut(),
+    match store_failure {
+        StoreFailure::Frozen | StoreFailure::StaysFrozen => store.freeze(),
+        StoreFailure::CutOff | StoreFailure::CutOffAtOnce => pipes[0].cut(),
     }
-    // Now the node does not even try.
-    thread::sleep(NOTICED);
+    // Now the node does not try to reach the store.
+    thread::sleep(DETECTION_TIME);
     // While the store is away for good, the node runs nothing that it cannot record, and says 425.
-    let start = |(attempt, ticket): &(Attempt, Ticket)| match away {
-        Away::CutOff | Away::StaysFrozen => {
+    let start = |(attempt, ticket): &(Attempt, Ticket)| match store_failure {
+        StoreFailure::CutOff | StoreFailure::StaysFrozen => {
             Honest::retrying(&stage.client, *attempt, nodes[0], ticket)
         }
-        Away::Frozen | Away::CutOffAtOnce => {
+        StoreFailure::Frozen | StoreFailure::CutOffAtOnce => {
             Honest::start(&stage.client, *attempt, nodes[0], ticket)
         }
     };
     let started: Vec<_> = tickets.iter().map(start).collect();
-    match away {
-        Away::CutOff | Away::StaysFrozen => {
+    match store_failure {
+        StoreFailure::CutOff | StoreFailure::StaysFrozen => {
             let recorded: Vec<_> = started.into_iter().map(Honest::finish).collect();
             store.thaw();
             abreast(&recorded, |honest| {
@@ -84,24 +84,24 @@ pub(crate) fn away(plan: &Plan, label: &Label, away: Away) -> Vec<Row> {
                 honest.row(&stage, label, copies, &[])
             })
         }
-        Away::Frozen | Away::CutOffAtOnce => {
-            if away == Away::Frozen {
+        StoreFailure::Frozen | StoreFailure::CutOffAtOnce => {
+            if store_failure == StoreFailure::Frozen {
                 thread::sleep(Duration::from_secs(1));
                 store.thaw();
-                // A copy that comes too early is in the way of those that follow.
-                thread::sleep(RECOVERED);
+                // An earlier copy would block the following ones.
+                thread::sleep(RECOVERY_TIME);
             }
             abreast(started, |honest| {
                 let (honest, copies) = honest.finish_under_copies(&nodes, plan);
-                // Where a copy ran before the request could, the client is told so.
+                // If a copy was executed first, the client gets 425.
                 honest.row(&stage, label, copies, &[425])
             })
         }
     }
 }
 
-/// Until a node knows that the store is away, by its heartbeats.
-const NOTICED: Duration = Duration::from_secs(2);
+/// Time until a node detects that the store is unreachable, by heartbeats.
+const DETECTION_TIME: Duration = Duration::from_secs(2);
 
-/// Until nodes know that it is back.
-const RECOVERED: Duration = Duration::from_millis(3500);
+/// Time until nodes detect that the store is reachable again.
+const RECOVERY_TIME: Duration = Duration::from_millis(3500);

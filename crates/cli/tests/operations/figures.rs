@@ -1,4 +1,4 @@
-//! What it came to, and whether that is good.
+//! The figures of a run, and their check.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use firstflight_bench::LoadResult;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::deeds::Deeds;
+use crate::operator::OperatorActions;
 
 /// The figures.
 #[derive(Serialize)]
-pub(crate) struct Verdict<'a> {
-    deeds: &'a Deeds,
-    /// Of the loads.
+pub(crate) struct Figures<'a> {
+    actions: &'a OperatorActions,
+    /// Totals of the loads.
     seconds: f64,
     rate: f64,
     completed: u64,
@@ -23,9 +23,9 @@ pub(crate) struct Verdict<'a> {
     not_started: u64,
     early_accepted: u64,
     early_refused: u64,
-    /// Copies of flights that the server has answered.
+    /// Copies of flights with a response.
     copies: u64,
-    /// Requests that the application has seen, and how many lines of the access log say so.
+    /// Requests that the application received, and executed requests in the access log.
     executed: u64,
     executed_by_log: u64,
     /// Flights of which more than one request was executed.
@@ -33,9 +33,9 @@ pub(crate) struct Verdict<'a> {
     processes_errors: Vec<String>,
 }
 
-impl<'a> Verdict<'a> {
+impl<'a> Figures<'a> {
     pub(crate) fn new(
-        deeds: &'a Deeds,
+        actions: &'a OperatorActions,
         results: &[LoadResult],
         copies: u64,
         log: &[Value],
@@ -44,7 +44,7 @@ impl<'a> Verdict<'a> {
         let sum = |of: fn(&LoadResult) -> u64| results.iter().map(of).sum();
         let mut executions: HashMap<&str, u64> = HashMap::new();
         for line in log.iter().filter(|line| line["executed"] == true) {
-            // A connection of the loads asks once, and its copies have its client random.
+            // A connection of the loads has one request, and its copies have the same client random.
             let random = line["client_random"].as_str().unwrap_or_default();
             *executions.entry(random).or_default() += 1;
         }
@@ -53,7 +53,7 @@ impl<'a> Verdict<'a> {
             result.errors.iter().map(move |error| format!("{name}: {error:?}"))
         });
         Self {
-            deeds,
+            actions,
             seconds: results.iter().map(|result| result.seconds).fold(0.0, f64::max),
             rate: results.iter().map(|result| result.rate).sum(),
             completed: sum(|result| result.completed),
@@ -78,34 +78,34 @@ impl<'a> Verdict<'a> {
     }
 
     /// # Panics
-    /// Something failed, or was executed twice, or nothing was tried.
-    pub(crate) fn judge(&self, said: &str) {
+    /// If something failed or was executed twice, or if there was no load.
+    pub(crate) fn check(&self, stderr: &str) {
         assert_eq!(self.failed, 0, "{:?}", self.processes_errors);
         assert_eq!(self.executed_twice, 0, "flights were executed twice");
         assert_eq!(self.executed, self.executed_by_log, "the log tells all executions");
-        assert!(!said.contains("panicked") && !said.contains("lines lost"), "{said}");
+        assert!(!stderr.contains("panicked") && !stderr.contains("lines lost"), "{stderr}");
         assert!(self.early_accepted > 0 && self.copies > 0, "nothing was tried");
-        assert_eq!(self.deeds.upgrades, 1);
+        assert_eq!(self.actions.upgrades, 1);
     }
 }
 
-impl fmt::Display for Verdict<'_> {
+impl fmt::Display for Figures<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let deeds = self.deeds;
+        let actions = self.actions;
         writeln!(
             f,
             "{} reloads ({} with another policy, {} with another certificate), {} key rotations, \
              {} upgrade",
-            deeds.reloads,
-            deeds.policies_changed,
-            deeds.certificates_replaced,
-            deeds.keys_rotated,
-            deeds.upgrades
+            actions.reloads,
+            actions.policies_changed,
+            actions.certificates_replaced,
+            actions.keys_rotated,
+            actions.upgrades
         )?;
         writeln!(
             f,
             "slowest reload {:.1} ms, upgrade {:.1} ms",
-            deeds.slowest_reload_ms, deeds.upgrade_ms
+            actions.slowest_reload_ms, actions.upgrade_ms
         )?;
         writeln!(
             f,

@@ -1,5 +1,5 @@
-//! An attacker with a ticket of his own who uses the client random of somebody else's flight. It
-//! names nothing, so the victim is served as ever.
+//! An attacker with a valid ticket who uses the client random of another client's flight. Flights are
+//! not identified by the client random, so the victim is served normally.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

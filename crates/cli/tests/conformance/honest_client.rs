@@ -1,4 +1,4 @@
-//! Honest clients beside an attack, and what the attack costs the server.
+//! An honest client during an attack, and the cost of the attack for the server.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,50 +9,50 @@ use std::time::{Duration, Instant};
 use crate::running::Serve;
 use crate::wire::Dialer;
 
-/// A client that fetches the page again and again, each time on a connection of its own.
-pub(crate) struct Witness {
-    ends: Arc<AtomicBool>,
-    thread: JoinHandle<Seen>,
+/// A client that fetches the page repeatedly, each time on a new connection.
+pub(crate) struct HonestClient {
+    stop_flag: Arc<AtomicBool>,
+    thread: JoinHandle<Report>,
 }
 
-/// What became of it.
+/// The result of an honest client.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    /// Requests that were answered by the page.
+pub(crate) struct Report {
+    /// Requests that got the page.
     pub(crate) served: u32,
-    /// What went wrong instead.
+    /// Errors of other requests.
     pub(crate) failed: Vec<String>,
-    /// The longest that one took, handshake included.
+    /// The maximum time of a request, handshake included.
     pub(crate) slowest: Duration,
 }
 
-impl Witness {
-    pub(crate) fn begin(server: &Serve) -> Self {
+impl HonestClient {
+    pub(crate) fn start(server: &Serve) -> Self {
         let dialer = Dialer::new(server, "http/1.1");
-        let ends = Arc::<AtomicBool>::default();
-        let told = ends.clone();
+        let stop_flag = Arc::<AtomicBool>::default();
+        let stop = stop_flag.clone();
         let thread = thread::spawn(move || {
-            let mut seen = Seen::default();
-            // Once at least, however short the attack.
-            while seen.served == 0 || !told.load(Ordering::Relaxed) {
-                let began = Instant::now();
+            let mut report = Report::default();
+            // At least once, even if the attack is short.
+            while report.served == 0 || !stop.load(Ordering::Relaxed) {
+                let started = Instant::now();
                 match fetch(&dialer) {
-                    Ok(()) => seen.served += 1,
-                    Err(what) => seen.failed.push(what),
+                    Ok(()) => report.served += 1,
+                    Err(what) => report.failed.push(what),
                 }
-                seen.slowest = seen.slowest.max(began.elapsed());
-                if seen.failed.len() > 10 {
+                report.slowest = report.slowest.max(started.elapsed());
+                if report.failed.len() > 10 {
                     break;
                 }
                 thread::sleep(Duration::from_millis(20));
             }
-            seen
+            report
         });
-        Self { ends, thread }
+        Self { stop_flag, thread }
     }
 
-    pub(crate) fn end(self) -> Seen {
-        self.ends.store(true, Ordering::Relaxed);
+    pub(crate) fn end(self) -> Report {
+        self.stop_flag.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }

@@ -1,16 +1,16 @@
-//! Attacks over HTTP/3: streams that are given up, header blocks that grow, frames without use.
+//! HTTP/3 floods: abandoned streams, growing header blocks, useless frames.
 
 use bytes::Bytes;
 use quinn::VarInt;
 
-use crate::floods::MEMORY;
+use crate::honest_client::{HonestClient, usage};
 use crate::http2::{Field, integer};
+use crate::http2_floods::MAX_MEMORY_KIB;
 use crate::http3::{Client, HEADERS, Link, SETTINGS, frame, get, varint};
 use crate::running::{Serve, site};
 use crate::table::{self, Attack, seconds};
-use crate::witness::{Witness, usage};
 
-/// What an attacker does on a connection; the bytes that he sent.
+/// An attack on one connection. Returns the number of bytes sent.
 type Flood = fn(&Client, &Link) -> usize;
 
 /// Attacks, and whether the server has to end the connection.
@@ -25,7 +25,7 @@ const FLOODS: [(&str, bool, Flood); 8] = [
     ("streams of no kind", false, unknown_streams),
 ];
 
-/// Each against a server of its own.
+/// Runs each flood against a new server.
 pub(crate) fn http3() {
     let mut wrong = Vec::new();
     for (what, must_end, flood) in FLOODS {
@@ -40,18 +40,18 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     let site = site();
     std::fs::write(site.path().join("root/large"), vec![b'x'; 1 << 20]).unwrap();
     let server = Serve::files(site.path(), &[]);
-    Witness::begin(&server).end();
+    HonestClient::start(&server).end();
     let client = Client::new(&server);
-    // QUIC's own first needs in memory are not the attack's.
+    // The initial memory of QUIC does not count.
     assert!(client.ask(&plain(), &[], &[]), "an honest request over HTTP/3");
     let before = usage(&server);
-    let witness = Witness::begin(&server);
+    let honest_client = HonestClient::start(&server);
     let link = client.connect();
     let sent = flood(&client, &link);
-    // A server that goes on answers this as well.
+    // A server that did not end the connection responds to this request.
     let goes_on = client.wait(async { responses(&link).await });
     let end = link.connection.close_reason().map(|reason| reason.to_string());
-    let seen = witness.end();
+    let report = honest_client.end();
     let honest3 = client.ask(&plain(), &[], &[]);
     let after = usage(&server);
     let memory = after.peak.saturating_sub(before.memory);
@@ -62,13 +62,13 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
         end: end.unwrap_or_else(|| "read on".to_owned()),
         cpu: seconds(after.cpu.saturating_sub(before.cpu)),
         memory,
-        honest: seen.served,
-        slowest: seconds(seen.slowest * 1000),
+        honest: report.served,
+        slowest: seconds(report.slowest * 1000),
     });
     match () {
-        () if !seen.failed.is_empty() => Err(format!("honest clients: {:?}", seen.failed)),
+        () if !report.failed.is_empty() => Err(format!("honest clients: {:?}", report.failed)),
         () if !honest3 => Err("an honest client over HTTP/3 is not served".to_owned()),
-        () if memory > MEMORY => Err(format!("{memory} KiB of memory")),
+        () if memory > MAX_MEMORY_KIB => Err(format!("{memory} KiB of memory")),
         () if must_end && goes_on => Err("the server goes on".to_owned()),
         () => Ok(()),
     }
@@ -98,7 +98,7 @@ fn rounds() -> usize {
     if table::is_long() { 20_000 } else { 1_000 }
 }
 
-/// Sends the same request again and again, and turns away from each.
+/// Sends the same request repeatedly, and resets each stream.
 fn rapid_reset(client: &Client, link: &Link) -> usize {
     let request = frame(HEADERS, &get("/large"));
     client.wait(async {
@@ -114,7 +114,7 @@ fn rapid_reset(client: &Client, link: &Link) -> usize {
     })
 }
 
-/// The same with requests that are whole.
+/// Sends complete requests, and stops reading each response.
 fn given_up(client: &Client, link: &Link) -> usize {
     let request = frame(HEADERS, &get("/large"));
     client.wait(async {

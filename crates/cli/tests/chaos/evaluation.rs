@@ -1,4 +1,4 @@
-//! What a scenario has shown: its row in the table, and whether that is what it has to show.
+//! Evaluates a scenario: its row in the table, and what is wrong with it.
 
 use std::collections::BTreeMap;
 
@@ -11,71 +11,71 @@ use crate::run::Run;
 /// The figures of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// What ran on the nodes.
+    /// The kind of servers.
     pub(crate) servers: &'static str,
     /// The scenario.
     pub(crate) scenario: &'static str,
     /// Captured flights.
     pub(crate) flights: u64,
-    /// Copies that a node took.
+    /// Copies whose connection a node accepted.
     pub(crate) copies: u64,
-    /// Copies whose ClientHello a node has processed and answered.
+    /// Copies to which a node responded.
     pub(crate) copies_answered: u64,
     /// Executions of flights beyond the honest client's own.
     pub(crate) copies_executed: u64,
-    /// Most executions of one flight.
+    /// Maximum number of executions of one flight.
     pub(crate) flight_max: usize,
-    /// Most executions of one request: its flight's, and the honest client's own resend after its
-    /// early data was refused, or the response was 425.
+    /// Maximum number of executions of one request: those of its flight, and the honest client's resend
+    /// after refused early data or status 425.
     pub(crate) request_max: usize,
-    /// Requests that were executed more than once, as the client's resend counts too.
+    /// Requests that were executed more than once, including the client's resend.
     pub(crate) requests_twice: u64,
     /// Honest requests.
     pub(crate) honest: u64,
-    /// Of those the ones sent as early data, and the ones so answered.
+    /// Honest requests that were sent as early data.
     pub(crate) early_offered: u64,
-    /// See above.
+    /// Honest requests whose early data was accepted.
     pub(crate) early_accepted: u64,
     /// Honest requests without a response.
     pub(crate) honest_lost: usize,
-    /// Honest requests answered by an error.
+    /// Honest requests that got an error.
     pub(crate) honest_errors: usize,
-    /// Honest requests told 425 because a copy had overtaken them.
+    /// Honest requests that got status 425, because a copy arrived earlier.
     pub(crate) overtaken: u64,
-    /// How often the access logs gave which reason for a request that was not run early.
+    /// Reasons in the access logs for requests that were not executed early, with their counts.
     pub(crate) reasons: BTreeMap<String, u64>,
-    /// What is wrong with that, a sentence each.
+    /// What is wrong, one sentence each.
     pub(crate) faults: Vec<String>,
 }
 
-/// Counts a scenario. Without whole logs the application alone is the judge.
-pub(crate) fn judge(run: &Run, log: &[Value], whole: bool) -> Row {
-    let kind = run.world().kind;
-    let logged = Logged::of(run.name(), log);
-    let mut row = run.tally(|tally| Row {
+/// Evaluates a scenario. With incomplete logs, only the application is checked.
+pub(crate) fn evaluate(run: &Run, log: &[Value], complete_logs: bool) -> Row {
+    let kind = run.clients().kind;
+    let log_counts = LogCounts::of(run.name(), log);
+    let mut row = run.counts(|counts| Row {
         servers: kind.name(),
         scenario: run.name(),
-        flights: tally.requests.values().filter(|sent| sent.flight).count() as u64,
-        copies: tally.resent.sent,
-        copies_answered: tally.resent.answered,
+        flights: counts.requests.values().filter(|sent| sent.flight).count() as u64,
+        copies: counts.resent.sent,
+        copies_answered: counts.resent.answered,
         copies_executed: 0,
         flight_max: 0,
         request_max: 0,
         requests_twice: 0,
-        honest: tally.honest,
-        early_offered: tally.offered,
-        early_accepted: tally.accepted,
-        honest_lost: tally.lost.len(),
-        honest_errors: tally.errors.len(),
-        overtaken: tally.too_early,
-        reasons: logged.reasons.clone(),
-        faults: tally.lost.iter().chain(&tally.errors).cloned().collect(),
+        honest: counts.honest,
+        early_offered: counts.offered,
+        early_accepted: counts.accepted,
+        honest_lost: counts.lost.len(),
+        honest_errors: counts.errors.len(),
+        overtaken: counts.too_early,
+        reasons: log_counts.reasons.clone(),
+        faults: counts.lost.iter().chain(&counts.errors).cloned().collect(),
     });
-    let requests = run.tally(|tally| tally.requests.clone());
+    let requests = run.counts(|counts| counts.requests.clone());
     for (target, sent) in &requests {
-        let executions = run.world().upstream.executions(target);
+        let executions = run.clients().upstream.executions(target);
         let total = executions.nodes.len();
-        // What the client did not have executed by a resend was executed from the flight's bytes.
+        // All executions except the client's resend came from bytes of the flight.
         let Some(flight) = total.checked_sub(sent.late) else {
             row.faults.push(format!("{target} was answered, and never executed"));
             continue;
@@ -97,41 +97,41 @@ pub(crate) fn judge(run: &Run, log: &[Value], whole: bool) -> Row {
         if executions.marked > flight {
             row.faults.push(format!("{target}: {} marked, {flight} flights", executions.marked));
         }
-        let early = logged.early.get(target).copied().unwrap_or(0);
-        if early > 1 || whole && early != flight {
+        let early = log_counts.early.get(target).copied().unwrap_or(0);
+        if early > 1 || complete_logs && early != flight {
             row.faults.push(format!("{target}: the logs have {early} early, we {flight}"));
         }
     }
     row
 }
 
-/// What the access logs say.
+/// Counts from the access logs.
 #[derive(Default)]
-struct Logged {
-    /// Requests run from early data, by target.
+struct LogCounts {
+    /// Requests executed from early data, by target.
     early: BTreeMap<String, usize>,
     reasons: BTreeMap<String, u64>,
 }
 
-impl Logged {
+impl LogCounts {
     fn of(scenario: &str, log: &[Value]) -> Self {
-        let mut logged = Self::default();
+        let mut log_counts = Self::default();
         let prefix = format!("/{scenario}/");
         for line in log {
             let Some(target) = line["target"].as_str().filter(|to| to.starts_with(&prefix)) else {
                 continue;
             };
             if line["early"] == true && line["executed"] == true {
-                *logged.early.entry(target.to_owned()).or_default() += 1;
+                *log_counts.early.entry(target.to_owned()).or_default() += 1;
             }
             let reason = match (&line["held"], line["early_data"].as_str()) {
-                // What early data was refused for says more.
+                // The reason for refused early data is more specific.
                 (Value::String(held), _) if held != "unrecorded" => format!("held: {held}"),
                 (_, Some("accepted") | None) => continue,
                 (_, Some(refused)) => format!("refused: {refused}"),
             };
-            *logged.reasons.entry(reason).or_default() += 1;
+            *log_counts.reasons.entry(reason).or_default() += 1;
         }
-        logged
+        log_counts
     }
 }

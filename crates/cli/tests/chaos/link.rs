@@ -1,4 +1,4 @@
-//! The network between a node and the store, which can be cut, slow or gone.
+//! The network link between a node and the store, which can be cut or slow.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::runtime;
 
 /// A forwarder to one address, until the program ends.
-pub(crate) struct Pipe {
+pub(crate) struct Link {
     port: u16,
     state: watch::Sender<State>,
 }
@@ -20,24 +20,24 @@ pub(crate) struct Pipe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// Nothing arrives, nobody is told. What was sent arrives when it is open again, as TCP sends
-    /// again after a partition.
+    /// Holds all bytes without an error. They arrive when the link is open again, like TCP
+    /// retransmissions after a partition.
     Cut,
-    /// Each way takes so long.
+    /// Delays each direction.
     Slow(Duration),
 }
 
-impl Pipe {
+impl Link {
     /// Forwards to this port of 127.0.0.1.
     pub(crate) fn to(port: u16) -> Self {
         let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let (state, seen) = watch::channel(State::Open);
+        let (state, receiver) = watch::channel(State::Open);
         let port = runtime().block_on(async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let port = listener.local_addr().unwrap().port();
             tokio::spawn(async move {
                 while let Ok((near, _)) = listener.accept().await {
-                    tokio::spawn(connect(near, target, seen.clone()));
+                    tokio::spawn(connect(near, target, receiver.clone()));
                 }
             });
             port
@@ -45,22 +45,22 @@ impl Pipe {
         Self { port, state }
     }
 
-    /// Where it listens.
+    /// The port that it listens on.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Cuts it; connections stay.
+    /// Cuts the link. Connections stay open.
     pub(crate) fn cut(&self) {
         self.state.send_replace(State::Cut);
     }
 
-    /// Has each way take so long.
+    /// Delays each direction.
     pub(crate) fn slow(&self, each_way: Duration) {
         self.state.send_replace(State::Slow(each_way));
     }
 
-    /// Lets all pass again, also what was kept.
+    /// Opens the link, and delivers held bytes.
     pub(crate) fn open(&self) {
         self.state.send_replace(State::Open);
     }

@@ -1,6 +1,7 @@
-//! Attacks by frames over HTTP/2: each ends the attacker's connection, or costs the server no more
-//! than reading it, and honest clients are served meanwhile.
+//! HTTP/2 floods: each ends the attacker's connection, or costs the server no more than reading it.
+//! Honest clients are served meanwhile.
 
+use crate::honest_client::{HonestClient, usage};
 use crate::http2::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM,
     SETTINGS, WINDOW_UPDATE, field, frame, frames, get, hello, indexed_field, request,
@@ -8,21 +9,20 @@ use crate::http2::{
 use crate::running::{Serve, site};
 use crate::table::{self, Attack, seconds};
 use crate::wire::{Dialer, State, Wire};
-use crate::witness::{Witness, usage};
 
-/// KiB that an attack may cost in memory: more than any of them does, and less than any amplifies.
-pub(crate) const MEMORY: u64 = 16 * 1024;
+/// Limits the memory that an attack may cost: above the cost of each flood, and below an amplification.
+pub(crate) const MAX_MEMORY_KIB: u64 = 16 * 1024;
 
 /// What an attacker sends.
 struct Flood {
     what: &'static str,
     /// Whether the server has to end the connection, or may read on.
     must_end: bool,
-    /// Whether the attacker takes what the server sends.
+    /// Whether the attacker reads what the server sends.
     reads: bool,
-    /// The settings of his client.
+    /// The settings of the attacker.
     settings: &'static [(u16, u32)],
-    /// The bytes of the n-th round, for streams of his own choice.
+    /// The bytes of the n-th round.
     round: fn(u32) -> Vec<u8>,
 }
 
@@ -230,7 +230,7 @@ const FLOODS: [Flood; 20] = [
     },
 ];
 
-/// Each against a server of its own.
+/// Runs each flood against a new server.
 pub(crate) fn http2() {
     let mut wrong = Vec::new();
     for flood in &FLOODS {
@@ -246,12 +246,12 @@ impl Flood {
         let site = site();
         std::fs::write(site.path().join("root/large"), vec![b'x'; 1 << 20]).unwrap();
         let server = Serve::files(site.path(), &[]);
-        // What the first request alone brings into memory is not the attack's.
-        Witness::begin(&server).end();
+        // The memory of the first request does not count.
+        HonestClient::start(&server).end();
         let before = usage(&server);
-        let witness = Witness::begin(&server);
+        let honest_client = HonestClient::start(&server);
         let (sent, end) = self.send(&Dialer::new(&server, "h2"));
-        let seen = witness.end();
+        let report = honest_client.end();
         let after = usage(&server);
         let memory = after.peak.saturating_sub(before.memory);
         table::attack(Attack {
@@ -261,12 +261,12 @@ impl Flood {
             end: end.clone().unwrap_or_else(|| "read on".to_owned()),
             cpu: seconds(after.cpu.saturating_sub(before.cpu)),
             memory,
-            honest: seen.served,
-            slowest: seconds(seen.slowest * 1000),
+            honest: report.served,
+            slowest: seconds(report.slowest * 1000),
         });
         match () {
-            () if !seen.failed.is_empty() => Err(format!("honest clients: {:?}", seen.failed)),
-            () if memory > MEMORY => Err(format!("{memory} KiB of memory")),
+            () if !report.failed.is_empty() => Err(format!("honest clients: {:?}", report.failed)),
+            () if memory > MAX_MEMORY_KIB => Err(format!("{memory} KiB of memory")),
             () if self.must_end && end.is_none() => Err("the server reads on".to_owned()),
             () => Ok(()),
         }
@@ -275,7 +275,7 @@ impl Flood {
     /// Sends until the server has had enough, or it is enough for the test; bytes sent, and how the
     /// server ended it.
     fn send(&self, dialer: &Dialer) -> (usize, Option<String>) {
-        // What is not read fills the buffers of both sides before the server stops.
+        // Without reading, the buffers of both sides fill before the server stops.
         let most = match (table::is_long(), self.reads) {
             (true, true) => 64 << 20,
             (false, true) => 2 << 20,
@@ -303,16 +303,16 @@ impl Flood {
                 break;
             }
         }
-        if sent > most && self.reads && heard(&mut wire) {
+        if sent > most && self.reads && has_processed(&mut wire) {
             return (sent, None);
         }
         wire.take(&mut came);
-        (sent, Some(last_words(&came)))
+        (sent, Some(goaway_text(&came)))
     }
 }
 
-/// Whether the server has read all, and answers a ping behind it.
-fn heard(wire: &mut Wire) -> bool {
+/// Whether the server has read everything, and responds to a ping.
+fn has_processed(wire: &mut Wire) -> bool {
     let last = frame(PING, 0, 0, b"the last");
     let response = frame(PING, ACK, 0, b"the last");
     let is_there = |bytes: &[u8]| bytes.windows(response.len()).any(|window| window == response);
@@ -322,12 +322,12 @@ fn heard(wire: &mut Wire) -> bool {
 /// Bytes of frames that are whole and no GOAWAY.
 fn whole(bytes: &[u8]) -> usize {
     let frames = frames(bytes);
-    let others = frames.iter().take_while(|frame| frame.kind != GOAWAY);
-    others.map(|frame| 9 + frame.payload.len()).sum()
+    let third_party = frames.iter().take_while(|frame| frame.kind != GOAWAY);
+    third_party.map(|frame| 9 + frame.payload.len()).sum()
 }
 
-/// What a GOAWAY says.
-fn last_words(bytes: &[u8]) -> String {
+/// Describes a GOAWAY.
+fn goaway_text(bytes: &[u8]) -> String {
     let frames = frames(bytes);
     match frames.iter().find(|frame| frame.kind == GOAWAY) {
         Some(frame) => {

@@ -1,4 +1,4 @@
-//! A cluster as its clients and its attacker see it.
+//! A cluster as its clients and its attacker see it, and the honest clients.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,25 +19,25 @@ use crate::kind::Kind;
 use crate::recorder::Recorder;
 use crate::upstream::Upstream;
 
-/// Nodes by their addresses, and what stands before and behind them.
-pub(crate) struct World {
-    /// What runs on the nodes.
+/// The addresses of the nodes, with recorders in front and the application behind.
+pub(crate) struct ClusterClients {
+    /// The kind of servers.
     pub(crate) kind: Kind,
     /// The application.
     pub(crate) upstream: Upstream,
     /// In front of each node.
     pub(crate) recorders: Vec<Recorder>,
-    seats: Vec<Seat>,
+    slots: Vec<NodeSlot>,
     clients: [Client; 2],
 }
 
-/// A client of one version of HTTP, whose sessions allow no other early.
+/// A client of one HTTP version. Early data is bound to the application protocol of the session.
 struct Client {
     connector: Connector,
     sessions: Mutex<VecDeque<Session>>,
 }
 
-/// The version of HTTP that a client speaks.
+/// The HTTP version of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Http {
     /// HTTP/1.1.
@@ -46,26 +46,26 @@ pub(crate) enum Http {
     Two,
 }
 
-/// A node's place, also while the node is down.
+/// A node that may be down.
 #[derive(Default)]
-struct Seat {
+struct NodeSlot {
     address: Mutex<Option<SocketAddr>>,
-    /// Clients that are being served there.
+    /// Number of clients that it serves.
     clients: AtomicUsize,
 }
 
-/// What an honest client saw of one connection.
+/// One connection of an honest client.
 pub(crate) struct Connection {
-    /// The first flight, as it was on the wire.
+    /// The first flight.
     pub(crate) flight: Vec<u8>,
-    /// What became of its early data.
+    /// The outcome of its early data.
     pub(crate) early: EarlyData,
-    /// The response's status; or why there was none.
+    /// The status of the response, or why there was none.
     pub(crate) status: Result<StatusCode, String>,
 }
 
-impl World {
-    /// Places for the nodes of a cluster whose certificate is in this file.
+impl ClusterClients {
+    /// Clients for a cluster whose certificate is in this file. All nodes are down at first.
     pub(crate) fn new(kind: Kind, certificate: &Path) -> Self {
         let client = |alpn: &str| {
             let connector = Connector::new(ConnectorConfig {
@@ -79,35 +79,35 @@ impl World {
             kind,
             upstream: Upstream::start(NODES),
             recorders: ALL.map(|_| Recorder::start()).into(),
-            seats: ALL.map(|_| Seat::default()).into(),
+            slots: ALL.map(|_| NodeSlot::default()).into(),
             clients: [client("http/1.1"), client("h2")],
         }
     }
 
     /// Where a node listens from now on; `None`: it is down, and no client is sent there.
     pub(crate) fn put(&self, node: usize, address: Option<SocketAddr>) {
-        *self.seats[node].address.lock().unwrap() = address;
+        *self.slots[node].address.lock().unwrap() = address;
         // Clients that were sent before may still come, and are passed on to the old place.
         if address.is_some() {
-            self.recorders[node].turn_to(address);
+            self.recorders[node].set_node(address);
         }
     }
 
     /// Where a node listens, for the attacker.
     pub(crate) fn address(&self, node: usize) -> Option<SocketAddr> {
-        *self.seats[node].address.lock().unwrap()
+        *self.slots[node].address.lock().unwrap()
     }
 
     /// Whether nobody is being served by a node.
     pub(crate) fn is_idle(&self, node: usize) -> bool {
-        self.seats[node].clients.load(Ordering::SeqCst) == 0
+        self.slots[node].clients.load(Ordering::SeqCst) == 0
     }
 
     /// Takes a place at a node that is up, at `node` if possible.
     pub(crate) fn enter(&self, node: usize) -> Place<'_> {
         loop {
             for number in (0..NODES).map(|step| (node + step) % NODES) {
-                let seat = &self.seats[number];
+                let seat = &self.slots[number];
                 seat.clients.fetch_add(1, Ordering::SeqCst);
                 let place = Place { seat, number };
                 if seat.address.lock().unwrap().is_some() {
@@ -172,7 +172,7 @@ impl Client {
 
 /// A client at a node.
 pub(crate) struct Place<'a> {
-    seat: &'a Seat,
+    seat: &'a NodeSlot,
     /// The node.
     pub(crate) number: usize,
 }

@@ -1,4 +1,4 @@
-//! Other people's servers, as upstreams of the proxy: how many requests do they see?
+//! Third-party servers as upstreams of the proxy: how many requests do they receive?
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use firstflight_testkit::{free_port, program_path};
 
 use crate::running::{Running, text, until};
 
-/// An nginx that answers everything with 200 and logs each request before it answers.
+/// An nginx that responds with 200 to everything, and logs each request before it responds.
 pub(crate) struct Nginx {
     pub(crate) url: String,
     log: PathBuf,
