@@ -123,12 +123,12 @@ fn certificate(site: SiteCertificate) -> Certificate {
     };
     let CertificateSource::Acme(state) = site.source else { return plain };
     Certificate {
-        next_try_at: state.next_try.map(Moment),
+        next_try_at: state.next_attempt.map(Moment),
         last_success_at: state.last_success.map(Moment),
         last_error: state.last_error.map(|error| Failure {
             at: Moment(error.at),
             reason: error.reason,
-            in_a_row: error.in_a_row,
+            in_a_row: error.consecutive,
         }),
         ..plain
     }

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use firstflight_certificates::authority::stores::{
-    self, Kind, Place, Plan, SearchPaths, StepError,
+use firstflight_certificates::authority::trust_stores::{
+    self, Plan, SearchPaths, Step, StepError, StoreKind, TrustStore,
 };
 use firstflight_certificates::authority::{
-    Authority, DOMAINS, NETWORKS, believed, directory, remove,
+    Authority, PERMITTED_DOMAINS, PERMITTED_NETWORKS, default_directory, remove, trust_anchor,
 };
 use firstflight_tls::Trust;
 use nix::unistd::geteuid;
@@ -65,7 +65,7 @@ enum Store {
 /// # Errors
 /// If the authority cannot be read or created.
 pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
-    let directory = directory()?;
+    let directory = default_directory()?;
     let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
     match args.command.unwrap_or(AuthorityCommand::Show) {
         AuthorityCommand::Show => {
@@ -73,7 +73,7 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
         }
         AuthorityCommand::Trust(only) => {
             let authority = match only.dry_run {
-                false => Authority::open_or_make(&directory, now)?,
+                false => Authority::open_or_create(&directory, now)?,
                 true => Authority::open(&directory, now)?.ok_or_else(|| {
                     anyhow::anyhow!(
                         "there is no authority yet; run this without --dry-run to create it"
@@ -81,7 +81,8 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
                 })?,
             };
             let (name, certificate) = (authority.name(), authority.certificate());
-            let results = for_each_store(&only, |place| stores::trust(place, name, certificate));
+            let results =
+                for_each_store(&only, |place| trust_stores::trust(place, name, certificate));
             Ok(print_results(&results, ["already trusts it", "now trusts it"], args.json))
         }
         AuthorityCommand::Untrust(only) => {
@@ -115,8 +116,8 @@ pub(crate) fn default_trust(system_only: bool) -> (Trust, Option<String>) {
         return (Trust::System, None);
     }
     // Without a home directory there is no authority.
-    let Ok(directory) = directory() else { return (Trust::System, None) };
-    match believed(&directory) {
+    let Ok(directory) = default_directory() else { return (Trust::System, None) };
+    match trust_anchor(&directory) {
         Ok(Some(certificate)) => (Trust::SystemAnd(certificate), None),
         Ok(None) => (Trust::System, None),
         Err(error) => {
@@ -130,12 +131,12 @@ pub(crate) fn default_trust(system_only: bool) -> (Trust, Option<String>) {
 fn untrust_all(directory: &Path, now: u64, args: &StoreArgs) -> Vec<StoreResult> {
     let authority = Authority::open(directory, now).ok().flatten();
     let name = authority.as_ref().map(Authority::name);
-    for_each_store(args, |place| stores::untrust(place, name))
+    for_each_store(args, |place| trust_stores::untrust(place, name))
 }
 
 /// What was done in a store.
 struct StoreResult {
-    place: Place,
+    place: TrustStore,
     outcome: Outcome,
     commands: Vec<String>,
 }
@@ -154,12 +155,12 @@ enum Outcome {
 
 fn for_each_store(
     args: &StoreArgs,
-    plan: impl Fn(&Place) -> Result<Plan, StepError>,
+    plan: impl Fn(&TrustStore) -> Result<Plan, StepError>,
 ) -> Vec<StoreResult> {
-    let places = stores::places(&SearchPaths::from_environment()).into_iter();
+    let places = trust_stores::find_stores(&SearchPaths::from_environment()).into_iter();
     let is_selected =
-        |place: &Place| args.only.is_empty() || args.only.contains(&store_of(place.kind));
-    let process = |place: Place| {
+        |place: &TrustStore| args.only.is_empty() || args.only.contains(&store_of(place.kind));
+    let process = |place: TrustStore| {
         let (outcome, commands) = match plan(&place) {
             Ok(plan) => (execute(&plan, args.dry_run), commands(&plan)),
             Err(error) => (Outcome::Failed(error), Vec::new()),
@@ -176,33 +177,33 @@ fn execute(plan: &Plan, dry_run: bool) -> Outcome {
     if dry_run {
         return Outcome::Planned;
     }
-    if plan.as_root && !geteuid().is_root() {
+    if plan.needs_root && !geteuid().is_root() {
         return Outcome::NeedsRoot;
     }
-    match plan.steps.iter().try_for_each(stores::Step::take) {
+    match plan.steps.iter().try_for_each(Step::run) {
         Ok(()) => Outcome::Done,
         Err(error) => Outcome::Failed(error),
     }
 }
 
 fn commands(plan: &Plan) -> Vec<String> {
-    let sudo = if plan.as_root && !geteuid().is_root() { "sudo " } else { "" };
+    let sudo = if plan.needs_root && !geteuid().is_root() { "sudo " } else { "" };
     plan.steps.iter().map(|step| format!("{sudo}{step}")).collect()
 }
 
-fn store_of(kind: Kind) -> Store {
+fn store_of(kind: StoreKind) -> Store {
     match kind {
-        Kind::System => Store::System,
-        Kind::Chromium => Store::Chromium,
-        Kind::Firefox => Store::Firefox,
+        StoreKind::System => Store::System,
+        StoreKind::Chromium => Store::Chromium,
+        StoreKind::Firefox => Store::Firefox,
     }
 }
 
-fn store_name(kind: Kind) -> &'static str {
+fn store_name(kind: StoreKind) -> &'static str {
     match kind {
-        Kind::System => "system",
-        Kind::Chromium => "chromium",
-        Kind::Firefox => "firefox",
+        StoreKind::System => "system",
+        StoreKind::Chromium => "chromium",
+        StoreKind::Firefox => "firefox",
     }
 }
 
@@ -233,8 +234,10 @@ fn result_text(result: &StoreResult, [before, now]: [&str; 2]) -> String {
         Outcome::Already => format!("{place}: {before}\n"),
         Outcome::Done => {
             let restart = match result.place.kind {
-                Kind::System => "",
-                Kind::Chromium | Kind::Firefox => "; restart the browser if it is running",
+                StoreKind::System => "",
+                StoreKind::Chromium | StoreKind::Firefox => {
+                    "; restart the browser if it is running"
+                }
             };
             format!("{place}: {now}{restart}\n")
         }
@@ -280,10 +283,11 @@ fn show(
         }
         return Ok(ExitCode::SUCCESS);
     };
-    let statuses: Vec<TrustStatus> = stores::places(&SearchPaths::from_environment())
+    let statuses: Vec<TrustStatus> = trust_stores::find_stores(&SearchPaths::from_environment())
         .into_iter()
         .map(|place| {
-            let trusted = stores::believes(&place, authority.name(), authority.certificate());
+            let trusted =
+                trust_stores::is_trusted(&place, authority.name(), authority.certificate());
             (place, trusted)
         })
         .collect();
@@ -296,7 +300,7 @@ fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-type TrustStatus = (Place, Result<bool, StepError>);
+type TrustStatus = (TrustStore, Result<bool, StepError>);
 
 fn authority_json(authority: &Authority, expires: &str, statuses: &[TrustStatus]) -> Value {
     let status_json = |(place, trusted): &TrustStatus| {
@@ -311,7 +315,7 @@ fn authority_json(authority: &Authority, expires: &str, statuses: &[TrustStatus]
         "name": authority.name(),
         "certificate": authority.certificate(),
         "expires": expires,
-        "domains": DOMAINS,
+        "domains": PERMITTED_DOMAINS,
         "networks": networks(),
         "stores": statuses.iter().map(status_json).collect::<Value>(),
     })
@@ -322,7 +326,7 @@ fn authority_text(authority: &Authority, expires: &str, statuses: &[TrustStatus]
         "{}, valid until {expires}\n{}\n\nsigns for {} and names below them,\nand for {}\n\n",
         authority.name(),
         authority.certificate().display(),
-        DOMAINS.join(", "),
+        PERMITTED_DOMAINS.join(", "),
         networks().join(", "),
     );
     for (place, trusted) in statuses {
@@ -338,5 +342,5 @@ fn authority_text(authority: &Authority, expires: &str, statuses: &[TrustStatus]
 }
 
 fn networks() -> Vec<String> {
-    NETWORKS.iter().map(|(network, length)| format!("{network}/{length}")).collect()
+    PERMITTED_NETWORKS.iter().map(|(network, length)| format!("{network}/{length}")).collect()
 }

@@ -47,7 +47,7 @@ fn servers() -> Finding {
         name: "servers",
         state: if not_installed.is_empty() { State::Good } else { State::Limited },
         what: format!("{} can be measured", names(&installed)),
-        mend,
+        fix: mend,
     }
 }
 
@@ -57,7 +57,7 @@ fn json(findings: &[Finding]) -> serde_json::Value {
             "name": finding.name,
             "state": finding.state.to_string(),
             "what": finding.what,
-            "mend": finding.mend,
+            "mend": finding.fix,
         })
     };
     findings.iter().map(one).collect()
@@ -65,7 +65,7 @@ fn json(findings: &[Finding]) -> serde_json::Value {
 
 fn text(findings: &[Finding], colour: bool) -> String {
     let mut text = String::new();
-    for Finding { name, state, what, mend } in findings {
+    for Finding { name, state, what, fix } in findings {
         let (on, off) = match (colour, state) {
             (false, _) => ("", ""),
             (true, State::Good) => ("\x1b[32m", "\x1b[0m"),
@@ -74,8 +74,8 @@ fn text(findings: &[Finding], colour: bool) -> String {
         };
         let state = format!("{:<8}", state.to_string());
         text.push_str(&paragraph(&format!("{on}{state}{off}{name:<20}"), what));
-        if let Some(mend) = mend {
-            text.push_str(&paragraph(&" ".repeat(INDENT), &format!("-> {mend}")));
+        if let Some(fix) = fix {
+            text.push_str(&paragraph(&" ".repeat(INDENT), &format!("-> {fix}")));
         }
     }
     text
@@ -116,7 +116,7 @@ mod tests {
             name: "namespaces",
             state: State::Missing,
             what: "words ".repeat(40),
-            mend: Some("mend ".repeat(40)),
+            fix: Some("fix ".repeat(40)),
         };
         let text = text(&[finding], false);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");

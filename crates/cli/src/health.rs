@@ -53,7 +53,7 @@ fn address(admin: Option<AdminAddress>, config: Option<PathBuf>) -> anyhow::Resu
         bail!("no admin address given; use --admin, or --config with the server's configuration");
     };
     // Reads that section only: an error elsewhere in the file does not affect the running server.
-    let section = AdminSettings::of_file(&path)?;
+    let section = AdminSettings::from_file(&path)?;
     let section = section.with_context(|| {
         format!(
             "{} has no [admin] section; add one with an address, or use --admin",

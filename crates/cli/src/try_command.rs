@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 use firstflight::demo::{self, DemoConfig, DemoError, DemoReport, ServerCounts};
-use firstflight_certificates::authority::{Authority, directory};
+use firstflight_certificates::authority::{Authority, default_directory};
 use firstflight_config::{CertificateSource, Content, ServerConfig};
 use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_tls::Trust;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
 /// self-signed one if there can be no authority.
 fn certificate(temporary: &Path) -> (CertificateSource, PathBuf) {
     let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
-    match directory().and_then(|home| Authority::open_or_make(&home, now)) {
+    match default_directory().and_then(|home| Authority::open_or_create(&home, now)) {
         Ok(authority) => (CertificateSource::Development, authority.certificate().to_owned()),
         Err(error) => {
             warn!("{error}; using a self-signed certificate");

@@ -1,4 +1,4 @@
-//! Certificates by ACME: which sites want them, and whether they can be had.
+//! Which sites use ACME, and whether their settings can work.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -8,12 +8,12 @@ use std::path::Path;
 use firstflight_certificates::acme::{AcmeConfig, AcmeError, ChallengeKind, certificate_names};
 use nix::unistd::{AccessFlags, User, access};
 
-use crate::look::authorities;
+use crate::check::check_authorities;
 use crate::{CertificateSource, Content, ListenerProtocol, ServerConfig, SettingError, Site};
 
 impl ServerConfig {
-    /// The names of the certificates that are to come from an authority, a list for each, in the
-    /// order of their sites.
+    /// The names of the certificates to order, one list per site with `acme = true`, in the order
+    /// of the sites.
     pub fn acme_names(&self) -> Vec<Vec<String>> {
         self.acme_sites().map(|(_, site)| site.names.clone()).collect()
     }
@@ -27,22 +27,22 @@ impl ServerConfig {
         sites.iter().enumerate().filter(move |(_, site)| by_acme(site))
     }
 
-    /// What an operator should look at, though it may be right: a sentence each.
+    /// Settings that are probably wrong, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let Some(acme) = self.acme.as_ref().filter(|_| self.acme_sites().next().is_some()) else {
             return Vec::new();
         };
-        let is_met = |kind: &ChallengeKind| {
+        let is_reachable = |kind: &ChallengeKind| {
             self.listeners.iter().any(|listener| {
-                let speaks = match kind {
+                let serves = match kind {
                     ChallengeKind::TlsAlpn01 => listener.protocol == ListenerProtocol::Https,
-                    // A listener with TLS would not understand the question.
+                    // A listener with TLS would not understand an HTTP request.
                     ChallengeKind::Http01 => listener.protocol == ListenerProtocol::Redirect,
                 };
-                speaks && listener.address.port() == kind.port()
+                serves && listener.address.port() == kind.port()
             })
         };
-        if self.listeners.is_empty() || acme.challenges.iter().any(is_met) {
+        if self.listeners.is_empty() || acme.challenges.iter().any(is_reachable) {
             return Vec::new();
         }
         let wanted = acme.challenges.iter().map(|kind| match kind {
@@ -50,25 +50,25 @@ impl ServerConfig {
             ChallengeKind::Http01 => "http-01 needs protocol = \"redirect\" at port 80",
         });
         vec![format!(
-            "no listener has a port to which the authority comes ({}); no certificate can be had \
-             unless something before this server forwards such a port",
+            "no listener has a port to which the authority connects ({}); no certificate can be issued \
+             unless a device in front of this server forwards such a port",
             wanted.collect::<Vec<_>>().join(", ")
         )]
     }
 
-    pub(crate) fn acme_misfits(&self) -> Vec<SettingError> {
-        let mut misfits = Vec::new();
+    pub(crate) fn acme_errors(&self) -> Vec<SettingError> {
+        let mut errors = Vec::new();
         for (at, site) in self.acme_sites() {
             let mut note = |key: &'static str, reason: String| {
-                misfits.push(SettingError::new(key, reason).under_index("site", at));
+                errors.push(SettingError::new(key, reason).under_index("site", at));
             };
             if self.acme.is_none() {
                 let reason = "acme = true needs a section [acme]; read the authority's terms of \
-                              service, and give terms_agreed = true there";
+                              service, and set terms_agreed = true there";
                 note("acme", reason.to_owned());
             }
             if site.names.is_empty() {
-                let reason = "the certificate is for the site's names, and it has none; give \
+                let reason = "the certificate is for the site's names, but the site has none; add \
                               names = [\"example.test\"]";
                 note("acme", reason.to_owned());
             }
@@ -81,28 +81,28 @@ impl ServerConfig {
             unfit.into_iter().for_each(|reason| note("names", reason));
         }
         if let Some(acme) = &self.acme {
-            misfits.extend(acme_misfit(acme).map(|misfit| misfit.under("acme")));
+            errors.extend(acme_error(acme).map(|error| error.under("acme")));
         }
-        misfits
+        errors
     }
 
-    /// Whether the files of `[acme]` are there, and its state can be kept.
-    pub(crate) fn acme_files(&self) -> Result<(), SettingError> {
+    /// Checks that the files of `[acme]` exist, and that its state directory can be used.
+    pub(crate) fn check_acme_files(&self) -> Result<(), SettingError> {
         let Some(acme) = &self.acme else { return Ok(()) };
         if let Some(file) = &acme.authority {
-            authorities(file).map_err(|reason| SettingError::new("authority", reason))?;
+            check_authorities(file).map_err(|reason| SettingError::new("authority", reason))?;
         }
         if self.acme_sites().next().is_none() {
             return Ok(());
         }
         let user = self.process.user.as_deref();
-        let wrong = |reason| SettingError::new("state", reason);
-        state_can_be_kept(&acme.state, user).map_err(wrong)
+        let problem = |reason| SettingError::new("state", reason);
+        check_state(&acme.state, user).map_err(problem)
     }
 }
 
-/// What the authority would not take.
-fn acme_misfit(acme: &AcmeConfig) -> Option<SettingError> {
+/// Checks what the authority would refuse.
+fn acme_error(acme: &AcmeConfig) -> Option<SettingError> {
     let error = acme.check().err()?;
     let key = match &error {
         AcmeError::TermsNotAgreed(_) => "terms_agreed",
@@ -113,8 +113,8 @@ fn acme_misfit(acme: &AcmeConfig) -> Option<SettingError> {
     Some(SettingError::new(key, error.to_string()))
 }
 
-/// Whether a directory is, or can be made, where a user may write; `None`: who asks.
-fn state_can_be_kept(state: &Path, user: Option<&str>) -> Result<(), String> {
+/// Checks that a directory can be written or created by a user; `None` is the calling user.
+fn check_state(state: &Path, user: Option<&str>) -> Result<(), String> {
     let mut place = state;
     let metadata = loop {
         match std::fs::metadata(place) {
@@ -128,12 +128,12 @@ fn state_can_be_kept(state: &Path, user: Option<&str>) -> Result<(), String> {
         };
     };
     if !metadata.is_dir() {
-        return Err(format!("{} is no directory; give another state", place.display()));
+        return Err(format!("{} is not a directory; set state to another one", place.display()));
     }
     let who = user.map(|name| (name, User::from_name(name).ok().flatten()));
     let may = match &who {
         Some((_, Some(user))) => may_write(&metadata, user),
-        // That there is no such user is said where it is to be taken.
+        // An unknown user is reported when the process is to become that user.
         Some((_, None)) => true,
         None => access(place, AccessFlags::W_OK | AccessFlags::X_OK).is_ok(),
     };
@@ -141,16 +141,16 @@ fn state_can_be_kept(state: &Path, user: Option<&str>) -> Result<(), String> {
         return Ok(());
     }
     let who = who.map_or_else(|| "this user".to_owned(), |(name, _)| format!("user {name}"));
-    let made = if place == state { "" } else { ", in which the state would be made" };
+    let made = if place == state { "" } else { ", in which the state directory would be created" };
     Err(format!(
-        "{who} may not write to {}{made}; make {} for that user, at mode 700, or give another \
+        "{who} may not write to {}{made}; create {} for that user with mode 700, or set another \
          state (--acme-state)",
         place.display(),
         state.display()
     ))
 }
 
-/// By the mode's bits; groups beside the user's own are not looked at.
+/// By the permission bits; supplementary groups are ignored.
 fn may_write(place: &Metadata, user: &User) -> bool {
     let mode = place.permissions().mode();
     let bits = match () {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8555_8_3_and_rfc8737_3_authorities_come_to_two_ports_alone() {
+    fn rfc8555_8_3_and_rfc8737_3_authorities_connect_to_two_ports_only() {
         use ChallengeKind::{Http01, TlsAlpn01};
         use ListenerProtocol::{Https, Redirect};
         for (listeners, challenges, warned) in [
@@ -209,17 +209,17 @@ mod tests {
     }
 
     #[test]
-    fn where_the_state_cannot_be_kept_the_directory_and_the_user_are_named() {
+    fn an_unusable_state_directory_is_reported_with_its_user() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("a/b");
-        assert_eq!(state_can_be_kept(&state, None), Ok(()));
+        assert_eq!(check_state(&state, None), Ok(()));
         let file = directory.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(state_can_be_kept(&file, None).unwrap_err().contains("no directory"));
+        assert!(check_state(&file, None).unwrap_err().contains("no directory"));
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let error = state_can_be_kept(&state, Some("nobody")).unwrap_err();
+        let error = check_state(&state, Some("nobody")).unwrap_err();
         assert!(error.contains("user nobody") && error.contains("a/b"), "{error}");
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        assert_eq!(state_can_be_kept(&state, Some("nobody")), Ok(()));
+        assert_eq!(check_state(&state, Some("nobody")), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! Where operators look: metrics, console, readiness.
+//! The section `[admin]`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,82 +9,83 @@ use firstflight_units::Text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::file::beside;
+use crate::file::resolve;
 use crate::{ConfigError, SettingError};
 
-/// Where operators look: metrics, console, readiness. Without this section, nowhere.
+/// The admin listener with metrics, console and readiness. Without this section there is none.
 // `new` has the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminSettings {
-    /// Where it listens: an address and port such as `"127.0.0.1:9090"`, without TLS, or a unix
-    /// socket such as `"unix:/run/firstflight/admin.sock"`.
+    /// The address to listen on: an address and port such as `"127.0.0.1:9090"`, without TLS, or a
+    /// Unix socket such as `"unix:/run/firstflight/admin.sock"`.
     #[serde(with = "Text::<AdminAddress>")]
     pub address: AdminAddress,
-    /// A file with the token that a request has to bring, for nobody else to read. Needed on every
-    /// address but loopback's and a unix socket.
+    /// A file with the bearer token that requests have to carry; other users must not be able to
+    /// read it. Required unless the address is a loopback address or a Unix socket.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// Host names by which it may be used without a token, besides `localhost` and addresses.
+    /// Host names that are accepted without a token, in addition to `localhost` and IP addresses.
     ///
-    /// By default none: any other name in a browser's request is a page of somebody else that had
-    /// its own name resolved to this machine.
+    /// By default none. Any other name in a browser's request belongs to a web page that resolved
+    /// its own name to this machine (DNS rebinding).
     #[serde(default)]
     pub names: Vec<String>,
-    /// Who may connect to a unix socket, as permission bits, such as `0o660`.
+    /// Permission bits of the Unix socket, such as `0o660`: who may connect.
     ///
-    /// By default the process's own user alone (`0o600`).
+    /// By default only the process's own user (`0o600`).
     #[serde(default = "own_user")]
     pub socket_mode: u32,
 }
 
-/// Where the operators' side listens.
+/// The address of the admin listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
     /// TCP, without TLS.
     Tcp(SocketAddr),
-    /// A unix socket; who may write to it may look.
+    /// A Unix socket. Whoever may write to it has access.
     Unix(PathBuf),
 }
 
 impl AdminSettings {
-    /// On `address`, without a token.
+    /// Listens on `address`, without a token.
     pub fn new(address: AdminAddress) -> Self {
         Self { address, token_file: None, names: Vec::new(), socket_mode: own_user() }
     }
 
-    /// The section of a configuration file, whatever else is in it; `None`: it has none.
+    /// Reads the section of a configuration file, ignoring the others. Returns `None` if there is
+    /// none.
     ///
     /// # Errors
-    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] if the section or the file's form is
-    /// wrong.
-    pub fn of_file(path: &Path) -> Result<Option<Self>, ConfigError> {
+    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] if the section or the file's syntax
+    /// is wrong.
+    pub fn from_file(path: &Path) -> Result<Option<Self>, ConfigError> {
         crate::file::admin_section(path)
     }
 
-    /// The same, with paths as a file in `base` means them.
-    pub(crate) fn beside(self, base: &Path) -> Self {
+    /// Resolves paths relative to `base`.
+    pub(crate) fn resolve(self, base: &Path) -> Self {
         let address = match self.address {
-            AdminAddress::Unix(path) => AdminAddress::Unix(beside(base, path)),
+            AdminAddress::Unix(path) => AdminAddress::Unix(resolve(base, path)),
             address => address,
         };
-        let token_file = self.token_file.map(|file| beside(base, file));
+        let token_file = self.token_file.map(|file| resolve(base, file));
         Self { address, token_file, ..self }
     }
 
-    /// Whether the settings can be.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// An address that others reach, without a token.
+    /// An address that other machines can reach, without a token.
     pub fn check(&self) -> Result<(), SettingError> {
         if self.socket_mode > 0o777 {
-            let reason = "socket_mode is out of bounds; allowed are permission bits up to 0o777";
+            let reason = "socket_mode is out of range; allowed are permission bits up to 0o777";
             return Err(SettingError::new("socket_mode", reason));
         }
         match self.address {
             AdminAddress::Tcp(address) if !is_loopback(address) && self.token_file.is_none() => {
                 let reason = format!(
-                    "the admin address {address} can be reached from other machines; give a \
+                    "the admin address {address} can be reached from other machines; set \
                      token_file in [admin], or an address such as 127.0.0.1:9090"
                 );
                 Err(SettingError::new("address", reason))
@@ -94,19 +95,19 @@ impl AdminSettings {
     }
 }
 
-/// Text that is no address for operators.
+/// Text that is not an admin address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no admin address; allowed are such as \"127.0.0.1:9090\" or \
+    "{0:?} is not an admin address; examples are \"127.0.0.1:9090\" or \
      \"unix:/run/firstflight/admin.sock\""
 )]
-pub struct BadAdminAddress(String);
+pub struct InvalidAdminAddress(String);
 
 impl FromStr for AdminAddress {
-    type Err = BadAdminAddress;
+    type Err = InvalidAdminAddress;
 
-    fn from_str(text: &str) -> Result<Self, BadAdminAddress> {
-        let bad = || BadAdminAddress(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidAdminAddress> {
+        let bad = || InvalidAdminAddress(text.to_owned());
         match text.strip_prefix("unix:") {
             Some("") => Err(bad()),
             Some(path) => Ok(Self::Unix(PathBuf::from(path))),
@@ -128,7 +129,7 @@ fn own_user() -> u32 {
     0o600
 }
 
-/// Whether only this machine reaches it. IPv4 addresses may come in IPv6's clothes.
+/// Whether only this machine can reach it. Mapped IPv4 addresses count as IPv4.
 fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_admin_address_that_others_reach_needs_a_token() {
+    fn an_admin_address_that_other_machines_reach_needs_a_token() {
         let check = |address: &str, token: Option<&str>| {
             let mut settings = AdminSettings::new(AdminAddress::Tcp(address.parse().unwrap()));
             settings.token_file = token.map(PathBuf::from);

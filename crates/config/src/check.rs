@@ -1,36 +1,41 @@
-//! What cannot be, whatever each section allows by itself.
+//! Checks of settings that are valid by themselves but not together, and of the files that they name.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::Duration;
 
-use firstflight_tls::MAX_TICKET_AGE_SKEW;
+use firstflight_tickets::{KeyEncryption, KeyFile, SecretFileError, read_secret_file};
+use firstflight_tls::{
+    CipherPolicy, Connector, ConnectorConfig, Identity, MAX_TICKET_AGE_SKEW, Trust,
+};
 use firstflight_upstream::PoolError;
 
-use crate::nearest::nearest;
+use crate::error::nearest;
 use crate::{
-    Action, Content, ENCODINGS, EarlyRules, ListenerProtocol, Prefixes, Route, ServerConfig,
-    SettingError, Site, Sites,
+    Action, CertificateSource, Content, ENCODINGS, EarlyRules, KeySource, ListenerProtocol,
+    Prefixes, Route, ServerConfig, SettingError, Site, Sites,
 };
 
 impl ServerConfig {
-    /// Whether it can be, as far as it can be said without looking at files. That it listens
-    /// somewhere and serves something is not looked at: flags may yet say so.
+    /// Checks the settings without reading files. Listeners and sites may be missing, because flags
+    /// may add them.
     ///
     /// # Errors
-    /// The first misfit.
+    /// The first error.
     pub fn check(&self) -> Result<(), SettingError> {
-        self.misfits().into_iter().next().map_or(Ok(()), Err)
+        self.errors().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All that cannot be.
-    pub(crate) fn misfits(&self) -> Vec<SettingError> {
-        let mut misfits = Vec::new();
+    /// All errors.
+    pub(crate) fn errors(&self) -> Vec<SettingError> {
+        let mut errors = Vec::new();
         let mut note =
-            |misfit: SettingError, section: &'static str| misfits.push(misfit.under(section));
-        let _ = self.limits.check().map_err(|misfit| note(misfit, "limits"));
-        let _ = self.http3.check().map_err(|misfit| note(misfit, "http3"));
+            |error: SettingError, section: &'static str| errors.push(error.under(section));
+        let _ = self.limits.check().map_err(|error| note(error, "limits"));
+        let _ = self.http3.check().map_err(|error| note(error, "http3"));
         if let Some(admin) = &self.admin {
-            let _ = admin.check().map_err(|misfit| note(misfit, "admin"));
+            let _ = admin.check().map_err(|error| note(error, "admin"));
         }
         let tls = &self.tls;
         if tls.min_version > tls.max_version {
@@ -47,125 +52,125 @@ impl ServerConfig {
             note(SettingError::new("freshness", reason), "early_data");
         }
         if self.process.workers == Some(0) {
-            let reason = "0 worker threads would serve nobody; allowed is 1 and more";
+            let reason = "0 worker threads cannot serve requests; allowed is 1 or more";
             note(SettingError::new("workers", reason), "process");
         }
         let sampled = self.telemetry.as_ref().map(|telemetry| telemetry.traces_sampled);
         if sampled.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
-            let reason = "traces_sampled is a part of all requests; allowed are 0 to 1";
+            let reason = "traces_sampled is a fraction of all requests; allowed are 0 to 1";
             note(SettingError::new("traces_sampled", reason), "telemetry");
         }
-        misfits.extend(self.listener_misfits());
-        misfits.extend(self.acme_misfits());
+        errors.extend(self.listener_errors());
+        errors.extend(self.acme_errors());
         if let Content::Sites(sites) = &self.content {
-            misfits.extend(site_misfits(sites));
+            errors.extend(site_errors(sites));
         }
-        misfits
+        errors
     }
 
-    fn listener_misfits(&self) -> Vec<SettingError> {
+    fn listener_errors(&self) -> Vec<SettingError> {
         let mut taken = BTreeSet::new();
-        let mut misfits = Vec::new();
+        let mut errors = Vec::new();
         for (at, listener) in self.listeners.iter().enumerate() {
             let address = listener.address;
             if address.port() != 0 && !taken.insert(address) {
-                let reason = format!("{address} is listened on twice; keep one");
-                misfits.push(SettingError::new("address", reason).under_index("listener", at));
+                let reason = format!("{address} is used by two listeners; keep one");
+                errors.push(SettingError::new("address", reason).under_index("listener", at));
             }
         }
         let redirects = |one: &crate::Listener| one.protocol == ListenerProtocol::Redirect;
         if !self.listeners.is_empty() && self.listeners.iter().all(redirects) {
-            let reason = "every listener redirects to https, but none speaks it; add one with \
+            let reason = "every listener redirects to https, but none serves it; add one with \
                           protocol = \"https\"";
-            misfits.push(SettingError::new("protocol", reason).under_index("listener", 0));
+            errors.push(SettingError::new("protocol", reason).under_index("listener", 0));
         }
-        misfits
+        errors
     }
 }
 
-fn site_misfits(sites: &Sites) -> Vec<SettingError> {
-    let mut misfits = Vec::new();
+fn site_errors(sites: &Sites) -> Vec<SettingError> {
+    let mut errors = Vec::new();
     let mut names = HashMap::new();
     for (at, site) in sites.sites.iter().enumerate() {
-        let here =
-            names_misfits(site, at, &mut names).into_iter().chain(routes_misfits(site, sites));
-        misfits.extend(here.map(|misfit| misfit.under_index("site", at)));
+        let section =
+            name_errors(site, at, &mut names).into_iter().chain(route_errors(site, sites));
+        errors.extend(section.map(|error| error.under_index("site", at)));
     }
     for (name, pool) in &sites.upstreams {
         if let Err(error) = pool.check() {
-            let misfit = match &error {
+            let error = match &error {
                 PoolError::Setting { key, reason } => SettingError::new(*key, *reason),
-                error => SettingError::here(error.to_string()),
+                error => SettingError::section(error.to_string()),
             };
-            misfits.push(misfit.under(name.clone()).under("upstream"));
+            errors.push(error.under(name.clone()).under("upstream"));
         }
     }
-    misfits
+    errors
 }
 
-/// `taken`: the names of the sites before.
-fn names_misfits<'a>(
+/// `taken` has the names of the previous sites.
+fn name_errors<'a>(
     site: &'a Site,
     at: usize,
     taken: &mut HashMap<&'a str, usize>,
 ) -> Vec<SettingError> {
-    let mut misfits = Vec::new();
+    let mut errors = Vec::new();
     if site.names.is_empty() && at > 0 {
-        let reason = "no client would reach this site, which is neither the first nor has a name; \
+        let reason = "no client can reach this site: it is not the first and has no name; \
                       give names = [\"example.test\"]";
-        misfits.push(SettingError::new("names", reason));
+        errors.push(SettingError::new("names", reason));
     }
     for name in &site.names {
         if !is_host_name(name) {
             let reason = format!(
-                "{name:?} is no host name; allowed are such as \"example.test\" and \
+                "{name:?} is not a host name; examples are \"example.test\" and \
                  \"*.example.test\""
             );
-            misfits.push(SettingError::new("names", reason));
+            errors.push(SettingError::new("names", reason));
         } else if let Some(other) = taken.insert(name, at) {
             let reason = match other == at {
-                true => format!("{name:?} is named twice; keep one"),
+                true => format!("{name:?} is listed twice; keep one"),
                 false => format!("{name:?} is the name of an earlier site; keep one"),
             };
-            misfits.push(SettingError::new("names", reason));
+            errors.push(SettingError::new("names", reason));
         }
     }
-    misfits
+    errors
 }
 
-fn routes_misfits(site: &Site, sites: &Sites) -> Vec<SettingError> {
+fn route_errors(site: &Site, sites: &Sites) -> Vec<SettingError> {
     if site.routes.is_empty() {
-        let reason = "the site has no route, so nothing answers; add one with [[site.route]]";
+        let reason = "the site has no route; add one with [[site.route]]";
         return vec![SettingError::new("route", reason)];
     }
-    let mut misfits = Vec::new();
+    let mut errors = Vec::new();
     let mut paths = Prefixes::default();
     for (at, route) in site.routes.iter().enumerate() {
-        let misfit = match paths.insert(&route.path, ()) {
+        let error = match paths.insert(&route.path, ()) {
             Err(error) => Some(SettingError::new("path", error.to_string())),
             Ok(Some(())) => {
                 let reason = format!("{:?} is the path of an earlier route; keep one", route.path);
                 Some(SettingError::new("path", reason))
             }
-            Ok(None) => route_misfit(route, sites),
+            Ok(None) => route_error(route, sites),
         };
-        misfits.extend(misfit.map(|misfit| misfit.under_index("route", at)));
+        errors.extend(error.map(|error| error.under_index("route", at)));
     }
-    misfits
+    errors
 }
 
-fn route_misfit(route: &Route, sites: &Sites) -> Option<SettingError> {
+fn route_error(route: &Route, sites: &Sites) -> Option<SettingError> {
     if let Action::Upstream(name) = &route.action
         && !sites.upstreams.contains_key(name)
     {
         let known: Vec<_> = sites.upstreams.keys().map(String::as_str).collect();
-        let mend = match nearest(name, &known) {
+        let fix = match nearest(name, &known) {
             Some(known) => format!("did you mean {known:?}?"),
-            None => format!("give it a section [upstream.{name}]"),
+            None => format!("add a section [upstream.{name}]"),
         };
         return Some(SettingError::new(
             "upstream",
-            format!("there is no upstream {name:?}; {mend}"),
+            format!("there is no upstream {name:?}; {fix}"),
         ));
     }
     if let Action::Files(files) = &route.action
@@ -173,20 +178,20 @@ fn route_misfit(route: &Route, sites: &Sites) -> Option<SettingError> {
             files.precompressed.iter().find(|one| ENCODINGS.iter().all(|(name, _)| name != one))
     {
         let reason = format!(
-            "{other:?} is no encoding of files; allowed are \"br\", \"gzip\", \"zstd\" and \
+            "{other:?} is not an encoding; allowed are \"br\", \"gzip\", \"zstd\" and \
              \"deflate\""
         );
         return Some(SettingError::new("precompressed", reason));
     }
-    early_misfit(&route.early)
+    early_error(&route.early)
 }
 
-/// How long names are remembered: each takes memory, and less is no protection.
-fn early_misfit(rules: &EarlyRules) -> Option<SettingError> {
+/// Records of keys, timestamps and nonces take memory for this long; shorter times do not protect.
+fn early_error(rules: &EarlyRules) -> Option<SettingError> {
     let out_of = |key, time: Option<Duration>, least: Duration| {
         let time = time?;
         let reason = format!(
-            "{key} is out of bounds; allowed are {} to 168h",
+            "{key} is out of range; allowed are {} to 168h",
             firstflight_units::print_duration(least)
         );
         let fits = (least..=MAX_RECORD_LIFE).contains(&time);
@@ -197,11 +202,11 @@ fn early_misfit(rules: &EarlyRules) -> Option<SettingError> {
     let window = out_of("window", window, Duration::from_secs(1));
     let lifetime = rules.nonce.as_ref().map(|rule| rule.lifetime);
     let lifetime = out_of("lifetime", lifetime, Duration::from_secs(1));
-    key.or(window.map(|misfit| misfit.under("timestamp")))
-        .or(lifetime.map(|misfit| misfit.under("nonce")))
+    key.or(window.map(|error| error.under("timestamp")))
+        .or(lifetime.map(|error| error.under("nonce")))
 }
 
-/// A name as certificates and URLs have it, or an address.
+/// A host name, possibly with a wildcard, or an IPv4 address.
 fn is_host_name(name: &str) -> bool {
     let name = name.strip_prefix("*.").unwrap_or(name);
     let label = |label: &str| {
@@ -211,5 +216,154 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// As long as a ticket lives at most: an early copy of a request cannot come later.
+/// The maximum lifetime of a ticket: an early copy of a request cannot arrive later.
 const MAX_RECORD_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl ServerConfig {
+    /// Checks the files that the settings name, and the cipher lists. The store is not contacted.
+    pub fn check_files(&self) -> Vec<SettingError> {
+        let mut errors: Vec<_> = [
+            certificate(&self.certificate).map_err(|error| error.under("tls")),
+            self.check_cipher_lists().map_err(|error| error.under("tls")),
+            self.check_ticket_keys().map_err(|error| error.under("tickets")),
+            self.check_token().map_err(|error| error.under("admin")),
+            self.check_store_authorities().map_err(|error| error.under("store")),
+            self.check_acme_files().map_err(|error| error.under("acme")),
+        ]
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
+        if let Content::Sites(sites) = &self.content {
+            for (at, site) in sites.sites.iter().enumerate() {
+                errors.extend(
+                    site_file_errors(site).into_iter().map(|error| error.under_index("site", at)),
+                );
+            }
+            for (name, pool) in &sites.upstreams {
+                let problem = |reason| SettingError::new("ca", reason).under(name.clone());
+                let read = pool.ca.as_deref().map_or(Ok(()), check_authorities);
+                errors.extend(read.err().map(|reason| problem(reason).under("upstream")));
+            }
+        }
+        errors
+    }
+
+    /// Cipher lists can only be checked by the TLS library.
+    fn check_cipher_lists(&self) -> Result<(), SettingError> {
+        let CipherPolicy { ciphers, tls13_ciphers, groups } = self.tls.ciphers.clone();
+        let none = CipherPolicy::default;
+        let lists = [
+            ("ciphers", CipherPolicy { ciphers, ..none() }),
+            ("tls13_ciphers", CipherPolicy { tls13_ciphers, ..none() }),
+            ("groups", CipherPolicy { groups, ..none() }),
+        ];
+        for (key, ciphers) in lists {
+            let config = ConnectorConfig { ciphers, ..ConnectorConfig::new(Trust::Anyone) };
+            Connector::new(config).map_err(|error| SettingError::new(key, error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn check_ticket_keys(&self) -> Result<(), SettingError> {
+        match &self.tickets.keys {
+            KeySource::Process => Ok(()),
+            KeySource::File(path) => {
+                let read = KeyFile::new(path).read();
+                read.map(drop).map_err(|error| SettingError::new("file", error.to_string()))
+            }
+            KeySource::Store { key_encryption, .. } => {
+                let open = KeyEncryption::open(key_encryption);
+                let problem = |error: String| SettingError::new("key_encryption_file", error);
+                open.map(drop).map_err(|error| problem(error.to_string()))
+            }
+        }
+    }
+
+    fn check_token(&self) -> Result<(), SettingError> {
+        let Some(path) = self.admin.as_ref().and_then(|admin| admin.token_file.as_ref()) else {
+            return Ok(());
+        };
+        let shown = path.display();
+        let problem = |reason: String| Err(SettingError::new("token_file", reason));
+        match read_secret_file(path) {
+            Ok((text, _)) if text.trim().is_empty() => problem(format!(
+                "{shown} has no token; create one, for example with `openssl rand -hex 32`"
+            )),
+            Ok(_) => Ok(()),
+            Err(SecretFileError::ReadableByOthers(mode)) => problem(format!(
+                "the token in {shown} can be read by others (mode {mode:03o}); run `chmod 600 \
+                 {shown}`"
+            )),
+            Err(SecretFileError::Read(reason)) => {
+                problem(format!("cannot read the token in {shown}: {reason}; use a readable file"))
+            }
+            Err(SecretFileError::TooLong) => problem(format!("{shown} is too long for a token")),
+        }
+    }
+
+    fn check_store_authorities(&self) -> Result<(), SettingError> {
+        let tls = self.store.as_ref().and_then(|store| store.tls.as_ref());
+        match tls.and_then(|tls| tls.ca_file.as_ref()) {
+            Some(path) => {
+                check_authorities(path).map_err(|reason| SettingError::new("ca_file", reason))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn certificate(source: &CertificateSource) -> Result<(), SettingError> {
+    match source {
+        CertificateSource::Files { cert, key } => {
+            let read = Identity::from_files(cert, key);
+            read.map(drop).map_err(|error| SettingError::new("certificate", error.to_string()))
+        }
+        CertificateSource::Development
+        | CertificateSource::SelfSigned { .. }
+        | CertificateSource::Acme => Ok(()),
+    }
+}
+
+pub(crate) fn check_authorities(path: &Path) -> Result<(), String> {
+    let trust = Trust::File(path.to_owned());
+    Connector::new(ConnectorConfig::new(trust)).map(drop).map_err(|error| error.to_string())
+}
+
+fn site_file_errors(site: &Site) -> Vec<SettingError> {
+    let mut errors = Vec::new();
+    if let Some(source) = &site.certificate {
+        errors.extend(certificate(source).err());
+    }
+    if let Some(path) = &site.ocsp {
+        let read = check_readable(path, "the OCSP response", "use a DER file");
+        errors.extend(read.err().map(|reason| SettingError::new("ocsp", reason)));
+    }
+    for (at, route) in site.routes.iter().enumerate() {
+        if let Action::Files(files) = &route.action {
+            let error =
+                check_directory(&files.root).err().map(|reason| SettingError::new("root", reason));
+            errors.extend(error.map(|error| error.under_index("route", at)));
+        }
+    }
+    errors
+}
+
+fn check_directory(path: &Path) -> Result<(), String> {
+    let problem = |reason: String| {
+        format!("cannot serve {}: {reason}; use a readable directory", path.display())
+    };
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {
+            fs::read_dir(path).map(drop).map_err(|error| problem(error.to_string()))
+        }
+        Ok(_) => Err(problem("it is not a directory".to_owned())),
+        Err(error) => Err(problem(error.to_string())),
+    }
+}
+
+fn check_readable(path: &Path, what: &str, fix: &str) -> Result<(), String> {
+    match File::open(path) {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(format!("cannot read {what} {}: {reason}; {fix}", path.display())),
+    }
+}

@@ -1,4 +1,4 @@
-//! HTTP/3.
+//! The section `[http3]`.
 
 use std::time::Duration;
 
@@ -8,56 +8,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::SettingError;
 
-/// HTTP/3, over UDP on the same addresses and ports. It needs TLS 1.3 allowed.
+/// HTTP/3, over UDP on the same addresses and ports. Requires TLS 1.3.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http3Settings {
-    /// Whether it is served.
+    /// Whether HTTP/3 is served.
     ///
-    /// By default it is: a client that cannot reach it by UDP has TCP as before.
+    /// By default true: clients that cannot use UDP fall back to TCP.
     pub enabled: bool,
-    /// For how long clients of HTTP/1.1 and HTTP/2 may remember that HTTP/3 is to be had (RFC
-    /// 7838); with `false` they are not told.
+    /// How long clients of HTTP/1.1 and HTTP/2 may remember that HTTP/3 is available (RFC 7838);
+    /// `false` does not advertise it.
     ///
-    /// By default one day, as RFC 7838 section 3.1 has it.
+    /// By default one day, as in RFC 7838 section 3.1.
     #[serde(with = "DurationOrOff")]
     pub alt_svc: Option<Duration>,
-    /// Bytes of a UDP payload before the path has shown that it takes more, 1200 to 1452.
+    /// Initial size of UDP payloads in bytes, before path MTU discovery, 1200 to 1452.
     ///
-    /// By default the least that every path for QUIC takes (RFC 9000 section 14).
+    /// By default the minimum of every QUIC path (RFC 9000 section 14).
     pub initial_mtu: u16,
-    /// How long an address token is good; more than 0s, up to 168h.
+    /// The lifetime of address validation tokens; more than 0s, up to 168h.
     ///
-    /// By default as long as a ticket: a client that has one has the other.
+    /// By default that of tickets: a client that has one has the other.
     #[serde(with = "OptionalDurationText")]
     pub token_lifetime: Option<Duration>,
-    /// Handshakes in progress with clients that have not shown their addresses; above it, new ones
-    /// have to show them first (Retry), which costs them a round trip.
+    /// The number of handshakes in progress with unvalidated clients above which new clients have
+    /// to validate their address first (Retry), which costs them a round trip.
     ///
-    /// The default takes, with round trips of 50 ms, 20,000 new clients a second.
+    /// By default 1000, which at round trips of 50 ms admits 20,000 new clients per second.
     pub retry_above: usize,
-    /// Handshakes in progress of all clients; above it, new ones get no response. At least 1.
+    /// The number of handshakes in progress above which new ones are dropped. At least 1.
     ///
-    /// By default five times the number above, so that address validation has come first.
+    /// By default five times `retry_above`, so that address validation applies first.
     pub refuse_above: usize,
 }
 
 impl Http3Settings {
-    /// Whether the values can be.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The value, and what is allowed.
+    /// The setting, and what is allowed.
     pub fn check(&self) -> Result<(), SettingError> {
-        if !MTU.contains(&self.initial_mtu) {
-            let reason = "initial_mtu is out of bounds; allowed are 1200 to 1452 bytes";
+        if !MTU_RANGE.contains(&self.initial_mtu) {
+            let reason = "initial_mtu is out of range; allowed are 1200 to 1452 bytes";
             return Err(SettingError::new("initial_mtu", reason));
         }
         if self.token_lifetime.is_some_and(|life| life.is_zero() || life > MAX_TOKEN_LIFETIME) {
-            let reason = "token_lifetime is out of bounds; allowed is more than 0s, up to 168h";
+            let reason = "token_lifetime is out of range; allowed is more than 0s, up to 168h";
             return Err(SettingError::new("token_lifetime", reason));
         }
         if self.refuse_above == 0 {
-            let reason = "0 handshakes at a time would serve nobody; allowed is 1 and more";
+            let reason = "0 concurrent handshakes cannot serve clients; allowed is 1 or more";
             return Err(SettingError::new("refuse_above", reason));
         }
         Ok(())
@@ -77,8 +77,8 @@ impl Default for Http3Settings {
     }
 }
 
-/// What QUIC needs at least (RFC 9000 section 14), and what Ethernet carries over IPv6.
-const MTU: std::ops::RangeInclusive<u16> = 1200..=1452;
+/// The minimum of QUIC (RFC 9000 section 14), and what Ethernet carries over IPv6.
+const MTU_RANGE: std::ops::RangeInclusive<u16> = 1200..=1452;
 
-/// No ticket key lives longer.
+/// The maximum lifetime of ticket keys.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);

@@ -1,4 +1,15 @@
-//! What a server is to do: settings, their defaults, and the file that holds them.
+//! A server's configuration: settings, their defaults, and the file that contains them.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `server`, `site`, `listener`, `http3`, `limits`, `admin`, `process` | the settings |
+//! | `policy`, `prefixes` | which requests may run early, by path and method |
+//! | `file` | the TOML file: parsing into settings, and writing |
+//! | `check`, `acme` | checks of settings that depend on each other, and of named files |
+//! | `reference` | docs/configuration.md and the JSON schema |
+//! | `error` | errors with the path of the setting |
+//!
+//! # Examples
 //!
 //! ```
 //! use std::path::Path;
@@ -21,52 +32,57 @@
 //! assert!(error.contains("firstflight.toml, line 1") && error.contains("`listener`"), "{error}");
 //! ```
 //!
-//! Settings that belong to a room of their own (store, ticket keys, TLS, traces) are that room's
-//! types. What a key of the file means is told once, where its type is.
+//! # Decisions
+//!
+//! **A key is documented where it is defined.** The type of a setting defines its syntax, and its doc
+//! comment is what operators read. The parser, the reference (docs/configuration.md) and the schema
+//! for editors are derived from that type, so they cannot disagree. Settings of other crates are
+//! those crates' types (`PoolConfig`, `TelemetrySettings`); `firstflight-units` has the few shared
+//! formats. Only where file and settings differ in shape (a route's action is one of four keys) is
+//! there a separate type for the file.
+//!
+//! **A file is read in three stages**: keys and types, then each section, then their combination.
+//! Each stage reports all errors before the next one starts. Errors have the path of their setting;
+//! the line is looked up from it. So checks do not depend on TOML, and also apply to flags.
+//!
+//! **There are no variables in the file.** With `${NAME}` its meaning would depend on the reader:
+//! `--check` run by an operator would check another file than the one that the service runs, a
+//! reload would use the environment of the start, and a value's type, quoting and line would be
+//! unknown. What differs between machines is set by flags or their environment variables; secrets
+//! are in files of their own, whose permissions can be checked.
 
 mod acme;
 mod admin;
 mod check;
-mod early_data;
 mod error;
 mod file;
-mod files;
 mod http3;
 mod limits;
 mod listener;
-mod logs;
-mod look;
-mod misfit;
-mod nearest;
 mod policy;
 mod prefixes;
 mod process;
 mod reference;
 mod server;
 mod site;
-mod tickets;
-mod tls;
 
-pub use admin::{AdminAddress, AdminSettings, BadAdminAddress};
-pub use early_data::EarlyDataSettings;
-pub use error::{ConfigError, FileProblem};
+pub use admin::{AdminAddress, AdminSettings, InvalidAdminAddress};
+pub use error::{ConfigError, FileProblem, PathSegment, SettingError, SettingPath};
 pub use firstflight_certificates::acme::{
     AcmeConfig, ChallengeKind, Directory, ExternalAccount, KeyKind,
 };
 pub use firstflight_units::{parse_duration, print_duration};
 pub use http3::Http3Settings;
 pub use limits::Limits;
-pub use listener::{BadNetwork, IpNetwork, Listener, ListenerProtocol};
-pub use logs::{AccessLogSettings, LogFormat, LogSettings};
-pub use misfit::{Place, SettingError, Step};
+pub use listener::{InvalidNetwork, IpNetwork, Listener, ListenerProtocol};
 pub use policy::{Mode, Policy, WhenNotAllowed};
-pub use prefixes::{BadRulePath, Found, Prefixes};
-pub use process::ProcessSettings;
+pub use prefixes::{InvalidRulePath, PathMatch, Prefixes};
+pub use process::{AccessLogSettings, LogFormat, LogSettings, ProcessSettings};
 pub use reference::{json_schema, reference};
-pub use server::ServerConfig;
+pub use server::{
+    CertificateSource, EarlyDataSettings, KeySource, ServerConfig, TicketSettings, TlsSettings,
+};
 pub use site::{
     Action, Content, ENCODINGS, EarlyRules, FileSettings, Nonce, Redirect, Route, Site, Sites,
     Timestamp,
 };
-pub use tickets::{KeySource, TicketSettings};
-pub use tls::{CertificateSource, TlsSettings};

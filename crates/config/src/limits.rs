@@ -1,4 +1,4 @@
-//! How much time, size and number a client may take.
+//! The section `[limits]`.
 
 use std::time::Duration;
 
@@ -8,88 +8,91 @@ use serde::{Deserialize, Serialize};
 
 use crate::SettingError;
 
-/// How much time, size and number a client may take.
+/// Limits on the time and memory that clients can use.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// For the TLS handshake and the first request's head together, and for each later head from
-    /// its first byte on. Also the longest that an early request is held. Allowed is more than 0s,
-    /// up to 30s: so long a copy of a flight can keep its place among the connections.
+    /// The timeout for the TLS handshake and the first request head together, and for each later
+    /// head from its first byte on. Also the longest time that an early request is held. More than
+    /// 0s, up to 30s, because a copy of a flight can occupy a connection for this long.
     ///
-    /// By default thirty round trips to a satellite, and the most that a client which sends a byte
-    /// a second, or a replay which never finishes, can keep a connection.
+    /// By default thirty satellite round trips. It limits how long a client that sends one byte per
+    /// second, or a replay that never completes its handshake, occupies a connection.
     #[serde(with = "DurationText")]
     pub header_timeout: Duration,
-    /// Bytes of a request's head (of its uncompressed header list in HTTP/2), 1024 to 1048576.
+    /// The maximum size of a request head in bytes (of its uncompressed header list in HTTP/2),
+    /// 1024 to 1048576.
     ///
-    /// By default what nginx takes with its four buffers of 8 KiB, and more than twice what fits
-    /// early data.
+    /// By default what nginx accepts with its four buffers of 8 KiB, and more than twice what fits
+    /// into early data.
     pub header_size: usize,
-    /// For a kept connection without a request, and for a response of which the client takes no
-    /// byte.
+    /// The timeout for an idle connection, and for a response of which the client reads nothing.
     ///
-    /// By default longer than the pause between two clicks, and shorter than what NATs keep.
+    /// By default longer than the pause between two clicks, and shorter than the timeout of most
+    /// NATs.
     #[serde(with = "DurationText")]
     pub idle_timeout: Duration,
-    /// Connections at a time. At the limit accepting stops, and new clients wait in the kernel's
-    /// backlog: a place is free in `header_timeout` or `idle_timeout` at the latest, while closing
-    /// at once would turn a short peak into errors.
+    /// The maximum number of connections. At the limit the server stops accepting, and new clients
+    /// wait in the kernel's backlog. A connection becomes free within `header_timeout` or
+    /// `idle_timeout`; refusing connections instead would turn a short peak into errors.
     ///
-    /// The default takes about 300 MB when it is reached.
+    /// By default about 300 MB when reached.
     pub connections: u32,
-    /// Connections that wait to be accepted.
+    /// The maximum number of connections that wait to be accepted.
     ///
-    /// By default the kernel's own limit (`net.core.somaxconn`), so that a burst is not answered by
+    /// By default the kernel's own limit (`net.core.somaxconn`), so that a burst does not cause
     /// retransmissions.
     pub backlog: u32,
-    /// Whether a connection takes further requests.
+    /// Whether a connection serves more than one request.
     ///
-    /// By default it does: without, each request pays for a handshake.
+    /// By default true: otherwise each request needs a handshake.
     pub keep_alive: bool,
-    /// Bytes that requests and unfinished handshakes of the whole process may hold beside their
-    /// connections, 1048576 and more. What goes beyond is refused: a request is answered 503 and
-    /// not executed, a part of a head over HTTP/3 ends its stream, a handshake its connection.
+    /// The memory in bytes that the requests and unfinished handshakes of the process may use in
+    /// addition to their connections, 1048576 or more. Beyond it, a request gets a 503 without
+    /// being executed, part of a head over HTTP/3 ends its stream, and a handshake ends its
+    /// connection.
     ///
-    /// A request counts 4 KiB, twice the bytes of its fields, 320 for each field, and 32 KiB more
-    /// if it is forwarded, for the connection to the upstream; from its head to the end of its
-    /// response. A handshake over TCP counts three times what its client has sent so far, until
-    /// early data is decided. Of a head over HTTP/3 that is not whole, what came counts, and 128
-    /// bytes for each piece.
+    /// A request counts as 4 KiB, twice the bytes of its fields, 320 bytes per field, and 32 KiB
+    /// more if it is forwarded, for the connection to the upstream; from its head to the end of its
+    /// response. A handshake over TCP counts as three times the bytes that its client has sent so
+    /// far, until early data is decided. An incomplete head over HTTP/3 counts as its received
+    /// bytes and 128 bytes per piece.
     ///
-    /// So a process holds at most `memory`; for each of its `connections` about 30 KB, and 17 KiB
-    /// and `header_size` more while half a TLS record and half a head are all that came; 32 KiB for
-    /// each connection that is kept to an upstream (`keep`, for each server); and what bodies hold
-    /// on their way. By default that is 256 MiB for about 6,000 forwarded requests of the usual
-    /// size at a time, or 750 with as many fields as `header_size` allows, and 800 MB for 10,000
-    /// connections, all of them attackers'.
+    /// A process therefore uses at most `memory`; about 30 KB for each of its `connections`, and 17
+    /// KiB plus `header_size` more while only half a TLS record and half a head have arrived; 32
+    /// KiB for each idle connection to an upstream (`keep`, per server); and the bodies
+    /// in transit. By default that is 256 MiB for about 6,000 forwarded requests of typical size at
+    /// a time, or 750 with as many fields as `header_size` allows, and 800 MB for 10,000
+    /// connections if all of them are attackers'.
     pub memory: usize,
-    /// HTTP/2 streams at a time on one connection.
+    /// The maximum number of concurrent HTTP/2 streams on a connection.
     ///
-    /// By default the least that RFC 9113 section 6.5.2 recommends.
+    /// By default the minimum that RFC 9113 section 6.5.2 recommends.
     pub streams: u32,
-    /// For the head of the upstream's response, from the last bit of the request's body on.
+    /// The timeout for the head of an upstream's response, from the last byte of the request's body
+    /// on.
     ///
-    /// By default what nginx waits.
+    /// By default as in nginx.
     #[serde(with = "DurationText")]
     pub upstream_timeout: Duration,
-    /// For running requests after the signal to stop.
+    /// The timeout for running requests after the signal to stop.
     ///
-    /// By default what Kubernetes waits too.
+    /// By default as in Kubernetes.
     #[serde(with = "DurationText")]
     pub drain_timeout: Duration,
-    /// From the signal to stop until no connection is accepted any more. Meanwhile the server says
-    /// that it is not ready, for load balancers that look once in a while.
+    /// The time from the signal to stop until no connection is accepted any more. Meanwhile the
+    /// server reports that it is not ready, for load balancers that poll.
     ///
-    /// By default nothing: who stops a server by hand does not want to wait.
+    /// By default none: who stops a server by hand does not want to wait.
     #[serde(with = "DurationText")]
     pub drain_delay: Duration,
 }
 
 impl Limits {
-    /// Whether the values make sense together.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The value, and what is allowed.
+    /// The setting, and what is allowed.
     pub fn check(&self) -> Result<(), SettingError> {
         let timeouts = [
             ("idle_timeout", self.idle_timeout),
@@ -105,16 +108,16 @@ impl Limits {
             return Err(SettingError::new("header_timeout", reason));
         }
         if !(1024..=1024 * 1024).contains(&self.header_size) {
-            let reason = "header_size is out of bounds; allowed are 1024 to 1048576 bytes";
+            let reason = "header_size is out of range; allowed are 1024 to 1048576 bytes";
             return Err(SettingError::new("header_size", reason));
         }
         if self.memory < MIN_MEMORY {
-            let reason = "memory is too little; allowed is 1048576 bytes and more";
+            let reason = "memory is too small; allowed is 1048576 bytes or more";
             return Err(SettingError::new("memory", reason));
         }
         let numbers = [("connections", self.connections), ("streams", self.streams)];
         if let Some((key, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            let reason = format!("0 {key} would serve nobody; allowed is 1 and more");
+            let reason = format!("0 {key} cannot serve clients; allowed is 1 or more");
             return Err(SettingError::new(*key, reason));
         }
         Ok(())
@@ -139,8 +142,8 @@ impl Default for Limits {
     }
 }
 
-/// So long a copy of a flight can keep its place among the connections.
+/// A copy of a flight can occupy a connection for this long.
 const MAX_HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// For a few requests at a time.
+/// Enough for a few requests at a time.
 const MIN_MEMORY: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Addresses to listen on.
+//! The sections `[[listener]]`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,56 +9,55 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// An address to listen on; there may be several, each with a heading of its own.
+/// An address to listen on. Repeat the section for several.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// Address and port, such as `"0.0.0.0:443"`, or `"[::]:443"` for IPv6 and IPv4 together. Port
-    /// 0 lets the system choose.
+    /// Address and port, such as `"0.0.0.0:443"`, or `"[::]:443"` for IPv6 and IPv4. With port 0
+    /// the system chooses one.
     #[serde(deserialize_with = "address")]
     #[schemars(with = "String")]
     pub address: SocketAddr,
-    /// What is spoken there.
+    /// The protocol on this address.
     ///
-    /// By default what the server is for.
+    /// By default HTTPS.
     #[serde(default)]
     pub protocol: ListenerProtocol,
-    /// Whether HTTP/3 is served on the same port over UDP, if it is served at all
-    /// (`[http3]`).
+    /// Whether HTTP/3 is served on the same port over UDP, if it is enabled in `[http3]`.
     ///
-    /// By default it is: the two are one origin, and a port that has only one of them is a choice.
+    /// By default true: both are one origin.
     #[serde(default = "yes")]
     pub http3: bool,
-    /// Networks such as `"10.0.0.0/8"` whose connections start with a PROXY header (version 1 or
-    /// 2), and have to.
+    /// Networks such as `"10.0.0.0/8"` whose connections have to start with a PROXY header (version
+    /// 1 or 2).
     ///
-    /// By default none: whoever may send that header says who he is.
+    /// By default none: whoever may send that header can claim any client address.
     #[serde(default, with = "TextList::<IpNetwork>")]
     pub proxy_protocol_from: Vec<IpNetwork>,
 }
 
-/// What is spoken on a listener.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenerProtocol {
     /// HTTP over TLS.
     #[default]
     Https,
-    /// HTTP without TLS, where every answer is a 308 to the same URL with `https`.
+    /// HTTP without TLS, where every response is a 308 to the same URL with `https`.
     Redirect,
 }
 
-/// A range of addresses, such as `10.0.0.0/8`.
+/// A network in CIDR notation, such as `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpNetwork(IpNet);
 
-/// Text that is no network.
+/// Text that is not a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no network; allowed are such as \"10.0.0.0/8\", \"2001:db8::/32\" or one address, \
+    "{0:?} is not a network; examples are \"10.0.0.0/8\", \"2001:db8::/32\" or one address, \
      with no bit set beyond the prefix"
 )]
-pub struct BadNetwork(String);
+pub struct InvalidNetwork(String);
 
 impl Listener {
     /// HTTP over TLS and QUIC on `address`.
@@ -73,20 +72,20 @@ impl Listener {
 }
 
 impl IpNetwork {
-    /// Whether an address lies in it. IPv4 addresses in IPv6's clothes count as what they are.
+    /// Whether the network contains an address. Mapped IPv4 addresses count as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
 }
 
 impl FromStr for IpNetwork {
-    type Err = BadNetwork;
+    type Err = InvalidNetwork;
 
-    fn from_str(text: &str) -> Result<Self, BadNetwork> {
+    fn from_str(text: &str) -> Result<Self, InvalidNetwork> {
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        // No bit is set beyond the prefix.
+        // No bit may be set beyond the prefix.
         let network = network.ok().filter(|network| network.addr() == network.network());
-        network.map(Self).ok_or_else(|| BadNetwork(text.to_owned()))
+        network.map(Self).ok_or_else(|| InvalidNetwork(text.to_owned()))
     }
 }
 
@@ -100,7 +99,7 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map_err(|_| {
         serde::de::Error::custom(format!(
-            "{text:?} is no address to listen on; allowed are such as \"0.0.0.0:443\" or \
+            "{text:?} is not an address to listen on; examples are \"0.0.0.0:443\" or \
              \"[::]:443\""
         ))
     })
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_hold_their_addresses_alone() {
+    fn networks_contain_only_their_addresses() {
         let holds = |network: &str, address: &str| {
             network.parse::<IpNetwork>().unwrap().contains(address.parse().unwrap())
         };
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn invalid_networks_are_refused() {
         for text in ["", "10.0.0.0/33", "10.0.0.1/8", "::1/129", "host/8", "10.0.0.0/", "::1/64"] {
             assert!(text.parse::<IpNetwork>().is_err(), "{text}");
         }

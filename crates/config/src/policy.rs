@@ -1,4 +1,4 @@
-//! Which request may run from early data: by path and method, decided from the request alone.
+//! Which requests may run from early data: by path and method, decided from the request alone.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use http::Method;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::prefixes::{BadRulePath, Found, Prefixes};
+use crate::prefixes::{InvalidRulePath, PathMatch, Prefixes};
 
-/// What may run from early data, from the strictest to the loosest. The names are those of
+/// What may run from early data, from the strictest to the loosest mode. The names are those of
 /// Google's load balancer.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
@@ -19,19 +19,19 @@ pub enum Mode {
     Disabled,
     /// Safe methods (RFC 9110 section 9.2.1) without a query.
     Strict,
-    /// Safe methods: RFC 8470 section 4 expects no more of a client.
+    /// Safe methods, as RFC 8470 section 4 expects of clients.
     Permissive,
-    /// Every request. Only for applications that recognise repeated requests by themselves: the
-    /// gate keeps a flight from being executed twice, but not a client from asking twice.
+    /// Every request. Only for applications that recognize repeated requests themselves: the gate
+    /// prevents that a flight is executed twice, but not that a client sends a request twice.
     Unrestricted,
 }
 
-/// Modes by path. The longest rule that is a prefix of the path, by whole segments, decides; where
-/// none is, the default.
+/// Modes by path. The rule with the longest prefix of the path, by whole segments, decides; without
+/// a rule, the default.
 ///
-/// A path on which servers disagree (encoded slashes or dots, dot segments, empty segments,
-/// backslashes, parameters, a double encoding, letters of the other case) is judged by the
-/// strictest of all rules, so that spelling is no way around one.
+/// A path that servers interpret differently (encoded slashes or dots, dot segments, empty
+/// segments, backslashes, parameters, double encoding, different case) gets the strictest mode of
+/// all rules, so that its spelling cannot bypass one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     default: Mode,
@@ -39,15 +39,14 @@ pub struct Policy {
     strictest: Mode,
 }
 
-/// What becomes of an early request that may not run early.
+/// What happens to an early request that may not run early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum WhenNotAllowed {
-    /// It waits for the end of its handshake: one round trip, unseen by the client.
+    /// It waits for the end of its handshake: one round trip that the client does not notice.
     #[default]
     #[serde(rename = "hold")]
     Hold,
-    /// It gets 425 (Too Early) at once, and the client sends it again (RFC 8470 section
-    /// 5.2).
+    /// It gets 425 (Too Early), and the client sends it again (RFC 8470 section 5.2).
     #[serde(rename = "425")]
     TooEarly,
 }
@@ -65,37 +64,37 @@ impl Mode {
 }
 
 impl Policy {
-    /// A policy of one mode for everything.
+    /// A policy with one mode for all requests.
     pub fn new(default: Mode) -> Self {
         Self { default, rules: Prefixes::default(), strictest: default }
     }
 
-    /// Adds a rule for `path` and all below it, in place of one for the very same path.
+    /// Adds a rule for `path` and everything below it, replacing one for the same path.
     ///
     /// # Errors
-    /// [`BadRulePath`].
-    pub fn rule(mut self, path: &str, mode: Mode) -> Result<Self, BadRulePath> {
+    /// [`InvalidRulePath`].
+    pub fn rule(mut self, path: &str, mode: Mode) -> Result<Self, InvalidRulePath> {
         self.rules.insert(path, mode)?;
         self.strictest = self.rules.values().copied().fold(self.default, Mode::min);
         Ok(self)
     }
 
-    /// The mode where no rule is.
+    /// The mode of paths without a rule.
     pub fn default_mode(&self) -> Mode {
         self.default
     }
 
-    /// The rules' paths, decoded and without a slash at the end, and their modes, as they were
-    /// added.
+    /// The rules in the order in which they were added; paths are decoded and have no trailing
+    /// slash.
     pub fn rules(&self) -> impl Iterator<Item = (String, Mode)> {
         self.rules.iter().map(|(path, mode)| (path, *mode))
     }
 
-    /// The mode that holds for a path as the request has it (still percent-encoded).
+    /// The mode of a request path (still percent-encoded).
     pub fn mode(&self, path: &str) -> Mode {
         match self.rules.find(path) {
-            Found::Clear(rule) => rule.copied().unwrap_or(self.default),
-            Found::ButForCase(_) | Found::Unclear => self.strictest,
+            PathMatch::Unique(rule) => rule.copied().unwrap_or(self.default),
+            PathMatch::CaseDependent(_) | PathMatch::Ambiguous => self.strictest,
         }
     }
 }
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_rule_by_whole_segments_decides() {
+    fn the_longest_prefix_by_whole_segments_decides() {
         let policy = policy();
         for (path, mode) in [
             ("/", Mode::Permissive),
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_is_a_way_around_a_rule() {
+    fn no_spelling_bypasses_a_rule() {
         for path in [
             "/x/../api/orders",
             "/x/%2e%2e/api/orders",
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_would_never_hold_are_refused() {
+    fn rules_that_never_match_are_refused() {
         for path in ["api", "/a/../b", "/a%20b", "/a?b", "", "/a//b", "/a;b"] {
             assert!(Policy::default().rule(path, Mode::Disabled).is_err(), "{path}");
         }

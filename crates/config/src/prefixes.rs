@@ -1,50 +1,50 @@
-//! Things by path: the longest path that is a prefix of the request's, by whole segments.
+//! Values by path prefix: the longest prefix of a request's path, by whole segments.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Things by path. One implementation decides for routes and for what may run early, so that both
-/// read a path alike.
+/// Values by path prefix. Routes and the early-data policy both use it, so that they interpret
+/// paths alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefixes<T>(Vec<Entry<T>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry<T> {
     segments: Vec<String>,
-    /// The same in lower case.
+    /// The segments in lower case.
     folded: Vec<String>,
     value: T,
 }
 
-/// What is there for a path as a request has it.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found<'a, T> {
-    /// This; `None`: no path is a prefix.
-    Clear(Option<&'a T>),
-    /// This, but something else for servers that take `/A` and `/a` for one.
-    ButForCase(Option<&'a T>),
-    /// Servers disagree on what this path is: encoded slashes or dots, dot segments, empty
-    /// segments, backslashes, parameters, a double encoding, no text.
-    Unclear,
+pub enum PathMatch<'a, T> {
+    /// All servers find this value. `None`: no prefix matches.
+    Unique(Option<&'a T>),
+    /// This value, but servers that ignore case find another one.
+    CaseDependent(Option<&'a T>),
+    /// Servers interpret this path differently: encoded slashes or dots, dot segments, empty
+    /// segments, backslashes, parameters, double encoding, not UTF-8.
+    Ambiguous,
 }
 
-/// A path for a rule or a route that is none.
+/// A path that cannot be used for a rule or route.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no path for a rule; allowed are paths such as \"/api\" or \"/shop/orders\": decoded, \
+    "{0:?} is not a path for a rule; examples are \"/api\" or \"/shop/orders\": decoded, \
      from the root, without a query, empty or dot segments, backslashes or semicolons"
 )]
-pub struct BadRulePath(pub String);
+pub struct InvalidRulePath(pub String);
 
 impl<T> Prefixes<T> {
-    /// Puts something under a path and all below it, and gives back what was there under the very
-    /// same.
+    /// Inserts a value for a path and everything below it. Returns the previous value of the same
+    /// path.
     ///
     /// # Errors
-    /// [`BadRulePath`].
-    pub fn insert(&mut self, path: &str, value: T) -> Result<Option<T>, BadRulePath> {
-        let bad = || BadRulePath(path.to_owned());
+    /// [`InvalidRulePath`].
+    pub fn insert(&mut self, path: &str, value: T) -> Result<Option<T>, InvalidRulePath> {
+        let bad = || InvalidRulePath(path.to_owned());
         if path.contains(['%', '?', '#']) {
             return Err(bad());
         }
@@ -58,23 +58,23 @@ impl<T> Prefixes<T> {
         Ok(None)
     }
 
-    /// What is there for a path as the request has it (still percent-encoded).
-    pub fn find(&self, path: &str) -> Found<'_, T> {
+    /// Looks up a request path (still percent-encoded).
+    pub fn find(&self, path: &str) -> PathMatch<'_, T> {
         if self.0.is_empty() {
-            return Found::Clear(None);
+            return PathMatch::Unique(None);
         }
-        let Some(segments) = segments(path) else { return Found::Unclear };
+        let Some(segments) = segments(path) else { return PathMatch::Ambiguous };
         let exact = self.longest(&segments, |entry| &entry.segments);
         let folded: Vec<_> =
             segments.iter().map(|segment| Cow::<str>::Owned(segment.to_lowercase())).collect();
         let found = exact.map(|at| &self.0[at].value);
         match self.longest(&folded, |entry| &entry.folded) == exact {
-            true => Found::Clear(found),
-            false => Found::ButForCase(found),
+            true => PathMatch::Unique(found),
+            false => PathMatch::CaseDependent(found),
         }
     }
 
-    /// What is there for every path: it lies under `/`, and nothing else is there.
+    /// The value of every path, if `/` is the only prefix.
     pub fn only_root(&self) -> Option<&T> {
         match &*self.0 {
             [entry] if entry.segments.is_empty() => Some(&entry.value),
@@ -82,12 +82,12 @@ impl<T> Prefixes<T> {
         }
     }
 
-    /// All of them, as they were put in.
+    /// All values in the order of insertion.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|entry| &entry.value)
     }
 
-    /// All of them with their paths, decoded and without a slash at the end.
+    /// All paths, decoded and without a trailing slash, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (String, &T)> {
         self.0.iter().map(|entry| (format!("/{}", entry.segments.join("/")), &entry.value))
     }
@@ -97,7 +97,7 @@ impl<T> Prefixes<T> {
             let segments = of(entry);
             segments.len() <= path.len() && segments.iter().zip(path).all(|(ours, its)| ours == its)
         });
-        // The first of two that differ in case alone.
+        // The first of two that differ only in case.
         prefixes.rev().max_by_key(|(_, entry)| entry.segments.len()).map(|(at, _)| at)
     }
 }
@@ -108,8 +108,8 @@ impl<T> Default for Prefixes<T> {
     }
 }
 
-/// The decoded segments of a path, or `None` if servers may read it differently. A slash at the
-/// end does not count.
+/// The decoded segments of a path, or `None` if servers may interpret it differently. A trailing
+/// slash is ignored.
 fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
     let path = path.strip_prefix('/')?;
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -121,7 +121,7 @@ fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
 
 fn segment(raw: &str) -> Option<Cow<'_, str>> {
     let decoded = percent_decode_str(raw).decode_utf8().ok()?;
-    // A percent sign that is left was encoded itself, or stood before no two hex digits.
+    // A remaining percent sign was encoded itself, or is not followed by two hex digits.
     let clear = !decoded.is_empty()
         && decoded != "."
         && decoded != ".."
@@ -154,26 +154,26 @@ mod tests {
             ("/a/b%20c/d", "/a/b c"),
             ("/a/%62", "/a/b"),
         ] {
-            assert_eq!(prefixes.find(path), Found::Clear(Some(&found)), "{path}");
+            assert_eq!(prefixes.find(path), PathMatch::Unique(Some(&found)), "{path}");
         }
     }
 
     #[test]
-    fn case_and_unclear_paths_are_told_apart() {
+    fn case_dependent_and_ambiguous_paths_are_reported() {
         let rules = prefixes(&["/a"]);
-        assert_eq!(rules.find("/A"), Found::ButForCase(None));
-        assert_eq!(rules.find("/b"), Found::Clear(None));
+        assert_eq!(rules.find("/A"), PathMatch::CaseDependent(None));
+        assert_eq!(rules.find("/b"), PathMatch::Unique(None));
         for path in ["/x/../a", "//a", "/a%2fb", "/%61;v", "/%2561", "*", "", "/\\a", "/%ff"] {
-            assert_eq!(rules.find(path), Found::Unclear, "{path}");
+            assert_eq!(rules.find(path), PathMatch::Ambiguous, "{path}");
         }
         let both = prefixes(&["/a", "/A"]);
-        assert_eq!(both.find("/A/x"), Found::ButForCase(Some(&"/A")));
+        assert_eq!(both.find("/A/x"), PathMatch::CaseDependent(Some(&"/A")));
     }
 
     #[test]
     fn the_same_path_replaces_itself() {
         let mut rules = prefixes(&["/a"]);
         assert_eq!(rules.insert("/a/", "again"), Ok(Some("/a")));
-        assert_eq!(rules.find("/a"), Found::Clear(Some(&"again")));
+        assert_eq!(rules.find("/a"), PathMatch::Unique(Some(&"again")));
     }
 }

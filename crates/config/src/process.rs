@@ -1,28 +1,30 @@
-//! The process as such.
+//! The sections `[process]`, `[access_log]` and `[log]`.
+
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The process as such. Changes take a restart or an upgrade, but for `watch`.
+/// The server process. Changes require a restart or an upgrade, except for `watch`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProcessSettings {
-    /// Worker threads, 1 and more.
+    /// The number of worker threads, 1 or more.
     ///
-    /// By default one a core.
+    /// By default one per core.
     pub workers: Option<u16>,
-    /// The user to become once all addresses are listened on and all keys are read.
+    /// The user to switch to once all listeners are open and all keys are read.
     ///
-    /// By default the one that started the process.
+    /// By default the user that started the process.
     pub user: Option<String>,
-    /// The group to become.
+    /// The group to switch to.
     ///
     /// By default the user's.
     pub group: Option<String>,
-    /// Whether changed files (configuration, certificates, OCSP responses) are taken up by
-    /// themselves.
+    /// Whether changed files (configuration, certificates, OCSP responses) are reloaded
+    /// automatically.
     ///
-    /// By default they are: a certificate that was renewed and not taken up expires in use.
+    /// By default true: otherwise a renewed certificate that is not reloaded expires in use.
     pub watch: bool,
 }
 
@@ -30,4 +32,65 @@ impl Default for ProcessSettings {
     fn default() -> Self {
         Self { workers: None, user: None, group: None, watch: true }
     }
+}
+
+/// The access log: one line per request. Without this section there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AccessLogSettings {
+    /// The file, or `"-"` for standard output. It is reopened on SIGUSR1, for log rotation, and
+    /// created with mode 0640 by the user that the server runs as. Symbolic links are not followed.
+    ///
+    /// By default standard output, which containers and systemd collect.
+    #[serde(serialize_with = "print_file", deserialize_with = "parse_file")]
+    #[schemars(with = "String")]
+    pub file: Option<PathBuf>,
+    /// The format of a line.
+    ///
+    /// By default text for people.
+    pub format: LogFormat,
+}
+
+/// The server's own log, on standard error.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogSettings {
+    /// The format of a line.
+    ///
+    /// By default text for people.
+    pub format: LogFormat,
+    /// The level: `error`, `warn`, `info`, `debug`, `trace`, also for parts of the program, as in
+    /// `"info,firstflight_server=debug"`.
+    ///
+    /// By default what operators need to know, and nothing per connection.
+    pub level: String,
+}
+
+/// The format of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Fields in a fixed order, the later ones as `name=value`.
+    #[default]
+    Text,
+    /// A JSON object.
+    Json,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: "info".to_owned() }
+    }
+}
+
+fn print_file<S: Serializer>(file: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    match file {
+        Some(file) => file.serialize(to),
+        None => to.serialize_str("-"),
+    }
+}
+
+fn parse_file<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    let file = PathBuf::deserialize(from)?;
+    Ok((file.as_os_str() != "-").then_some(file))
 }

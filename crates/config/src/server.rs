@@ -1,25 +1,29 @@
-//! What a server is to do, all of it.
+//! The configuration of a server.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use firstflight_certificates::acme::AcmeConfig;
 use firstflight_store::StoreConfig;
 use firstflight_telemetry::otlp::TelemetrySettings;
+use firstflight_tickets::Schedule;
+use firstflight_tls::{CipherPolicy, CipherPreference, Version};
 
 use crate::{
-    AccessLogSettings, AdminSettings, CertificateSource, Content, EarlyDataSettings, Http3Settings,
-    Limits, Listener, LogSettings, ProcessSettings, Sites, TicketSettings, TlsSettings,
+    AccessLogSettings, AdminSettings, Content, Http3Settings, Limits, Listener, LogSettings,
+    Policy, ProcessSettings, Sites, WhenNotAllowed,
 };
 
-/// A server's configuration. `Default` listens nowhere and serves nothing, with all defaults;
-/// [`ServerConfig::new`] says where and what.
+/// The configuration of a server. `Default` has no listeners and no content; [`ServerConfig::new`]
+/// sets both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
-    /// Where it listens.
+    /// The listeners.
     pub listeners: Vec<Listener>,
-    /// Where certificate and key come from, for every site that has none of its own.
+    /// The certificate of sites without their own.
     pub certificate: CertificateSource,
-    /// How certificates are had from an authority; `None`: no site has one of it.
+    /// How certificates are ordered from an ACME authority; required by sites with `acme = true`.
     pub acme: Option<AcmeConfig>,
     /// What is served.
     pub content: Content,
@@ -29,27 +33,26 @@ pub struct ServerConfig {
     pub http3: Http3Settings,
     /// Early data.
     pub early_data: EarlyDataSettings,
-    /// The store that the cluster's nodes share; `None`: this process is alone, and its strike
-    /// register too.
+    /// The store shared by the nodes of a cluster. `None`: the process has its own strike register.
     pub store: Option<StoreConfig>,
-    /// Tickets and the keys that seal them.
+    /// Tickets and their keys.
     pub tickets: TicketSettings,
     /// Limits.
     pub limits: Limits,
-    /// Where a line per request goes; `None`: nowhere.
+    /// The access log, if any.
     pub access_log: Option<AccessLogSettings>,
-    /// What the server says about itself.
+    /// The server's own log.
     pub log: LogSettings,
-    /// Traces and OTLP; `None`: no request has a trace.
+    /// Traces and OTLP export, if any.
     pub telemetry: Option<TelemetrySettings>,
-    /// Where operators look; `None`: nowhere.
+    /// The admin listener, if any.
     pub admin: Option<AdminSettings>,
-    /// The process as such.
+    /// The server process.
     pub process: ProcessSettings,
 }
 
 impl ServerConfig {
-    /// `content` on `listen`, with a development certificate and all defaults.
+    /// Serves `content` on `listen`, with a development certificate and all defaults.
     pub fn new(listen: SocketAddr, content: Content) -> Self {
         Self { listeners: vec![Listener::new(listen)], content, ..Self::default() }
     }
@@ -73,6 +76,144 @@ impl Default for ServerConfig {
             telemetry: None,
             admin: None,
             process: ProcessSettings::default(),
+        }
+    }
+}
+
+impl ServerConfig {
+    /// The files that a reload reads again: certificates, their keys, OCSP responses, and the admin
+    /// token. Ticket key files are watched separately.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut certificates = vec![&self.certificate];
+        let mut files = Vec::new();
+        if let Content::Sites(content) = &self.content {
+            for site in &content.sites {
+                certificates.extend(&site.certificate);
+                files.extend(site.ocsp.clone());
+            }
+        }
+        for source in certificates {
+            if let CertificateSource::Files { cert, key } = source {
+                files.extend([cert.clone(), key.clone()]);
+            }
+        }
+        files.extend(self.admin.as_ref().and_then(|admin| admin.token_file.clone()));
+        files
+    }
+}
+
+/// Early data and the policy of the gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlyDataSettings {
+    /// Whether tickets allow early data and it is accepted.
+    pub enabled: bool,
+    /// The policy by path.
+    pub policy: Policy,
+    /// What happens to early requests that may not run early.
+    pub when_not_allowed: WhenNotAllowed,
+    /// The maximum ticket-age skew.
+    pub freshness: Duration,
+    /// The capacity of the strike register, in flights.
+    pub register_capacity: usize,
+}
+
+impl Default for EarlyDataSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            policy: Policy::default(),
+            when_not_allowed: WhenNotAllowed::default(),
+            freshness: Duration::from_secs(10),
+            register_capacity: 1 << 20,
+        }
+    }
+}
+
+/// Tickets and their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TicketSettings {
+    /// Where the keys come from. By default this process generates them.
+    pub keys: KeySource,
+    /// The zone of this node. Early data runs only in the zone that issued its ticket. `None` is
+    /// the zone without a name.
+    pub zone: Option<String>,
+    /// The name of this node in the cluster; `None`: the host name with a random suffix.
+    pub node: Option<String>,
+    /// Whether each ticket can be used only once. Sessions are then stored in the store.
+    pub single_use: bool,
+}
+
+/// Where ticket keys come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KeySource {
+    /// Generated by this process, for itself only.
+    #[default]
+    Process,
+    /// A file that several processes can share.
+    File(PathBuf),
+    /// The store, where the nodes exchange them.
+    Store {
+        /// The file with the keys that encrypt the ticket keys in the store.
+        key_encryption: PathBuf,
+        /// How long keys are in use.
+        schedule: Schedule,
+    },
+}
+
+/// TLS versions, ciphers and tickets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TlsSettings {
+    /// Oldest version.
+    pub min_version: Version,
+    /// Newest version.
+    pub max_version: Version,
+    /// Ciphers and groups. By default the library's.
+    pub ciphers: CipherPolicy,
+    /// Whose order of ciphers is used.
+    pub cipher_preference: CipherPreference,
+    /// The number of tickets issued by a TLS 1.3 handshake.
+    pub tickets: usize,
+    /// Whether HTTP/2 is offered.
+    pub http2: bool,
+    /// The file to which TLS secrets are written (`SSLKEYLOGFILE`), if any.
+    pub key_log: Option<PathBuf>,
+}
+
+/// Where a certificate and its key come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// Two PEM files; the chain has its leaf first.
+    Files {
+        /// The chain.
+        cert: PathBuf,
+        /// The key.
+        key: PathBuf,
+    },
+    /// Issued by the development authority of the server's user, for localhost, the listeners'
+    /// addresses and the sites' names; self-signed for names that the authority may not sign.
+    Development,
+    /// Generated at startup: ECDSA P-256, for localhost, the listeners' addresses and `names`. Only
+    /// clients that are given it trust it.
+    SelfSigned {
+        /// Additional host names and addresses.
+        names: Vec<String>,
+        /// The file to which the certificate (not the key) is written, for clients to trust.
+        save: Option<PathBuf>,
+    },
+    /// Ordered for the site's names from the ACME authority in [`crate::ServerConfig::acme`].
+    Acme,
+}
+
+impl Default for TlsSettings {
+    fn default() -> Self {
+        Self {
+            min_version: Version::Tls12,
+            max_version: Version::Tls13,
+            ciphers: CipherPolicy::default(),
+            cipher_preference: CipherPreference::default(),
+            tickets: 2,
+            http2: true,
+            key_log: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is served: sites by name, routes by path, and what each of them does.
+//! What is served: sites by name, routes by path, and their actions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,50 +17,50 @@ use crate::{CertificateSource, Mode};
 pub enum Content {
     /// HTTP.
     Sites(Sites),
-    /// `PONG` for each `PING`, without HTTP: the lab's measure of round trips.
+    /// `PONG` for each `PING`, without HTTP: the lab uses it to count round trips.
     PingPong,
 }
 
-/// Sites, and the upstreams that their routes name.
+/// Sites, and the upstreams that their routes refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sites {
-    /// The first is for clients that name no site, or an unknown one.
+    /// The first site is for clients that send no name, or an unknown one.
     pub sites: Vec<Site>,
     /// Upstreams by name.
     pub upstreams: BTreeMap<String, PoolConfig>,
 }
 
-/// What is served under some names.
+/// What is served under some host names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Host names; `*.example.test` stands for all names with one label more. Tickets are good for
+    /// Host names; `*.example.test` stands for all names with one more label. Tickets are valid for
     /// the site with the same first name.
     pub names: Vec<String>,
-    /// Where certificate and key come from; `None`: from where the server's do.
+    /// The site's certificate; `None`: that of the server.
     pub certificate: Option<CertificateSource>,
     /// A file with an OCSP response, DER, to staple (RFC 6066 section 8).
     pub ocsp: Option<PathBuf>,
-    /// Fields that each response gets, in place of those of the same names; an empty value removes
+    /// Header fields of all responses, replacing fields of the same names; an empty value removes
     /// the field.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// The longest path that is a prefix of the request's, by whole segments, decides.
+    /// The route with the longest prefix of the request's path, by whole segments, is used.
     pub routes: Vec<Route>,
 }
 
-/// What becomes of the requests below a path.
+/// What happens to the requests below a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The path, decoded, from the root, as [`crate::Policy::rule`] has it.
+    /// The path prefix, as for [`crate::Policy::rule`].
     pub path: String,
-    /// What answers.
+    /// What produces the response.
     pub action: Action,
-    /// The same as the site's, beside them; for a name that both have, this counts.
+    /// Header fields in addition to the site's; for equal names this value is used.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// What may run from early data.
     pub early: EarlyRules,
 }
 
-/// What answers a request.
+/// What produces the response to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The files below a directory.
@@ -69,83 +69,83 @@ pub enum Action {
     Upstream(String),
     /// A redirect.
     Redirect(Redirect),
-    /// A response without more than a line of text.
+    /// A response with one line of text.
     Status(StatusCode),
 }
 
-/// Files.
+/// How files are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSettings {
-    /// The directory; the request's whole path is looked up below it.
+    /// The directory below which the request's whole path is resolved.
     pub root: PathBuf,
-    /// Encodings whose ready-made variants (`page.html.br`) are sent to clients that take them:
-    /// [`ENCODINGS`]. Default none: each costs a look at the disk.
+    /// Encodings whose precompressed variants (`page.html.br`) are sent to clients that accept
+    /// them: [`ENCODINGS`]. By default none: each costs a file lookup.
     pub precompressed: Vec<String>,
-    /// Whether symbolic links are followed out of the directory. Default no: within it they are
-    /// followed, if they are relative.
+    /// Whether symbolic links may lead out of the directory. By default false; relative links
+    /// within it are always followed.
     pub follow_symlinks: bool,
 }
 
-/// The encodings that files may be there in (RFC 9110 section 8.4.1), with the ends of their names.
+/// The encodings of precompressed files (RFC 9110 section 8.4.1), with their file name suffixes.
 pub const ENCODINGS: [(&str, &str); 4] =
     [("br", ".br"), ("gzip", ".gz"), ("zstd", ".zst"), ("deflate", ".zz")];
 
 /// A redirect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// Where to: a URL or a path. The request's path and query are not added.
+    /// The URL or path of the `Location`. The request's path and query are not appended.
     pub to: HeaderValue,
-    /// 301, 302, 303, 307 or 308. Default 308, which keeps the method.
+    /// 301, 302, 303, 307 or 308. By default 308, which keeps the method.
     pub status: StatusCode,
 }
 
-/// What may run from early data on a route. `Default`: what holds for the server.
+/// What may run from early data on a route. `Default`: as for the whole server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EarlyRules {
-    /// By method; `None`: as `[early_data]` says.
+    /// The mode; `None`: that of `[early_data]`.
     pub mode: Option<Mode>,
-    /// Requests of any method with an `Idempotency-Key` may run early, and each key runs one
-    /// request within this time.
+    /// Requests of any method with an `Idempotency-Key` may run early; each key runs one request
+    /// within this time.
     pub idempotency_key: Option<Duration>,
-    /// An early request has to carry a fresh time stamp, or is held.
+    /// Early requests without a fresh timestamp are held.
     pub timestamp: Option<Timestamp>,
-    /// An early request has to carry a nonce that was not seen before, or is held.
+    /// Early requests without a new nonce are held.
     pub nonce: Option<Nonce>,
-    /// The field by which the upstream learns in which flight a request came.
+    /// The header field that tells the upstream in which flight a request arrived.
     pub flight_header: Option<HeaderName>,
 }
 
-/// A field with the time at which a request was made.
+/// A header field with the time at which a request was created.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timestamp {
-    /// The field's name. Its value is a time by RFC 3339, or seconds since 1970.
+    /// The name of the field. Its value is a time as in RFC 3339, or in Unix seconds.
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
-    /// How far it may be off, both ways, 1s to 168h.
+    /// The maximum difference to the current time, in both directions, 1s to 168h.
     #[serde(with = "DurationText")]
     pub window: Duration,
 }
 
-/// A field that no two requests share.
+/// A header field with a unique value.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nonce {
-    /// The field's name. Its value has 1 to 128 bytes.
+    /// The name of the field. Its value has 1 to 128 bytes.
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
-    /// How long it is remembered, 1s to 168h.
+    /// How long values are remembered, 1s to 168h.
     #[serde(with = "DurationText")]
     pub lifetime: Duration,
 }
 
 impl Content {
-    /// The files below a directory, under any name.
+    /// Serves the files below a directory, under any name.
     pub fn files(root: impl Into<PathBuf>) -> Self {
         Self::one(Action::Files(FileSettings::new(root)), BTreeMap::new())
     }
 
-    /// What the HTTP server at an address (`http://HOST:PORT`, `unix:/PATH`) answers, under any
+    /// Forwards to the HTTP server at an address (`http://HOST:PORT`, `unix:/PATH`), under any
     /// name.
     ///
     /// # Errors
@@ -163,21 +163,21 @@ impl Content {
 }
 
 impl FileSettings {
-    /// The files below a directory, as they are.
+    /// Serves the files below a directory, with the defaults.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), precompressed: Vec::new(), follow_symlinks: false }
     }
 }
 
 impl Site {
-    /// A site with these routes, the server's certificate and no headers.
+    /// A site with these routes, the server's certificate and no header fields.
     pub fn new(routes: Vec<Route>) -> Self {
         Self { names: Vec::new(), certificate: None, ocsp: None, headers: Vec::new(), routes }
     }
 }
 
 impl Route {
-    /// A route without headers or rules of its own.
+    /// A route without header fields or rules of its own.
     pub fn new(path: impl Into<String>, action: Action) -> Self {
         Self { path: path.into(), action, headers: Vec::new(), early: EarlyRules::default() }
     }

@@ -1,6 +1,7 @@
-//! The attacker: resends a captured first flight, byte for byte, over connections of its own.
+//! The attacker: resends a captured first flight, byte for byte, over new connections.
 //!
-//! It stands beside the server, without delay, and cannot finish a handshake: it has no keys.
+//! It is next to the server, without delay, and cannot complete a handshake, because it has no
+//! keys.
 
 mod datagrams;
 
@@ -24,40 +25,41 @@ pub struct Resend<'a> {
     pub server: SocketAddr,
     /// The TCP payload of the captured first flight.
     pub flight: &'a [u8],
-    /// How often.
-    pub tries: usize,
-    /// How many tries connect first and then send together, so that they race (at most 256).
+    /// The number of attempts.
+    pub attempts: usize,
+    /// How many attempts connect first and then send at the same time, so that they race (at most
+    /// 256).
     pub concurrent: usize,
-    /// How long a server may be silent before it counts as having no more to say. Long enough for
-    /// it to have executed the request; bounds each step of a try.
-    pub quiet: Duration,
+    /// How long a server may be silent before its response counts as complete. Long enough for it
+    /// to have executed the request; bounds each step of an attempt.
+    pub idle_timeout: Duration,
 }
 
-/// What became of one try.
+/// The result of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// How many bytes the server answered.
+    /// The number of bytes that the server responded.
     pub bytes_received: u64,
-    /// How it ended.
-    pub ending: Ending,
+    /// How the connection ended.
+    pub end: ConnectionEnd,
 }
 
-/// How a try ended.
+/// How the connection of an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ending {
+pub enum ConnectionEnd {
     /// The server closed the connection in an orderly way.
     Closed,
     /// The server reset the connection.
     Reset,
-    /// The server fell silent, also after the attacker had closed its side.
+    /// The server became silent, even after the attacker closed its side.
     Silent,
-    /// The server kept talking beyond 64 MiB or a minute.
+    /// The server continued to send beyond 64 MiB or a minute.
     Endless,
-    /// There was no connection, or it failed in another way.
+    /// The connection could not be opened, or failed in another way.
     Failed(ErrorKind),
 }
 
-/// A place beside the server from which it is attacked.
+/// The position next to the server from which the attacks are run.
 #[derive(Debug)]
 pub struct Attacker {
     namespace: Namespace,
@@ -68,25 +70,25 @@ impl Attacker {
         Self { namespace }
     }
 
-    /// The attacker's namespace, for attacks of another kind.
+    /// The attacker's namespace, for other kinds of attacks.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Resends a first flight over TCP and returns what became of each try.
+    /// Resends a first flight over TCP and returns the result of each attempt.
     ///
-    /// Each try sends the flight, listens until the server is quiet, closes its side (some servers
-    /// only then execute what they hold), and listens once more. A try whose server neither closes
-    /// nor falls silent ends after a minute.
+    /// Each attempt sends the flight, reads until the server is quiet, closes its side (some
+    /// servers only then execute pending requests), and reads again. An attempt whose server
+    /// neither closes nor becomes silent ends after a minute.
     ///
     /// # Errors
-    /// If the tries cannot be started; what a server does is a result, not an error.
+    /// If the attempts cannot be started. What a server does is a result, not an error.
     pub fn resend(&self, resend: &Resend<'_>) -> Result<Vec<Attempt>, LinkError> {
-        let racers = resend.concurrent.clamp(1, MAX_RACERS);
+        let concurrent = resend.concurrent.clamp(1, MAX_CONCURRENT);
         self.namespace.run(|| {
-            let mut attempts = Vec::with_capacity(resend.tries);
-            while attempts.len() < resend.tries {
-                let size = racers.min(resend.tries - attempts.len());
+            let mut attempts = Vec::with_capacity(resend.attempts);
+            while attempts.len() < resend.attempts {
+                let size = concurrent.min(resend.attempts - attempts.len());
                 attempts.append(&mut round(resend, size)?);
             }
             Ok(attempts)
@@ -94,23 +96,24 @@ impl Attacker {
     }
 }
 
-/// One round of tries: all connect, then all send, then all are listened to at once.
+/// One round of attempts: all connect, then all send, then all are read.
 fn round(resend: &Resend<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
-    let connect = |_| TcpStream::connect_timeout(&resend.server, resend.quiet);
+    let connect = |_| TcpStream::connect_timeout(&resend.server, resend.idle_timeout);
     let streams: Vec<_> = (0..size).map(connect).collect();
-    let mut tries: Vec<_> = streams.into_iter().map(|stream| Try::send(stream, resend)).collect();
+    let mut attempts: Vec<_> =
+        streams.into_iter().map(|stream| AttemptState::send(stream, resend)).collect();
     loop {
         let now = Instant::now();
-        tries.iter_mut().for_each(|each| each.advance(now, resend.quiet));
-        if !wait(&tries, now)? {
-            return Ok(tries.iter().map(Try::attempt).collect());
+        attempts.iter_mut().for_each(|each| each.advance(now, resend.idle_timeout));
+        if !wait(&attempts, now)? {
+            return Ok(attempts.iter().map(AttemptState::attempt).collect());
         }
     }
 }
 
-/// Waits until a try can go on; false if none is open any more.
-fn wait(tries: &[Try], now: Instant) -> Result<bool, LinkError> {
-    let open = tries.iter().filter_map(|each| match &each.state {
+/// Waits until an attempt can continue. Returns false if all have ended.
+fn wait(attempts: &[AttemptState], now: Instant) -> Result<bool, LinkError> {
+    let open = attempts.iter().filter_map(|each| match &each.state {
         State::Open { stream, deadline, .. } => Some((stream, *deadline)),
         State::Ended(_) => None,
     });
@@ -126,7 +129,7 @@ fn readable(socket: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::new(socket, PollFlags::POLLIN)
 }
 
-/// Waits until one of the descriptors has something, or until `first`.
+/// Waits until a descriptor is readable, or until `first`.
 fn wait_for(descriptors: &mut [PollFd<'_>], first: Instant, now: Instant) -> Result<(), LinkError> {
     let limit = TimeSpec::from_duration(first.saturating_duration_since(now));
     match ppoll(descriptors, Some(limit), None) {
@@ -135,9 +138,9 @@ fn wait_for(descriptors: &mut [PollFd<'_>], first: Instant, now: Instant) -> Res
     }
 }
 
-struct Try {
+struct AttemptState {
     bytes_received: u64,
-    /// Ends a try whose server trickles.
+    /// Ends an attempt whose server sends slowly forever.
     limit: Instant,
     state: State,
 }
@@ -149,80 +152,81 @@ enum State {
         deadline: Instant,
         half_closed: bool,
     },
-    Ended(Ending),
+    Ended(ConnectionEnd),
 }
 
-impl Try {
+impl AttemptState {
     fn send(stream: io::Result<TcpStream>, resend: &Resend<'_>) -> Self {
         let sent = stream.and_then(|mut stream| {
             stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(resend.quiet))?;
+            stream.set_write_timeout(Some(resend.idle_timeout))?;
             stream.write_all(resend.flight)?;
             stream.set_nonblocking(true)?;
             Ok(stream)
         });
         let state = match sent {
             Ok(stream) => {
-                let deadline = Instant::now() + resend.quiet;
+                let deadline = Instant::now() + resend.idle_timeout;
                 State::Open { stream, deadline, half_closed: false }
             }
-            Err(error) => State::Ended(ending(error.kind())),
+            Err(error) => State::Ended(end(error.kind())),
         };
-        Self { bytes_received: 0, limit: Instant::now() + MAX_TRY, state }
+        Self { bytes_received: 0, limit: Instant::now() + MAX_ATTEMPT_DURATION, state }
     }
 
-    /// Reads what there is, and closes our side or gives up when the server has been quiet.
-    fn advance(&mut self, now: Instant, quiet: Duration) {
+    /// Reads what is available, and closes the attacker's side or ends the attempt when the server
+    /// has been quiet.
+    fn advance(&mut self, now: Instant, idle_timeout: Duration) {
         let State::Open { stream, deadline, half_closed } = &mut self.state else {
             return;
         };
         let ended = loop {
             match stream.read(&mut [0; 16_384]) {
-                Ok(0) => break Some(Ending::Closed),
+                Ok(0) => break Some(ConnectionEnd::Closed),
                 Ok(count) => {
                     self.bytes_received += count as u64;
-                    *deadline = now + quiet;
+                    *deadline = now + idle_timeout;
                     if self.bytes_received > MAX_BYTES || now > self.limit {
-                        break Some(Ending::Endless);
+                        break Some(ConnectionEnd::Endless);
                     }
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock if now < *deadline => break None,
-                    ErrorKind::WouldBlock if *half_closed => break Some(Ending::Silent),
+                    ErrorKind::WouldBlock if *half_closed => break Some(ConnectionEnd::Silent),
                     ErrorKind::WouldBlock => {
-                        (*half_closed, *deadline) = (true, now + quiet);
-                        // If the server has reset it meanwhile, the next read says so.
+                        (*half_closed, *deadline) = (true, now + idle_timeout);
+                        // If the server has reset the connection, the next read fails.
                         let _ = stream.shutdown(Shutdown::Write);
                         break None;
                     }
-                    kind => break Some(ending(kind)),
+                    kind => break Some(end(kind)),
                 },
             }
         };
-        if let Some(ending) = ended {
-            self.state = State::Ended(ending);
+        if let Some(end) = ended {
+            self.state = State::Ended(end);
         }
     }
 
     fn attempt(&self) -> Attempt {
-        let ending = match self.state {
-            State::Ended(ending) => ending,
-            State::Open { .. } => Ending::Silent,
+        let end = match self.state {
+            State::Ended(end) => end,
+            State::Open { .. } => ConnectionEnd::Silent,
         };
-        Attempt { bytes_received: self.bytes_received, ending }
+        Attempt { bytes_received: self.bytes_received, end }
     }
 }
 
-fn ending(kind: ErrorKind) -> Ending {
+fn end(kind: ErrorKind) -> ConnectionEnd {
     match kind {
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Ending::Reset,
-        kind => Ending::Failed(kind),
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ConnectionEnd::Reset,
+        kind => ConnectionEnd::Failed(kind),
     }
 }
 
-/// Open connections of one round; below the usual limit on descriptors.
-const MAX_RACERS: usize = 256;
-/// No response that a server gives to a first flight is longer.
+/// Concurrent connections of one round; below the usual limit of descriptors.
+const MAX_CONCURRENT: usize = 256;
+/// No response to a first flight is longer.
 const MAX_BYTES: u64 = 64 << 20;
-const MAX_TRY: Duration = Duration::from_secs(60);
+const MAX_ATTEMPT_DURATION: Duration = Duration::from_secs(60);

@@ -1,15 +1,15 @@
-//! The two clocks: monotonic for all that is measured, Unix time for kernel stamps and captures.
+//! The two clocks: monotonic for measurements, Unix time for kernel timestamps and captures.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, the time base of everything that this crate reports.
+/// Nanoseconds of `CLOCK_MONOTONIC`, the time base of this crate.
 pub fn monotonic_ns() -> u64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// What to add to a monotonic time to get nanoseconds since 1970 (for capture files).
+/// The offset from monotonic time to Unix time, in nanoseconds (for capture files).
 ///
-/// Read again for each use: the two clocks drift apart and the Unix clock may be stepped.
+/// Read it for each use: the clocks drift apart and the Unix clock may be stepped.
 pub fn unix_offset_ns() -> i64 {
     let mut best = (u64::MAX, 0);
     for _ in 0..ATTEMPTS {
@@ -19,8 +19,8 @@ pub fn unix_offset_ns() -> i64 {
         if gap < best.0 {
             best = (gap, unix as i64 - (before + gap / 2) as i64);
         }
-        // Two undisturbed reads lie well below this; more means a preemption between them.
-        if gap < UNDISTURBED_NS {
+        // Two undisturbed reads are well below this; more means that the thread was preempted.
+        if gap < MAX_UNDISTURBED_NS {
             break;
         }
     }
@@ -33,7 +33,7 @@ fn read(clock: ClockId) -> u64 {
 }
 
 const ATTEMPTS: usize = 4;
-const UNDISTURBED_NS: u64 = 2_000;
+const MAX_UNDISTURBED_NS: u64 = 2_000;
 
 #[cfg(test)]
 mod tests {
@@ -41,7 +41,7 @@ mod tests {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     #[test]
-    fn the_offset_leads_from_monotonic_to_unix_time() {
+    fn the_offset_converts_monotonic_to_unix_time() {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64;
         let ours = monotonic_ns() as i64 + unix_offset_ns();
         assert!((ours - unix).abs() < 1_000_000_000, "{ours} against {unix}");

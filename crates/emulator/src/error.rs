@@ -1,8 +1,8 @@
-//! What can go wrong while a network is built or used, each with its fix.
+//! Why a network cannot be built or used: each error names the fix.
 
 use std::io;
 
-/// Why the emulated network could not be built or used.
+/// Why the emulated network cannot be built or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -15,37 +15,37 @@ pub enum LinkError {
         /// Threads that the process has now.
         threads: usize,
     },
-    /// The kernel (Debian, some hardened ones) refuses user namespaces to users.
+    /// The kernel (Debian, some hardened ones) refuses user namespaces to ordinary users.
     #[error(
         "this machine refuses user namespaces to ordinary users: run as root, or \
          `sysctl kernel.unprivileged_userns_clone=1`"
     )]
     UserNamespacesOff,
-    /// AppArmor (Ubuntu since 23.10) takes all capabilities away inside a user namespace.
+    /// AppArmor (Ubuntu since 23.10) removes all capabilities inside a user namespace.
     #[error(
-        "AppArmor takes the capabilities away inside user namespaces: run as root, or \
+        "AppArmor removes capabilities inside user namespaces: run as root, or \
          `sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
     )]
     UserNamespacesConfined,
-    /// The limit on user namespaces is used up, or zero.
+    /// The limit of user namespaces is reached, or zero.
     #[error(
         "no further user namespace is allowed (user.max_user_namespaces is {limit}): run as \
          root, or raise it by `sysctl user.max_user_namespaces=10000`"
     )]
     UserNamespacesExhausted {
-        /// The present limit as the kernel prints it.
+        /// The current limit as the kernel prints it.
         limit: String,
     },
-    /// The kernel was built without what is needed.
+    /// The kernel was built without user namespaces.
     #[error("this kernel has no user namespaces (CONFIG_USER_NS): run as root")]
     UserNamespacesMissing,
-    /// Namespaces are refused for a reason outside the kernel's own switches.
+    /// Namespaces are refused for a reason outside of the kernel's own settings.
     #[error(
         "namespaces are refused here ({source}), as containers do by default: run outside the \
          container, or start it with CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW"
     )]
     NamespacesRefused {
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// This process may not open packet sockets.
@@ -54,20 +54,20 @@ pub enum LinkError {
          right by `setcap cap_net_raw+ep FILE`"
     )]
     CaptureRefused {
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The configuration asks for something that cannot be built.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
-    /// A file of profiles that cannot be read as one.
+    /// A profile file has an error.
     #[error("{file}, line {line}: {reason}")]
     ProfileFile {
-        /// Its name.
+        /// The name of the file.
         file: String,
-        /// Where, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is allowed.
         reason: String,
     },
     /// No profile has this name.
@@ -76,30 +76,30 @@ pub enum LinkError {
          one of {known}, or two of them joined by + ({additions} may be added)"
     )]
     NoSuchProfile {
-        /// What was requested.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The names of the profiles.
         known: String,
-        /// Those that may stand behind a +.
+        /// The names of the additions.
         additions: String,
     },
-    /// A path index that the network does not have.
+    /// The network has no path with this index.
     #[error("there is no path {index}: this network has {paths}")]
     NoSuchPath {
-        /// What was requested.
+        /// The requested index.
         index: usize,
-        /// How many paths there are.
+        /// The number of paths.
         paths: usize,
     },
-    /// There is no TUN device to be had, and the TUN backend was requested.
-    #[error("/dev/net/tun cannot be opened ({source}): {mend}, or use packet rings")]
+    /// The TUN backend was requested, but no TUN device can be opened.
+    #[error("/dev/net/tun cannot be opened ({source}): {fix}, or use packet rings")]
     Tun {
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
-        /// What to do about it.
-        mend: &'static str,
+        /// The fix.
+        fix: &'static str,
     },
-    /// A setting without which the figures would be wrong could not be written.
+    /// A setting that measurements depend on could not be written.
     #[error(
         "{key} could not be set to {value} in a network namespace ({source}): /proc/sys must be \
          mounted writable"
@@ -107,54 +107,54 @@ pub enum LinkError {
     Setting {
         /// Path below /proc/sys.
         key: &'static str,
-        /// The value wanted.
+        /// The value.
         value: &'static str,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A step of building or using the network failed.
     #[error("the emulated network could not {step}: {source}")]
     System {
-        /// What was being done, as the end of "could not ...".
+        /// What failed, as the end of "could not ...".
         step: String,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The kernel refused an interface, address, route or neighbour.
     #[error("the emulated network could not {step}: {source}")]
     Netlink {
-        /// What was being done, as the end of "could not ...".
+        /// What failed, as the end of "could not ...".
         step: String,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: rtnetlink::Error,
     },
-    /// There is nothing to enter by this process.
-    #[error("process {id} is no door into a lab: start one by `firstflight lab --serve`")]
-    NoDoor {
-        /// The process.
+    /// The process is not a namespace holder.
+    #[error("process {id} is not a lab: start one with `firstflight lab --serve`")]
+    NotAHolder {
+        /// The process id.
         id: u32,
     },
-    /// The process is another user's, who may be no friend.
-    #[error("process {id} is another user's: enter a lab as the user who started it")]
-    NotYourDoor {
-        /// The process.
+    /// The holder belongs to another user, who may be malicious.
+    #[error("process {id} belongs to another user: enter a lab as the user who started it")]
+    HolderOfOtherUser {
+        /// The process id.
         id: u32,
     },
-    /// This process may not follow the door's.
-    #[error("the lab behind process {id} cannot be entered ({source}): start another one")]
-    DoorShut {
-        /// The process.
+    /// The namespaces of the holder cannot be entered.
+    #[error("the lab of process {id} cannot be entered ({source}): start another one")]
+    CannotEnter {
+        /// The process id.
         id: u32,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A thread of the network is gone.
-    #[error("the {0} thread of the emulated network has ended: build the network anew")]
+    /// A thread of the network has ended.
+    #[error("the {0} thread of the emulated network has ended: build the network again")]
     ThreadGone(&'static str),
 }
 
 impl LinkError {
-    /// Wraps an operating-system error with the step that met it.
+    /// Wraps an error of the operating system with the failed step.
     pub(crate) fn system(step: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System { step: step.into(), source: source.into() }
     }

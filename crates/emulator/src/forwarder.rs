@@ -1,7 +1,8 @@
-//! The forwarding thread: frames from one side's port, through the path's cells, to the other side.
+//! The forwarding thread: moves frames from one side's port, through the path's cells, to the
+//! other.
 //!
-//! One thread for both directions. It sleeps until a little before the next deadline and spins the
-//! rest; every deadline is absolute, so one late delivery does not shift the next.
+//! One thread handles both directions. It sleeps until shortly before the next deadline and spins
+//! for the rest. Every deadline is absolute, so one late delivery does not delay the next.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,26 +17,26 @@ use nix::sys::signal::SigSet;
 use nix::sys::time::TimeSpec;
 
 use crate::cells::CellSpec;
-use crate::chain::{Chains, Exit};
+use crate::chain::{Chains, ProcessedPacket};
 use crate::clock::{monotonic_ns, unix_offset_ns};
-use crate::counters::{Counters, PathCounters};
-use crate::margin::WakeMargin;
-use crate::path::{Direction, classify, lane, of_lane};
+use crate::path::{Counters, PathCounters};
+use crate::path::{Direction, channel_index, classify, path_and_direction};
 use crate::port::Port;
 use crate::tap::{AlteredFrame, CapturedPacket, LINK_FULL, REFUSED, Tap};
+use crate::wake::WakeMargin;
 use crate::{LinkError, Namespace, wake_promptly};
 
-/// A running forwarding thread; dropped, it stops.
+/// A running forwarding thread. It stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     commands: Sender<Command>,
-    bell: Arc<EventFd>,
+    wakeup: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Forwarder {
-    /// Starts forwarding between two ports, the client's side and the server's, on a thread in
-    /// the link's namespace.
+    /// Starts forwarding between two ports, the client's side and the server's, on a thread in the
+    /// link's namespace.
     pub(crate) fn start<P: Port>(
         link: &Namespace,
         ports: [P; 2],
@@ -44,10 +45,11 @@ impl Forwarder {
         tap: Tap,
     ) -> Result<Self, LinkError> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_flags(flags).map_err(|e| LinkError::system("wake a thread", e))?;
-        let bell = Arc::new(bell);
+        let wakeup =
+            EventFd::from_flags(flags).map_err(|e| LinkError::system("wake a thread", e))?;
+        let wakeup = Arc::new(wakeup);
         let (commands, received) = channel();
-        let engine = Engine {
+        let engine = ForwardingLoop {
             ports,
             paths,
             chains,
@@ -55,48 +57,48 @@ impl Forwarder {
             counters: Counters::default(),
             tap,
             commands: received,
-            bell: Arc::clone(&bell),
+            wakeup: Arc::clone(&wakeup),
         };
         let thread = link.spawn("link forwarder", move || engine.run())?;
-        Ok(Self { commands, bell, thread: Some(thread) })
+        Ok(Self { commands, wakeup, thread: Some(thread) })
     }
 
-    /// Replaces the cells of one path; on return they hold for all packets that arrive.
+    /// Replaces the cells of one path. When it returns, they apply to all packets that arrive.
     pub(crate) fn replace(
         &self,
         path: usize,
         up: Vec<CellSpec>,
         down: Vec<CellSpec>,
     ) -> Result<(), LinkError> {
-        self.ask(|done| Command::Replace { path, up, down, done })
+        self.request(|done| Command::Replace { path, up, down, done })
     }
 
     pub(crate) fn counters(&self) -> Result<Counters, LinkError> {
-        self.ask(Command::Count)
+        self.request(Command::Count)
     }
 
     pub(crate) fn path_counters(&self, path: usize) -> Result<PathCounters, LinkError> {
-        self.ask(|reply| Command::CountPath { path, reply })
+        self.request(|reply| Command::CountPath { path, reply })
     }
 
-    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, LinkError> {
+    fn request<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, LinkError> {
         let (reply, response) = sync_channel(1);
         self.commands.send(command(reply)).map_err(|_| LinkError::ThreadGone("forwarding"))?;
-        self.ring_bell();
+        self.wake();
         response.recv().map_err(|_| LinkError::ThreadGone("forwarding"))
     }
 
-    fn ring_bell(&self) {
-        // It fails only when the counter is at its limit, and then it rings already.
-        let _ = self.bell.write(1);
+    fn wake(&self) {
+        // It fails only if the counter is at its limit, and then the thread wakes anyway.
+        let _ = self.wakeup.write(1);
     }
 }
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        // Either fails only if the thread has ended already.
+        // Either fails only if the thread has ended.
         let _ = self.commands.send(Command::Stop);
-        self.ring_bell();
+        self.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -110,7 +112,7 @@ enum Command {
     Stop,
 }
 
-struct Engine<P> {
+struct ForwardingLoop<P> {
     /// The client's side, then the server's.
     ports: [P; 2],
     paths: usize,
@@ -119,31 +121,31 @@ struct Engine<P> {
     counters: Counters,
     tap: Tap,
     commands: Receiver<Command>,
-    bell: Arc<EventFd>,
+    wakeup: Arc<EventFd>,
 }
 
-impl<P: Port> Engine<P> {
+impl<P: Port> ForwardingLoop<P> {
     fn run(mut self) {
-        // Interrupts are for the threads that wait for them.
+        // Signals are for other threads.
         let _ = SigSet::all().thread_block();
-        // What is refused is left; it shows in the lateness.
+        // What the kernel refuses shows in the lateness.
         let _ = wake_promptly();
-        while self.obey() {
+        while self.run_commands() {
             self.collect();
             self.deliver();
             self.pause();
         }
     }
 
-    /// Carries out what was asked; false means stop.
-    fn obey(&mut self) -> bool {
-        // Whoever asked may have gone, which changes nothing: so no reply is checked.
+    /// Executes commands. Returns false to stop.
+    fn run_commands(&mut self) -> bool {
+        // The sender of a command may be gone, so failed replies are ignored.
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Replace { path, up, down, done } => {
-                    // What has arrived before still takes the cells from before.
-                    // As much as a ring holds; a sender may be faster than this.
-                    (0..MAX_WAITING / MAX_AT_ONCE).take_while(|_| self.collect()).count();
+                    // What arrived before passes the old cells. At most as much as a ring contains,
+                    // because a sender may be faster than this loop.
+                    (0..MAX_WAITING / MAX_BATCH).take_while(|_| self.collect()).count();
                     self.chains.replace(path, &up, &down);
                     let _ = done.send(());
                 }
@@ -153,7 +155,8 @@ impl<P: Port> Engine<P> {
                     let _ = reply.send(self.counters);
                 }
                 Command::CountPath { path, reply } => {
-                    let of = |direction| self.chains.counters(lane(path, direction)).clone();
+                    let of =
+                        |direction| self.chains.counters(channel_index(path, direction)).clone();
                     let (up, down) = (of(Direction::Up), of(Direction::Down));
                     let _ = reply.send(PathCounters { up, down });
                 }
@@ -163,52 +166,55 @@ impl<P: Port> Engine<P> {
         true
     }
 
-    /// Takes what has arrived at both ports into the chains; true if there may be more.
+    /// Moves what has arrived at both ports into the chains. Returns true if there may be more.
     fn collect(&mut self) -> bool {
         let (mut clocks, mut more) = (None, false);
         for direction in [Direction::Up, Direction::Down] {
-            let port = &mut self.ports[entrance(direction)];
-            // Not for ever, if a sender is faster than this loop: others want their packets.
-            for taken in 1..=MAX_AT_ONCE {
-                more |= taken == MAX_AT_ONCE;
+            let port = &mut self.ports[ingress_port(direction)];
+            // Bounded, because a sender may be faster than this loop and other packets are due.
+            for taken in 1..=MAX_BATCH {
+                more |= taken == MAX_BATCH;
                 let Some(arrived) = port.receive(|frame, stamp| {
                     let path = classify(frame, direction, self.paths)?;
-                    Some((lane(path, direction), Box::<[u8]>::from(frame), stamp))
+                    Some((channel_index(path, direction), Box::<[u8]>::from(frame), stamp))
                 }) else {
                     break;
                 };
-                let Some((lane, frame, stamp)) = arrived else {
-                    self.counters.foreign += 1;
+                let Some((channel, frame, stamp)) = arrived else {
+                    self.counters.unexpected += 1;
                     continue;
                 };
                 let (now, offset) =
                     *clocks.get_or_insert_with(|| (monotonic_ns(), unix_offset_ns()));
                 let arrival_ns = match stamp {
                     Some(stamp) => arrival(stamp, offset, now),
-                    // Read when it is taken, not when the first of them was.
+                    // Read for each packet, not once for all.
                     None => monotonic_ns(),
                 };
-                if self.chains.bytes() + frame.len() > QUEUE_LIMIT {
+                if self.chains.bytes() + frame.len() > MAX_QUEUED_BYTES {
                     self.counters.queue_full += 1;
-                    self.chains.counters_mut(lane).lost += 1;
+                    self.chains.counters_mut(channel).lost += 1;
                     let (due_ns, dropped_by) = (arrival_ns, Some(LINK_FULL));
                     let altered = None;
-                    note(&self.tap, Exit { lane, arrival_ns, due_ns, frame, altered, dropped_by });
+                    record(
+                        &self.tap,
+                        ProcessedPacket { channel, arrival_ns, due_ns, frame, altered, dropped_by },
+                    );
                     continue;
                 }
-                self.chains.push(lane, arrival_ns, frame);
+                self.chains.push(channel, arrival_ns, frame);
             }
         }
         more
     }
 
-    /// Sends what is due, and notes what was dropped.
+    /// Sends what is due, and records what was dropped.
     fn deliver(&mut self) {
-        for _ in 0..MAX_AT_ONCE {
+        for _ in 0..MAX_BATCH {
             let Some(due) = self.chains.next_due() else {
                 return;
             };
-            // Read before sending: the receiver's kernel may answer within the call.
+            // Read before sending: the receiver's kernel may respond within the call.
             let now = monotonic_ns();
             if due > now {
                 return;
@@ -218,14 +224,14 @@ impl<P: Port> Engine<P> {
             };
             if exit.dropped_by.is_some() {
                 self.counters.dropped += 1;
-                note(&self.tap, exit);
+                record(&self.tap, exit);
                 continue;
             }
-            let (_, direction) = of_lane(exit.lane);
+            let (_, direction) = path_and_direction(exit.channel);
             let frame = exit.altered.as_ref().map_or(&exit.frame, |altered| &altered.1);
             let mut recorder = self.tap.recorder();
-            let sent = self.ports[1 - entrance(direction)].send(frame);
-            let counted = self.chains.counters_mut(exit.lane);
+            let sent = self.ports[1 - ingress_port(direction)].send(frame);
+            let counted = self.chains.counters_mut(exit.channel);
             if sent.is_ok() {
                 self.counters.delivered += 1;
                 counted.delivered += 1;
@@ -239,8 +245,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Sleeps until shortly before the next deadline, a packet or a command; returns at once when
-    /// the deadline is near, so that the caller's loop is the spin.
+    /// Sleeps until shortly before the next deadline, a packet or a command. Returns at once if the
+    /// deadline is near, so that the caller's loop spins.
     fn pause(&mut self) {
         let Some(due) = self.chains.next_due() else {
             self.sleep(None);
@@ -260,24 +266,24 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Whether the whole time was slept.
+    /// Returns whether the whole time was slept.
     fn sleep(&self, length_ns: Option<u64>) -> bool {
         let mut descriptors = [
             PollFd::new(self.ports[0].as_fd(), PollFlags::POLLIN),
             PollFd::new(self.ports[1].as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.wakeup.as_fd(), PollFlags::POLLIN),
         ];
         let limit = length_ns.map(|ns| TimeSpec::from_duration(Duration::from_nanos(ns)));
         match ppoll(&mut descriptors, limit, None) {
             Ok(0) => true,
             Ok(_) => {
-                // Not ready is the usual case; the bell only has to be silent again.
-                let _ = self.bell.read();
+                // Usually it is not ready; it only has to be reset.
+                let _ = self.wakeup.read();
                 false
             }
             Err(Errno::EINTR) => false,
             Err(_) => {
-                // Out of memory at worst: look again soon instead of spinning on the error.
+                // At worst out of memory: poll again soon instead of spinning on the error.
                 std::thread::sleep(Duration::from_micros(100));
                 false
             }
@@ -285,14 +291,14 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// Notes a packet that was not delivered.
-fn note(tap: &Tap, exit: Exit) {
+/// Records a packet that was not delivered.
+fn record(tap: &Tap, exit: ProcessedPacket) {
     tap.recorder().record(captured(exit, monotonic_ns()));
 }
 
-/// A packet as the tap keeps it, delivered or dropped at `now`.
-fn captured(exit: Exit, now: u64) -> CapturedPacket {
-    let (path, direction) = of_lane(exit.lane);
+/// A packet for the tap, delivered or dropped at `now`.
+fn captured(exit: ProcessedPacket, now: u64) -> CapturedPacket {
+    let (path, direction) = path_and_direction(exit.channel);
     CapturedPacket {
         path,
         direction,
@@ -306,26 +312,26 @@ fn captured(exit: Exit, now: u64) -> CapturedPacket {
     }
 }
 
-/// The port at which packets of a direction enter; they leave by the other.
-fn entrance(direction: Direction) -> usize {
+/// The port at which packets of a direction arrive; they leave by the other.
+fn ingress_port(direction: Direction) -> usize {
     match direction {
         Direction::Up => 0,
         Direction::Down => 1,
     }
 }
 
-/// The monotonic time of a kernel stamp in Unix time. A stamp that cannot be (the Unix clock was
-/// stepped meanwhile) counts as now.
+/// Converts a kernel timestamp from Unix to monotonic time. An impossible timestamp (the Unix clock
+/// was stepped) becomes now.
 fn arrival(stamp: u64, offset: i64, now: u64) -> u64 {
     let monotonic = stamp.saturating_add_signed(offset.saturating_neg());
     if (now.saturating_sub(MAX_STALL_NS)..=now).contains(&monotonic) { monotonic } else { now }
 }
 
 /// 200 ms at 2.6 Gbit/s, more than the link forwards.
-const QUEUE_LIMIT: usize = 64 << 20;
-/// Packets taken from one side, or delivered, before something else has its turn.
-const MAX_AT_ONCE: usize = 64;
-/// Packets that wait at a port at most.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Packets taken from one side, or delivered, before the loop continues.
+const MAX_BATCH: usize = 64;
+/// The maximum number of packets that wait at a port.
 const MAX_WAITING: usize = 4_096;
 const MAX_STALL_NS: u64 = 1_000_000_000;
 
@@ -334,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_become_monotonic_and_impossible_ones_become_now() {
+    fn timestamps_become_monotonic_and_impossible_ones_become_now() {
         let (offset, now) = (1_000_000_000_000, 50_000_000_000);
         assert_eq!(arrival(1_049_999_990_000, offset, now), 49_999_990_000);
         assert_eq!(arrival(1_050_000_000_001, offset, now), now, "from the future");

@@ -1,4 +1,4 @@
-//! A network namespace without a name, and the threads and processes inside it.
+//! A network namespace without a name, and the threads and processes inside.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,12 +11,12 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::LinkError;
-use crate::children::{Process, ProcessSpawner};
+use crate::process::{Process, ProcessSpawner};
 
-/// A network namespace, held by a descriptor and by a thread that starts its children.
+/// A network namespace, held by a descriptor and by a thread that starts its child processes.
 ///
-/// Dropping it ends those children. Threads made by [`Namespace::spawn`] that still run keep the
-/// namespace itself alive until they end.
+/// Dropping it ends those children. Running threads of [`Namespace::spawn`] keep the namespace
+/// itself alive until they end.
 #[derive(Debug)]
 pub struct Namespace {
     name: &'static str,
@@ -27,12 +27,12 @@ pub struct Namespace {
 impl Namespace {
     pub(crate) fn new(name: &'static str) -> Result<Self, LinkError> {
         let (sender, jobs) = channel();
-        let (ready, made) = sync_channel(1);
+        let (ready, created) = sync_channel(1);
         let handle = thread::Builder::new()
             .name(format!("{name} runner"))
             .spawn(move || run_children(&ready, &jobs))
             .map_err(|e| LinkError::system("start a thread", e))?;
-        let descriptor = made.recv().map_err(|_| LinkError::ThreadGone("runner"))??;
+        let descriptor = created.recv().map_err(|_| LinkError::ThreadGone("runner"))??;
         Ok(Self { name, descriptor: Arc::new(descriptor), runner: Some((sender, handle)) })
     }
 
@@ -41,10 +41,10 @@ impl Namespace {
         self.name
     }
 
-    /// Runs `f` on a new thread inside the namespace. Sockets made there belong to it, and so do
-    /// threads started from there, those of an async runtime too.
+    /// Runs `f` on a new thread inside the namespace. Sockets and threads created there are inside
+    /// too, including those of an async runtime.
     ///
-    /// Child processes are better started by [`Namespace::spawn_child`], which ends them with us.
+    /// Use [`Namespace::spawn_child`] for child processes, which ends them with this process.
     ///
     /// # Errors
     /// If the thread cannot be started or cannot enter.
@@ -63,7 +63,7 @@ impl Namespace {
                 // The receiver waits for exactly this message.
                 let _ = ready.send(result);
                 if failed {
-                    // Ends the thread quietly: nobody gets its handle.
+                    // Ends the thread without a message: nobody has its handle.
                     resume_unwind(Box::new("not in the namespace"));
                 }
                 f()
@@ -73,7 +73,7 @@ impl Namespace {
         Ok(handle)
     }
 
-    /// Runs `f` inside the namespace and waits for it; `f` may borrow. A panic is passed on.
+    /// Runs `f` inside the namespace and waits for it; `f` may borrow. A panic is propagated.
     ///
     /// # Errors
     /// If the thread cannot be started or cannot enter.
@@ -96,9 +96,9 @@ impl Namespace {
 
     /// Starts a child process inside the namespace.
     ///
-    /// It leads a process group of its own, which is killed when the handle is dropped. When the
-    /// network is dropped, or when this process ends in whatever way, SIGKILL included, it ends
-    /// with everything that it ever started.
+    /// It leads its own process group, which is killed when the handle is dropped. When the network
+    /// is dropped, or when this process ends in any way, including SIGKILL, it ends with all its
+    /// descendants.
     ///
     /// # Errors
     /// If the program cannot be started.
@@ -124,7 +124,7 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         if let Some((sender, handle)) = self.runner.take() {
             drop(sender);
-            // It can only have panicked, and then its children are gone already.
+            // It can only have panicked, and then its children have ended.
             let _ = handle.join();
         }
     }
@@ -136,29 +136,29 @@ struct Job {
     reply: SyncSender<std::io::Result<Process>>,
 }
 
-/// The runner: makes the namespace, reports it, then starts children until it is let go.
+/// The runner: creates the namespace, reports it, and starts children until it is dropped.
 fn run_children(ready: &SyncSender<Result<OwnedFd, LinkError>>, jobs: &Receiver<Job>) {
-    let made = make().and_then(|descriptor| Ok((descriptor, ProcessSpawner::new()?)));
-    let mut nursery = match made {
-        Ok((descriptor, nursery)) => {
+    let created = create().and_then(|descriptor| Ok((descriptor, ProcessSpawner::new()?)));
+    let mut spawner = match created {
+        Ok((descriptor, spawner)) => {
             if ready.send(Ok(descriptor)).is_err() {
                 return;
             }
-            nursery
+            spawner
         }
         Err(error) => {
-            // Whoever asked has gone if this fails, and needs no response.
+            // If this fails, the caller is gone and needs no response.
             let _ = ready.send(Err(error));
             return;
         }
     };
     for Job { command, reply } in jobs {
-        // If nobody waits any more the process handle is dropped here, which ends the child.
-        let _ = reply.send(nursery.start(command));
+        // If nobody waits any more, the process handle is dropped here, which ends the child.
+        let _ = reply.send(spawner.start(command));
     }
 }
 
-fn make() -> Result<OwnedFd, LinkError> {
+fn create() -> Result<OwnedFd, LinkError> {
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|errno| LinkError::NamespacesRefused { source: errno.into() })?;
     File::open("/proc/thread-self/ns/net")

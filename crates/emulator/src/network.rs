@@ -1,28 +1,28 @@
-//! The whole network: built, changed at run time, and gone when dropped.
+//! The emulated network: built, reconfigured at run time, and removed when dropped.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::awake::Awake;
 use crate::chain::Chains;
-use crate::counters::{Counters, PathCounters};
 use crate::forwarder::Forwarder;
-use crate::path::{MAX_PATHS, Path, PathConfig, base_delay, client_address, server_address};
-use crate::ring::PacketRing;
-use crate::tap::{Lateness, Tap};
-use crate::tun::{self, TunPort};
-use crate::wiring::{
-    self, CLIENT_MAC, CLIENT_SIDE, Ends, Rooms, SERVER_MAC, SERVER_SIDE, Transport, WIRE,
+use crate::interfaces::{
+    self, CLIENT_MAC, CLIENT_SIDE, Ends, Namespaces, SERVER_MAC, SERVER_SIDE, Transport, WIRE,
 };
-use crate::{Attacker, CellSpec, LinkError, Namespace, sysctl};
+use crate::path::{Counters, PathCounters};
+use crate::path::{MAX_PATHS, Path, PathConfig, base_delay, client_address, server_address};
+use crate::port::PacketRing;
+use crate::port::{self, TunPort};
+use crate::tap::{Lateness, Tap};
+use crate::wake::KeepAwake;
+use crate::{Attacker, CellSpec, LinkError, Namespace};
 
 /// How packets get from the endpoints' kernels to the link and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Backend {
-    /// Packet-socket rings on veth pairs: needs no device, and arrivals bear the kernel's stamps.
+    /// Packet-socket rings on veth pairs: need no device, and arrivals have kernel timestamps.
     #[default]
     PacketRings,
-    /// TUN devices: a little more throughput, but arrivals are stamped only when they are read.
-    /// Needs /dev/net/tun.
+    /// TUN devices: slightly more throughput, but arrivals are only timestamped when they are read.
+    /// Requires /dev/net/tun.
     Tun,
 }
 
@@ -33,26 +33,26 @@ pub struct NetworkConfig {
     pub paths: Vec<PathConfig>,
     /// How packets get to the link.
     pub backend: Backend,
-    /// TCP congestion control of every route. The kernel's default may be one that paces, which
-    /// bends short transfers.
+    /// TCP congestion control of all routes. The kernel's default may use pacing, which distorts
+    /// short transfers.
     pub congestion_control: String,
     /// TCP initial window of every route, in segments (RFC 6928 has 10).
     pub initial_window: u32,
     /// How many bytes of each frame the tap keeps.
     pub snap_length: usize,
-    /// How many bytes the tap holds at most before it is taken.
+    /// The maximum size of the tap in bytes until it is taken.
     pub tap_limit_bytes: usize,
-    /// What all that is random in cells follows from: with the same seed, the same packets at the
-    /// same times meet the same fate.
+    /// The random seed of the cells: with the same seed, the same packets at the same times have
+    /// the same outcome.
     pub seed: u64,
-    /// Whether to keep all CPUs from sleeping, by threads of idle priority. On a machine that does
-    /// nothing else the endpoints then wake several times faster; on one that is busy they wake
-    /// milliseconds later. It shows up as CPU time of this process.
+    /// Whether to keep all CPUs from sleeping, with threads of idle priority. On an idle machine
+    /// the endpoints then wake several times faster; on a busy one they wake milliseconds later. It
+    /// shows up as CPU time of this process.
     pub keep_awake: bool,
 }
 
 impl NetworkConfig {
-    /// These paths, with cubic, an initial window of 10, and a tap that keeps whole packets up to
+    /// These paths with cubic, an initial window of 10, and a tap that keeps complete packets up to
     /// 512 MiB.
     pub fn new(paths: Vec<PathConfig>) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl NetworkConfig {
         } else if !(1..=1_000).contains(&self.initial_window) {
             format!("an initial window is 1 to 1000 segments, not {}", self.initial_window)
         } else if self.congestion_control.is_empty() || self.congestion_control.len() > 15 {
-            format!("{:?} is no name of a congestion control", self.congestion_control)
+            format!("{:?} is not the name of a congestion control", self.congestion_control)
         } else {
             return self.paths.iter().try_for_each(|path| check_cells(&path.up, &path.down));
         };
@@ -81,12 +81,12 @@ impl NetworkConfig {
     }
 }
 
-/// A running network. Dropped, it stops forwarding, ends its child processes and is gone.
+/// A running network. When it is dropped, it stops forwarding and ends its child processes.
 #[derive(Debug)]
 pub struct Network {
     // Dropped in this order: forwarding first, then the namespaces with their children.
     forwarder: Forwarder,
-    _awake: Option<Awake>,
+    _awake: Option<KeepAwake>,
     client: Namespace,
     server: Namespace,
     attacker: Attacker,
@@ -98,11 +98,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// Builds the network and starts to forward.
+    /// Builds the network and starts forwarding.
     ///
     /// # Errors
-    /// If the configuration is out of bounds, or where the machine refuses a part: then nothing of
-    /// it remains.
+    /// If the configuration is invalid, or the machine refuses a part; then nothing remains.
     pub fn build(config: NetworkConfig) -> Result<Self, LinkError> {
         config.check()?;
         let client = Namespace::new("client")?;
@@ -110,12 +109,13 @@ impl Network {
         let server = Namespace::new("server")?;
         let attacker = Namespace::new("attacker")?;
         let mut refused_settings = Vec::new();
-        for room in [&client, &link, &server, &attacker] {
-            refused_settings.append(&mut room.run(sysctl::apply)??);
+        for namespace in [&client, &link, &server, &attacker] {
+            refused_settings.append(&mut namespace.run(interfaces::apply_sysctls)??);
         }
         refused_settings.sort();
         refused_settings.dedup();
-        let rooms = Rooms { client: &client, link: &link, server: &server, attacker: &attacker };
+        let namespaces =
+            Namespaces { client: &client, link: &link, server: &server, attacker: &attacker };
         let transport = Transport {
             congestion_control: &config.congestion_control,
             initial_window: config.initial_window,
@@ -126,8 +126,8 @@ impl Network {
         let paths = config.paths.len();
         let forwarder = match config.backend {
             Backend::PacketRings => {
-                wiring::pairs(&rooms)?;
-                wiring::configure(&rooms, paths, Ends::Ethernet, transport)?;
+                interfaces::pairs(&namespaces)?;
+                interfaces::configure(&namespaces, paths, Ends::Ethernet, transport)?;
                 let ports = link.run(|| -> Result<_, LinkError> {
                     Ok([PacketRing::open(CLIENT_SIDE)?, PacketRing::open(SERVER_SIDE)?])
                 })??;
@@ -138,25 +138,25 @@ impl Network {
                     client.run(|| TunPort::open(WIRE, CLIENT_MAC, SERVER_MAC))??,
                     server.run(|| TunPort::open(WIRE, SERVER_MAC, CLIENT_MAC))??,
                 ];
-                wiring::configure(&rooms, paths, Ends::Tun, transport)?;
+                interfaces::configure(&namespaces, paths, Ends::Tun, transport)?;
                 Forwarder::start(&link, ports, chains, paths, tap.clone())?
             }
         };
         Ok(Self {
             forwarder,
-            _awake: config.keep_awake.then(Awake::start),
+            _awake: config.keep_awake.then(KeepAwake::start),
             client,
             server,
             attacker: Attacker::new(attacker),
             _link: link,
             tap,
             backend: config.backend,
-            paths: Mutex::new(addressed(config.paths)),
+            paths: Mutex::new(assign_addresses(config.paths)),
             refused_settings,
         })
     }
 
-    /// Path `index` as it is now.
+    /// The current state of path `index`.
     ///
     /// # Errors
     /// If there is no such path.
@@ -165,17 +165,17 @@ impl Network {
         paths.get(index).cloned().ok_or(LinkError::NoSuchPath { index, paths: paths.len() })
     }
 
-    /// All paths as they are now, by index.
+    /// The current state of all paths, by index.
     pub fn paths(&self) -> Vec<Path> {
         self.lock_paths().clone()
     }
 
-    /// Replaces the cells of a path, for packets that arrive from now on. Packets under way keep
-    /// their times and are not overtaken. Cells start again: a queue is empty, a middlebox knows no
-    /// connection, random numbers start from the network's seed.
+    /// Replaces the cells of a path, for packets that arrive from now on. Packets in transit keep
+    /// their times and are not overtaken. Cells start again: queues are empty, middleboxes know no
+    /// connection, and random numbers start from the network's seed.
     ///
     /// # Errors
-    /// If there is no such path or something in a cell is out of bounds.
+    /// If there is no such path or a cell is invalid.
     pub fn set_cells(
         &self,
         index: usize,
@@ -192,17 +192,17 @@ impl Network {
         Ok(())
     }
 
-    /// Where clients run.
+    /// The namespace of clients.
     pub fn client(&self) -> &Namespace {
         &self.client
     }
 
-    /// Where servers run; one that listens on 0.0.0.0 is reached over every path.
+    /// The namespace of servers. One that listens on 0.0.0.0 is reachable over every path.
     pub fn server(&self) -> &Namespace {
         &self.server
     }
 
-    /// Who resends what the tap has seen.
+    /// The attacker, which resends captured first flights.
     pub fn attacker(&self) -> &Attacker {
         &self.attacker
     }
@@ -217,21 +217,21 @@ impl Network {
         self.tap.lateness()
     }
 
-    /// What the link did with the frames that it met since it was built.
+    /// Frames processed by the link since it was built.
     ///
     /// # Errors
     /// If the forwarding thread has ended.
     pub fn counters(&self) -> Result<Counters, LinkError> {
         let mut counters = self.forwarder.counters()?;
         if self.backend == Backend::Tun {
-            for room in [&self.client, &self.server] {
-                counters.ring_full += room.run(|| tun::dropped(WIRE))?;
+            for namespace in [&self.client, &self.server] {
+                counters.ring_full += namespace.run(|| port::tun_dropped(WIRE))?;
             }
         }
         Ok(counters)
     }
 
-    /// What became of the packets of one path since the network was built, and by which cell.
+    /// Packets of one path since the network was built, by cell.
     ///
     /// # Errors
     /// If there is no such path or the forwarding thread has ended.
@@ -248,8 +248,8 @@ impl Network {
         self.backend
     }
 
-    /// Settings that this machine did not take, as `key=value` below /proc/sys: the network works
-    /// without them, but a report should name them.
+    /// Settings that this machine refused, as `key=value` below /proc/sys: the network works
+    /// without them, but reports should name them.
     pub fn refused_settings(&self) -> &[String] {
         &self.refused_settings
     }
@@ -259,7 +259,7 @@ impl Network {
     }
 }
 
-fn addressed(configs: Vec<PathConfig>) -> Vec<Path> {
+fn assign_addresses(configs: Vec<PathConfig>) -> Vec<Path> {
     let path = |(index, PathConfig { name, up, down })| Path {
         name,
         client: client_address(index),
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_out_of_bounds_is_refused_before_anything_is_built() {
+    fn an_invalid_configuration_is_refused_before_anything_is_built() {
         let one = || vec![PathConfig::symmetric("x", Duration::from_millis(20))];
         let endless = PathConfig::symmetric("x", Duration::from_secs(121));
         let cases = [

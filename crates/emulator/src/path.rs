@@ -1,28 +1,28 @@
-//! Paths: which pair of addresses a packet travels between, and with what delay (sans-IO).
+//! Paths: which pair of addresses a packet travels between, its cells, and its counters.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::{CellSpec, DelaySpec, Profile};
 
-/// One path as it is requested.
+/// The configuration of a path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathConfig {
-    /// The caller's own name for it, as in reports.
+    /// The caller's name for it, for reports.
     pub name: String,
-    /// What packets from client to server go through, in this order.
+    /// The cells for packets from client to server, in order.
     pub up: Vec<CellSpec>,
-    /// What packets from server to client go through, in this order.
+    /// The cells for packets from server to client, in order.
     pub down: Vec<CellSpec>,
 }
 
 impl PathConfig {
-    /// A path of this round-trip time, half of it each way, and nothing else.
+    /// A path with this round-trip time, half of it each way, and no other cells.
     pub fn symmetric(name: impl Into<String>, rtt: Duration) -> Self {
         Self::delays(name, rtt / 2, rtt - rtt / 2)
     }
 
-    /// A path with a delay each way, and nothing else.
+    /// A path with a delay each way, and no other cells.
     pub fn delays(name: impl Into<String>, up: Duration, down: Duration) -> Self {
         let cell = |delay| vec![CellSpec::Delay(DelaySpec { delay })];
         Self { name: name.into(), up: cell(up), down: cell(down) }
@@ -36,39 +36,38 @@ impl From<&Profile> for PathConfig {
     }
 }
 
-/// One path as it is now: the client chooses it by the server address that it connects to.
+/// The current state of a path. The client chooses it by the server address that it connects to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Path {
-    /// The caller's own name for it.
+    /// The caller's name for it.
     pub name: String,
-    /// The client's address on this path; the route to `server` uses it by itself.
+    /// The client's address on this path, which is the source address of the route to `server`.
     pub client: Ipv4Addr,
     /// The server's address on this path.
     pub server: Ipv4Addr,
-    /// Delay from client to server, without what jitter, queues and reordering add.
+    /// Delay from client to server, without jitter, queues and reordering.
     pub up: Duration,
-    /// Delay from server to client, without what jitter, queues and reordering add.
+    /// Delay from server to client, without jitter, queues and reordering.
     pub down: Duration,
-    /// What packets from client to server go through, in this order.
+    /// The cells for packets from client to server, in order.
     pub up_cells: Vec<CellSpec>,
-    /// What packets from server to client go through, in this order.
+    /// The cells for packets from server to client, in order.
     pub down_cells: Vec<CellSpec>,
 }
 
 impl Path {
-    /// What a packet and its response spend on this path together, without what jitter, queues and
-    /// reordering add.
+    /// The round-trip time, without jitter, queues and reordering.
     pub fn rtt(&self) -> Duration {
         self.up + self.down
     }
 }
 
-/// The delay of cells together, without what jitter, queues and reordering add.
+/// The total delay of cells, without jitter, queues and reordering.
 pub(crate) fn base_delay(cells: &[CellSpec]) -> Duration {
     cells.iter().map(CellSpec::base_delay).sum()
 }
 
-/// Which way a packet travels.
+/// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// From client to server.
@@ -87,22 +86,23 @@ pub(crate) fn server_address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(NETWORK[0], NETWORK[1], third_octet(index), SERVER_HOST)
 }
 
-/// The attacker's address, and the server's address towards it alone.
+/// The attacker's address, and the server's address towards it.
 pub(crate) const ATTACKER: Ipv4Addr = Ipv4Addr::new(NETWORK[0], NETWORK[1], 200, CLIENT_HOST);
 pub(crate) const TOWARDS_ATTACKER: Ipv4Addr =
     Ipv4Addr::new(NETWORK[0], NETWORK[1], 200, SERVER_HOST);
 
-/// How many paths one network can carry: one value of the third octet each, below the attacker's.
+/// The maximum number of paths of a network: one value of the third octet each, below the
+/// attacker's.
 pub const MAX_PATHS: usize = 199;
 
-/// The lane that delay is kept for: one path in one direction.
-pub(crate) fn lane(path: usize, direction: Direction) -> usize {
+/// The index of a channel: one direction of one path.
+pub(crate) fn channel_index(path: usize, direction: Direction) -> usize {
     path * 2 + usize::from(direction == Direction::Down)
 }
 
-/// The path and direction of a lane.
-pub(crate) fn of_lane(lane: usize) -> (usize, Direction) {
-    (lane / 2, if lane.is_multiple_of(2) { Direction::Up } else { Direction::Down })
+/// The path and direction of a channel.
+pub(crate) fn path_and_direction(channel: usize) -> (usize, Direction) {
+    (channel / 2, if channel.is_multiple_of(2) { Direction::Up } else { Direction::Down })
 }
 
 /// The path of an Ethernet frame that entered in `direction`, if it is IPv4 between the two
@@ -133,6 +133,85 @@ const CLIENT_HOST: u8 = 1;
 const SERVER_HOST: u8 = 2;
 const IPV4: &[u8] = &[0x08, 0x00];
 
+/// Frames processed by the link, over all paths.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Delivered to the other side.
+    pub delivered: u64,
+    /// Dropped by cells; [`PathCounters`] has which.
+    pub dropped: u64,
+    /// Not IPv4 between the two addresses of a path, and therefore not forwarded.
+    pub unexpected: u64,
+    /// Lost because the forwarding thread was too slow and a ring, or the queue of a TUN device,
+    /// was full.
+    pub ring_full: u64,
+    /// Lost because too many bytes were in transit in the link itself. The queue of a rate cell
+    /// counts towards `dropped`.
+    pub queue_full: u64,
+    /// Refused by the receiving interface.
+    pub refused: u64,
+}
+
+/// Packets of one path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PathCounters {
+    /// From client to server.
+    pub up: ChannelCounters,
+    /// From server to client.
+    pub down: ChannelCounters,
+}
+
+/// Packets of one direction of a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChannelCounters {
+    /// Packets that arrived.
+    pub arrived: u64,
+    /// Bytes that arrived, including Ethernet headers.
+    pub arrived_bytes: u64,
+    /// Packets delivered to the receiver.
+    pub delivered: u64,
+    /// Bytes delivered, including Ethernet headers.
+    pub delivered_bytes: u64,
+    /// Packets lost by the link itself: too many in transit, or refused by the receiver.
+    pub lost: u64,
+    /// Packets dropped by cells that have been replaced since.
+    pub dropped_before: u64,
+    /// The current cells, in order.
+    pub cells: Vec<CellCounters>,
+}
+
+impl ChannelCounters {
+    /// Packets dropped by cells, including replaced ones.
+    pub fn dropped(&self) -> u64 {
+        self.dropped_before + self.cells.iter().map(|cell| cell.dropped).sum::<u64>()
+    }
+
+    /// Continues the counts of the replaced cells.
+    pub(crate) fn continue_from(&mut self, old: &Self) {
+        let cells = std::mem::take(&mut self.cells);
+        *self = Self { dropped_before: old.dropped(), cells, ..old.clone() };
+    }
+}
+
+/// The counters of one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CellCounters {
+    /// The cell's name, see [`crate::CellSpec::name`].
+    pub name: &'static str,
+    /// Passed on, altered or not.
+    pub passed: u64,
+    /// Altered, of those passed on.
+    pub altered: u64,
+    /// Dropped.
+    pub dropped: u64,
+}
+
+impl CellCounters {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, passed: 0, altered: 0, dropped: 0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,10 +241,10 @@ mod tests {
     }
 
     #[test]
-    fn lanes_and_paths_lead_to_each_other() {
+    fn channels_and_paths_are_converted_to_each_other() {
         for path in 0..MAX_PATHS {
             for direction in [Direction::Up, Direction::Down] {
-                assert_eq!(of_lane(lane(path, direction)), (path, direction));
+                assert_eq!(path_and_direction(channel_index(path, direction)), (path, direction));
             }
         }
     }

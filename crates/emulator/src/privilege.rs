@@ -1,4 +1,4 @@
-//! Entering a user namespace, so that an ordinary user may build networks.
+//! User namespaces, with which an ordinary user may build networks.
 
 use std::fs;
 use std::io;
@@ -11,25 +11,24 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::LinkError;
 
-/// With what right this process builds networks.
+/// The privilege with which this process builds networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
-    /// It had the capabilities already (root, or a container that was given them).
+    /// It already had the capabilities (root, or a container with them).
     Held,
-    /// It is now root inside a user namespace of its own, and an ordinary user outside.
+    /// It is now root inside its own user namespace, and an ordinary user outside.
     UserNamespace,
 }
 
 /// Makes sure that this process may create network namespaces.
 ///
-/// To be called first thing in main by commands that build networks, while the process has one
-/// thread. Where the capabilities are there already it does nothing; otherwise the process enters
-/// a user namespace in which it is root, with its own user and group as the only ones mapped. The
-/// process stays in the network namespace that it is in: only what [`crate::Namespace`] starts
-/// leaves it.
+/// Commands that build networks call it first in main, while the process has one thread. If the
+/// capabilities are present, it does nothing. Otherwise the process enters a user namespace in
+/// which it is root, with only its own user and group mapped. The process stays in its network
+/// namespace; only what [`crate::Namespace`] starts leaves it.
 ///
 /// # Errors
-/// One for each reason that a machine can have to refuse, with the fix named.
+/// One error for each reason that a machine can have to refuse, with the fix.
 pub fn enter_user_namespace() -> Result<Privilege, LinkError> {
     if holds_capabilities()? {
         return Ok(Privilege::Held);
@@ -41,25 +40,25 @@ pub fn enter_user_namespace() -> Result<Privilege, LinkError> {
         return Err(LinkError::NotSingleThreaded { threads });
     }
     let (user, group) = (geteuid(), getegid());
-    // A program whose file its user cannot read has files in /proc that are root's (proc(5)), and a
-    // lab has no secrets.
+    // If its user cannot read the program file, the files of the process in /proc belong to root
+    // (proc(5)). A lab has no secrets.
     prctl::set_dumpable(true).map_err(|e| LinkError::system("make itself dumpable", e))?;
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| Machine::read().explain(errno))?;
-    // Without this the kernel refuses the group map of an unprivileged process (CVE-2014-8989).
+    unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| KernelSettings::read().explain(errno))?;
+    // Otherwise the kernel refuses the group map of an unprivileged process (CVE-2014-8989).
     write_map("setgroups", "deny")?;
     write_map("uid_map", &format!("0 {user} 1"))?;
     write_map("gid_map", &format!("0 {group} 1"))?;
-    // AppArmor lets the user namespace be made and only then refuses what it is made for.
+    // AppArmor permits the user namespace, and only then refuses its use.
     thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET))
         .join()
         .unwrap_or(Err(Errno::EIO))
-        .map_err(|errno| Machine::read().explain(errno))?;
+        .map_err(|errno| KernelSettings::read().explain(errno))?;
     Ok(Privilege::UserNamespace)
 }
 
 fn write_map(file: &str, content: &str) -> Result<(), LinkError> {
     fs::write(format!("/proc/self/{file}"), content).map_err(|e| match e.raw_os_error() {
-        Some(code) => Machine::read().explain(Errno::from_raw(code)),
+        Some(code) => KernelSettings::read().explain(Errno::from_raw(code)),
         None => LinkError::system(format!("write /proc/self/{file}"), e),
     })
 }
@@ -67,7 +66,7 @@ fn write_map(file: &str, content: &str) -> Result<(), LinkError> {
 fn holds_capabilities() -> Result<bool, LinkError> {
     let status = fs::read_to_string("/proc/thread-self/status")
         .map_err(|e| LinkError::system("read its capabilities from /proc", e))?;
-    Ok(effective_capabilities(&status) & NEEDED == NEEDED)
+    Ok(effective_capabilities(&status) & REQUIRED_CAPABILITIES == REQUIRED_CAPABILITIES)
 }
 
 fn effective_capabilities(status: &str) -> u64 {
@@ -78,14 +77,14 @@ fn effective_capabilities(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The kernel's switches that bear on user namespaces, as they stand (absent ones are `None`).
-struct Machine {
+/// The kernel settings for user namespaces; absent ones are `None`.
+struct KernelSettings {
     clone_allowed: Option<String>,
     apparmor_restricts: Option<String>,
     limit: Option<String>,
 }
 
-impl Machine {
+impl KernelSettings {
     fn read() -> Self {
         let read = |name: &str| {
             fs::read_to_string(format!("/proc/sys/{name}")).ok().map(|s| s.trim().to_owned())
@@ -115,14 +114,14 @@ impl Machine {
 }
 
 /// CAP_NET_ADMIN (12), CAP_NET_RAW (13) and CAP_SYS_ADMIN (21), see capabilities(7).
-const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 21;
+const REQUIRED_CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn machine(clone: Option<&str>, apparmor: Option<&str>, limit: &str) -> Machine {
-        Machine {
+    fn machine(clone: Option<&str>, apparmor: Option<&str>, limit: &str) -> KernelSettings {
+        KernelSettings {
             clone_allowed: clone.map(str::to_owned),
             apparmor_restricts: apparmor.map(str::to_owned),
             limit: Some(limit.to_owned()),
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_names_its_mend() {
+    fn each_reason_names_its_fix() {
         let cases = [
             (machine(Some("0"), None, "100"), Errno::EPERM, "unprivileged_userns_clone"),
             (machine(Some("1"), Some("1"), "100"), Errno::EPERM, "apparmor_restrict"),
@@ -141,21 +140,24 @@ mod tests {
             (machine(None, None, "100"), Errno::EINVAL, "CONFIG_USER_NS"),
             (machine(None, Some("0"), "100"), Errno::EPERM, "CAP_SYS_ADMIN"),
         ];
-        for (machine, errno, mend) in cases {
+        for (machine, errno, fix) in cases {
             let sentence = machine.explain(errno).to_string();
-            assert!(sentence.contains(mend), "{errno}: {sentence}");
+            assert!(sentence.contains(fix), "{errno}: {sentence}");
         }
     }
 
     #[test]
     fn capabilities_are_read_from_the_status_file() {
-        assert_eq!(effective_capabilities("CapPrm:\tff\nCapEff:\t0000000000203000\n"), NEEDED);
+        assert_eq!(
+            effective_capabilities("CapPrm:\tff\nCapEff:\t0000000000203000\n"),
+            REQUIRED_CAPABILITIES
+        );
         assert_eq!(effective_capabilities("Name:\tx\n"), 0);
         assert_eq!(effective_capabilities("CapEff:\tzz\n"), 0);
     }
 
     #[test]
-    fn a_process_of_several_threads_is_told_so() {
+    fn a_process_of_several_threads_is_refused() {
         // The test harness has several threads; as root nothing needs to be entered.
         match enter_user_namespace() {
             Ok(privilege) => assert_eq!(privilege, Privilege::Held),

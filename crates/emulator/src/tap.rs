@@ -1,4 +1,4 @@
-//! The tap: every packet that the link met, with its times and its fate, until somebody takes it.
+//! The tap: every packet of the link, with its times and its outcome.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,32 +6,32 @@ use hdrhistogram::Histogram;
 
 use crate::path::Direction;
 
-/// One packet as the link met it. All times are nanoseconds of [`crate::monotonic_ns`].
+/// A packet of the link. All times are nanoseconds of [`crate::monotonic_ns`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedPacket {
-    /// Index of the path that it travelled.
+    /// The index of its path.
     pub path: usize,
-    /// Which way it travelled.
+    /// Its direction.
     pub direction: Direction,
-    /// When the sender's kernel put it on the link (its own stamp).
+    /// When the sender's kernel sent it (the kernel's timestamp).
     pub arrival_ns: u64,
-    /// When it was to be delivered, or was dropped, by the path's cells.
+    /// When it had to be delivered, or was dropped, according to the path's cells.
     pub due_ns: u64,
-    /// When it was handed to the receiver's kernel; of a dropped one, when the link noted that.
-    /// [`CapturedPacket::delivered`] tells the two apart.
+    /// When it was delivered to the receiver's kernel; for a dropped packet, when the link recorded
+    /// the drop. See [`CapturedPacket::delivered`].
     pub delivered_ns: u64,
-    /// Who dropped it: a cell by its name ([`crate::CellSpec::name`]), or the link itself:
+    /// What dropped it: a cell by its name ([`crate::CellSpec::name`]), or the link itself:
     /// [`LINK_FULL`] or [`REFUSED`].
     pub dropped_by: Option<&'static str>,
     /// Its length on the wire in bytes, Ethernet header included.
     pub length: usize,
-    /// The Ethernet frame as its sender sent it, cut to the snap length.
+    /// The Ethernet frame as it was sent, cut to the snap length.
     pub frame: Box<[u8]>,
-    /// What a middlebox made of it, where one altered it.
+    /// The frame as it was delivered, if a middlebox altered it.
     pub altered: Option<AlteredFrame>,
 }
 
-/// A frame as a middlebox let it pass.
+/// A frame altered by a middlebox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlteredFrame {
     /// The cell's name, see [`crate::CellSpec::name`].
@@ -40,30 +40,29 @@ pub struct AlteredFrame {
     pub frame: Box<[u8]>,
 }
 
-/// In [`CapturedPacket::dropped_by`]: too many bytes were under way in the link.
+/// In [`CapturedPacket::dropped_by`]: too many bytes were in transit in the link.
 pub const LINK_FULL: &str = "link-full";
-/// In [`CapturedPacket::dropped_by`]: the receiving interface did not take it.
+/// In [`CapturedPacket::dropped_by`]: the receiving interface refused it.
 pub const REFUSED: &str = "refused";
 
 impl CapturedPacket {
-    /// When its receiver got it; `None`: it was dropped.
+    /// When it was delivered, or `None` if it was dropped.
     pub fn delivered(&self) -> Option<u64> {
         self.dropped_by.is_none().then_some(self.delivered_ns)
     }
 
-    /// How much later than due it was delivered, in nanoseconds: the link's own error. Zero for one
-    /// that was dropped.
+    /// How late it was delivered, in nanoseconds: the error of the link. Zero for a dropped packet.
     pub fn lateness_ns(&self) -> u64 {
         self.delivered().map_or(0, |delivered_ns| delivered_ns.saturating_sub(self.due_ns))
     }
 }
 
-/// What the tap held when it was taken.
+/// The packets taken from the tap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     /// The packets in the order in which they were delivered or dropped.
     pub packets: Vec<CapturedPacket>,
-    /// Packets met but not kept, because the tap was full.
+    /// The number of packets that were not kept because the tap was full.
     pub missed: u64,
 }
 
@@ -72,17 +71,17 @@ pub struct Batch {
 pub struct Lateness {
     /// Packets counted.
     pub packets: u64,
-    /// Half of the packets were less late than this.
+    /// The median lateness.
     pub p50_ns: u64,
-    /// 99 % of the packets were less late than this.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// The latest one.
+    /// The maximum.
     pub max_ns: u64,
-    /// Packets more than a millisecond late: what shared machines do every second or two.
+    /// Packets more than a millisecond late: shared machines cause this every second or two.
     pub over_1ms: u64,
 }
 
-/// The reading end of the tap. Clones read the same tap.
+/// The read end of the tap. Clones read the same tap.
 #[derive(Debug, Clone)]
 pub struct Tap {
     store: Arc<Mutex<Store>>,
@@ -102,13 +101,13 @@ impl Tap {
         Self { store: Arc::new(Mutex::new(store)) }
     }
 
-    /// Takes all packets delivered or dropped since the last call, and makes room for as many
+    /// Takes all packets delivered or dropped since the last call, which makes room for as many
     /// again.
     ///
-    /// Every packet that its receiver has got is among them; one under way will be in a later
+    /// Every packet that its receiver has got is among them; one in transit will be in a later
     /// batch.
     pub fn take(&self) -> Batch {
-        // Only pointers move under the lock: forwarding waits for nothing longer.
+        // Only pointers move under the lock, so forwarding never waits for long.
         let (chunks, missed) = {
             let mut store = self.lock();
             store.bytes = 0;
@@ -119,12 +118,12 @@ impl Tap {
         Batch { packets, missed }
     }
 
-    /// Starts or stops keeping packets; lateness is counted either way.
+    /// Starts or stops keeping packets. Lateness is counted either way.
     pub fn set_recording(&self, recording: bool) {
         self.lock().recording = recording;
     }
 
-    /// How late the link was since it was built or since [`Tap::reset_lateness`].
+    /// The lateness since the link was built or [`Tap::reset_lateness`] was called.
     pub fn lateness(&self) -> Lateness {
         let histogram = self.lock().lateness.clone();
         let over = histogram.count_between(1_000_001, u64::MAX);
@@ -137,13 +136,13 @@ impl Tap {
         }
     }
 
-    /// Counts lateness again from here.
+    /// Resets the lateness.
     pub fn reset_lateness(&self) {
         self.lock().lateness.reset();
     }
 
-    /// The writing end, which keeps readers waiting while it is held: held over a delivery, it
-    /// makes sure that whoever has received a packet also finds it in the tap.
+    /// Locks the write end. Held over a delivery, it ensures that whoever has received a packet
+    /// also finds it in the tap.
     pub(crate) fn recorder(&self) -> Recorder<'_> {
         Recorder(self.lock())
     }
@@ -200,7 +199,7 @@ struct Store {
     lateness: Histogram<u64>,
 }
 
-/// Two significant digits from 1 ns to a minute: some kilobytes, recorded in nanoseconds.
+/// Two significant digits from 1 ns to a minute: a few kilobytes.
 fn empty_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 2).expect("constant bounds are valid")
 }
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_is_missed_is_counted() {
+    fn memory_is_bounded_and_missed_packets_are_counted() {
         let room = 10 * (size_of::<CapturedPacket>() + 100);
         let tap = Tap::new(100, room);
         for n in 0..25 {
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_middlebox_made_of_a_packet_counts_as_well() {
+    fn altered_frames_count_towards_the_limit() {
         let tap = Tap::new(100, size_of::<CapturedPacket>() + 150);
         let frame = vec![8; 1_500].into();
         let altered = Some(AlteredFrame { by: "strip-tfo", frame });
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_not_delivered_and_not_late() {
+    fn dropped_packets_are_neither_delivered_nor_late() {
         let tap = Tap::new(100, 1 << 20);
         let dropped = CapturedPacket { dropped_by: Some("loss"), ..packet(5, 2_000_000, 60) };
         assert_eq!((dropped.delivered(), dropped.lateness_ns()), (None, 0));

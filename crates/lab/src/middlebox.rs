@@ -47,7 +47,7 @@ impl MiddleboxConfig {
             let mut profile = self.profile.clone();
             profile.name = middlebox.name().to_owned();
             profile.up.push(CellSpec::Middlebox(*middlebox));
-            if middlebox.works_on_answers() {
+            if middlebox.alters_responses() {
                 profile.down.insert(0, CellSpec::Middlebox(*middlebox));
             }
             profile

@@ -120,18 +120,18 @@ fn resend(
     facts: &FlowFacts,
     attempts: usize,
 ) -> Result<Vec<Attempt>, LabError> {
-    let (tries, concurrent, quiet) = (attempts, CONCURRENT_ATTEMPTS, SILENCE_TIMEOUT);
+    let (concurrent, idle_timeout) = (CONCURRENT_ATTEMPTS, SILENCE_TIMEOUT);
     let attacker = network.attacker();
     Ok(match &facts.first_flight {
         FirstFlight::Stream(flight) => {
-            attacker.resend(&Resend { server, flight, tries, concurrent, quiet })?
+            attacker.resend(&Resend { server, flight, attempts, concurrent, idle_timeout })?
         }
         FirstFlight::Datagrams(flight) => attacker.resend_datagrams(&ResendDatagrams {
             server,
             flight,
-            tries,
+            attempts,
             concurrent,
-            quiet,
+            idle_timeout,
         })?,
     })
 }

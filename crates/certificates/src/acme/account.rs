@@ -1,85 +1,142 @@
-//! The account with the authority: restored, opened, its contacts changed.
+//! The ACME account (RFC 8555 section 7.3), and what an authority tells its account about renewal.
+
+use std::borrow::Cow;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use instant_acme::{Account, AccountCredentials, ExternalAccountKey, NewAccount};
+use instant_acme::{
+    Account, AccountCredentials, CertificateIdentifier, ExternalAccountKey, NewAccount,
+};
 use tracing::info;
 use zeroize::Zeroizing;
 
-use crate::acme::ca::Ca;
-use crate::acme::said::FailureContext;
-use crate::acme::state::{self, State};
-use crate::acme::{AcmeConfig, AcmeError, ExternalAccount};
+use crate::acme::client::AuthorityClient;
+use crate::acme::client::ErrorContext;
+use crate::acme::schedule::Window;
+use crate::acme::storage::{self, StateDirectory};
+use crate::acme::{AcmeConfig, AcmeError, ExternalAccount, IssuedCertificate};
 
-/// The account that is kept, or a new one.
+/// Restores the stored account, or creates one.
 ///
 /// # Errors
-/// [`AcmeError`]: what the authority said, or the disk.
+/// [`AcmeError`]: the authority refused or cannot be reached, or the state directory cannot be
+/// used.
 pub(crate) async fn open(
     config: &AcmeConfig,
-    state: &State,
-    ca: &Ca,
+    state: &StateDirectory,
+    client: &AuthorityClient,
 ) -> Result<Account, AcmeError> {
     let directory = config.directory.to_string();
-    let said = FailureContext { ca, directory: &directory, state };
-    let contact = config.mailboxes()?;
-    let kept = state.account::<AccountCredentials>()?;
-    let Some(mut kept) = kept else {
-        return new(config, &contact, &said).await;
+    let context = ErrorContext { client, directory: &directory, state };
+    let contact = config.contact_urls()?;
+    let stored = state.account::<AccountCredentials>()?;
+    let Some(mut stored) = stored else {
+        return new(config, &contact, &context).await;
     };
     let account =
-        restore(ca, &kept.credentials).await.map_err(|error| said.account_error(error))?;
-    if kept.contact != contact {
-        let words: Vec<_> = contact.iter().map(String::as_str).collect();
-        account.update_contacts(&words).await.map_err(|error| said.account_error(error))?;
-        kept.contact = contact;
-        state.save_account(&kept)?;
+        restore(client, &stored.credentials).await.map_err(|error| context.account_error(error))?;
+    if stored.contact != contact {
+        let contacts: Vec<_> = contact.iter().map(String::as_str).collect();
+        account.update_contacts(&contacts).await.map_err(|error| context.account_error(error))?;
+        stored.contact = contact;
+        state.save_account(&stored)?;
     }
     Ok(account)
 }
 
-/// The account that is kept, if there is one; nothing is changed.
-pub(crate) async fn kept(state: &State, ca: &Ca) -> Option<Account> {
-    let kept = state.account::<AccountCredentials>().ok()??;
-    restore(ca, &kept.credentials).await.ok()
+/// Restores the stored account, if any, without changing it.
+pub(crate) async fn restore_stored(
+    state: &StateDirectory,
+    client: &AuthorityClient,
+) -> Option<Account> {
+    let stored = state.account::<AccountCredentials>().ok()??;
+    restore(client, &stored.credentials).await.ok()
 }
 
 async fn restore(
-    ca: &Ca,
+    client: &AuthorityClient,
     credentials: &AccountCredentials,
 ) -> Result<Account, instant_acme::Error> {
-    // The library takes them and has no way to copy them.
+    // `from_credentials` takes ownership, and the credentials have no `Clone`.
     let copy = serde_json::from_value(serde_json::to_value(credentials)?)?;
-    Account::builder_with_http(Box::new(ca.clone())).from_credentials(copy).await
+    Account::builder_with_http(Box::new(client.clone())).from_credentials(copy).await
 }
 
 async fn new(
     config: &AcmeConfig,
     contact: &[String],
-    said: &FailureContext<'_>,
+    context: &ErrorContext<'_>,
 ) -> Result<Account, AcmeError> {
-    let words: Vec<_> = contact.iter().map(String::as_str).collect();
+    let contacts: Vec<_> = contact.iter().map(String::as_str).collect();
     let account = NewAccount {
-        contact: &words,
+        contact: &contacts,
         terms_of_service_agreed: config.terms_agreed,
         only_return_existing: false,
     };
     let external = config.external_account.as_ref().map(external_key).transpose()?;
-    let (account, credentials) = Account::builder_with_http(Box::new(said.ca.clone()))
-        .create(&account, said.directory.to_owned(), external.as_ref())
+    let (account, credentials) = Account::builder_with_http(Box::new(context.client.clone()))
+        .create(&account, context.directory.to_owned(), external.as_ref())
         .await
-        .map_err(|error| said.account_error(error))?;
-    said.state.save_account(&state::Account { contact: contact.to_vec(), credentials })?;
-    info!("a new account with {}", said.directory);
+        .map_err(|error| context.account_error(error))?;
+    context.state.save_account(&storage::Account { contact: contact.to_vec(), credentials })?;
+    info!("created an account with {}", context.directory);
     Ok(account)
 }
 
-/// RFC 8555 section 7.3.4.
+/// The key of an external account binding (RFC 8555 section 7.3.4).
 fn external_key(external: &ExternalAccount) -> Result<ExternalAccountKey, AcmeError> {
-    let wrong = |reason: String| AcmeError::ExternalKey { path: external.key.clone(), reason };
-    let text = std::fs::read_to_string(&external.key).map_err(|error| wrong(error.to_string()))?;
+    let key_error = |reason: String| AcmeError::ExternalKey { path: external.key.clone(), reason };
+    let text =
+        std::fs::read_to_string(&external.key).map_err(|error| key_error(error.to_string()))?;
     let text = Zeroizing::new(text);
     let key = URL_SAFE_NO_PAD.decode(text.trim().trim_end_matches('='));
-    let key = key.map_err(|_| wrong("it is not base64url".to_owned()))?;
+    let key = key.map_err(|_| key_error("the file is not base64url".to_owned()))?;
     Ok(ExternalAccountKey::new(external.id.clone(), &Zeroizing::new(key)))
 }
+
+/// Requests the renewal window that the authority suggests (RFC 9773), and returns when to request
+/// it again. Returns no window if the authority suggests none or cannot be reached: the schedule
+/// has its own rule.
+pub(crate) async fn suggested_window(
+    config: &AcmeConfig,
+    state: &StateDirectory,
+    issued: &IssuedCertificate,
+) -> (Option<Window>, Duration) {
+    match place_order(config, state, issued).await {
+        Some((window, next_request)) => {
+            (Some(window), next_request.clamp(MIN_RENEWAL_INTERVAL, MAX_RENEWAL_INTERVAL))
+        }
+        None => (None, MAX_RENEWAL_INTERVAL),
+    }
+}
+
+async fn place_order(
+    config: &AcmeConfig,
+    state: &StateDirectory,
+    issued: &IssuedCertificate,
+) -> Option<(Window, Duration)> {
+    let id = certificate_id(issued)?;
+    let client = AuthorityClient::new(config).ok()?;
+    let account = restore_stored(state, &client).await?;
+    let (info, next_request) = account.renewal_info(&id).await.ok()?;
+    let window = info.suggested_window;
+    Some((
+        Window { start: window.start.unix_timestamp(), end: window.end.unix_timestamp() },
+        next_request,
+    ))
+}
+
+/// The identifier of a certificate (RFC 9773 section 4.1).
+pub(crate) fn certificate_id(issued: &IssuedCertificate) -> Option<CertificateIdentifier<'static>> {
+    let identity = issued.identity().ok()?;
+    let encode = |bytes: Vec<u8>| Cow::Owned(URL_SAFE_NO_PAD.encode(bytes));
+    Some(CertificateIdentifier {
+        authority_key_identifier: encode(identity.authority_key_id()?),
+        serial: encode(identity.serial().ok()?),
+    })
+}
+
+/// RFC 9773 section 4.3.2 allows clients to bound the interval that an authority requests.
+const MIN_RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
+const MAX_RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);

@@ -1,4 +1,4 @@
-//! What an operator says about an ACME authority.
+//! The settings of the section `[acme]`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,46 +11,46 @@ use url::Url;
 
 use crate::acme::AcmeError;
 
-/// Certificates from an authority that speaks ACME (RFC 8555), such as Let's Encrypt, for sites
-/// with `acme = true`. docs/certificates.md tells how to set it up.
+/// Certificates from an ACME authority (RFC 8555), such as Let's Encrypt, for sites with `acme =
+/// true`. See docs/certificates.md.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AcmeConfig {
-    /// The authority's directory, `"https://..."`.
+    /// The URL of the authority's directory, `"https://..."`.
     ///
-    /// By default that of Let's Encrypt. To try things out, take its staging one,
-    /// `"https://acme-staging-v02.api.letsencrypt.org/directory"`: its limits are wide, and nobody
-    /// trusts its certificates.
+    /// By default that of Let's Encrypt. For experiments use its staging directory,
+    /// `"https://acme-staging-v02.api.letsencrypt.org/directory"`: its rate limits are high, and no
+    /// client trusts its certificates.
     #[serde(with = "Text::<Directory>")]
     pub directory: Directory,
-    /// Mail addresses at which the authority may reach you.
+    /// Mail addresses at which the authority can reach you.
     ///
-    /// By default none; it may then warn nobody.
+    /// By default none; the authority then cannot send warnings.
     pub contact: Vec<String>,
-    /// Whether you agree to the authority's terms of service. It gives no certificate without.
+    /// Whether you agree to the authority's terms of service. Without it no certificate is issued.
     ///
-    /// By default not: nobody can agree for you.
+    /// By default false, because only you can agree.
     pub terms_agreed: bool,
-    /// Where the account, keys and certificates are kept. Made with mode 0700.
+    /// The directory for the account, keys and certificates. Created with mode 0700.
     ///
-    /// By default below the directory that systemd makes for the service.
+    /// By default below the directory that systemd creates for the service.
     pub state: PathBuf,
-    /// How the authority is shown that names lead here, in order of preference: `"tls-alpn-01"`
-    /// (it comes to port 443), `"http-01"` (to port 80).
+    /// The challenges by which the authority may validate names, in order of preference:
+    /// `"tls-alpn-01"` (it connects to port 443), `"http-01"` (to port 80).
     ///
-    /// By default both, so that one port that cannot be reached from outside is no hindrance.
+    /// By default both, so that it is enough if one of the two ports can be reached.
     pub challenges: Vec<ChallengeKind>,
-    /// A PEM file of whom to trust for the authority's own HTTPS.
+    /// A PEM file with the certificates to trust for the authority's own HTTPS.
     ///
-    /// By default the system's authorities; a private one often needs its own.
+    /// By default the system's authorities; a private authority often needs its own.
     pub authority: Option<PathBuf>,
-    /// The kind of key that certificates are for: `"ecdsa-p256"`, `"ecdsa-p384"`, `"rsa-2048"`,
-    /// `"rsa-3072"`, `"rsa-4096"`. A change holds from the next renewal on.
+    /// The type of certificate keys: `"ecdsa-p256"`, `"ecdsa-p384"`, `"rsa-2048"`, `"rsa-3072"`,
+    /// `"rsa-4096"`. A change takes effect at the next renewal.
     ///
-    /// By default the one with the shortest handshakes, which all clients of TLS 1.2 know.
+    /// By default the type with the shortest handshakes that all TLS 1.2 clients support.
     pub key: KeyKind,
-    /// An account that you have with the authority elsewhere; some ask for it (RFC 8555 section
-    /// 7.3.4).
+    /// An existing account with the authority to which the ACME account is bound; some authorities
+    /// require it (RFC 8555 section 7.3.4).
     pub external_account: Option<ExternalAccount>,
 }
 
@@ -58,18 +58,18 @@ pub struct AcmeConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Directory(String);
 
-/// How it is shown that a name leads here.
+/// How an authority validates a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum ChallengeKind {
-    /// By a certificate in a handshake at port 443 (RFC 8737).
+    /// A certificate in a handshake on port 443 (RFC 8737).
     #[serde(rename = "tls-alpn-01")]
     TlsAlpn01,
-    /// By a file at port 80 (RFC 8555 section 8.3).
+    /// A file on port 80 (RFC 8555 section 8.3).
     #[serde(rename = "http-01")]
     Http01,
 }
 
-/// What key a certificate is for.
+/// The type of a certificate's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum KeyKind {
     /// ECDSA on P-256.
@@ -90,20 +90,20 @@ pub enum KeyKind {
     Rsa4096,
 }
 
-/// An account elsewhere that is bound to the one by ACME.
+/// An existing account to which the ACME account is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalAccount {
-    /// Its key's name (`kid`), as the authority gave it.
+    /// The identifier of its key (`kid`), as the authority issued it.
     pub id: String,
-    /// A file with its key (HMAC), base64url as the authority gave it.
+    /// A file with its MAC key, base64url as the authority issued it.
     pub key: PathBuf,
 }
 
-/// What is no directory.
+/// Text that is not the URL of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no ACME directory; allowed is https://HOST/PATH, such as \
+    "{0:?} is not the URL of an ACME directory; allowed is https://HOST/PATH, such as \
      https://acme-v02.api.letsencrypt.org/directory"
 )]
 pub struct BadDirectory(String);
@@ -124,7 +124,7 @@ impl Default for AcmeConfig {
 }
 
 impl AcmeConfig {
-    /// Whether an authority can be asked with this.
+    /// Checks whether a certificate can be requested with these settings.
     ///
     /// # Errors
     /// [`AcmeError::TermsNotAgreed`], [`AcmeError::NoChallenge`] or [`AcmeError::Contact`].
@@ -135,16 +135,16 @@ impl AcmeConfig {
         if self.challenges.is_empty() {
             return Err(AcmeError::NoChallenge);
         }
-        self.mailboxes().map(|_| ())
+        self.contact_urls().map(|_| ())
     }
 
-    /// The contacts as ACME writes them (RFC 8555 section 7.3).
-    pub(crate) fn mailboxes(&self) -> Result<Vec<String>, AcmeError> {
+    /// The contacts as ACME URLs (RFC 8555 section 7.3).
+    pub(crate) fn contact_urls(&self) -> Result<Vec<String>, AcmeError> {
         let mailbox = |written: &String| {
             let address = written.strip_prefix("mailto:").unwrap_or(written);
-            let sound = |(user, host): (&str, &str)| !user.is_empty() && host.contains('.');
+            let valid = |(user, host): (&str, &str)| !user.is_empty() && host.contains('.');
             let forbidden = |c: char| c.is_whitespace() || c.is_control() || "?,@<>".contains(c);
-            let parts = address.split_once('@').filter(|parts| sound(*parts));
+            let parts = address.split_once('@').filter(|parts| valid(*parts));
             match parts
                 .filter(|(user, host)| !user.contains(forbidden) && !host.contains(forbidden))
             {
@@ -169,12 +169,12 @@ impl FromStr for Directory {
         let bad = || BadDirectory(text.to_owned());
         let url = Url::parse(text).map_err(|_| bad())?;
         // RFC 8555 section 6.1: HTTPS, always.
-        let sound = url.scheme() == "https"
+        let valid = url.scheme() == "https"
             && url.host_str().is_some()
             && url.username().is_empty()
             && url.password().is_none()
             && url.fragment().is_none();
-        if sound { Ok(Self(url.into())) } else { Err(bad()) }
+        if valid { Ok(Self(url.into())) } else { Err(bad()) }
     }
 }
 
@@ -185,7 +185,7 @@ impl fmt::Display for Directory {
 }
 
 impl ChallengeKind {
-    /// As ACME names it.
+    /// The name in ACME's registry.
     pub fn name(self) -> &'static str {
         match self {
             Self::TlsAlpn01 => "tls-alpn-01",
@@ -193,7 +193,7 @@ impl ChallengeKind {
         }
     }
 
-    /// The port at which the authority looks, fixed by the RFCs.
+    /// The port to which the authority connects, fixed by the RFCs.
     pub fn port(self) -> u16 {
         match self {
             Self::TlsAlpn01 => 443,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_authority_would_refuse_is_said_before() {
+    fn settings_that_an_authority_would_refuse_are_refused() {
         let agreed = AcmeConfig { terms_agreed: true, ..AcmeConfig::default() };
         assert!(agreed.check().is_ok());
         assert!(matches!(AcmeConfig::default().check(), Err(AcmeError::TermsNotAgreed(_))));
@@ -234,6 +234,6 @@ mod tests {
     fn rfc8555_7_3_contacts_are_mailto_urls() {
         let contact = ["ops@example.org", "mailto:ops@example.org"].map(str::to_owned).to_vec();
         let config = AcmeConfig { contact, ..AcmeConfig::default() };
-        assert_eq!(config.mailboxes().unwrap(), ["mailto:ops@example.org"; 2]);
+        assert_eq!(config.contact_urls().unwrap(), ["mailto:ops@example.org"; 2]);
     }
 }

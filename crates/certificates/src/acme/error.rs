@@ -1,40 +1,40 @@
-//! Why there is no certificate, each in one sentence that names the fix.
+//! Why there is no certificate: each error is one sentence that names the fix.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use firstflight_units::is_unprintable;
 
-use crate::acme::clock::when;
-use crate::acme::plan::Severity;
+use crate::acme::format_time;
+use crate::acme::schedule::Severity;
 use crate::acme::{ChallengeKind, SharedRecordsError};
 
-/// Why there is no certificate, or not yet.
+/// Why a certificate was not issued.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcmeError {
-    /// The operator has not agreed.
+    /// The operator has not agreed to the terms of service.
     #[error(
-        "{0} gives certificates only to those who agree to its terms of service; read them and set \
+        "{0} issues certificates only to those who agree to its terms of service; read them and set \
          terms_agreed = true in [acme] (--acme-agree)"
     )]
     TermsNotAgreed(String),
-    /// No way is left to show that names lead here.
+    /// No challenge is allowed.
     #[error("challenges in [acme] is empty; allowed are \"tls-alpn-01\" and \"http-01\"")]
     NoChallenge,
-    /// No mail address.
-    #[error("{0:?} in [acme] contact is no mail address; allowed is USER@HOST")]
+    /// A contact is not a mail address.
+    #[error("{0:?} in [acme] contact is not a mail address; allowed is USER@HOST")]
     Contact(String),
-    /// Names that cannot be had by these challenges.
-    #[error("no certificate can be asked for {name:?}: {reason}")]
+    /// No certificate can be issued for a name by the supported challenges.
+    #[error("no certificate can be issued for {name:?}: {reason}")]
     Names {
         /// The name.
         name: String,
-        /// Why not, and what can be had.
+        /// Why, and what is possible instead.
         reason: &'static str,
     },
-    /// The external account's key.
-    #[error("{path}: {reason}; give the file with the key that the authority gave, base64url",
+    /// The key of the external account cannot be used.
+    #[error("{path}: {reason}; give the file with the base64url key that the authority issued",
         path = path.display())]
     ExternalKey {
         /// Its file.
@@ -42,90 +42,88 @@ pub enum AcmeError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The library that makes keys and certificates.
-    #[error("{what} could not be made: {reason}")]
+    /// The library could not create a key or certificate.
+    #[error("cannot create {what}: {reason}")]
     Make {
         /// What could not be made.
         what: &'static str,
-        /// What the library said.
+        /// The error of the library.
         reason: String,
     },
-    /// The state on disk.
+    /// The state directory cannot be used.
     #[error("{path}: {reason}", path = path.display())]
-    State {
-        /// Which file or directory.
+    StateDirectory {
+        /// The file or directory.
         path: PathBuf,
-        /// What is wrong with it, and the fix.
+        /// What is wrong, and the fix.
         reason: String,
     },
-    /// What the nodes share.
-    #[error("what the nodes share about certificates cannot be asked: {0}")]
+    /// The records shared by the nodes cannot be read or written.
+    #[error("cannot use the certificate records in the store: {0}")]
     SharedRecords(#[from] SharedRecordsError),
-    /// Nobody is there, or not in time.
-    #[error("the ACME authority {host} cannot be reached: {reason}; it is tried again by itself")]
+    /// The authority cannot be reached, or not in time.
+    #[error("the ACME authority {host} cannot be reached: {reason}; retrying automatically")]
     Unreachable {
         /// Its host.
         host: String,
-        /// What was tried, and what came of it.
+        /// What failed.
         reason: String,
     },
-    /// Who answered is not trusted.
+    /// The authority's own certificate is not trusted.
     #[error(
-        "the ACME authority {host} is not trusted: {reason}; if it is a private one, name its root \
-         by authority = FILE in [acme], else look at this machine's clock"
+        "the ACME authority {host} is not trusted: {reason}; if it is a private one, set authority = FILE \
+         in [acme] to its root, else check this machine's clock"
     )]
     Untrusted {
         /// Its host.
         host: String,
-        /// What TLS said.
+        /// The error of TLS.
         reason: String,
     },
-    /// The authority answered, and has trouble of its own.
-    #[error("the ACME authority {host} is in trouble: {said}; it is tried again by itself")]
-    InTrouble {
+    /// The authority responded with a failure of its own.
+    #[error("the ACME authority {host} reports a failure: {detail}; retrying automatically")]
+    AuthorityFailure {
         /// Its host.
         host: String,
-        /// What it said.
-        said: String,
-        /// When it wants to be asked again, in seconds since 1970.
-        until: Option<i64>,
+        /// Its error message.
+        detail: String,
+        /// Its `Retry-After`, in Unix seconds.
+        retry_after: Option<i64>,
     },
-    /// What answers does not speak ACME.
-    #[error(
-        "{directory} does not answer as ACME does: {reason}; see that directory in [acme] is right"
-    )]
+    /// The server at the directory's URL does not speak ACME.
+    #[error("{directory} does not speak ACME: {reason}; check directory in [acme]")]
     NotAcme {
-        /// The directory that was asked.
+        /// The URL of the directory.
         directory: String,
-        /// What it did instead.
+        /// What it responded instead.
         reason: String,
     },
-    /// A limit of the authority.
-    #[error("the ACME authority {host} limits how often it is asked: {said}; it is tried again {}",
-        Until(*until))]
+    /// A rate limit of the authority was hit.
+    #[error("the ACME authority {host} limits requests: {detail}; retrying {}",
+        RetryTime(*retry_after))]
     RateLimited {
         /// Its host.
         host: String,
-        /// Which limit.
-        said: String,
-        /// When it may be asked again, in seconds since 1970.
-        until: Option<i64>,
+        /// Its error message.
+        detail: String,
+        /// Its `Retry-After`, in Unix seconds.
+        retry_after: Option<i64>,
     },
-    /// The authority looked, and found no response or another's.
+    /// The authority could not validate a name.
     #[error(
-        "the ACME authority could not see that {name} leads here: {}; see that the name's \
-         addresses and these ports lead to this server",
-        Looks(looks)
+        "the ACME authority could not validate {name}: {}; check that the name's \
+         addresses and these ports reach this server",
+        ValidationFailures(failures)
     )]
-    WrongAnswer {
+    ValidationFailed {
         /// The name.
         name: String,
-        /// How it looked, and what it said.
-        looks: Vec<(ChallengeKind, String)>,
+        /// The challenges that failed, each with the error of the authority.
+        failures: Vec<(ChallengeKind, String)>,
     },
-    /// The authority does not look in a way that is allowed here.
+    /// The authority offers none of the configured challenges.
     #[error(
-        "the ACME authority offers {offered} for {name}; name one of them in challenges in [acme]"
+        "the ACME authority offers {offered} for {name}; add one of them to challenges in [acme]"
     )]
     NotOffered {
         /// The name.
@@ -133,98 +131,100 @@ pub enum AcmeError {
         /// What it offers.
         offered: String,
     },
-    /// The authority does not issue for a name.
+    /// The authority does not issue certificates for a name.
     #[error(
-        "the ACME authority issues no certificate for these names: {said}; see the names, and \
+        "the ACME authority issues no certificate for these names: {detail}; check the names, and \
          the CAA records of their domains"
     )]
     NamesRefused {
-        /// What it said.
-        said: String,
+        /// Its error message.
+        detail: String,
     },
-    /// The authority wants an account elsewhere.
+    /// The authority requires an external account.
     #[error(
-        "the ACME authority gives accounts only to those who have one with it elsewhere ({said}); \
-         name that by external_account in [acme]"
+        "the ACME authority requires an account that exists outside of ACME ({detail}); \
+         set external_account in [acme]"
     )]
     ExternalAccount {
-        /// What it said.
-        said: String,
+        /// Its error message.
+        detail: String,
     },
-    /// The account is gone or was refused.
-    #[error("the ACME authority refuses the account: {said}; remove {path} to open a new one",
+    /// The authority refuses the account.
+    #[error("the ACME authority refuses the account: {detail}; remove {path} to open a new one",
         path = path.display())]
     Account {
-        /// What it said.
-        said: String,
-        /// Where the account is kept.
+        /// Its error message.
+        detail: String,
+        /// The file of the account.
         path: PathBuf,
     },
-    /// Refused for another reason.
-    #[error("the ACME authority refused: {said}")]
+    /// The authority refused for another reason.
+    #[error("the ACME authority refused: {detail}")]
     Refused {
-        /// What it said.
-        said: String,
+        /// Its error message.
+        detail: String,
     },
-    /// What was issued is of no use.
-    #[error("what the ACME authority issued is of no use: {0}")]
+    /// The issued certificate cannot be used.
+    #[error("the certificate that the ACME authority issued cannot be used: {0}")]
     BadChain(String),
 }
 
 impl AcmeError {
-    /// How soon to come again.
+    /// Whether the failure counts as a refusal for the next attempt.
     pub(crate) fn severity(&self) -> Severity {
         match self {
             Self::SharedRecords(_)
-            | Self::State { .. }
+            | Self::StateDirectory { .. }
             | Self::Unreachable { .. }
             | Self::Untrusted { .. }
-            | Self::InTrouble { .. }
+            | Self::AuthorityFailure { .. }
             | Self::NotAcme { .. } => Severity::Unreachable,
             _ => Severity::Refused,
         }
     }
 
-    /// When the authority wants to be asked again.
-    pub(crate) fn until(&self) -> Option<i64> {
+    /// The authority's `Retry-After`, in Unix seconds.
+    pub(crate) fn retry_after(&self) -> Option<i64> {
         match self {
-            Self::RateLimited { until, .. } | Self::InTrouble { until, .. } => *until,
+            Self::RateLimited { retry_after, .. } | Self::AuthorityFailure { retry_after, .. } => {
+                *retry_after
+            }
             _ => None,
         }
     }
 }
 
-/// What a stranger said, fit for a log: one line, in the order in which it is written, and not for
-/// ever.
-pub(crate) fn words(text: &str) -> String {
+/// Sanitizes text of a peer for a log line: one line, no control or bidirectional characters,
+/// bounded length.
+pub(crate) fn sanitized(text: &str) -> String {
     let clean = |c: char| if is_unprintable(c) { ' ' } else { c };
-    let mut words: String = text.chars().map(clean).take(MAX_DETAIL_BYTES).collect();
-    if text.chars().nth(MAX_DETAIL_BYTES).is_some() {
-        words.push_str("...");
+    let mut line: String = text.chars().map(clean).take(MAX_DETAIL_CHARS).collect();
+    if text.chars().nth(MAX_DETAIL_CHARS).is_some() {
+        line.push_str("...");
     }
-    words
+    line
 }
 
-const MAX_DETAIL_BYTES: usize = 400;
+const MAX_DETAIL_CHARS: usize = 400;
 
-struct Until(Option<i64>);
+struct RetryTime(Option<i64>);
 
-impl fmt::Display for Until {
+impl fmt::Display for RetryTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(at) => write!(f, "at {}", when(at)),
-            None => f.write_str("by itself"),
+            Some(at) => write!(f, "at {}", format_time(at)),
+            None => f.write_str("automatically"),
         }
     }
 }
 
-struct Looks<'a>(&'a [(ChallengeKind, String)]);
+struct ValidationFailures<'a>(&'a [(ChallengeKind, String)]);
 
-impl fmt::Display for Looks<'_> {
+impl fmt::Display for ValidationFailures<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (kind, said)) in self.0.iter().enumerate() {
-            let join = if index == 0 { "" } else { "; " };
-            write!(f, "{join}by {} at port {}: {said}", kind.name(), kind.port())?;
+        for (index, (kind, detail)) in self.0.iter().enumerate() {
+            let merge = if index == 0 { "" } else { "; " };
+            write!(f, "{merge}by {} at port {}: {detail}", kind.name(), kind.port())?;
         }
         Ok(())
     }
@@ -235,36 +235,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_strangers_say_stays_one_short_line() {
-        assert_eq!(words("a\r\nb\u{1b}[31m"), "a  b [31m");
-        assert_eq!(words("a\u{2028}b\u{202e}c\u{2066}"), "a b c ");
-        assert_eq!(words(&"x".repeat(10_000)).len(), MAX_DETAIL_BYTES + 3);
+    fn text_of_peers_becomes_one_short_line() {
+        assert_eq!(sanitized("a\r\nb\u{1b}[31m"), "a  b [31m");
+        assert_eq!(sanitized("a\u{2028}b\u{202e}c\u{2066}"), "a b c ");
+        assert_eq!(sanitized(&"x".repeat(10_000)).len(), MAX_DETAIL_CHARS + 3);
     }
 
     #[test]
-    fn a_limit_says_until_when() {
-        let limited = |until| AcmeError::RateLimited {
+    fn a_rate_limit_names_the_time_of_the_next_attempt() {
+        let limited = |retry_after| AcmeError::RateLimited {
             host: "ca.test".to_owned(),
-            said: "too many".to_owned(),
-            until,
+            detail: "too many".to_owned(),
+            retry_after,
         };
         assert!(limited(Some(1_800_000_000)).to_string().ends_with("at 2027-01-15T08:00:00Z"));
         assert!(limited(None).to_string().ends_with("by itself"));
     }
 
     #[test]
-    fn a_wrong_answer_names_ports() {
-        let error = AcmeError::WrongAnswer {
+    fn a_failed_validation_names_the_ports() {
+        let error = AcmeError::ValidationFailed {
             name: "example.test".to_owned(),
-            looks: vec![
+            failures: vec![
                 (ChallengeKind::TlsAlpn01, "no".to_owned()),
                 (ChallengeKind::Http01, "404".to_owned()),
             ],
         };
-        let said = error.to_string();
+        let detail = error.to_string();
         assert!(
-            said.contains("by tls-alpn-01 at port 443: no; by http-01 at port 80: 404"),
-            "{said}"
+            detail.contains("by tls-alpn-01 at port 443: no; by http-01 at port 80: 404"),
+            "{detail}"
         );
     }
 }

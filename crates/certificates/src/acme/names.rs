@@ -1,4 +1,4 @@
-//! Names that a certificate can be had for.
+//! Names that a certificate can be issued for.
 
 use std::net::IpAddr;
 
@@ -7,51 +7,53 @@ use sha2::{Digest as _, Sha256};
 
 use crate::acme::AcmeError;
 
-/// The names as certificates have them, each once: lower case, without a dot at the end.
+/// Normalizes names: lower case, without a trailing dot, each once.
 ///
 /// # Errors
-/// [`AcmeError::Names`] with the first name that cannot be had by `tls-alpn-01` or `http-01`.
+/// [`AcmeError::Names`] with the first name that `tls-alpn-01` and `http-01` cannot validate.
 pub fn certificate_names(names: &[String]) -> Result<Vec<String>, AcmeError> {
-    let mut sound = Vec::new();
+    let mut valid = Vec::new();
     for name in names {
         let refuse = |reason| AcmeError::Names { name: name.clone(), reason };
         if name.starts_with("*.") {
             return Err(refuse(
                 "a wildcard needs the challenge dns-01, which is not supported; name each host, or \
-                 give a certificate by files",
+                 use a certificate from files",
             ));
         }
         if name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
-            return Err(refuse("it is an address; give host names, or a certificate by files"));
+            return Err(refuse(
+                "it is an address; give host names, or use a certificate from files",
+            ));
         }
         let plain = normalize_host(name).filter(|name| !name.contains(['_', ':']));
         let plain = plain.ok_or_else(|| {
-            refuse("it is no host name; beyond ASCII, write it as DNS has it (xn--...)")
+            refuse("it is not a host name; write names beyond ASCII in their DNS form (xn--...)")
         })?;
-        if !sound.iter().any(|name| *name == plain) {
-            sound.push(plain.into_owned());
+        if !valid.iter().any(|name| *name == plain) {
+            valid.push(plain.into_owned());
         }
     }
-    match sound.len() {
+    match valid.len() {
         0 => Err(AcmeError::Names { name: String::new(), reason: "a site has to have a name" }),
-        1..=MAX_NAMES => Ok(sound),
+        1..=MAX_NAMES => Ok(valid),
         _ => Err(AcmeError::Names {
-            name: sound.swap_remove(MAX_NAMES),
-            reason: "a certificate has 100 names at most; make several sites of them",
+            name: valid.swap_remove(MAX_NAMES),
+            reason: "a certificate has 100 names at most; split them over several sites",
         }),
     }
 }
 
-/// What certificates of these names are kept under: readable, and different for each set of names.
+/// The label under which a certificate is stored: readable, and different for each set of names.
 pub(crate) fn label(names: &[String]) -> String {
     let mut sorted: Vec<_> = names.iter().map(String::as_str).collect();
     sorted.sort_unstable();
     let shortest = sorted.iter().min_by_key(|name| name.len()).copied().unwrap_or_default();
-    labelled(shortest, &sorted.join("\n"))
+    digest_label(shortest, &sorted.join("\n"))
 }
 
-/// `readable`, shortened, and eight digits that stand for `all`.
-pub(crate) fn labelled(readable: &str, all: &str) -> String {
+/// `readable`, shortened, and eight hex digits of the digest of `all`.
+pub(crate) fn digest_label(readable: &str, all: &str) -> String {
     let hash = Sha256::digest(all.as_bytes());
     let digits: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let safe = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
@@ -59,7 +61,7 @@ pub(crate) fn labelled(readable: &str, all: &str) -> String {
     format!("{}-{digits}", readable.trim_start_matches('.'))
 }
 
-/// As Let's Encrypt and most others have it.
+/// The limit of Let's Encrypt and most others.
 const MAX_NAMES: usize = 100;
 
 #[cfg(test)]
@@ -71,24 +73,24 @@ mod tests {
     }
 
     #[test]
-    fn names_are_brought_into_one_form() {
+    fn names_are_normalized() {
         let given = names(&["Example.org.", "www.example.org", "example.org"]);
         assert_eq!(certificate_names(&given).unwrap(), ["example.org", "www.example.org"]);
     }
 
     #[test]
-    fn what_cannot_be_had_is_named() {
+    fn names_without_a_possible_certificate_are_refused() {
         let long = "a".repeat(64);
         for (name, word) in [
             ("*.example.org", "dns-01"),
             ("192.0.2.1", "address"),
             ("::1", "address"),
             ("[::1]", "address"),
-            ("", "no host name"),
-            ("a_b.example.org", "no host name"),
+            ("", "not a host name"),
+            ("a_b.example.org", "not a host name"),
             ("b\u{fc}cher.example", "xn--"),
-            ("a b", "no host name"),
-            (long.as_str(), "no host name"),
+            ("a b", "not a host name"),
+            (long.as_str(), "not a host name"),
         ] {
             let error = certificate_names(&names(&["ok.example.org", name])).unwrap_err();
             assert!(error.to_string().contains(word), "{name}: {error}");
@@ -103,7 +105,7 @@ mod tests {
         let one = label(&names(&["example.org", "www.example.org"]));
         assert!(one.starts_with("example.org-") && !one.contains('/'));
         assert_ne!(one, label(&names(&["example.org"])));
-        assert_eq!(labelled("../../x", "").split('-').next(), Some("x"));
+        assert_eq!(digest_label("../../x", "").split('-').next(), Some("x"));
         assert!(label(&names(&[&"a.".repeat(120)])).len() < 120);
     }
 

@@ -1,6 +1,6 @@
-//! One order: from names to a certificate (RFC 8555 section 7.4).
+//! An order: from names to a certificate (RFC 8555 section 7.4).
 
-mod signing;
+mod finalize;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -10,131 +10,134 @@ use instant_acme::{
     NewOrder, Order, OrderStatus, RetryPolicy,
 };
 
-use crate::acme::answers::PendingChallenges;
-use crate::acme::blocking::blocking;
-use crate::acme::ca::Ca;
 use crate::acme::challenge::Proof;
-use crate::acme::error::words;
-use crate::acme::plan::{ChallengeChoice, History};
-use crate::acme::said::{FailureContext, in_words, kind as kind_of};
+use crate::acme::challenge::ResponseGuard;
+use crate::acme::client::AuthorityClient;
+use crate::acme::client::{ErrorContext, kind as kind_of, problem_text};
+use crate::acme::error::sanitized;
+use crate::acme::schedule::{ChallengePlan, History};
 use crate::acme::sharing::NodeSharing;
-use crate::acme::state::State;
-use crate::acme::{AcmeConfig, AcmeError, Answers, ChallengeKind, Issued, SharedRecords, account};
+use crate::acme::storage::StateDirectory;
+use crate::acme::storage::blocking;
+use crate::acme::{
+    AcmeConfig, AcmeError, ChallengeKind, ChallengeResponses, IssuedCertificate, SharedRecords,
+    account,
+};
 
-/// All that an order needs.
-pub(crate) struct Ordering<'a, S> {
+/// An order and everything it needs.
+pub(crate) struct OrderRequest<'a, S> {
     pub(crate) config: &'a AcmeConfig,
-    pub(crate) state: &'a State,
-    pub(crate) answers: &'a Answers,
-    /// `None`: this node orders for itself.
+    pub(crate) state: &'a StateDirectory,
+    pub(crate) responses: &'a ChallengeResponses,
+    /// `None` for a single node.
     pub(crate) sharing: Option<&'a NodeSharing<S>>,
     pub(crate) names: &'a [String],
-    /// The certificate that is replaced, for an authority that wants to know (RFC 9773 section 5).
+    /// The certificate that is replaced (RFC 9773 section 5).
     pub(crate) replaces: Option<CertificateIdentifier<'static>>,
-    pub(crate) turns: ChallengeChoice,
-    /// What is on disk of this try.
+    pub(crate) choose_challenges: ChallengePlan,
+    /// The history as it is on disk.
     pub(crate) history: &'a History,
-    /// Set while the authority looks, so that whoever ends the order knows.
-    pub(crate) looked: &'a AtomicBool,
+    /// Set while the authority validates, so that an aborted order is counted correctly.
+    pub(crate) validation_started: &'a AtomicBool,
 }
 
-/// How one kind of challenge ended.
-enum Ended {
+/// The result of validation by one type of challenge.
+enum Validation {
     Ready(Box<Order>),
-    /// The name, and what the authority said.
-    Wrong(String, String),
-    /// The order is as it was.
+    /// The name, and the error of the authority.
+    Failed(String, String),
+    /// The order is unchanged.
     NotOffered(Box<Order>, AcmeError),
 }
 
-impl<S: SharedRecords> Ordering<'_, S> {
+impl<S: SharedRecords> OrderRequest<'_, S> {
     /// # Errors
-    /// [`AcmeError`]: what the authority said.
-    pub(crate) async fn certificate(&self) -> Result<Issued, AcmeError> {
-        let ca = Ca::new(self.config)?;
+    /// [`AcmeError`]: the authority refused or cannot be reached.
+    pub(crate) async fn certificate(&self) -> Result<IssuedCertificate, AcmeError> {
+        let client = AuthorityClient::new(self.config)?;
         let directory = self.config.directory.to_string();
-        let said = FailureContext { ca: &ca, directory: &directory, state: self.state };
-        let mut account = account::open(self.config, self.state, &ca).await?;
-        if let Some(issued) = self.resume(&account, &said).await? {
+        let context = ErrorContext { client: &client, directory: &directory, state: self.state };
+        let mut account = account::open(self.config, self.state, &client).await?;
+        if let Some(issued) = self.resume(&account, &context).await? {
             return Ok(issued);
         }
-        let (mut looks, mut wrong) = (Vec::new(), String::new());
+        let (mut failures, mut failed_name) = (Vec::new(), String::new());
         let (mut unused, mut not_offered) = (None, None);
-        for kind in &self.turns.kinds {
-            if looks.len() == self.turns.looks {
+        for kind in &self.choose_challenges.kinds {
+            if failures.len() == self.choose_challenges.max_validations {
                 break;
             }
             let order = match unused.take() {
                 Some(order) => order,
-                None => Box::new(self.new_order(&mut account, &said).await?),
+                None => Box::new(self.new_order(&mut account, &context).await?),
             };
-            match self.validated(order, *kind, &said).await? {
-                Ended::Ready(order) => return self.sign(*order, &said).await,
-                Ended::Wrong(name, reason) => {
-                    looks.push((*kind, reason));
-                    wrong = name;
+            match self.validated(order, *kind, &context).await? {
+                Validation::Ready(order) => return self.sign(*order, &context).await,
+                Validation::Failed(name, reason) => {
+                    failures.push((*kind, reason));
+                    failed_name = name;
                 }
-                Ended::NotOffered(order, error) => {
+                Validation::NotOffered(order, error) => {
                     unused = Some(order);
                     not_offered.get_or_insert(error);
                 }
             }
         }
         match not_offered {
-            Some(error) if looks.is_empty() => Err(error),
-            _ => Err(AcmeError::WrongAnswer { name: wrong, looks }),
+            Some(error) if failures.is_empty() => Err(error),
+            _ => Err(AcmeError::ValidationFailed { name: failed_name, failures }),
         }
     }
 
-    /// The order when all of its names are validated.
+    /// Validates all names of an order.
     async fn validated(
         &self,
         mut order: Box<Order>,
         kind: ChallengeKind,
-        said: &FailureContext<'_>,
-    ) -> Result<Ended, AcmeError> {
+        context: &ErrorContext<'_>,
+    ) -> Result<Validation, AcmeError> {
         if order.state().status != OrderStatus::Pending {
-            return Ok(Ended::Ready(order));
+            return Ok(Validation::Ready(order));
         }
-        let proofs = match self.proofs(&mut order, kind, said).await {
+        let proofs = match self.proofs(&mut order, kind, context).await {
             Err(error @ AcmeError::NotOffered { .. }) => {
-                return Ok(Ended::NotOffered(order, error));
+                return Ok(Validation::NotOffered(order, error));
             }
             proofs => proofs?,
         };
-        let standing = self.stand(&proofs).await?;
-        self.note(true).await?;
-        set_ready(&mut order, kind).await.map_err(|error| said.error(error))?;
-        let ended = match order.poll_ready(&POLL).await {
-            Ok(OrderStatus::Ready | OrderStatus::Valid) => Ended::Ready(order),
+        let guard = self.serve(&proofs).await?;
+        self.record_validation(true).await?;
+        set_ready(&mut order, kind).await.map_err(|error| context.error(error))?;
+        let outcome = match order.poll_ready(&POLL).await {
+            Ok(OrderStatus::Ready | OrderStatus::Valid) => Validation::Ready(order),
             ready @ (Ok(_) | Err(Error::Api(_))) => {
-                let look = self.wrong_look(&mut order, kind).await;
-                match (look.map_err(|error| said.error(error))?, ready) {
-                    (Some((name, reason)), _) => Ended::Wrong(name, reason),
-                    (None, Err(error)) => return Err(said.error(error)),
+                let failed = self.failed_validation(&mut order, kind).await;
+                match (failed.map_err(|error| context.error(error))?, ready) {
+                    (Some((name, reason)), _) => Validation::Failed(name, reason),
+                    (None, Err(error)) => return Err(context.error(error)),
                     (None, Ok(_)) => return Err(refused("the order became invalid")),
                 }
             }
-            Err(error) => return Err(said.error(error)),
+            Err(error) => return Err(context.error(error)),
         };
-        drop(standing);
-        Ok(ended)
+        drop(guard);
+        Ok(outcome)
     }
 
-    /// Notes whether the authority looks, before it does. On disk as well: a process that is killed
-    /// meanwhile has used up one of the looks that are allowed.
-    async fn note(&self, looked: bool) -> Result<(), AcmeError> {
-        self.looked.store(looked, Relaxed);
-        let history = History { looked, ..self.history.clone() };
+    /// Records whether the authority validates, before it does. The record is on disk too: a
+    /// process that is killed meanwhile has used up one of the permitted validations.
+    async fn record_validation(&self, validation_started: bool) -> Result<(), AcmeError> {
+        self.validation_started.store(validation_started, Relaxed);
+        let history = History { validation_started, ..self.history.clone() };
         let (state, names) = (self.state.clone(), self.names.to_vec());
         blocking(move || state.save_history(&names, &history)).await
     }
 
-    /// A new order; with an account that the authority has forgotten, by a new account.
+    /// Creates an order; with a new account if the authority no longer knows the old one.
     async fn new_order(
         &self,
         account: &mut Account,
-        said: &FailureContext<'_>,
+        context: &ErrorContext<'_>,
     ) -> Result<Order, AcmeError> {
         let names: Vec<_> = self.names.iter().cloned().map(Identifier::Dns).collect();
         let plain = NewOrder::new(&names);
@@ -148,45 +151,46 @@ impl<S: SharedRecords> Ordering<'_, S> {
         };
         match &error {
             Error::Api(problem) if kind_of(problem) == "accountDoesNotExist" => {
-                self.state.forget_account("the authority does not know the account any more");
-                *account = account::open(self.config, self.state, said.ca).await?;
-                account.new_order(&plain).await.map_err(|error| said.account_error(error))
+                self.state.discard_account("the authority no longer knows the account");
+                *account = account::open(self.config, self.state, context.client).await?;
+                account.new_order(&plain).await.map_err(|error| context.account_error(error))
             }
             Error::Api(problem) if kind_of(problem) == "rateLimited" => {
-                Err(said.account_error(error))
+                Err(context.account_error(error))
             }
-            // An authority may have its own mind on what is replaced; without is never wrong.
+            // An authority may refuse the replaced certificate; an order without it is always
+            // valid.
             _ if self.replaces.is_some() => {
-                account.new_order(&plain).await.map_err(|error| said.account_error(error))
+                account.new_order(&plain).await.map_err(|error| context.account_error(error))
             }
-            _ => Err(said.account_error(error)),
+            _ => Err(context.account_error(error)),
         }
     }
 
-    /// What is to be answered for the names that are not validated yet.
+    /// The responses for the names that are not validated yet.
     async fn proofs(
         &self,
         order: &mut Order,
         kind: ChallengeKind,
-        said: &FailureContext<'_>,
+        context: &ErrorContext<'_>,
     ) -> Result<Vec<Proof>, AcmeError> {
         let mut proofs = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(|error| said.error(error))?;
+            let mut authorization = authorization.map_err(|error| context.error(error))?;
             match authorization.status {
                 AuthorizationStatus::Pending => {}
                 AuthorizationStatus::Valid => continue,
                 _ => return Err(refused("an authorization is neither pending nor valid")),
             }
-            let name = self.ours(&authorization.identifier().to_string())?;
-            let offered = authorization.challenges.iter().map(|it| type_name(&it.r#type));
-            let offered = words(&offered.collect::<Vec<_>>().join(", "));
+            let name = self.configured_name(&authorization.identifier().to_string())?;
+            let offered = authorization.challenges.iter().map(|it| challenge_name(&it.r#type));
+            let offered = sanitized(&offered.collect::<Vec<_>>().join(", "));
             let Some(challenge) = authorization.challenge(kind.into()) else {
                 return Err(AcmeError::NotOffered { name, offered });
             };
             if !is_token(&challenge.token) {
-                return Err(refused("a challenge's token is not as RFC 8555 section 8 has it"));
+                return Err(refused("the token of a challenge violates RFC 8555 section 8"));
             }
             let key = challenge.key_authorization();
             proofs.push(match kind {
@@ -203,27 +207,27 @@ impl<S: SharedRecords> Ordering<'_, S> {
         Ok(proofs)
     }
 
-    /// Answers here, and on the other nodes once they have had time to see it.
-    async fn stand(&self, proofs: &[Proof]) -> Result<PendingChallenges, AcmeError> {
-        let standing = self.answers.stand(proofs)?;
+    /// Serves the responses here, and on the other nodes after the time they need to read them.
+    async fn serve(&self, proofs: &[Proof]) -> Result<ResponseGuard, AcmeError> {
+        let guard = self.responses.serve(proofs)?;
         if let Some(sharing) = self.sharing.filter(|_| !proofs.is_empty()) {
             sharing.put_answers(proofs).await?;
-            tokio::time::sleep(SPREAD).await;
+            tokio::time::sleep(PROPAGATION_DELAY).await;
         }
-        Ok(standing)
+        Ok(guard)
     }
 
-    /// One of the names that are ordered, as it is written here.
-    fn ours(&self, name: &str) -> Result<String, AcmeError> {
-        let ours = self.names.iter().find(|it| it.eq_ignore_ascii_case(name)).cloned();
-        ours.ok_or_else(|| {
-            let name = words(name);
-            refused(&format!("it wants to see {name}, which was not asked for"))
+    /// The ordered name that equals `name`, in its configured spelling.
+    fn configured_name(&self, name: &str) -> Result<String, AcmeError> {
+        let configured_name = self.names.iter().find(|it| it.eq_ignore_ascii_case(name)).cloned();
+        configured_name.ok_or_else(|| {
+            let name = sanitized(name);
+            refused(&format!("it wants to validate {name}, which was not ordered"))
         })
     }
 
-    /// The first name that the authority did not find here, and what it said.
-    async fn wrong_look(
+    /// The first name that failed validation, and the error of the authority.
+    async fn failed_validation(
         &self,
         order: &mut Order,
         kind: ChallengeKind,
@@ -234,9 +238,9 @@ impl<S: SharedRecords> Ordering<'_, S> {
             let state = authorization.refresh().await?;
             let challenge = state.challenges.iter().find(|it| it.r#type == kind.into());
             if let Some(problem) = challenge.and_then(|challenge| challenge.error.as_ref())
-                && let Ok(name) = self.ours(&state.identifier().to_string())
+                && let Ok(name) = self.configured_name(&state.identifier().to_string())
             {
-                return Ok(Some((name, in_words(problem))));
+                return Ok(Some((name, problem_text(problem))));
             }
         }
         Ok(None)
@@ -256,25 +260,25 @@ async fn set_ready(order: &mut Order, kind: ChallengeKind) -> Result<(), Error> 
     Ok(())
 }
 
-/// RFC 8555 section 8: base64url. It is looked up, logged and shared, so it has an end as well.
+/// RFC 8555 section 8: base64url. The length is bounded because tokens are logged and shared.
 fn is_token(token: &str) -> bool {
-    let sound = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    (1..=256).contains(&token.len()) && token.bytes().all(sound)
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=256).contains(&token.len()) && token.bytes().all(valid)
 }
 
-/// As the configuration has it.
-fn type_name(kind: &ChallengeType) -> &str {
+/// The name in the configuration.
+fn challenge_name(kind: &ChallengeType) -> &str {
     match kind {
         ChallengeType::Http01 => "http-01",
         ChallengeType::Dns01 => "dns-01",
         ChallengeType::TlsAlpn01 => "tls-alpn-01",
         ChallengeType::Unknown(name) => name,
-        _ => "another kind",
+        _ => "another type",
     }
 }
 
-fn refused(said: &str) -> AcmeError {
-    AcmeError::Refused { said: said.to_owned() }
+fn refused(detail: &str) -> AcmeError {
+    AcmeError::Refused { detail: detail.to_owned() }
 }
 
 impl From<ChallengeKind> for ChallengeType {
@@ -286,16 +290,16 @@ impl From<ChallengeKind> for ChallengeType {
     }
 }
 
-/// How long the authority may take to look at all names, or to sign.
+/// How long the authority may take to validate all names, or to sign.
 const POLL: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(300))
     .backoff(1.6)
     .timeout(Duration::from_secs(90));
 
-/// Other nodes look every two seconds for what they are to answer.
-const SPREAD: Duration = Duration::from_secs(5);
+/// Other nodes read the pending challenges every two seconds.
+const PROPAGATION_DELAY: Duration = Duration::from_secs(5);
 
-/// All of it. A lease lives longer.
+/// For the whole order. A lease lasts longer.
 pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

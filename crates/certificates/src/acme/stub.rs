@@ -1,4 +1,4 @@
-//! An authority that does as a test wants it: Pebble is too well behaved for some of them.
+//! A scripted ACME authority, for responses that Pebble does not give.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,19 +19,19 @@ use tokio::net::TcpListener;
 
 use crate::acme::{AcmeConfig, Directory};
 
-/// What it answers to a path, if it does not answer as ACME wants it. `BASE` in a body or a
-/// location becomes its URL.
+/// Returns the response to a path, or `None` for the regular one. `BASE` in a body or a location is
+/// replaced by the authority's URL.
 pub(crate) type StubBehaviour = fn(&str) -> Option<Response<String>>;
 
 pub(crate) struct StubAuthority {
     address: SocketAddr,
     files: tempfile::TempDir,
-    /// Paths that were requested, and the payload that came with each.
-    asked: Arc<Mutex<Vec<(String, String)>>>,
+    /// Requested paths, and the payload of each request.
+    requests: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 impl StubAuthority {
-    pub(crate) async fn start(whim: StubBehaviour) -> Self {
+    pub(crate) async fn start(behaviour: StubBehaviour) -> Self {
         let files = tempfile::tempdir().unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
         let names = vec!["127.0.0.1".to_owned()];
@@ -42,19 +42,20 @@ impl StubAuthority {
         let acceptor = Acceptor::new(AcceptorConfig::new(identity.unwrap())).unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::<Mutex<Vec<_>>>::default();
-        let shared = asked.clone();
+        let requests = Arc::<Mutex<Vec<_>>>::default();
+        let shared = requests.clone();
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
-                let (acceptor, asked) = (acceptor.clone(), shared.clone());
+                let (acceptor, requests) = (acceptor.clone(), shared.clone());
                 tokio::spawn(async move {
                     let tls = TlsStream::accept(&acceptor, tcp, false).await.ok()?;
-                    let service = service_fn(|request| answer(request, address, whim, &asked));
+                    let service =
+                        service_fn(|request| response(request, address, behaviour, &requests));
                     http1::Builder::new().serve_connection(TokioIo::new(tls), service).await.ok()
                 });
             }
         });
-        Self { address, files, asked }
+        Self { address, files, requests }
     }
 
     pub(crate) fn config(&self) -> AcmeConfig {
@@ -69,8 +70,8 @@ impl StubAuthority {
 
     /// The payloads that came to a path.
     pub(crate) fn payloads(&self, path: &str) -> Vec<String> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(at, _)| at == path).map(|(_, payload)| payload.clone()).collect()
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|(at, _)| at == path).map(|(_, payload)| payload.clone()).collect()
     }
 
     fn directory(&self) -> Directory {
@@ -82,38 +83,39 @@ impl StubAuthority {
     }
 }
 
-async fn answer(
+async fn response(
     request: Request<Incoming>,
     address: SocketAddr,
-    whim: StubBehaviour,
-    asked: &Mutex<Vec<(String, String)>>,
+    behaviour: StubBehaviour,
+    requests: &Mutex<Vec<(String, String)>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
     let head = request.method() == Method::HEAD;
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    asked.lock().unwrap().push((path.clone(), payload(&body)));
+    requests.lock().unwrap().push((path.clone(), payload(&body)));
     let base = format!("https://{address}");
-    let usual = || match path.as_str() {
+    let regular = || match path.as_str() {
         "/dir" => Response::new(format!(
             r#"{{"newNonce": "{base}/nonce", "newAccount": "{base}/account",
                 "newOrder": "{base}/order", "renewalInfo": "{base}/renewal"}}"#
         )),
         "/account" => {
-            let answer = Response::builder().status(201).header("location", format!("{base}/me"));
-            answer.body("{}".to_owned()).unwrap()
+            let response = Response::builder().status(201).header("location", format!("{base}/me"));
+            response.body("{}".to_owned()).unwrap()
         }
         "/nonce" => Response::new(String::new()),
         _ => problem(404, "malformed", "nothing is there"),
     };
-    let mut answer = whim(&path).unwrap_or_else(usual).map(|body| body.replace("BASE", &base));
-    if let Some(location) = answer.headers_mut().get_mut("location") {
+    let mut response =
+        behaviour(&path).unwrap_or_else(regular).map(|body| body.replace("BASE", &base));
+    if let Some(location) = response.headers_mut().get_mut("location") {
         *location = location.to_str().unwrap().replace("BASE", &base).parse().unwrap();
     }
-    answer.headers_mut().insert("replay-nonce", "nonce".parse().unwrap());
-    Ok(answer.map(|body| Full::from(if head { String::new() } else { body })))
+    response.headers_mut().insert("replay-nonce", "nonce".parse().unwrap());
+    Ok(response.map(|body| Full::from(if head { String::new() } else { body })))
 }
 
-/// What a signed request says (RFC 7515 section 7.2.2).
+/// The payload of a signed request (RFC 7515 section 7.2.2).
 fn payload(body: &[u8]) -> String {
     let signed = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
     let payload = URL_SAFE_NO_PAD.decode(signed["payload"].as_str().unwrap_or_default());
@@ -125,8 +127,8 @@ pub(crate) fn problem(status: u16, kind: &str, detail: &str) -> Response<String>
     let body = serde_json::json!({
         "type": format!("urn:ietf:params:acme:error:{kind}"), "detail": detail
     });
-    let answer = Response::builder().status(status);
-    answer.header("content-type", "application/problem+json").body(body.to_string()).unwrap()
+    let response = Response::builder().status(status);
+    response.header("content-type", "application/problem+json").body(body.to_string()).unwrap()
 }
 
 pub(crate) fn plain(status: u16, body: impl Into<String>) -> Response<String> {
@@ -137,7 +139,7 @@ pub(crate) fn plain(status: u16, body: impl Into<String>) -> Response<String> {
         .unwrap()
 }
 
-pub(crate) fn after(mut answer: Response<String>, retry: &str) -> Response<String> {
-    answer.headers_mut().insert("retry-after", retry.parse().unwrap());
-    answer
+pub(crate) fn with_retry_after(mut response: Response<String>, retry: &str) -> Response<String> {
+    response.headers_mut().insert("retry-after", retry.parse().unwrap());
+    response
 }

@@ -163,7 +163,8 @@ impl KeyList {
         let is_scheduled = |key: &DatedKey| key.not_before.0.is_multiple_of(rotation);
         let before = |key: &DatedKey, lead| key.not_before.0.saturating_sub(lead);
         let forced = self.ring.keys().iter().filter(|other| !is_scheduled(other));
-        let last_forced = forced.map(|other| before(other, SharedKeys::PROPAGATION_DELAY.as_secs())).max();
+        let last_forced =
+            forced.map(|other| before(other, SharedKeys::PROPAGATION_DELAY.as_secs())).max();
         let scheduled = if is_scheduled(key) { before(key, rotation) } else { 0 };
         UnixTime(scheduled.max(last_forced.unwrap_or_default()))
     }

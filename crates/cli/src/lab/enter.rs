@@ -99,7 +99,7 @@ fn names(hosts: &str) -> Vec<(String, IpAddr)> {
 
 /// The process ID of this user's only lab.
 fn only_lab() -> anyhow::Result<u32> {
-    match firstflight_emulator::doors()[..] {
+    match firstflight_emulator::holders()[..] {
         [pid] => Ok(pid),
         [] => anyhow::bail!(
             "no lab of this user is running; start one with `firstflight lab --serve`, or give the \

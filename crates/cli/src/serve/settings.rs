@@ -49,7 +49,7 @@ pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     config.http3.enabled &= !args.no_http3;
     config.check()?;
     // Settings from the file were checked when it was read, with their line numbers.
-    if let Some(misfit) = config.look_at_files().into_iter().next() {
+    if let Some(misfit) = config.check_files().into_iter().next() {
         anyhow::bail!("{}", misfit.reason);
     }
     Ok(config)

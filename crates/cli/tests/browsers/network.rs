@@ -42,7 +42,7 @@ impl TestNetwork {
         let paths = (0..3).map(|number| PathConfig::symmetric(number.to_string(), ROUND_TRIP));
         let network = Network::build(NetworkConfig::new(paths.collect())).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_make(&dir.path().join("authority"), now()).unwrap();
+        let authority = Authority::open_or_create(&dir.path().join("authority"), now()).unwrap();
         Self { network, authority, dir, secrets: String::new() }
     }
 

@@ -126,7 +126,7 @@ fn invalid_flags_of_lab_serve() {
     lab(&["--serve", "--server", "apache"], &["unknown server \"apache\"", "firstflight"]);
     lab(&["--serve", "--profile", "5g-to-mars"], &["5g-to-mars", "round-trip time"]);
     lab(&["--enter", "1", "--rtt", "3"], &["--enter enters a running lab", "the networks"]);
-    lab(&["--enter", "1"], &["process 1 is no door into a lab", "firstflight lab --serve"]);
+    lab(&["--enter", "1"], &["process 1 is not a lab", "firstflight lab --serve"]);
     lab(&["--enter", "one"], &["one", "--enter"]);
 }
 

@@ -125,7 +125,7 @@ fn door(dir: &Path, started_by: &[&str]) -> Running {
     let [program, arguments @ ..] = started_by else { unreachable!("nobody starts it") };
     let mut command = Command::new(program);
     let search = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
-    command.args(arguments).args(["-c", "read end", "firstflight-lab-door"]);
+    command.args(arguments).args(["-c", "read end", "firstflight-lab-holder"]);
     let door = Running::start(command.env("PATH", search).stdin(Stdio::piped()));
     let line = PathBuf::from(format!("/proc/{}/cmdline", door.0.id()));
     assert!(until(|| text(&line).starts_with("sh\0-c\0")), "{}", text(&line));

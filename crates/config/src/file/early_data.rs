@@ -9,37 +9,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EarlyDataSettings, Mode, Policy, SettingError, WhenNotAllowed};
 
-/// Early data, and what of it may run. How it is kept from running twice is told in
-/// [early-data.md](early-data.md).
+/// Early data and what may run from it. See [early-data.md](early-data.md) for how replays are
+/// prevented.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EarlyDataSection {
-    /// Whether tickets allow early data and it is accepted.
+    /// Whether tickets allow early data and the server accepts it.
     ///
-    /// By default they do and it is: the gate makes it safe.
+    /// By default true: the gate makes it safe.
     pub(crate) enabled: bool,
-    /// What may run early where no path and no route says otherwise.
+    /// What may run early where no path and no route has its own mode.
     ///
-    /// By default safe methods: RFC 8470 section 4 expects no more of a client.
+    /// By default safe methods, as RFC 8470 section 4 expects of clients.
     pub(crate) default: Mode,
-    /// What becomes of an early request that may not run early.
+    /// What happens to an early request that may not run early.
     ///
-    /// By default it is held, because browsers show a 425 to their user.
+    /// By default it is held, because browsers show a 425 to their users.
     pub(crate) when_not_allowed: WhenNotAllowed,
-    /// How far the age that a client states for its ticket may be off. More than 0s; with a store
-    /// 60s at most.
+    /// The maximum ticket-age skew: how far the ticket age that a client states may be off. More
+    /// than 0s; with a store at most 60s.
     ///
-    /// By default what RFC 8446 section 8.3 suggests.
+    /// By default as RFC 8446 section 8.3 suggests.
     #[serde(with = "DurationText")]
     pub(crate) freshness: Duration,
-    /// Flights that the strike register remembers at a time. When it is full no early data is
-    /// accepted; nothing is forgotten.
+    /// The capacity of the strike register, in flights. When it is full, no early data is accepted;
+    /// no record is dropped.
     ///
-    /// The default takes about 36 MB when it is reached.
+    /// By default about 36 MB when full.
     pub(crate) register_capacity: usize,
-    /// What may run early below a path, on all sites. The longest path that is a prefix of the
-    /// request's, by whole segments, decides, of these and of routes with an `early_data` of their
-    /// own; of the very same path the route's counts.
+    /// What may run early below a path, on all sites. The longest prefix of the request's path, by
+    /// whole segments, decides; routes with an `early_data` of their own take part, and win for
+    /// equal paths.
     pub(crate) paths: BTreeMap<String, Mode>,
 }
 
@@ -47,10 +47,10 @@ impl EarlyDataSection {
     pub(super) fn settings(self) -> Result<EarlyDataSettings, SettingError> {
         let mut policy = Policy::new(self.default);
         for (path, mode) in &self.paths {
-            let wrong = |reason| SettingError::new(path.clone(), reason).under("paths");
-            policy = policy.rule(path, *mode).map_err(|error| wrong(error.to_string()))?;
+            let problem = |reason| SettingError::new(path.clone(), reason).under("paths");
+            policy = policy.rule(path, *mode).map_err(|error| problem(error.to_string()))?;
             if self.paths.contains_key(&format!("{path}/")) {
-                return Err(wrong(format!("{path:?} and \"{path}/\" are one path; keep one")));
+                return Err(problem(format!("{path:?} and \"{path}/\" are one path; keep one")));
             }
         }
         if self.freshness.is_zero() {

@@ -1,21 +1,17 @@
-//! The configuration file, TOML: read into settings, and written from them.
+//! The configuration file (TOML): read into settings, and written from them.
 //!
-//! Its form is the type [`Document`]: what its keys mean, and what they default to, is told by that
-//! type's descriptions, of which the reference and the JSON schema are made. A room's own settings
-//! stand in it as they are; where file and settings differ in shape, there is a section's type
-//! here.
+//! Its schema is the type [`Document`]. The doc comments of that type and its sections are the
+//! reference: docs/configuration.md and the JSON schema are generated from them. Settings types of
+//! other crates are used as they are; where file and settings differ in shape, this module has a
+//! type for the section.
 
 mod early_data;
-mod fields;
-mod locate;
-mod password;
-mod route;
-mod sections;
+mod headers;
+mod parse;
 mod site;
 mod store;
 mod tickets;
 mod tls;
-mod unknown;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,8 +25,7 @@ use serde::Serialize;
 use toml::de::DeTable;
 
 pub(crate) use self::early_data::EarlyDataSection;
-pub(crate) use self::route::RouteSection;
-pub(crate) use self::site::SiteSection;
+pub(crate) use self::site::{RouteSection, SiteSection};
 pub(crate) use self::store::StoreSection;
 pub(crate) use self::tickets::TicketSection;
 pub(crate) use self::tls::TlsSection;
@@ -40,7 +35,7 @@ use crate::{
     LogSettings, ProcessSettings, ServerConfig, SettingError, Sites,
 };
 
-/// A configuration file's content.
+/// The content of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Document {
@@ -62,59 +57,58 @@ pub(crate) struct Document {
 }
 
 impl ServerConfig {
-    /// Reads a file, and looks at the files that it names; what it leaves out has its default.
+    /// Reads a file, and checks the files that it names. Missing keys have their defaults.
     ///
     /// # Errors
-    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] with all that is wrong, each with
-    /// its line and what is allowed.
+    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] with all errors, each with its line
+    /// and what is allowed.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path)
             .map_err(|reason| ConfigError::ConfigFile { path: path.to_owned(), reason })?;
         let config = Self::parse(&text, path)?;
-        refuse_if_any(config.look_at_files(), &text, path)?;
+        refuse_errors(config.check_files(), &text, path)?;
         Ok(config)
     }
 
-    /// Reads text; `path` is for errors, and names in the text are relative to where it lies. Of
-    /// the files that it names, those with passwords are read.
+    /// Parses text. `path` is used in errors, and relative paths in the text are resolved against
+    /// its directory. Password files are read.
     ///
     /// # Errors
-    /// [`ConfigError::Config`] with all that is wrong.
+    /// [`ConfigError::Config`] with all errors.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let document = read_document(text, path)?;
         let base = path.parent().unwrap_or(Path::new(""));
-        let (config, misfits) = document.settings(base);
-        refuse_if_any(misfits, text, path)?;
-        refuse_if_any(config.misfits(), text, path)?;
+        let (config, errors) = document.settings(base);
+        refuse_errors(errors, text, path)?;
+        refuse_errors(config.errors(), text, path)?;
         Ok(config)
     }
 
-    /// A file that says the same, with all defaults filled in. Passwords and keys are in files of
-    /// their own, whose names it has.
+    /// Writes an equivalent file with all defaults. Passwords and keys stay in their own files.
     pub fn to_toml(&self) -> String {
-        // The document is made of text, numbers and maps by text, which TOML always takes.
+        // The document contains only text, numbers and string-keyed maps, which TOML can represent.
         toml::to_string(&Document::of(self)).unwrap_or_default()
     }
 }
 
-/// The sections of a text, each as its type has it.
+/// Parses the sections.
 fn read_document(text: &str, path: &Path) -> Result<Document, ConfigError> {
     let (mut table, errors) = DeTable::parse_recoverable(text);
-    let wrong = |error: &toml::de::Error| locate::wrong(text, error);
+    let problem = |error: &toml::de::Error| parse::parser_error(text, error);
     if !errors.is_empty() {
-        return Err(refusal(errors.iter().map(wrong).collect(), path));
+        return Err(refusal(errors.iter().map(problem).collect(), path));
     }
-    let unknown = unknown::take_out(table.get_mut());
-    let mut wrongs: Vec<_> = unknown
+    let unknown = parse::remove_unknown_keys(table.get_mut());
+    let mut problems: Vec<_> = unknown
         .into_iter()
-        .map(|(at, reason)| FileProblem { line: locate::line(text, at), reason })
+        .map(|(at, reason)| FileProblem { line: parse::line(text, at), reason })
         .collect();
-    let (document, errors) = sections::read(table.into_inner());
-    wrongs.extend(errors.iter().map(wrong));
-    if wrongs.is_empty() { Ok(document) } else { Err(refusal(wrongs, path)) }
+    let (document, errors) = parse::read_sections(table.into_inner());
+    problems.extend(errors.iter().map(problem));
+    if problems.is_empty() { Ok(document) } else { Err(refusal(problems, path)) }
 }
 
-/// The section `[admin]` of a file, of which nothing else is looked at.
+/// Reads the section `[admin]` of a file, ignoring the others.
 pub(crate) fn admin_section(path: &Path) -> Result<Option<AdminSettings>, ConfigError> {
     #[derive(serde::Deserialize)]
     struct Section {
@@ -122,36 +116,36 @@ pub(crate) fn admin_section(path: &Path) -> Result<Option<AdminSettings>, Config
     }
     let text = fs::read_to_string(path)
         .map_err(|reason| ConfigError::ConfigFile { path: path.to_owned(), reason })?;
-    let section: Section =
-        toml::from_str(&text).map_err(|error| refusal(vec![locate::wrong(&text, &error)], path))?;
-    Ok(section.admin.map(|admin| admin.beside(path.parent().unwrap_or(Path::new("")))))
+    let section: Section = toml::from_str(&text)
+        .map_err(|error| refusal(vec![parse::parser_error(&text, &error)], path))?;
+    Ok(section.admin.map(|admin| admin.resolve(path.parent().unwrap_or(Path::new("")))))
 }
 
 impl Document {
-    /// The settings, and what cannot be.
+    /// Converts to settings, with all errors.
     fn settings(self, base: &Path) -> (ServerConfig, Vec<SettingError>) {
-        let mut misfits = Vec::new();
+        let mut errors = Vec::new();
         let mut config = ServerConfig::default();
         let has_store = self.store.is_some();
-        let mut note = |misfit: SettingError| misfits.push(misfit);
+        let mut note = |error: SettingError| errors.push(error);
         match self.tls.settings(base) {
             Ok((tls, certificate)) => (config.tls, config.certificate) = (tls, certificate),
-            Err(misfit) => note(misfit.under("tls")),
+            Err(error) => note(error.under("tls")),
         }
         match self.early_data.settings() {
             Ok(early_data) => config.early_data = early_data,
-            Err(misfit) => note(misfit.under("early_data")),
+            Err(error) => note(error.under("early_data")),
         }
         match self.store.map(|store| store.config(config.early_data.freshness, base)).transpose() {
             Ok(store) => config.store = store,
-            Err(misfit) => note(misfit.under("store")),
+            Err(error) => note(error.under("store")),
         }
         match self.tickets.settings(has_store, base) {
             Ok(tickets) => config.tickets = tickets,
-            Err(misfit) => note(misfit.under("tickets")),
+            Err(error) => note(error.under("tickets")),
         }
         let pool = |pool: PoolConfig| {
-            let ca = pool.ca.clone().map(|file| beside(base, file));
+            let ca = pool.ca.clone().map(|file| resolve(base, file));
             PoolConfig { ca, ..pool }
         };
         let upstreams = self.upstream.into_iter().map(|(name, one)| (name, pool(one))).collect();
@@ -159,25 +153,25 @@ impl Document {
         for (at, site) in self.site.into_iter().enumerate() {
             match site.site(base) {
                 Ok(site) => sites.sites.push(site),
-                Err(misfit) => note(misfit.under_index("site", at)),
+                Err(error) => note(error.under_index("site", at)),
             }
         }
         config.content = Content::Sites(sites);
-        config.acme = self.acme.map(|acme| acme_beside(base, acme));
+        config.acme = self.acme.map(|acme| resolve_acme(base, acme));
         config.listeners = self.listener;
         config.http3 = self.http3;
         config.limits = self.limits;
         config.log = self.log;
         config.telemetry = self.telemetry;
         config.process = self.process;
-        config.admin = self.admin.map(|admin| admin.beside(base));
+        config.admin = self.admin.map(|admin| admin.resolve(base));
         config.access_log = self
             .access_log
-            .map(|log| AccessLogSettings { file: log.file.map(|file| beside(base, file)), ..log });
-        (config, misfits)
+            .map(|log| AccessLogSettings { file: log.file.map(|file| resolve(base, file)), ..log });
+        (config, errors)
     }
 
-    /// What a file would say.
+    /// Converts from settings.
     fn of(config: &ServerConfig) -> Self {
         let nothing = Sites::default();
         let sites = match &config.content {
@@ -204,40 +198,40 @@ impl Document {
     }
 }
 
-/// A path as a file in `base` means it.
-pub(crate) fn beside(base: &Path, path: PathBuf) -> PathBuf {
+/// Resolves a path relative to the directory `base`.
+pub(crate) fn resolve(base: &Path, path: PathBuf) -> PathBuf {
     match base.as_os_str().is_empty() {
         true => path,
         false => base.join(path),
     }
 }
 
-fn acme_beside(base: &Path, acme: AcmeConfig) -> AcmeConfig {
+fn resolve_acme(base: &Path, acme: AcmeConfig) -> AcmeConfig {
     let account =
-        |account: ExternalAccount| ExternalAccount { key: beside(base, account.key), ..account };
+        |account: ExternalAccount| ExternalAccount { key: resolve(base, account.key), ..account };
     AcmeConfig {
-        state: beside(base, acme.state),
-        authority: acme.authority.map(|file| beside(base, file)),
+        state: resolve(base, acme.state),
+        authority: acme.authority.map(|file| resolve(base, file)),
         external_account: acme.external_account.map(account),
         ..acme
     }
 }
 
-fn refuse_if_any(misfits: Vec<SettingError>, text: &str, path: &Path) -> Result<(), ConfigError> {
-    if misfits.is_empty() {
+fn refuse_errors(errors: Vec<SettingError>, text: &str, path: &Path) -> Result<(), ConfigError> {
+    if errors.is_empty() {
         return Ok(());
     }
-    let wrong = |misfit: SettingError| FileProblem {
-        line: locate::line(text, locate::offset(text, &misfit.at)),
-        reason: misfit.reason,
+    let problem = |error: SettingError| FileProblem {
+        line: parse::line(text, parse::offset(text, &error.path)),
+        reason: error.reason,
     };
-    Err(refusal(misfits.into_iter().map(wrong).collect(), path))
+    Err(refusal(errors.into_iter().map(problem).collect(), path))
 }
 
-fn refusal(mut wrongs: Vec<FileProblem>, path: &Path) -> ConfigError {
-    wrongs.sort();
-    wrongs.dedup();
-    ConfigError::Config { path: path.to_owned(), wrongs }
+fn refusal(mut problems: Vec<FileProblem>, path: &Path) -> ConfigError {
+    problems.sort();
+    problems.dedup();
+    ConfigError::Config { path: path.to_owned(), problems }
 }
 
 #[cfg(test)]

@@ -1,42 +1,47 @@
-//! The sections `[[site]]`.
+//! The sections `[[site]]` and `[[site.route]]`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use firstflight_units::{OptionalDurationText, OptionalText};
+use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::beside;
-use super::fields::Fields;
-use super::route::RouteSection;
-use super::tls;
-use crate::{CertificateSource, SettingError, Site};
+use super::headers::Fields;
+use super::{resolve, tls};
+use crate::{
+    Action, CertificateSource, EarlyRules, FileSettings, Mode, Nonce, Redirect, Route,
+    SettingError, Site, Timestamp,
+};
 
-/// What is served under some names; there may be several. The first is for clients that name no
-/// site, or an unknown one.
+/// A site: what is served under some host names. The first site is for clients that send no name,
+/// or an unknown one.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SiteSection {
-    /// Host names; `"*.example.test"` stands for all names with one label more. All sites but the
-    /// first need one. Tickets are good for the site with the same first name.
+    /// Host names; `"*.example.test"` stands for all names with one more label. All sites but the
+    /// first need one. Tickets are valid for the site with the same first name.
     pub(crate) names: Vec<String>,
-    /// Certificate chain, PEM, the site's own first.
+    /// Certificate chain, PEM, leaf first.
     ///
-    /// By default the one of `[tls]`.
+    /// By default that of `[tls]`.
     pub(crate) certificate: Option<PathBuf>,
     /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,
-    /// Whether the certificate comes from the authority of `[acme]`, for all of `names`, and is
-    /// renewed by itself.
+    /// Whether the certificate for all of `names` is ordered from the authority of `[acme]` and
+    /// renewed automatically.
     ///
-    /// By default not: it takes names that lead here, and agreeing to the authority's terms.
+    /// By default false: it requires names that lead to this server, and agreement to the
+    /// authority's terms.
     pub(crate) acme: bool,
-    /// A file with an OCSP response, DER, to staple (RFC 6066 section 8). It is to be renewed by a
-    /// program beside, and taken up when it changes.
+    /// A file with an OCSP response, DER, to staple (RFC 6066 section 8). Another program has to
+    /// renew it; changes are picked up.
     pub(crate) ocsp: Option<PathBuf>,
-    /// Fields that each response gets, in place of those of the same names; an empty value removes
+    /// Header fields of all responses, replacing fields of the same names; an empty value removes
     /// the field.
     pub(crate) headers: Fields,
-    /// What becomes of the requests below a path. At least one.
+    /// The routes, at least one.
     pub(crate) route: Vec<RouteSection>,
 }
 
@@ -44,11 +49,11 @@ impl SiteSection {
     pub(super) fn site(self, base: &Path) -> Result<Site, SettingError> {
         let routes = self.route.into_iter().enumerate();
         let routes = routes
-            .map(|(at, route)| route.route(base).map_err(|misfit| misfit.under_index("route", at)));
+            .map(|(at, route)| route.route(base).map_err(|error| error.under_index("route", at)));
         let files = tls::certificate(self.certificate, self.key, base)?;
         let certificate = match (self.acme, files) {
             (true, Some(_)) => {
-                let reason = "the site has a certificate, so none is asked for; leave out either";
+                let reason = "a site has either acme = true or a certificate; remove one";
                 return Err(SettingError::new("acme", reason));
             }
             (true, None) => Some(CertificateSource::Acme),
@@ -57,7 +62,7 @@ impl SiteSection {
         Ok(Site {
             names: self.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
             certificate,
-            ocsp: self.ocsp.map(|path| beside(base, path)),
+            ocsp: self.ocsp.map(|path| resolve(base, path)),
             headers: self.headers.0,
             routes: routes.collect::<Result<_, _>>()?,
         })
@@ -76,3 +81,187 @@ impl SiteSection {
         }
     }
 }
+
+/// What the server does with the requests below a path: exactly one of `root`, `upstream`,
+/// `redirect` and `status`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RouteSection {
+    /// The path prefix, decoded, starting with a slash. The route with the longest prefix of the
+    /// request's path, by whole segments, is used.
+    ///
+    /// By default all paths without another route.
+    pub(crate) path: String,
+    /// A directory whose files are served. The request's whole path is resolved below it.
+    pub(crate) root: Option<PathBuf>,
+    /// The name of the upstream to forward to, of a section `[upstream.NAME]`.
+    pub(crate) upstream: Option<String>,
+    /// A URL or path to redirect clients to. The request's path and query are not appended.
+    pub(crate) redirect: Option<String>,
+    /// The status of a response with one line of text, 200 to 599. With `redirect`, the status of
+    /// the redirect: 301, 302, 303, 307 or 308.
+    ///
+    /// The default of a redirect is 308, which keeps the method.
+    pub(crate) status: Option<u16>,
+    /// With `root`: encodings whose precompressed variants (`page.html.br`) are sent to clients
+    /// that accept them: `"br"`, `"gzip"`, `"zstd"`, `"deflate"`.
+    ///
+    /// By default none: each costs a file lookup.
+    pub(crate) precompressed: Vec<String>,
+    /// With `root`: whether symbolic links may lead out of the directory. Relative links within it
+    /// are always followed.
+    ///
+    /// By default false, so that links cannot expose other files.
+    pub(crate) follow_symlinks: bool,
+    /// Header fields of all responses of this route, in addition to the site's; for equal names
+    /// this value is used.
+    pub(crate) headers: Fields,
+    /// What may run from early data.
+    ///
+    /// By default the mode of `[early_data]`.
+    pub(crate) early_data: Option<Mode>,
+    /// Lets requests of any method run early if they have an `Idempotency-Key`: each key runs one
+    /// request within this time, so a client's own retry executes once too. 1m to 168h.
+    ///
+    /// By default only the method decides.
+    #[serde(with = "OptionalDurationText")]
+    pub(crate) idempotency_key: Option<Duration>,
+    /// A header field with the time at which a request was created. Early requests without a fresh
+    /// time are held.
+    pub(crate) timestamp: Option<Timestamp>,
+    /// A header field with a unique value. Early requests without a new value are held.
+    pub(crate) nonce: Option<Nonce>,
+    /// With `upstream`: the name of a header field that tells the upstream in which flight a
+    /// request arrived.
+    ///
+    /// By default the upstream receives only `Early-Data: 1` (RFC 8470).
+    #[serde(with = "OptionalText::<HeaderName>")]
+    pub(crate) flight_header: Option<HeaderName>,
+}
+
+impl RouteSection {
+    pub(super) fn route(self, base: &Path) -> Result<Route, SettingError> {
+        let early = EarlyRules {
+            mode: self.early_data,
+            idempotency_key: self.idempotency_key,
+            timestamp: self.timestamp.clone(),
+            nonce: self.nonce.clone(),
+            flight_header: self.flight_header.clone(),
+        };
+        let headers = self.headers.0.clone();
+        Ok(Route { path: self.path.clone(), action: self.action(base)?, headers, early })
+    }
+
+    fn action(self, base: &Path) -> Result<Action, SettingError> {
+        self.check_combination()?;
+        if let Some(root) = self.root {
+            let root = resolve(base, root);
+            let (precompressed, follow_symlinks) = (self.precompressed, self.follow_symlinks);
+            return Ok(Action::Files(FileSettings { root, precompressed, follow_symlinks }));
+        }
+        if let Some(name) = self.upstream {
+            return Ok(Action::Upstream(name));
+        }
+        match (self.redirect, self.status) {
+            (Some(to), status) => redirect(&to, status).map(Action::Redirect),
+            (None, Some(status)) => match StatusCode::from_u16(status) {
+                Ok(code) if (200..600).contains(&status) => Ok(Action::Status(code)),
+                _ => Err(SettingError::new("status", "a route's status is one of 200 to 599")),
+            },
+            (None, None) => Err(SettingError::section(
+                "the route does nothing; add root = \"DIR\", upstream = \"NAME\", redirect = \
+                 \"URL\" or status = 404",
+            )),
+        }
+    }
+
+    /// Checks that keys are used in a valid combination.
+    fn check_combination(&self) -> Result<(), SettingError> {
+        let actions = [
+            ("root", self.root.is_some()),
+            ("upstream", self.upstream.is_some()),
+            ("redirect", self.redirect.is_some()),
+            ("status", self.status.is_some() && self.redirect.is_none()),
+        ];
+        let mut set = actions.into_iter().filter(|(_, set)| *set).map(|(key, _)| key);
+        if let (Some(one), Some(other)) = (set.next(), set.next()) {
+            let reason = format!("a route has only one of {one} and {other}; remove one");
+            return Err(SettingError::new(other, reason));
+        }
+        let of_files = [
+            ("precompressed", !self.precompressed.is_empty()),
+            ("follow_symlinks", self.follow_symlinks),
+        ];
+        if let (None, Some((key, _))) = (&self.root, of_files.iter().find(|(_, set)| *set)) {
+            return Err(SettingError::new(*key, format!("{key} is only allowed with root")));
+        }
+        if self.flight_header.is_some() && self.upstream.is_none() {
+            let reason = "flight_header is only allowed with upstream";
+            return Err(SettingError::new("flight_header", reason));
+        }
+        Ok(())
+    }
+
+    pub(super) fn of(route: &Route) -> Self {
+        let mut section = Self {
+            path: route.path.clone(),
+            headers: Fields(route.headers.clone()),
+            early_data: route.early.mode,
+            idempotency_key: route.early.idempotency_key,
+            timestamp: route.early.timestamp.clone(),
+            nonce: route.early.nonce.clone(),
+            flight_header: route.early.flight_header.clone(),
+            ..Self::default()
+        };
+        match &route.action {
+            Action::Files(files) => {
+                section.root = Some(files.root.clone());
+                section.precompressed = files.precompressed.clone();
+                section.follow_symlinks = files.follow_symlinks;
+            }
+            Action::Upstream(name) => section.upstream = Some(name.clone()),
+            Action::Redirect(redirect) => {
+                section.redirect = Some(String::from_utf8_lossy(redirect.to.as_bytes()).into());
+                section.status = Some(redirect.status.as_u16());
+            }
+            Action::Status(status) => section.status = Some(status.as_u16()),
+        }
+        section
+    }
+}
+
+impl Default for RouteSection {
+    fn default() -> Self {
+        Self {
+            path: "/".to_owned(),
+            root: None,
+            upstream: None,
+            redirect: None,
+            status: None,
+            precompressed: Vec::new(),
+            follow_symlinks: false,
+            headers: Fields::default(),
+            early_data: None,
+            idempotency_key: None,
+            timestamp: None,
+            nonce: None,
+            flight_header: None,
+        }
+    }
+}
+
+fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, SettingError> {
+    let expected = "redirect is a URL such as \"https://example.test/\" or a path such as \
+                     \"/new\", in ASCII";
+    let good = to.starts_with('/') || to.contains("://");
+    let value = HeaderValue::from_str(to).ok().filter(|to| good && to.to_str().is_ok());
+    let to = value.ok_or_else(|| SettingError::new("redirect", expected))?;
+    let status = status.unwrap_or(StatusCode::PERMANENT_REDIRECT.as_u16());
+    match StatusCode::from_u16(status) {
+        Ok(status) if REDIRECTS.contains(&status.as_u16()) => Ok(Redirect { to, status }),
+        _ => Err(SettingError::new("status", "a redirect's status is 301, 302, 303, 307 or 308")),
+    }
+}
+
+/// The redirects of RFC 9110 section 15.4 with a `Location` to follow.
+const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];

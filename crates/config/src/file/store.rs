@@ -1,85 +1,88 @@
 //! The section `[store]`.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, StoreUrl, Topology};
+use firstflight_tickets::{SecretFileError, read_secret_file};
 use firstflight_units::DurationText;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{beside, password};
+use super::resolve;
 use crate::SettingError;
 
-/// The Redis or Valkey that the cluster's nodes share; more in [cluster.md](cluster.md). Without
-/// this section the process is alone, and its strike register too.
+/// The Redis or Valkey shared by the nodes of a cluster; see [cluster.md](cluster.md). Without this
+/// section the process has its own strike register.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSection {
-    /// Its address, `"redis://HOST:PORT"`, `"rediss://HOST:PORT"` for TLS or `"unix:///PATH"`; a
-    /// list of them for sentinels or some of a cluster's nodes. Needed.
+    /// The address of the store, `"redis://HOST:PORT"`, `"rediss://HOST:PORT"` for TLS or
+    /// `"unix:///PATH"`; or a list with sentinels or some nodes of a cluster. Required.
     pub(crate) url: Urls,
-    /// How its processes belong together.
+    /// The topology of the store.
     ///
-    /// By default there is one.
+    /// By default a single server.
     pub(crate) mode: StoreMode,
-    /// With mode = `"sentinel"`: the master's name at the sentinels.
+    /// With mode = `"sentinel"`: the name of the master.
     pub(crate) master: Option<String>,
-    /// ACL user.
+    /// The ACL user.
     ///
     /// By default the store's default user.
     pub(crate) username: Option<String>,
-    /// A file whose first line is the password, for nobody else to read.
+    /// A file whose first line is the password; other users must not be able to read it.
     pub(crate) password_file: Option<PathBuf>,
-    /// With mode = `"sentinel"`: likewise, for the sentinels.
+    /// With mode = `"sentinel"`: the same for the sentinels.
     pub(crate) sentinel_password_file: Option<PathBuf>,
-    /// With `rediss://`: certificates to trust, PEM.
+    /// With `rediss://`: a PEM file with the certificates to trust.
     ///
     /// By default the system's.
     pub(crate) ca_file: Option<PathBuf>,
-    /// With `rediss://`: the name in the store's certificate.
+    /// With `rediss://`: the expected name in the store's certificate.
     ///
     /// By default the host of its address.
     pub(crate) server_name: Option<String>,
-    /// The database by number; a cluster has 0 alone.
+    /// The database number; a cluster has only database 0.
     ///
-    /// By default the one that every client starts with.
+    /// By default database 0.
     pub(crate) database: u32,
-    /// How long a flight may wait for its claim, up to 1s; after it, its early data is refused.
+    /// How long a flight may wait for its claim, at most 1s. Then its early data is refused.
     ///
-    /// By default several round trips within one data centre, and less than what most clients
-    /// lose by a refusal, a round trip of theirs.
+    /// By default several round trips within a data centre, and less than most clients lose by a
+    /// refusal, which is one of their round trips.
     #[serde(with = "DurationText")]
     pub(crate) budget: Duration,
     /// Connections to each master, 1 to 64.
     ///
-    /// By default two, so that one is in use while the other is made again.
+    /// By default two, so that one remains while the other reconnects.
     pub(crate) connections: usize,
-    /// How many replicas have to have a claim before it counts (`WAIT`).
+    /// How many replicas have to confirm a claim before it counts (`WAIT`).
     ///
-    /// By default none: a failover closes the gate for a window, so that nothing runs twice.
+    /// By default none: after a failover the gate is closed for a recording window, so that nothing
+    /// runs twice.
     pub(crate) replicas: u32,
     /// What all keys in the store start with, so that several installations can share one.
     ///
-    /// By default the program's name, which whoever looks into the store will know.
+    /// By default the program's name, which is easy to recognize in the store.
     pub(crate) prefix: String,
-    /// How far a node's clock may be from the store's, 1s to 60s; one that is further off runs
-    /// nothing early. It has to be the same on all nodes, as `freshness` and `prefix` have to.
+    /// The maximum difference between the clocks of a node and the store, 1s to 60s; a node beyond
+    /// it runs nothing early. All nodes need the same value, as for `freshness` and `prefix`.
     ///
-    /// By default far more than what NTP leaves. With it, a record ends 35 s after the moment at
+    /// By default far more than NTP leaves. With it, a record expires 35 s after the moment at
     /// which its client's ticket age is exact, and an emptied store closes the gate for 52 s.
     #[serde(with = "DurationText")]
     pub(crate) clock_margin: Duration,
 }
 
-/// How a store's processes belong together.
+/// The topology of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StoreMode {
-    /// One process.
+    /// A single server.
     #[default]
     Single,
-    /// A master and its replicas, watched by sentinels.
+    /// A master with replicas, monitored by sentinels.
     Sentinel,
     /// A cluster of masters.
     Cluster,
@@ -96,7 +99,7 @@ pub(crate) enum Urls {
 }
 
 impl StoreSection {
-    /// The settings, in a file whose freshness window is `freshness`. Reads the passwords.
+    /// Converts to settings. Reads the password files.
     pub(super) fn config(
         self,
         freshness: Duration,
@@ -108,9 +111,9 @@ impl StoreSection {
         let mut config = StoreConfig::new(topology);
         config.tls = tls;
         config.username = self.username;
-        config.password_file = self.password_file.map(|file| beside(base, file));
+        config.password_file = self.password_file.map(|file| resolve(base, file));
         config.password = password("password_file", config.password_file.as_deref())?;
-        config.sentinel_password_file = self.sentinel_password_file.map(|file| beside(base, file));
+        config.sentinel_password_file = self.sentinel_password_file.map(|file| resolve(base, file));
         let sentinels = config.sentinel_password_file.as_deref();
         config.sentinel_password = password("sentinel_password_file", sentinels)?;
         config.database = self.database;
@@ -124,9 +127,9 @@ impl StoreSection {
         Ok(config)
     }
 
-    /// The addresses, and whether they are spoken to by TLS.
+    /// The addresses, and whether they use TLS.
     fn addresses(&self) -> Result<(Vec<Address>, bool), SettingError> {
-        let wrong = |reason: &str| SettingError::new("url", reason);
+        let problem = |reason: &str| SettingError::new("url", reason);
         let port = if self.mode == StoreMode::Sentinel { SENTINEL_PORT } else { STORE_PORT };
         let urls = match &self.url {
             Urls::One(url) => std::slice::from_ref(url),
@@ -134,23 +137,23 @@ impl StoreSection {
         };
         let urls = urls.iter().map(|url| StoreUrl::parse(url, port));
         let urls = urls.collect::<Result<Vec<_>, StoreError>>();
-        let urls = urls.map_err(|error| wrong(&error.to_string()))?;
+        let urls = urls.map_err(|error| problem(&error.to_string()))?;
         let Some(first) = urls.first() else {
-            return Err(wrong("the store has no `url`; give one such as redis://HOST:PORT"));
+            return Err(problem("the store has no `url`; add one such as redis://HOST:PORT"));
         };
         let tls = first.tls;
         if urls.iter().any(|url| url.tls != tls) {
-            return Err(wrong("either all urls are rediss:// or none"));
+            return Err(problem("use rediss:// for all urls or for none"));
         }
         if self.mode == StoreMode::Single && urls.len() > 1 {
-            return Err(wrong(
+            return Err(problem(
                 "a list of urls is for sentinels or a cluster's seeds; set mode to \"sentinel\" \
                  or \"cluster\"",
             ));
         }
         let unix = urls.iter().any(|url| matches!(url.address, Address::Unix(_)));
         if self.mode == StoreMode::Cluster && unix {
-            return Err(wrong("a cluster's nodes are at redis:// or rediss:// addresses"));
+            return Err(problem("a cluster needs redis:// or rediss:// addresses"));
         }
         Ok((urls.into_iter().map(|url| url.address).collect(), tls))
     }
@@ -158,12 +161,12 @@ impl StoreSection {
     fn tls(&self, tls: bool, base: &Path) -> Result<Option<StoreTls>, SettingError> {
         let unused =
             [("ca_file", self.ca_file.is_some()), ("server_name", self.server_name.is_some())];
-        if let (false, Some((key, _))) = (tls, unused.iter().find(|(_, given)| *given)) {
-            let reason = format!("{key} is for TLS only; give the url as rediss://HOST:PORT");
+        if let (false, Some((key, _))) = (tls, unused.iter().find(|(_, set)| *set)) {
+            let reason = format!("{key} is for TLS only; set url to rediss://HOST:PORT");
             return Err(SettingError::new(*key, reason));
         }
         Ok(tls.then(|| StoreTls {
-            ca_file: self.ca_file.clone().map(|file| beside(base, file)),
+            ca_file: self.ca_file.clone().map(|file| resolve(base, file)),
             server_name: self.server_name.clone(),
         }))
     }
@@ -174,7 +177,7 @@ impl StoreSection {
                 ("master", self.master.is_some()),
                 ("sentinel_password_file", self.sentinel_password_file.is_some()),
             ];
-            if let Some((key, _)) = unused.iter().find(|(_, given)| *given) {
+            if let Some((key, _)) = unused.iter().find(|(_, set)| *set) {
                 let reason = format!("{key} is for mode = \"sentinel\" only");
                 return Err(SettingError::new(*key, reason));
             }
@@ -186,11 +189,11 @@ impl StoreSection {
             }
             (StoreMode::Sentinel, None, _) => Err(SettingError::new(
                 "mode",
-                "mode = \"sentinel\" needs the master's name; give master = \"mymaster\"",
+                "mode = \"sentinel\" needs the master's name; add master = \"mymaster\"",
             )),
             (StoreMode::Cluster, _, 0) => Ok(Topology::Cluster { seeds: addresses }),
             (StoreMode::Cluster, ..) => {
-                Err(SettingError::new("database", "a cluster has database 0 alone"))
+                Err(SettingError::new("database", "a cluster has only database 0"))
             }
         }
     }
@@ -237,14 +240,14 @@ impl Default for StoreSection {
 }
 
 fn password(key: &'static str, file: Option<&Path>) -> Result<Option<String>, SettingError> {
-    file.map(|file| password::read(file).map_err(|error| SettingError::new(key, error))).transpose()
+    file.map(|file| read_password(file).map_err(|error| SettingError::new(key, error))).transpose()
 }
 
-/// What cannot be, whatever else is said.
+/// Checks the values that have no check in the store's own settings.
 fn check(config: &StoreConfig) -> Result<(), SettingError> {
     let times = config.shared;
     if times.clock_margin < MIN_CLOCK_MARGIN || times.clock_margin > MAX_CLOCK_MARGIN {
-        let reason = "clock_margin is out of bounds; allowed are 1s to 60s";
+        let reason = "clock_margin is out of range; allowed are 1s to 60s";
         return Err(SettingError::new("clock_margin", reason));
     }
     config.validate().map_err(|error| {
@@ -255,11 +258,63 @@ fn check(config: &StoreConfig) -> Result<(), SettingError> {
     })
 }
 
-/// Where sentinels and stores listen unless told otherwise.
+/// Default ports.
 const SENTINEL_PORT: u16 = 26379;
 const STORE_PORT: u16 = 6379;
 
-/// Less than what TLS rounds by would leave nodes without early data; more would make a window
-/// after which no operator asks any more.
+/// Below this, the rounding of ticket ages in TLS would refuse early data; above it, recording
+/// windows become very long.
 const MIN_CLOCK_MARGIN: Duration = Duration::from_secs(1);
 const MAX_CLOCK_MARGIN: Duration = Duration::from_secs(60);
+
+/// Reads the first line of a file that other users cannot read, so that the configuration itself
+/// has no secrets.
+///
+/// # Errors
+/// One sentence with the fix.
+fn read_password(path: &Path) -> Result<String, String> {
+    let cannot = |reason: &dyn Display| {
+        format!("cannot read the password in {}: {reason}; use a readable file", path.display())
+    };
+    let (text, _) = read_secret_file(path).map_err(|error| match error {
+        SecretFileError::Read(reason) => cannot(&reason),
+        SecretFileError::ReadableByOthers(mode) => format!(
+            "the password in {0} can be read by others (mode {mode:03o}); run `chmod 600 {0}`",
+            path.display()
+        ),
+        SecretFileError::TooLong => cannot(&"it is too long for a password"),
+    })?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err(format!("{} has no password in its first line", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_first_line_of_a_private_file_is_the_password() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        let write = |text: &str, mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            read_password(&path)
+        };
+        assert_eq!(write("hush\nold\n", 0o600).unwrap(), "hush");
+        assert_eq!(write("no end of line", 0o400).unwrap(), "no end of line");
+        let error = write("hush\n", 0o640).unwrap_err();
+        assert!(error.contains("mode 640") && error.contains("chmod 600"), "{error}");
+        assert!(!error.contains("hush"));
+        assert!(write("\nhush", 0o600).unwrap_err().contains("no password"));
+        assert!(read_password(dir.path()).unwrap_err().contains("not a regular file"));
+        assert!(
+            read_password(&dir.path().join("none")).unwrap_err().contains("use a readable file")
+        );
+    }
+}

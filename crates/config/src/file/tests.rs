@@ -26,7 +26,7 @@ fn store(text: &str) -> StoreConfig {
 }
 
 #[test]
-fn a_store_is_described_by_its_section() {
+fn the_store_section_is_read() {
     assert!(parse("").unwrap().store.is_none());
     let plain = store("[store]\nurl = \"redis://127.0.0.1\"");
     assert_eq!(plain.topology, Topology::Single(Address::Tcp("127.0.0.1".into(), 6379)));
@@ -49,7 +49,7 @@ fn a_store_is_described_by_its_section() {
 }
 
 #[test]
-fn tickets_are_described_by_their_section() {
+fn the_tickets_section_is_read() {
     let tickets = |text: &str| parse(text).unwrap().tickets;
     assert_eq!(tickets("").keys, KeySource::Process);
     let file = tickets("[tickets]\nkeys = \"file\"\nfile = \"k\"\nzone = \"eu-west\"");
@@ -66,7 +66,7 @@ fn tickets_are_described_by_their_section() {
 }
 
 #[test]
-fn http3_is_described_by_its_section() {
+fn the_http3_section_is_read() {
     let http3 = |text: &str| parse(text).unwrap().http3;
     assert_eq!(http3(""), Http3Settings::default());
     assert!(!http3("[http3]\nenabled = false").enabled);
@@ -79,7 +79,7 @@ fn http3_is_described_by_its_section() {
 }
 
 #[test]
-fn passwords_are_read_from_their_files_and_shown_nowhere() {
+fn passwords_are_read_from_their_files_and_never_shown() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("password");
     std::fs::write(&path, "hush\n").unwrap();
@@ -184,7 +184,7 @@ fn errors_name_file_line_and_allowed_values() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "[\\PC\n]{0,200}") {
+    fn any_text_is_parsed_or_refused(text in "[\\PC\n]{0,200}") {
         let _ = parse(&text);
     }
 }

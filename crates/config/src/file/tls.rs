@@ -6,79 +6,80 @@ use firstflight_tls::{CipherPolicy, CipherPreference, Version};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::beside;
+use super::resolve;
 use crate::{CertificateSource, SettingError, TlsSettings};
 
-/// TLS on all listeners: versions, ciphers, tickets, and the certificate of sites without one.
+/// TLS on all listeners: versions, ciphers, tickets, and the certificate of sites without their
+/// own.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TlsSection {
-    /// Oldest version.
+    /// The oldest TLS version.
     ///
-    /// By default the oldest that RFC 8996 has not retired.
+    /// By default the oldest that RFC 8996 has not deprecated.
     pub(crate) min_version: TlsVersion,
-    /// Newest version. HTTP/3 and early data need 1.3.
+    /// The newest TLS version. HTTP/3 and early data need 1.3.
     ///
-    /// By default the newest that there is.
+    /// By default the newest that exists.
     pub(crate) max_version: TlsVersion,
-    /// Ciphers for TLS 1.2 and older, as `openssl ciphers` names them, in this server's order:
-    /// `"ECDHE+AESGCM:ECDHE+CHACHA20:ALL"` also accepts clients that have nothing better than CBC
-    /// or RSA key exchange. HTTP/2 is not offered under ciphers that RFC 9113 prohibits for it.
+    /// Ciphers for TLS 1.2 and older, in the syntax of `openssl ciphers` and in order of
+    /// preference: `"ECDHE+AESGCM:ECDHE+CHACHA20:ALL"` also accepts clients that support only CBC
+    /// or RSA key exchange. HTTP/2 is not offered with ciphers that RFC 9113 prohibits for it.
     ///
-    /// By default those of TLS 1.2 that have forward secrecy (ECDHE) and AEAD; where `min_version`
-    /// is older, which has none of these, all others come after them.
+    /// By default those of TLS 1.2 with forward secrecy (ECDHE) and AEAD. If `min_version` is
+    /// older, all others follow them, because older versions have none of these.
     pub(crate) ciphers: Option<String>,
     /// Ciphers for TLS 1.3, such as `"TLS_AES_128_GCM_SHA256"`, separated by colons.
     ///
-    /// By default all three that there are.
+    /// By default all three.
     pub tls13_ciphers: Option<String>,
     /// Groups for the key exchange, such as `"X25519:P-256"`.
     ///
     /// By default those of BoringSSL.
     pub(crate) groups: Option<String>,
-    /// Whose order counts among ciphers that are all good. Of a list in `ciphers` the order is this
-    /// server's, or, with `"client"`, the client's.
+    /// Whose order of ciphers is used among equally good ones. For a list in `ciphers` it is the
+    /// server's order, or, with `"client"`, the client's.
     ///
-    /// By default what is cheap here and there.
+    /// By default what is cheap on both sides.
     pub(crate) cipher_preference: Preference,
-    /// Tickets that each TLS 1.3 handshake issues.
+    /// How many tickets each TLS 1.3 handshake issues.
     ///
-    /// By default one to use, and one for a connection beside it.
+    /// By default two: one for the next connection, and one for a parallel one.
     pub(crate) tickets: usize,
     /// Whether HTTP/2 is offered.
     ///
-    /// By default it is: it saves connections, and early data works on it as on HTTP/1.1.
+    /// By default true: it saves connections, and early data works as with HTTP/1.1.
     pub http2: bool,
-    /// Certificate chain of sites that have none of their own, PEM, the server's own first.
+    /// Certificate chain of sites without their own, PEM, leaf first.
     ///
-    /// By default the development authority of the server's user makes one, for trying out
+    /// By default the development authority of the server's user issues one, for experiments
     /// (docs/development.md).
     pub(crate) certificate: Option<PathBuf>,
     /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,
-    /// Host names and addresses for a self-signed certificate instead, which has `localhost` and
-    /// the addresses listened on already.
+    /// Host names and addresses of a self-signed certificate, in addition to `localhost` and the
+    /// listeners' addresses. Used instead of `certificate`.
     pub(crate) self_signed: Vec<String>,
-    /// A file to which a self-signed certificate is written, for clients' `--cacert`.
+    /// A file to which the self-signed certificate is written, for `--cacert` of clients.
     pub(crate) save_self_signed: Option<PathBuf>,
 }
 
-/// Whose order of ciphers counts.
+/// Whose order of ciphers is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Preference {
-    /// With AES instructions here, AES and ChaCha20 cost this machine about the same, and the
-    /// client's order counts: a phone without them names ChaCha20 first. Without them ChaCha20
-    /// comes first for whoever has it.
+    /// If this machine has AES instructions, AES and ChaCha20 cost it about the same, and the
+    /// client's order is used: a phone without them lists ChaCha20 first. Otherwise ChaCha20 is
+    /// used if the client supports it.
     Hardware,
-    /// The client's, whatever this machine has.
+    /// Always the client's.
     Client,
 }
 
 /// A TLS version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub(crate) enum TlsVersion {
-    /// TLS 1.0, for old clients alone: RFC 8996 has retired it.
+    /// TLS 1.0, for old clients only; deprecated by RFC 8996.
     #[serde(rename = "1.0")]
     Tls10,
     /// TLS 1.1, likewise.
@@ -101,7 +102,7 @@ impl TlsSection {
         let self_signed = !self.self_signed.is_empty() || self.save_self_signed.is_some();
         if certificate.is_some() && self_signed {
             let key = if self.self_signed.is_empty() { "save_self_signed" } else { "self_signed" };
-            let reason = "there is a certificate, so none is made; leave out either";
+            let reason = "a certificate and a self-signed one exclude each other; remove one";
             return Err(SettingError::new(key, reason));
         }
         let settings = TlsSettings {
@@ -117,7 +118,7 @@ impl TlsSection {
             http2: self.http2,
             key_log: None,
         };
-        let save = self.save_self_signed.map(|path| beside(base, path));
+        let save = self.save_self_signed.map(|path| resolve(base, path));
         let made = match self_signed {
             true => CertificateSource::SelfSigned { names: self.self_signed, save },
             false => CertificateSource::Development,
@@ -150,7 +151,7 @@ impl TlsSection {
     }
 }
 
-/// A certificate and its key, or neither.
+/// Combines a certificate and its key. Returns `None` if neither is set.
 pub(super) fn certificate(
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -158,22 +159,22 @@ pub(super) fn certificate(
 ) -> Result<Option<CertificateSource>, SettingError> {
     match (cert, key) {
         (Some(cert), Some(key)) => {
-            let (cert, key) = (beside(base, cert), beside(base, key));
+            let (cert, key) = (resolve(base, cert), resolve(base, key));
             Ok(Some(CertificateSource::Files { cert, key }))
         }
         (None, None) => Ok(None),
         (Some(_), None) => Err(SettingError::new(
             "certificate",
-            "the certificate needs its key; give key = \"FILE\"",
+            "the certificate needs its key; add key = \"FILE\"",
         )),
         (None, Some(_)) => {
-            let reason = "the key needs its certificate; give certificate = \"FILE\"";
+            let reason = "the key needs its certificate; add certificate = \"FILE\"";
             Err(SettingError::new("key", reason))
         }
     }
 }
 
-/// The files of a source that is two files.
+/// The files of a certificate source, if it has any.
 pub(super) fn files(source: Option<&CertificateSource>) -> (Option<PathBuf>, Option<PathBuf>) {
     match source.cloned() {
         Some(CertificateSource::Files { cert, key }) => (Some(cert), Some(key)),

@@ -1,4 +1,4 @@
-//! What is said about files that are wrong: each error with its line, its fix, and all at once.
+//! Errors in configuration files: each with its line and fix, and all at once.
 
 use std::path::Path;
 
@@ -8,10 +8,9 @@ fn refusal(text: &str) -> String {
     ServerConfig::parse(text, Path::new("f.toml")).unwrap_err().to_string()
 }
 
-/// One kind of error a stage: keys and types first, what each section cannot be, and what they
-/// cannot be together.
+/// One kind of error per stage: keys and types first, then each section, then their combination.
 #[test]
-fn all_that_is_wrong_is_said_at_once() {
+fn all_errors_are_reported_at_once() {
     insta::assert_snapshot!("keys_and_types", refusal(include_str!("wrong/keys_and_types.toml")));
     insta::assert_snapshot!("sections", refusal(include_str!("wrong/sections.toml")));
     insta::assert_snapshot!("together", refusal(include_str!("wrong/together.toml")));
@@ -19,7 +18,7 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn files_that_are_named_are_looked_at() {
+fn named_files_are_checked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f.toml");
     std::fs::write(&file, include_str!("wrong/files.toml")).unwrap();

@@ -1,4 +1,4 @@
-//! The configuration file: errors, reference, and what is written read again.
+//! The configuration file: errors, reference, and writing.
 
 mod errors;
 mod reference;

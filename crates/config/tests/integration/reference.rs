@@ -1,4 +1,4 @@
-//! What is published about the file is what the code says.
+//! The published reference matches the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn every_key_is_described_with_a_reason_for_its_default() {
     }
 }
 
-/// All keys that a file with all defaults has, and each section, are on the page.
+/// All keys of a file with all defaults, and all sections, are in the reference.
 #[test]
 fn every_key_of_a_file_is_in_the_reference() {
     let page = reference();
@@ -51,10 +51,10 @@ fn every_key_of_a_file_is_in_the_reference() {
 }
 
 #[test]
-fn the_examples_are_good() {
+fn the_examples_are_valid() {
     for name in ["examples/firstflight.toml", "examples/cluster/serve.toml"] {
         let text = fs::read_to_string(committed(name)).unwrap();
-        // Where password files would lie, there are none here.
+        // The password files of the examples do not exist here.
         let text: String = text
             .lines()
             .filter(|line| !line.starts_with("password_file") && !line.starts_with("username"))

@@ -1,4 +1,4 @@
-//! What is written is read again as the same.
+//! A written configuration file is read as the same configuration.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -282,7 +282,7 @@ fn config() -> impl Strategy<Value = ServerConfig> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again(config in config()) {
+    fn a_written_file_is_read_as_the_same_configuration(config in config()) {
         let text = config.to_toml();
         let read = ServerConfig::parse(&text, Path::new("written.toml"));
         prop_assert!(read.is_ok(), "{}\n{text}", read.unwrap_err());

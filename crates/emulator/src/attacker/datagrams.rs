@@ -1,4 +1,4 @@
-//! The attack over UDP: the datagrams of a captured first flight, from ports of the attacker's own.
+//! The attack over UDP: resends the datagrams of a captured first flight from new ports.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFd;
 
-use super::{Attempt, Ending, MAX_BYTES, MAX_RACERS, MAX_TRY, readable, wait_for};
+use super::{
+    Attempt, ConnectionEnd, MAX_ATTEMPT_DURATION, MAX_BYTES, MAX_CONCURRENT, readable, wait_for,
+};
 use crate::{Attacker, LinkError};
 
 /// What to resend over UDP, and how.
@@ -15,32 +17,33 @@ use crate::{Attacker, LinkError};
 pub struct ResendDatagrams<'a> {
     /// Any address of the server.
     pub server: SocketAddr,
-    /// The UDP payloads of the captured first flight, in the order in which they were sent.
+    /// The UDP payloads of the captured first flight, in their order.
     pub flight: &'a [Vec<u8>],
-    /// How often. Each try has a port of its own, so to the server it is another client.
-    pub tries: usize,
-    /// How many tries send together, datagram by datagram, so that they race (at most 256).
+    /// The number of attempts. Each uses a new port, so the server sees a new client.
+    pub attempts: usize,
+    /// How many attempts send at the same time, datagram by datagram, so that they race (at most
+    /// 256).
     pub concurrent: usize,
-    /// How long a server may be silent before it counts as having no more to say. Long enough for
-    /// it to have executed the request.
-    pub quiet: Duration,
+    /// How long a server may be silent before its response counts as complete. Long enough for it
+    /// to have executed the request.
+    pub idle_timeout: Duration,
 }
 
 impl Attacker {
-    /// Resends a first flight over UDP and returns what became of each try: how many bytes came
-    /// back, and that the server then was silent, for nobody closes a datagram.
+    /// Resends a first flight over UDP and returns the number of bytes received by each attempt.
+    /// Attempts usually end as silent, because UDP has no close.
     ///
     /// # Errors
-    /// If the tries cannot be started; what a server does is a result, not an error.
+    /// If the attempts cannot be started. What a server does is a result, not an error.
     pub fn resend_datagrams(
         &self,
         resend: &ResendDatagrams<'_>,
     ) -> Result<Vec<Attempt>, LinkError> {
-        let racers = resend.concurrent.clamp(1, MAX_RACERS);
+        let concurrent = resend.concurrent.clamp(1, MAX_CONCURRENT);
         self.namespace().run(|| {
-            let mut attempts = Vec::with_capacity(resend.tries);
-            while attempts.len() < resend.tries {
-                let size = racers.min(resend.tries - attempts.len());
+            let mut attempts = Vec::with_capacity(resend.attempts);
+            while attempts.len() < resend.attempts {
+                let size = concurrent.min(resend.attempts - attempts.len());
                 attempts.append(&mut round(resend, size)?);
             }
             Ok(attempts)
@@ -48,39 +51,39 @@ impl Attacker {
     }
 }
 
-/// One round of tries: all have their port, then all send, then all are listened to at once.
+/// One round of attempts: all open their port, then all send, then all are read.
 fn round(resend: &ResendDatagrams<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
-    let mut tries: Vec<Try> = (0..size).map(|_| Try::open(resend)).collect();
+    let mut attempts: Vec<AttemptState> = (0..size).map(|_| AttemptState::open(resend)).collect();
     for datagram in resend.flight {
-        tries.iter_mut().for_each(|each| each.send(datagram));
+        attempts.iter_mut().for_each(|each| each.send(datagram));
     }
     let sent = Instant::now();
-    tries.iter_mut().for_each(|each| each.deadline = sent + resend.quiet);
+    attempts.iter_mut().for_each(|each| each.deadline = sent + resend.idle_timeout);
     loop {
         let now = Instant::now();
-        tries.iter_mut().for_each(|each| each.advance(now, resend.quiet));
+        attempts.iter_mut().for_each(|each| each.advance(now, resend.idle_timeout));
         let open =
-            tries.iter().filter_map(|each| Some((each.socket.as_ref().ok()?, each.deadline)));
+            attempts.iter().filter_map(|each| Some((each.socket.as_ref().ok()?, each.deadline)));
         let (mut descriptors, deadlines): (Vec<PollFd<'_>>, Vec<Instant>) =
             open.map(|(socket, deadline)| (readable(socket.as_fd()), deadline)).unzip();
         match deadlines.into_iter().min() {
             Some(first) => wait_for(&mut descriptors, first, now)?,
-            None => return Ok(tries.iter().map(Try::attempt).collect()),
+            None => return Ok(attempts.iter().map(AttemptState::attempt).collect()),
         }
     }
 }
 
-struct Try {
-    /// The socket while the try goes on, then how it ended.
-    socket: Result<UdpSocket, Ending>,
+struct AttemptState {
+    /// The socket during the attempt, then how it ended.
+    socket: Result<UdpSocket, ConnectionEnd>,
     bytes_received: u64,
     /// When the server counts as quiet.
     deadline: Instant,
-    /// Ends a try whose server trickles.
+    /// Ends an attempt whose server sends slowly forever.
     limit: Instant,
 }
 
-impl Try {
+impl AttemptState {
     fn open(resend: &ResendDatagrams<'_>) -> Self {
         let socket = || -> io::Result<UdpSocket> {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -90,47 +93,47 @@ impl Try {
         };
         let now = Instant::now();
         Self {
-            socket: socket().map_err(|error| Ending::Failed(error.kind())),
+            socket: socket().map_err(|error| ConnectionEnd::Failed(error.kind())),
             bytes_received: 0,
-            deadline: now + resend.quiet,
-            limit: now + MAX_TRY,
+            deadline: now + resend.idle_timeout,
+            limit: now + MAX_ATTEMPT_DURATION,
         }
     }
 
     fn send(&mut self, datagram: &[u8]) {
         let Ok(socket) = &self.socket else { return };
         if let Err(error) = socket.send(datagram) {
-            self.socket = Err(Ending::Failed(error.kind()));
+            self.socket = Err(ConnectionEnd::Failed(error.kind()));
         }
     }
 
-    /// Reads what there is, and ends the try when the server has been quiet.
-    fn advance(&mut self, now: Instant, quiet: Duration) {
+    /// Reads what is available, and ends the attempt when the server has been quiet.
+    fn advance(&mut self, now: Instant, idle_timeout: Duration) {
         let Ok(socket) = &self.socket else { return };
-        let ending = loop {
+        let end = loop {
             match socket.recv(&mut [0; 65_535]) {
                 Ok(count) => {
                     self.bytes_received += count as u64;
-                    self.deadline = now + quiet;
+                    self.deadline = now + idle_timeout;
                     if self.bytes_received > MAX_BYTES || now > self.limit {
-                        break Some(Ending::Endless);
+                        break Some(ConnectionEnd::Endless);
                     }
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock if now < self.deadline => break None,
-                    ErrorKind::WouldBlock => break Some(Ending::Silent),
-                    kind => break Some(Ending::Failed(kind)),
+                    ErrorKind::WouldBlock => break Some(ConnectionEnd::Silent),
+                    kind => break Some(ConnectionEnd::Failed(kind)),
                 },
             }
         };
-        if let Some(ending) = ending {
-            self.socket = Err(ending);
+        if let Some(end) = end {
+            self.socket = Err(end);
         }
     }
 
     fn attempt(&self) -> Attempt {
-        let ending = *self.socket.as_ref().err().unwrap_or(&Ending::Silent);
-        Attempt { bytes_received: self.bytes_received, ending }
+        let end = *self.socket.as_ref().err().unwrap_or(&ConnectionEnd::Silent);
+        Attempt { bytes_received: self.bytes_received, end }
     }
 }

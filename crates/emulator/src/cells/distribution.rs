@@ -1,4 +1,4 @@
-//! Distributions that a delay is drawn from, in milliseconds.
+//! Random distributions of delays, in milliseconds.
 
 use std::f64::consts::TAU;
 use std::fmt;
@@ -6,7 +6,8 @@ use std::fmt;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-/// How far a delay lies from its base, in milliseconds.
+/// The deviation of a delay from its base, in milliseconds. A negative value shortens the delay, at
+/// most to zero.
 ///
 /// A draw below zero shortens the delay, down to nothing at most.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,24 +18,24 @@ pub enum Distribution {
         /// Standard deviation in milliseconds.
         sd_ms: f64,
     },
-    /// Anywhere between so much less and so much more than the base.
+    /// Uniform around the base.
     Uniform {
-        /// Half of the width in milliseconds.
+        /// The maximum deviation in milliseconds.
         spread_ms: f64,
     },
     /// A heavy tail above the base (Lomax: a Pareto distribution that starts at zero). Its median
-    /// is `scale_ms * (2^(1/shape) - 1)`; at a shape of 2 or less the variance has no limit but
+    /// is `scale_ms * (2^(1/shape) - 1)`; with a shape of 2 or less the variance is only bounded by
     /// `longest_ms`.
     Pareto {
         /// Scale in milliseconds.
         scale_ms: f64,
         /// Tail index: the smaller, the heavier.
         shape: f64,
-        /// Longer draws count as this, in milliseconds.
+        /// The maximum in milliseconds; larger values are clipped.
         longest_ms: f64,
     },
-    /// By measured quantiles, with straight lines between them: pairs of probability and
-    /// milliseconds, both ascending, from probability 0 to 1.
+    /// Measured quantiles with linear interpolation: pairs of probability and milliseconds, both
+    /// ascending, from probability 0 to 1.
     Quantiles {
         /// The pairs.
         points: Vec<(f64, f64)>,
@@ -42,12 +43,12 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// The next draw, in milliseconds.
+    /// Draws the next value, in milliseconds.
     pub(crate) fn draw(&self, random: &mut StdRng) -> f64 {
         let uniform: f64 = random.random();
         match self {
-            // Box and Muller, "A note on the generation of random normal deviates", 1958. From
-            // above zero, whose logarithm is none.
+            // Box and Muller, "A note on the generation of random normal deviates", 1958. Zero is
+            // excluded because it has no logarithm.
             Self::Normal { sd_ms } => {
                 let angle: f64 = random.random();
                 sd_ms * (-2.0 * (1.0 - uniform).ln()).sqrt() * (TAU * angle).cos()
@@ -60,7 +61,7 @@ impl Distribution {
         }
     }
 
-    /// What is wrong with it, as the end of a sentence.
+    /// Why the parameters are invalid, as the end of a sentence.
     pub(crate) fn fault(&self) -> Option<String> {
         let length = |name: &str, ms: f64| {
             let good = (0.0..=MAX_MS).contains(&ms);
@@ -82,7 +83,7 @@ impl Distribution {
 }
 
 impl fmt::Display for Distribution {
-    /// The distribution in words, for reports.
+    /// Describes the distribution for reports.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Normal { sd_ms } => write!(f, "normal, sd {sd_ms} ms"),
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_quantiles_come_back() {
+    fn measured_quantiles_are_reproduced() {
         let points = vec![(0.0, -8.0), (0.25, -5.0), (0.5, 0.0), (0.75, 5.0), (1.0, 20.0)];
         let draws = sorted(&Distribution::Quantiles { points: points.clone() });
         for (quantile, wanted) in points {
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_parameters_are_reported() {
         let fault =
             |points: &[(f64, f64)]| Distribution::Quantiles { points: points.to_vec() }.fault();
         assert_eq!(fault(&[(0.0, -1.0), (1.0, 1.0)]), None);

@@ -1,52 +1,46 @@
-//! Cells: what a network does to a packet, one file for each (sans-IO).
+//! Cells: the effects of a network on packets, without I/O.
 //!
-//! A cell takes a packet with its logical time and hands it on with a later one, changes it, or
-//! drops it. It has no clock: the logical time is computed from the packet's arrival at the link
-//! alone, so what the machine adds when it is late reaches no cell.
+//! A cell takes a packet with its logical time, and passes it on with a later time, alters it or
+//! drops it. It has no clock: the logical time is computed only from the packet's arrival at the
+//! link, so delays caused by this machine do not affect cells.
 
-mod bursty_loss;
 mod delay;
 mod distribution;
-mod jitter;
 mod loss;
 mod middlebox;
 mod mtu;
 mod rate;
 mod reconfiguration;
-mod reorder;
 mod spec;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use bursty_loss::BurstyLossSpec;
-pub use delay::DelaySpec;
+pub use delay::{DelaySpec, JitterSpec, ReorderSpec};
 pub use distribution::Distribution;
-pub use jitter::JitterSpec;
-pub use loss::LossSpec;
+pub use loss::{BurstyLossSpec, LossSpec};
 pub use middlebox::Middlebox;
 pub use mtu::{MtuSpec, TooBig};
 pub use rate::RateSpec;
 pub use reconfiguration::ReconfigurationSpec;
-pub use reorder::ReorderSpec;
 pub use spec::CellSpec;
 
-/// What a profile asks of one kind of cell.
+/// The settings of one kind of cell.
 pub(crate) trait CellSettings: fmt::Display {
-    /// Its name in counters and in the tap.
+    /// The name in counters and in the tap.
     fn name(&self) -> &'static str;
 
-    /// Why it cannot be built, as a clause.
+    /// Why the settings are invalid, as a clause.
     fn fault(&self) -> Option<String>;
 
     fn build(&self, seeds: Seeds) -> Box<dyn Cell>;
 
-    /// The cell in words, for reports.
-    fn words(&self) -> String {
+    /// Describes the cell for reports.
+    fn describe(&self) -> String {
         self.to_string()
     }
 
-    /// The delay that it adds without jitter, queue or reordering.
+    /// The delay that it adds without jitter, queues or reordering.
     fn base_delay(&self) -> Duration {
         Duration::ZERO
     }
@@ -62,56 +56,56 @@ pub(crate) trait CellSettings: fmt::Display {
     }
 }
 
-/// Where the randomness of a cell comes from.
+/// The random seeds of a cell.
 #[derive(Clone, Copy)]
 pub(crate) struct Seeds {
-    /// This cell's own.
+    /// The seed of this cell.
     pub(crate) cell: u64,
-    /// The same for both directions of its path.
+    /// The same for both directions of a path.
     pub(crate) path: u64,
 }
 
 /// A packet inside a cell.
 pub(crate) struct PacketInCell<'a> {
-    /// When it is here, in nanoseconds of the caller's clock; a cell that delays moves it on.
+    /// Its logical time in nanoseconds of the caller's clock; a delaying cell advances it.
     pub(crate) at_ns: u64,
     /// The Ethernet frame.
     pub(crate) frame: &'a [u8],
 }
 
 impl PacketInCell<'_> {
-    /// Bytes that a rate is counted in: the IP packet, without the Ethernet header.
+    /// The bytes that count towards a rate: the IP packet, without the Ethernet header.
     fn length(&self) -> u64 {
         self.frame.len().saturating_sub(ETHERNET) as u64
     }
 }
 
-/// What a cell did with a packet.
+/// What a cell does with a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CellDecision {
-    /// Handed on.
+    /// Passes it on.
     Pass,
-    /// Handed on as this frame.
+    /// Passes on this frame instead.
     Alter(Vec<u8>),
-    /// Dropped without a word.
+    /// Drops it silently.
     Drop,
-    /// Dropped, and this frame goes back to the sender.
+    /// Drops it, and returns this frame to the sender.
     Refuse(Vec<u8>),
 }
 
-/// One cell of one direction of one path.
+/// A cell of one direction of one path.
 pub(crate) trait Cell: fmt::Debug + Send {
-    /// Takes the next packet, in the order of logical times.
+    /// Processes the next packet, in the order of logical times.
     fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision;
 
-    /// Whether packets leave in the order in which they came.
+    /// Whether packets leave in the order in which they arrive.
     fn keeps_order(&self) -> bool {
         true
     }
 }
 
-/// The parts of a number that make the randomness of a cell its own (SplitMix64, Steele et al.,
-/// "Fast splittable pseudorandom number generators", 2014).
+/// Derives a seed for a part (SplitMix64, Steele et al., "Fast splittable pseudorandom number
+/// generators", 2014).
 pub(crate) fn mix(seed: u64, part: u64) -> u64 {
     let mut state = seed ^ part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -119,13 +113,13 @@ pub(crate) fn mix(seed: u64, part: u64) -> u64 {
     state ^ (state >> 31)
 }
 
-/// A delay in nanoseconds moved by some milliseconds, never below zero.
-fn moved(delay_ns: u64, by_ms: f64) -> u64 {
-    // Casts to integers saturate, so nothing that a distribution draws can overflow.
+/// A delay in nanoseconds changed by some milliseconds, never below zero.
+fn shifted(delay_ns: u64, by_ms: f64) -> u64 {
+    // Casts to integers saturate, so no drawn value can overflow.
     (delay_ns as f64 + by_ms * 1e6).max(0.0).round() as u64
 }
 
-/// A probability in per cent, without the noise of floating point.
+/// A probability in percent, rounded to remove floating-point noise.
 fn percent(probability: f64) -> f64 {
     (probability * 1e8).round() / 1e6
 }
@@ -149,12 +143,12 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 pub(crate) const ETHERNET: usize = 14;
 
 #[cfg(test)]
-mod trial {
+mod testing {
     //! Runs packets through one cell.
 
     use super::*;
 
-    /// When a packet of so many bytes (IP) leaves, if it does.
+    /// When a packet of this IP length leaves, if it does.
     pub(super) fn pass(cell: &mut dyn Cell, at_ns: u64, length: usize) -> Option<u64> {
         let frame = vec![0; ETHERNET + length];
         let mut packet = PacketInCell { at_ns, frame: &frame };
@@ -174,10 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_moved_both_ways_but_not_below_zero() {
-        assert_eq!(moved(5_000_000, 1.5), 6_500_000);
-        assert_eq!(moved(5_000_000, -1.5), 3_500_000);
-        assert_eq!(moved(5_000_000, -6.0), 0);
-        assert_eq!(moved(0, f64::INFINITY), u64::MAX);
+    fn a_delay_changes_in_both_directions_but_not_below_zero() {
+        assert_eq!(shifted(5_000_000, 1.5), 6_500_000);
+        assert_eq!(shifted(5_000_000, -1.5), 3_500_000);
+        assert_eq!(shifted(5_000_000, -6.0), 0);
+        assert_eq!(shifted(0, f64::INFINITY), u64::MAX);
     }
 }

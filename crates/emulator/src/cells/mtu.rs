@@ -1,4 +1,4 @@
-//! A hop that carries smaller packets only.
+//! A hop with a smaller MTU.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use etherparse::{Icmpv4Type, Ipv4Slice, PacketBuilder, icmpv4};
 
 use super::{Cell, CellDecision, CellSettings, ETHERNET, PacketInCell, Seeds};
 
-/// A hop that carries no larger IP packets.
+/// A hop with a smaller MTU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MtuSpec {
-    /// Bytes of the largest IP packet that passes, from 576 (RFC 791) to 1500.
+    /// The largest IP packet that passes, in bytes, from 576 (RFC 791) to 1500.
     pub bytes: u16,
-    /// What becomes of larger ones.
+    /// What happens to larger packets.
     pub too_big: TooBig,
 }
 
@@ -42,19 +42,19 @@ impl fmt::Display for MtuSpec {
 const MIN_MTU: u16 = 576;
 const MAX_MTU: u16 = 1_500;
 
-/// What becomes of a packet that is too big.
+/// What happens to a packet that is too big.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TooBig {
-    /// The sender is told by ICMP "fragmentation needed" (RFC 1191 section 4), with the next hop's
-    /// MTU in it. The message starts its way back where the packet was dropped, and takes the
-    /// other direction's cells. A packet that may be fragmented (without DF, which no TCP of Linux
-    /// sends) is dropped without a message: this hop does not fragment.
+    /// The sender gets an ICMP "fragmentation needed" (RFC 1191 section 4) with the MTU of the next
+    /// hop. The message starts where the packet was dropped, and passes the cells of the other
+    /// direction. A packet that may be fragmented (without DF, which Linux's TCP never sends) is
+    /// dropped without a message: this hop does not fragment.
     Icmp,
-    /// It vanishes: a path-MTU black hole (RFC 2923 section 2.1).
+    /// It is dropped silently: a path-MTU black hole (RFC 2923 section 2.1).
     BlackHole,
 }
 
-/// Drops IP packets of more bytes than the MTU.
+/// Drops IP packets larger than the MTU.
 #[derive(Debug)]
 pub(super) struct Mtu {
     pub(super) bytes: u16,
@@ -76,8 +76,8 @@ impl Cell for Mtu {
     }
 }
 
-/// The message to the sender of a frame. It comes from the address that the frame was for, since
-/// the emulated hop has none.
+/// The ICMP message to the sender of a frame. It has the frame's destination as its source, because
+/// the emulated hop has no address.
 fn fragmentation_needed(frame: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let (ethernet, ip) = frame.split_at_checked(ETHERNET)?;
     let (to, from) = (ethernet.first_chunk::<6>()?, ethernet[6..].first_chunk::<6>()?);
@@ -86,7 +86,7 @@ fn fragmentation_needed(frame: &[u8], mtu: u16) -> Option<Vec<u8>> {
     if !header.dont_fragment() || header.fragments_offset().value() > 0 {
         return None;
     }
-    let quoted = &ip[..ip.len().min(header.slice().len() + QUOTED)];
+    let quoted = &ip[..ip.len().min(header.slice().len() + QUOTED_BYTES)];
     let code = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: mtu };
     let builder = PacketBuilder::ethernet2(*to, *from)
         .ipv4(header.destination(), header.source(), TIME_TO_LIVE)
@@ -96,9 +96,8 @@ fn fragmentation_needed(frame: &[u8], mtu: u16) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// How much of the packet behind its IP header a message quotes: the ports and the sequence number
-/// (RFC 792).
-const QUOTED: usize = 8;
+/// How many bytes behind the IP header a message quotes: ports and sequence number (RFC 792).
+const QUOTED_BYTES: usize = 8;
 const TIME_TO_LIVE: u8 = 64;
 
 #[cfg(test)]
@@ -125,20 +124,20 @@ mod tests {
         frame
     }
 
-    fn verdict(frame: &[u8], too_big: TooBig) -> CellDecision {
+    fn decision(frame: &[u8], too_big: TooBig) -> CellDecision {
         Mtu { bytes: 1_400, too_big }.pass(&mut PacketInCell { at_ns: 0, frame })
     }
 
     #[test]
-    fn what_fits_passes() {
-        assert_eq!(verdict(&frame(1_360, true), TooBig::Icmp), CellDecision::Pass);
-        assert_eq!(verdict(&frame(1_361, true), TooBig::BlackHole), CellDecision::Drop);
+    fn small_packets_pass() {
+        assert_eq!(decision(&frame(1_360, true), TooBig::Icmp), CellDecision::Pass);
+        assert_eq!(decision(&frame(1_361, true), TooBig::BlackHole), CellDecision::Drop);
     }
 
     #[test]
-    fn rfc1191_4_the_sender_is_told_the_mtu_and_which_packet() {
+    fn rfc1191_4_the_message_has_the_mtu_and_quotes_the_packet() {
         let sent = frame(1_361, true);
-        let CellDecision::Refuse(message) = verdict(&sent, TooBig::Icmp) else {
+        let CellDecision::Refuse(message) = decision(&sent, TooBig::Icmp) else {
             panic!("no message")
         };
         let parsed = etherparse::SlicedPacket::from_ethernet(&message).expect("a whole packet");
@@ -154,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_fragmented_or_is_no_ip_is_dropped_without_a_message() {
-        assert_eq!(verdict(&frame(1_400, false), TooBig::Icmp), CellDecision::Drop);
-        assert_eq!(verdict(&vec![0xff; 1_500], TooBig::Icmp), CellDecision::Drop);
+    fn packets_without_df_and_other_frames_are_dropped_silently() {
+        assert_eq!(decision(&frame(1_400, false), TooBig::Icmp), CellDecision::Drop);
+        assert_eq!(decision(&vec![0xff; 1_500], TooBig::Icmp), CellDecision::Drop);
     }
 }

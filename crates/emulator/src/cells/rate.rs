@@ -1,21 +1,25 @@
-//! A bottleneck: a rate, and before it a drop-tail queue limited in bytes.
+//! A bottleneck: a rate with a drop-tail queue limited in bytes.
 
 use std::fmt;
 use std::time::Duration;
 
+use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds};
+
 /// A bottleneck with a drop-tail queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateSpec {
-    /// Megabits (10^6) a second of IP packets: headers of IP and TCP count, Ethernet's do not.
+    /// The rate of IP packets in megabits (10^6 bits) per second. IP and TCP headers count,
+    /// Ethernet headers do not.
     pub mbits: f64,
-    /// How many bytes may wait, that being sent included. See [`RateSpec::default_queue_bytes`].
+    /// The size of the queue in bytes, including the packet being sent. See
+    /// [`RateSpec::default_queue_bytes`].
     pub queue_bytes: u64,
     /// How many bytes may pass at once after idle time.
     pub burst_bytes: u64,
 }
 
 impl RateSpec {
-    /// The queue of a bottleneck by default: what it sends in a round trip of the path, or in
+    /// The default size of the queue: what the bottleneck sends in a round trip of the path, or in
     /// 100 ms if that is more; but at least 30,000 bytes, which are two initial windows of 10
     /// segments (RFC 6928).
     pub fn default_queue_bytes(mbits: f64, rtt: Duration) -> u64 {
@@ -56,17 +60,15 @@ const MIN_MBITS: f64 = 0.001;
 const MAX_MBITS: f64 = 100_000.0;
 const MAX_QUEUE_BYTES: u64 = 1 << 30;
 
-use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds};
-
-/// Serves packets one after the other at a rate; what finds the queue full is dropped.
+/// Sends packets one after the other at a rate. Packets that find the queue full are dropped.
 #[derive(Debug)]
 pub(super) struct Rate {
     bits_per_second: f64,
     queue_bytes: f64,
-    /// How much idle time may be made up for, in picoseconds.
+    /// The idle time that may be caught up, in picoseconds.
     burst_ps: u128,
-    /// When the last packet taken has left, in picoseconds: whole nanoseconds would be wrong by a
-    /// percent on short packets at a gigabit.
+    /// When the last accepted packet leaves, in picoseconds. Whole nanoseconds would be off by a
+    /// percent for short packets at a gigabit.
     free_ps: u128,
 }
 
@@ -86,7 +88,7 @@ impl Cell for Rate {
         let now_ps = u128::from(packet.at_ns) * PS_PER_NS;
         let waiting_ps = self.free_ps.saturating_sub(now_ps);
         let waiting_bytes = waiting_ps as f64 * self.bits_per_second / (8.0 * PS_PER_SECOND);
-        // An idle line takes any packet, however small the queue.
+        // An idle line accepts any packet, however small the queue.
         if waiting_ps > 0 && waiting_bytes + packet.length() as f64 > self.queue_bytes {
             return CellDecision::Drop;
         }
@@ -103,7 +105,7 @@ const PS_PER_SECOND: f64 = 1e12;
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::pass;
+    use super::super::testing::pass;
     use super::*;
     use proptest::prelude::*;
 
@@ -153,8 +155,8 @@ mod tests {
     }
 
     proptest! {
-        /// Over any stretch no more leaves than the rate allows, nothing leaves before it came, and
-        /// order is kept.
+        /// No more bytes leave than the rate allows, no packet leaves before it arrives, and order
+        /// is kept.
         #[test]
         fn never_faster_than_the_rate(
             mbits in 0.1..2_000.0f64,

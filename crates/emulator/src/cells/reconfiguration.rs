@@ -1,4 +1,4 @@
-//! A delay that changes at fixed intervals, as a satellite network's when it assigns new routes.
+//! A delay that changes at fixed intervals, as in a satellite network that assigns new routes.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::{
-    Cell, CellDecision, CellSettings, Distribution, PacketInCell, Seeds, delay_fault, mix, moved,
-    nanoseconds,
+    Cell, CellDecision, CellSettings, Distribution, PacketInCell, Seeds, delay_fault, mix,
+    nanoseconds, shifted,
 };
 
-/// A delay drawn again at fixed intervals, for both directions of a path together.
+/// A delay that is drawn at fixed intervals, for both directions of a path together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReconfigurationSpec {
-    /// What the distribution lies around, one way.
+    /// The base of the distribution, one way.
     pub delay: Duration,
-    /// How far from it, one way.
+    /// The deviation from the base, one way.
     pub distribution: Distribution,
-    /// Length of an interval. They start at multiples of it since the machine started.
+    /// The length of an interval. Intervals start at multiples of it since boot.
     pub period: Duration,
-    /// For how long at the start of each interval all packets are dropped.
+    /// For how long all packets are dropped at the start of each interval.
     pub outage: Duration,
 }
 
@@ -69,8 +69,8 @@ impl fmt::Display for ReconfigurationSpec {
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 const MAX_PERIOD: Duration = Duration::from_secs(3_600);
 
-/// Draws one delay for each interval. Both directions of a path are given the same seed, so that
-/// they change together and a round trip has the whole of the change.
+/// Draws one delay for each interval. Both directions of a path have the same seed, so that they
+/// change together and a round trip changes by the sum.
 #[derive(Debug)]
 pub(super) struct Reconfiguration {
     delay_ns: u64,
@@ -79,7 +79,7 @@ pub(super) struct Reconfiguration {
     outage_ns: u64,
     seed: u64,
     last_ns: u64,
-    /// The interval of the delay that was drawn last.
+    /// The last interval with its delay.
     drawn: Option<(u64, u64)>,
 }
 
@@ -99,10 +99,9 @@ impl Reconfiguration {
         match self.drawn {
             Some((of, delay_ns)) if of == interval => delay_ns,
             _ => {
-                // From the interval's number alone, so that it does not depend on which packets
-                // came before.
+                // Only from the interval's number, so that it does not depend on earlier packets.
                 let mut random = StdRng::seed_from_u64(mix(self.seed, interval));
-                let delay_ns = moved(self.delay_ns, self.distribution.draw(&mut random));
+                let delay_ns = shifted(self.delay_ns, self.distribution.draw(&mut random));
                 self.drawn = Some((interval, delay_ns));
                 delay_ns
             }
@@ -124,7 +123,7 @@ impl Cell for Reconfiguration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::pass;
+    use super::super::testing::pass;
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -144,7 +143,7 @@ mod tests {
             let delays = [0, 1, PERIOD / 2, PERIOD - 50 * MS]
                 .map(|after| pass(&mut up, start + after, 100).unwrap() - start - after);
             assert!(delays.iter().all(|delay| *delay == delays[0]), "{delays:?}");
-            // The other direction sees other packets.
+            // The other direction has other packets.
             let later = start + PERIOD / 3;
             assert_eq!(pass(&mut down, later, 100).unwrap() - later, delays[0]);
             seen.push(delays[0]);

@@ -1,23 +1,20 @@
-//! The list of cells: what a profile asks for, checked and built.
+//! The settings of all cells, checked and built.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::bursty_loss::BurstyLossSpec;
-use super::delay::DelaySpec;
-use super::jitter::JitterSpec;
-use super::loss::LossSpec;
+use super::delay::{DelaySpec, JitterSpec, ReorderSpec};
+use super::loss::{BurstyLossSpec, LossSpec};
 use super::mtu::MtuSpec;
 use super::rate::RateSpec;
 use super::reconfiguration::ReconfigurationSpec;
-use super::reorder::ReorderSpec;
 use super::{Cell, CellSettings, Middlebox, Seeds};
 use crate::LinkError;
 
-/// Makes [`CellSpec`] of the settings of all cells.
+/// Defines [`CellSpec`] from the settings of all cells.
 macro_rules! cells {
     ($($variant:ident($settings:ty)),* $(,)?) => {
-        /// One cell of one direction of a path. Packets pass the cells of a direction in order.
+        /// A cell of one direction of a path. Packets pass the cells of a direction in order.
         #[derive(Debug, Clone, PartialEq)]
         #[non_exhaustive]
         pub enum CellSpec {
@@ -53,28 +50,28 @@ cells! {
 }
 
 impl CellSpec {
-    /// Its name in counters and in the tap.
+    /// The name in counters and in the tap.
     pub fn name(&self) -> &'static str {
         self.settings().name()
     }
 
-    /// The delay that it adds without jitter, queue or reordering.
+    /// The delay that it adds without jitter, queues or reordering.
     pub fn base_delay(&self) -> Duration {
         self.settings().base_delay()
     }
 
-    /// Whether the delays of two packets may differ by design, queues aside.
+    /// Whether the delays of two packets may differ, apart from queues.
     pub fn varies_delay(&self) -> bool {
         self.settings().varies_delay()
     }
 
-    /// Whether it drops packets by design, or may make a sender trust that they were dropped.
+    /// Whether it drops packets, or may make a sender assume that they were dropped.
     pub fn may_drop(&self) -> bool {
         self.settings().may_drop()
     }
 
     /// # Errors
-    /// If something is out of bounds.
+    /// If a value is out of range.
     pub(crate) fn check(&self) -> Result<(), LinkError> {
         match self.fault() {
             Some(fault) => Err(LinkError::Config(format!("the cell {}: {fault}", self.name()))),
@@ -82,21 +79,21 @@ impl CellSpec {
         }
     }
 
-    /// What is wrong with it, as a clause.
+    /// Why the settings are invalid, as a clause.
     pub(crate) fn fault(&self) -> Option<String> {
         self.settings().fault()
     }
 
-    /// The cell itself.
+    /// Builds the cell.
     pub(crate) fn build(&self, seeds: Seeds) -> Box<dyn Cell> {
         self.settings().build(seeds)
     }
 }
 
 impl fmt::Display for CellSpec {
-    /// The cell in words, for reports.
+    /// Describes the cell for reports.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.settings().words())
+        f.write_str(&self.settings().describe())
     }
 }
 
@@ -114,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_named() {
+    fn each_invalid_value_is_reported() {
         let ms = Duration::from_millis;
         let jitter = |hold, distribution| {
             CellSpec::Jitter(JitterSpec { delay: ms(1), distribution, hold, overtakes: false })
@@ -153,20 +150,20 @@ mod tests {
             (reconfiguration(ms(10), ms(11)), "longer than the period"),
         ];
         for (spec, reason) in cases {
-            let said = spec.check().expect_err("out of bounds").to_string();
-            assert!(said.contains(reason) && said.contains(spec.name()), "{said}");
+            let text = spec.check().expect_err("out of bounds").to_string();
+            assert!(text.contains(reason) && text.contains(spec.name()), "{text}");
         }
         assert!(reconfiguration(ms(15_000), ms(30)).check().is_ok());
     }
 
     #[test]
-    fn cells_are_said_in_words() {
+    fn cells_are_described() {
         let ms = Duration::from_millis;
-        let words = |spec: CellSpec| spec.to_string();
-        assert_eq!(words(CellSpec::Delay(DelaySpec { delay: ms(10) })), "delay 10ms");
-        assert_eq!(words(CellSpec::Loss(LossSpec { probability: 0.07 })), "loss 7 %");
+        let describe = |spec: CellSpec| spec.to_string();
+        assert_eq!(describe(CellSpec::Delay(DelaySpec { delay: ms(10) })), "delay 10ms");
+        assert_eq!(describe(CellSpec::Loss(LossSpec { probability: 0.07 })), "loss 7 %");
         let rate = CellSpec::Rate(RateSpec { mbits: 1.5, queue_bytes: 30_000, burst_bytes: 0 });
-        assert_eq!(words(rate), "rate 1.5 Mbit/s, queue 30000 bytes");
-        assert_eq!(words(CellSpec::Middlebox(Middlebox::DropTfo)), "middlebox drop-tfo");
+        assert_eq!(describe(rate), "rate 1.5 Mbit/s, queue 30000 bytes");
+        assert_eq!(describe(CellSpec::Middlebox(Middlebox::DropTfo)), "middlebox drop-tfo");
     }
 }

@@ -1,4 +1,4 @@
-//! A simulated clock drives the chains.
+//! Chains driven by a simulated clock.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ fn frame(mark: u64, length: usize) -> Box<[u8]> {
     frame.into()
 }
 
-fn mark(exit: &Exit) -> u64 {
+fn mark(exit: &ProcessedPacket) -> u64 {
     u64::from_be_bytes(*exit.frame[14..].first_chunk().expect("marked"))
 }
 
-/// All that leaves from now on.
-fn rest(chains: &mut Chains) -> Vec<Exit> {
+/// All packets that leave from now on.
+fn rest(chains: &mut Chains) -> Vec<ProcessedPacket> {
     std::iter::from_fn(|| chains.pop(u64::MAX)).collect()
 }
 
@@ -39,9 +39,9 @@ fn each_direction_has_its_own_cells() {
     chains.push(1, 10, frame(2, 100));
     assert_eq!(chains.next_due(), Some(MS + 10));
     assert_eq!(chains.pop(MS + 9), None);
-    assert_eq!(chains.pop(MS + 10).map(|e| (e.lane, mark(&e), e.due_ns)), Some((1, 2, MS + 10)));
+    assert_eq!(chains.pop(MS + 10).map(|e| (e.channel, mark(&e), e.due_ns)), Some((1, 2, MS + 10)));
     assert_eq!(chains.pop(MS + 10), None);
-    assert_eq!(chains.pop(100 * MS).map(|e| (e.lane, mark(&e))), Some((0, 1)));
+    assert_eq!(chains.pop(100 * MS).map(|e| (e.channel, mark(&e))), Some((0, 1)));
     assert!(chains.is_empty() && chains.bytes() == 0);
 }
 
@@ -50,7 +50,7 @@ fn late_delivery_does_not_delay_what_follows() {
     let mut chains = Chains::new(&[(&[delay(1)], &[])], 0);
     chains.push(0, 0, frame(1, 100));
     chains.push(0, 10, frame(2, 100));
-    // The caller looks 50 ms too late: the logical times stay as they were.
+    // The caller polls 50 ms late: the logical times do not change.
     assert_eq!(chains.pop(50 * MS).map(|e| e.due_ns), Some(MS));
     assert_eq!(chains.pop(50 * MS).map(|e| e.due_ns), Some(MS + 10));
     chains.push(0, 51 * MS, frame(3, 100));
@@ -66,7 +66,7 @@ fn cells_follow_each_other() {
     }
     let exits = rest(&mut chains);
     let fate: Vec<_> = exits.iter().map(|e| (mark(e), e.due_ns / MS, e.dropped_by)).collect();
-    // What is dropped is told when it was.
+    // A dropped packet is reported at the time of the drop.
     assert_eq!(fate[..2], [(3, 0, Some("rate")), (4, 0, Some("rate"))]);
     assert_eq!(fate[2..], [(0, 11, None), (1, 12, None), (2, 13, None)]);
     let cells = &chains.counters(0).cells;
@@ -76,7 +76,7 @@ fn cells_follow_each_other() {
 
 #[test]
 fn a_queue_behind_reordering_takes_packets_in_their_new_order() {
-    // All packets of the first cell are held back, or none: with a certain seed some of them.
+    // A certain seed delays only some packets of the first cell.
     let reorder =
         CellSpec::Reorder(ReorderSpec { probability: 0.3, by: Duration::from_millis(50) });
     let rate = CellSpec::Rate(RateSpec { mbits: 12.0, queue_bytes: 1 << 20, burst_bytes: 0 });
@@ -89,7 +89,7 @@ fn a_queue_behind_reordering_takes_packets_in_their_new_order() {
     assert!(!order.is_sorted(), "some are overtaken: {order:?}");
     for exit in &exits {
         let waited = exit.due_ns - exit.arrival_ns;
-        // Alone in the queue, or behind one other: never behind one that comes only later.
+        // Alone in the queue or behind one other packet, never behind one that arrives later.
         assert!(
             (MS..=2 * MS).contains(&waited) || (51 * MS..=52 * MS).contains(&waited),
             "{waited}"
@@ -111,7 +111,7 @@ fn new_cells_do_not_let_packets_overtake() {
 }
 
 #[test]
-fn packets_between_cells_that_are_replaced_keep_their_times() {
+fn packets_in_replaced_cells_keep_their_times() {
     let reorder = CellSpec::Reorder(ReorderSpec { probability: 1.0, by: Duration::from_millis(5) });
     let mut chains = Chains::new(&[(&[reorder, delay(100)], &[])], 0);
     chains.push(0, 0, frame(1, 100));
@@ -125,7 +125,7 @@ fn packets_between_cells_that_are_replaced_keep_their_times() {
 }
 
 #[test]
-fn rfc1191_the_message_takes_the_other_direction() {
+fn rfc1191_the_message_passes_the_other_direction() {
     let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_000, too_big: TooBig::Icmp });
     let mut chains = Chains::new(&[(&[delay(3), mtu], &[delay(7)])], 0);
     let mut sent = Vec::new();
@@ -139,13 +139,13 @@ fn rfc1191_the_message_takes_the_other_direction() {
         .unwrap();
     chains.push(0, 0, sent.into());
     let exits = rest(&mut chains);
-    let fate: Vec<_> = exits.iter().map(|e| (e.lane, e.due_ns / MS, e.dropped_by)).collect();
+    let fate: Vec<_> = exits.iter().map(|e| (e.channel, e.due_ns / MS, e.dropped_by)).collect();
     assert_eq!(fate, [(0, 3, Some("mtu")), (1, 10, None)]);
     assert_eq!(chains.bytes(), 0);
 }
 
 #[test]
-fn what_was_sent_is_kept_beside_what_a_middlebox_made_of_it() {
+fn sent_and_altered_frames_are_both_kept() {
     let cells = [CellSpec::Middlebox(Middlebox::StripSynData)];
     let mut chains = Chains::new(&[(&cells, &[])], 0);
     let mut sent = Vec::new();
@@ -202,11 +202,11 @@ fn anything() -> impl Strategy<Value = CellSpec> {
 }
 
 proptest! {
-    /// Whatever the cells and whenever the caller looks: each packet leaves once, delivered or
-    /// dropped, never early, in order unless a cell reorders; and the same seed has the same
-    /// outcome, however late the caller is.
+    /// For any cells and any polling: each packet leaves once, delivered or dropped, never early,
+    /// and in order unless a cell reorders; and the same seed has the same outcome, however late
+    /// the caller polls.
     #[test]
-    fn nothing_is_lost_early_or_doubled_and_lateness_changes_nothing(
+    fn no_packet_is_lost_early_or_duplicated_and_lateness_changes_nothing(
         cells in proptest::collection::vec(anything(), 0..5),
         steps in proptest::collection::vec((0..5 * MS, 20..1_500usize, any::<bool>()), 1..100),
         seed in any::<u64>(),
@@ -216,7 +216,7 @@ proptest! {
             let (mut now, mut out) = (0, Vec::new());
             for (number, (step, length, look)) in steps.iter().enumerate() {
                 now += step;
-                // A caller that forwards takes what was due before it takes in what comes after.
+                // A forwarder takes what was due before it accepts later arrivals.
                 while let Some(exit) = (!lazy || *look).then(|| chains.pop(now)).flatten() {
                     assert!(exit.due_ns <= now, "early");
                     out.push(exit);
@@ -236,7 +236,7 @@ proptest! {
         if ordered {
             let delivered = out.iter().filter(|exit| exit.dropped_by.is_none());
             prop_assert!(delivered.map(mark).is_sorted());
-            let by_mark = |mut exits: Vec<Exit>| {
+            let by_mark = |mut exits: Vec<ProcessedPacket>| {
                 exits.sort_by_key(mark);
                 exits
             };

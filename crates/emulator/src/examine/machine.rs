@@ -1,4 +1,4 @@
-//! What can be seen without leaving this process: container, TCP, processors, clocks, wake-ups.
+//! Checks that need no other process: container, TCP, processors, clocks, wake-ups.
 
 use std::fs;
 use std::path::Path;
@@ -10,33 +10,33 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 use nix::unistd::Pid;
 
-use super::FindingState;
+use super::Assessment;
 use crate::clock::monotonic_ns;
 use crate::{WakeSettings, wake_promptly};
 
-/// Whether a container or a filter of system calls stands around this process; `open`: it lets all
-/// pass that the lab needs.
-pub(super) fn container(open: bool) -> FindingState {
+/// Checks for a container or a system call filter. `open`: it permits everything that the lab
+/// needs.
+pub(super) fn container(open: bool) -> Assessment {
     let marks = [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman")];
     let kind = marks.iter().find(|(file, _)| Path::new(file).exists()).map(|(_, name)| *name);
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     judge_container(kind, &status, open)
 }
 
-fn judge_container(kind: Option<&str>, status: &str, open: bool) -> FindingState {
+fn judge_container(kind: Option<&str>, status: &str, open: bool) -> Assessment {
     let filtered = status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]));
     match (kind, filtered) {
-        (None, false) => FindingState::good("none, and no filter of system calls"),
+        (None, false) => Assessment::good("none, and no filter of system calls"),
         (kind, filtered) => {
             let kind =
                 kind.map_or("no container is recognised".to_owned(), |k| format!("a {k} one"));
             let filter = if filtered { "system calls are filtered (seccomp)" } else { "no filter" };
             if open {
-                return FindingState::good(format!(
+                return Assessment::good(format!(
                     "{kind}, {filter}: all passes that the lab needs"
                 ));
             }
-            FindingState::limited(
+            Assessment::limited(
                 format!("{kind}, {filter}"),
                 "start it with --cap-add SYS_ADMIN \
                  --cap-add NET_ADMIN --cap-add NET_RAW --security-opt seccomp=unconfined",
@@ -45,118 +45,118 @@ fn judge_container(kind: Option<&str>, status: &str, open: bool) -> FindingState
     }
 }
 
-/// Whether TCP Fast Open is on outside the lab, which has a setting of its own.
-pub(super) fn fast_open() -> FindingState {
+/// Checks whether TCP Fast Open is enabled outside of the lab, which has its own setting.
+pub(super) fn fast_open() -> Assessment {
     judge_fast_open(setting("net/ipv4/tcp_fastopen").as_deref())
 }
 
-fn judge_fast_open(value: Option<&str>) -> FindingState {
+fn judge_fast_open(value: Option<&str>) -> Assessment {
     let Some(bits) = value.and_then(|value| value.parse::<u32>().ok()) else {
-        return FindingState::limited(
+        return Assessment::limited(
             "net.ipv4.tcp_fastopen cannot be read",
             "mount /proc, and use a kernel with IPv4",
         );
     };
-    let mend = "sysctl net.ipv4.tcp_fastopen=3 for `serve` and `fetch`; the lab sets it itself";
+    let fix = "sysctl net.ipv4.tcp_fastopen=3 for `serve` and `fetch`; the lab sets it itself";
     match (bits & 1 != 0, bits & 2 != 0) {
-        (true, true) => FindingState::good("on for clients and servers"),
-        (true, false) => FindingState::limited("on for clients, off for servers", mend),
-        (false, true) => FindingState::limited("on for servers, off for clients", mend),
-        (false, false) => FindingState::limited("off", mend),
+        (true, true) => Assessment::good("on for clients and servers"),
+        (true, false) => Assessment::limited("on for clients, off for servers", fix),
+        (false, true) => Assessment::limited("on for servers, off for clients", fix),
+        (false, false) => Assessment::limited("off", fix),
     }
 }
 
-/// Whether cubic is there, which the lab puts on its routes.
-pub(super) fn congestion_control() -> FindingState {
+/// Checks whether cubic is available, which the lab uses on its routes.
+pub(super) fn congestion_control() -> Assessment {
     let flags = SockFlag::SOCK_CLOEXEC;
-    let tried = socket(AddressFamily::Inet, SockType::Stream, flags, None)
+    let result = socket(AddressFamily::Inet, SockType::Stream, flags, None)
         .and_then(|socket| setsockopt(&socket, sockopt::TcpCongestion, &"cubic".into()));
     let default = setting("net/ipv4/tcp_congestion_control");
     let available = setting("net/ipv4/tcp_available_congestion_control");
-    judge_congestion_control(tried, available.as_deref(), default.as_deref())
+    judge_congestion_control(result, available.as_deref(), default.as_deref())
 }
 
 fn judge_congestion_control(
-    tried: nix::Result<()>,
+    result: nix::Result<()>,
     available: Option<&str>,
     default: Option<&str>,
-) -> FindingState {
+) -> Assessment {
     let default = default.unwrap_or("unknown");
     let there = available.is_some_and(|names| names.split_whitespace().any(|n| n == "cubic"));
-    match tried {
-        // Ordinary users may not choose it for a socket, but for a route in a namespace of theirs.
-        Ok(()) | Err(Errno::EPERM) if tried.is_ok() || there => FindingState::good(format!(
+    match result {
+        // Ordinary users may not choose it for a socket, but for a route in their own namespace.
+        Ok(()) | Err(Errno::EPERM) if result.is_ok() || there => Assessment::good(format!(
             "cubic is there, and the lab sets it on its routes; this machine's default is {default}"
         )),
-        tried => FindingState::missing(
+        result => Assessment::missing(
             format!(
                 "cubic cannot be chosen ({}); this machine's default is {default}",
-                tried.err().map_or("unknown", Errno::desc)
+                result.err().map_or("unknown", Errno::desc)
             ),
             "load it (`modprobe tcp_cubic`)",
         ),
     }
 }
 
-/// How many processors this process may use.
-pub(super) fn processors() -> FindingState {
+/// Checks how many processors this process may use.
+pub(super) fn processors() -> Assessment {
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     let count = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).count();
     judge_processors(count, fs::read_to_string("/sys/fs/cgroup/cpu.max").ok().as_deref())
 }
 
-fn judge_processors(count: usize, quota: Option<&str>) -> FindingState {
+fn judge_processors(count: usize, quota: Option<&str>) -> Assessment {
     let quota = quota.and_then(|text| {
         let (quota, period) = text.trim().split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
     });
     match (count, quota) {
-        (_, Some(quota)) => FindingState::limited(
+        (_, Some(quota)) => Assessment::limited(
             format!("{count}, of which a control group allows {quota:.1}'s time"),
             "lift the quota (cpu.max): who has used it up sleeps for tens of milliseconds",
         ),
-        (0..4, None) => FindingState::limited(
+        (0..4, None) => Assessment::limited(
             format!("{count}, which client, link, servers and the measuring itself share"),
             "use a machine with 4 or more; figures of small ones are right, with more spread",
         ),
-        (_, None) => FindingState::good(format!("{count}")),
+        (_, None) => Assessment::good(format!("{count}")),
     }
 }
 
-/// Which clock there is, and what reading it costs.
-pub(super) fn clock() -> FindingState {
+/// Checks the clock source, and the cost of reading it.
+pub(super) fn clock() -> Assessment {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = fs::read_to_string(file).map_or("unknown".to_owned(), |s| s.trim().to_owned());
-    let began = Instant::now();
+    let start = Instant::now();
     for _ in 0..READS {
         std::hint::black_box(monotonic_ns());
     }
-    judge_clock(&source, began.elapsed() / READS)
+    judge_clock(&source, start.elapsed() / READS)
 }
 
-fn judge_clock(source: &str, cost: Duration) -> FindingState {
-    let said = format!("{source}, read in {} ns", cost.as_nanos());
-    // Without the vDSO each read is a system call, or worse a device's register.
-    if cost > DEAR {
-        FindingState::limited(
-            said,
+fn judge_clock(source: &str, cost: Duration) -> Assessment {
+    let text = format!("{source}, read in {} ns", cost.as_nanos());
+    // Without the vDSO each read is a system call, or worse a device access.
+    if cost > MAX_CLOCK_COST {
+        Assessment::limited(
+            text,
             "boot with a clock source that is read without a system call (tsc, kvm-clock), or \
              measure while the machine has nothing else to do",
         )
     } else {
-        FindingState::good(said)
+        Assessment::good(text)
     }
 }
 
-/// How late a thread wakes that is prepared as the link's is.
-pub(super) fn wake_ups() -> FindingState {
+/// Checks how late a thread wakes that is configured like the link's.
+pub(super) fn wake_ups() -> Assessment {
     let measured = thread::Builder::new().spawn(|| {
         let taken = wake_promptly();
         let mut late: Vec<Duration> = (0..SLEEPS)
             .map(|_| {
-                let began = Instant::now();
+                let start = Instant::now();
                 thread::sleep(SLEEP);
-                began.elapsed().saturating_sub(SLEEP)
+                start.elapsed().saturating_sub(SLEEP)
             })
             .collect();
         late.sort_unstable();
@@ -164,34 +164,34 @@ pub(super) fn wake_ups() -> FindingState {
     });
     match measured.map(thread::JoinHandle::join) {
         Ok(Ok((taken, median, worst))) => judge_wake_ups(taken, median, worst),
-        _ => FindingState::limited("no thread could be started", "let this user have more threads"),
+        _ => Assessment::limited("no thread could be started", "let this user have more threads"),
     }
 }
 
-fn judge_wake_ups(taken: WakeSettings, median: Duration, worst: Duration) -> FindingState {
+fn judge_wake_ups(taken: WakeSettings, median: Duration, worst: Duration) -> Assessment {
     let us = |duration: Duration| duration.as_micros();
-    let said =
+    let text =
         format!("{} us late in the median after 1 ms, {} us at worst", us(median), us(worst));
-    let asked = [
+    let requested = [
         ("timer slack", taken.timer_slack),
         ("a short time slice (Linux 6.12)", taken.short_slice),
     ];
     let refused: Vec<_> =
-        asked.into_iter().filter_map(|(name, taken)| (!taken).then_some(name)).collect();
+        requested.into_iter().filter_map(|(name, taken)| (!taken).then_some(name)).collect();
     if !refused.is_empty() {
-        FindingState::limited(
-            format!("{said}; refused: {}", refused.join(", ")),
+        Assessment::limited(
+            format!("{text}; refused: {}", refused.join(", ")),
             "use a newer kernel, or allow prctl and sched_setattr in the container's seccomp \
              profile",
         )
-    } else if median > LATE {
-        FindingState::limited(
-            said,
+    } else if median > MAX_MEDIAN_LATENESS {
+        Assessment::limited(
+            text,
             "measure while the machine has nothing else to do; `--keep-awake` helps where virtual \
              processors fall asleep",
         )
     } else {
-        FindingState::good(said)
+        Assessment::good(text)
     }
 }
 
@@ -200,11 +200,11 @@ fn setting(key: &str) -> Option<String> {
 }
 
 const READS: u32 = 1_000;
-const DEAR: Duration = Duration::from_nanos(500);
+const MAX_CLOCK_COST: Duration = Duration::from_nanos(500);
 const SLEEP: Duration = Duration::from_millis(1);
 const SLEEPS: usize = 101;
-/// The link's longest margin for waking: up to it, it spins the lateness away.
-const LATE: Duration = Duration::from_micros(300);
+/// The longest wake-up margin of the link; up to it, lateness is compensated by spinning.
+const MAX_MEDIAN_LATENESS: Duration = Duration::from_micros(300);
 
 #[cfg(test)]
 mod tests {
@@ -243,8 +243,9 @@ mod tests {
 
     #[test]
     fn cubic_for_routes_is_enough() {
-        let judged =
-            |tried, available| judge_congestion_control(tried, Some(available), Some("bbr")).state;
+        let judged = |result, available| {
+            judge_congestion_control(result, Some(available), Some("bbr")).state
+        };
         assert_eq!(judged(Ok(()), "reno"), State::Good, "loaded by the trial");
         assert_eq!(judged(Err(Errno::EPERM), "reno bbr cubic"), State::Good);
         assert_eq!(judged(Err(Errno::EPERM), "reno bbr"), State::Missing);

@@ -1,31 +1,31 @@
-//! What this machine allows, tried out, and how to fix what it does not.
+//! Checks what this machine supports, and how to fix what it does not.
 
-mod counters;
+mod child;
+mod hardware_counters;
 mod machine;
 mod network;
-mod trial;
 
 use std::fmt;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about.
+    /// What was checked.
     pub name: &'static str,
-    /// How it stands.
+    /// The result.
     pub state: State,
     /// What was found, as a clause.
     pub what: String,
-    /// How to fix it, or what to do without it; nothing where nothing has to be.
-    pub mend: Option<String>,
+    /// How to fix it, or what to do without it; `None` if nothing has to be done.
+    pub fix: Option<String>,
 }
 
-/// How something stands.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// As it should be.
+    /// It works.
     Good,
-    /// Figures are worse for it, or something that can be chosen is not to be had.
+    /// Measurements are less accurate, or an optional feature is missing.
     Limited,
     /// The lab does not work without it.
     Missing,
@@ -41,11 +41,12 @@ impl fmt::Display for State {
     }
 }
 
-/// Tries out all that the lab needs, and what makes its figures good. Takes a second or two.
+/// Checks everything that the lab needs, and what makes its measurements accurate. Takes a second
+/// or two.
 ///
-/// Nothing of it remains: what changes the process is done in copies of it (fork) that end again.
-/// To be called while the process has few threads, best only one, and before
-/// [`crate::enter_user_namespace`]: then it finds what that would.
+/// The process does not change: checks that would change it run in child processes (fork). Call it
+/// while the process has few threads, best only one, and before [`crate::enter_user_namespace`],
+/// which it checks too.
 pub fn examine() -> Vec<Finding> {
     let (namespaces, network) = (network::namespaces(), network::packet_rings());
     let open = namespaces.state != State::Missing && network.state != State::Missing;
@@ -58,36 +59,39 @@ pub fn examine() -> Vec<Finding> {
         ("TUN devices", network::tun()),
         ("TCP Fast Open", machine::fast_open()),
         ("congestion control", machine::congestion_control()),
-        ("hardware counters", counters::counters()),
+        ("hardware counters", hardware_counters::hardware_counters()),
         ("processors", machine::processors()),
         ("clock", machine::clock()),
         ("wake-ups", machine::wake_ups()),
     ];
-    let finding = |(name, FindingState { state, what, mend }): (&'static str, FindingState)| {
-        Finding { name, state, what, mend }
+    let finding = |(name, Assessment { state, what, fix }): (&'static str, Assessment)| Finding {
+        name,
+        state,
+        what,
+        fix,
     };
     found.into_iter().map(finding).collect()
 }
 
 /// A finding without its name.
 #[derive(Debug, PartialEq, Eq)]
-struct FindingState {
+struct Assessment {
     state: State,
     what: String,
-    mend: Option<String>,
+    fix: Option<String>,
 }
 
-impl FindingState {
+impl Assessment {
     fn good(what: impl Into<String>) -> Self {
-        Self { state: State::Good, what: what.into(), mend: None }
+        Self { state: State::Good, what: what.into(), fix: None }
     }
 
-    fn limited(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: State::Limited, what: what.into(), mend: Some(mend.into()) }
+    fn limited(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { state: State::Limited, what: what.into(), fix: Some(fix.into()) }
     }
 
-    fn missing(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: State::Missing, what: what.into(), mend: Some(mend.into()) }
+    fn missing(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { state: State::Missing, what: what.into(), fix: Some(fix.into()) }
     }
 }
 
@@ -95,15 +99,15 @@ impl FindingState {
 mod tests {
     use super::*;
 
-    /// The state depends on the machine; that something was found, and a fix where one is due,
-    /// does not.
+    /// The state depends on the machine, but every check has a result, and a fix where one is
+    /// needed.
     #[test]
-    fn everything_is_looked_at_and_what_is_not_good_has_a_mend() {
+    fn every_check_has_a_result_and_a_fix_if_needed() {
         let findings = examine();
         assert_eq!(findings.len(), 12);
         for finding in &findings {
             assert!(!finding.what.is_empty(), "{finding:?}");
-            assert_eq!(finding.mend.is_none(), finding.state == State::Good, "{finding:?}");
+            assert_eq!(finding.fix.is_none(), finding.state == State::Good, "{finding:?}");
         }
         let network = |name: &str| findings.iter().find(|f| f.name == name).expect("looked at");
         if network("emulated network").state == State::Good {

@@ -1,4 +1,4 @@
-//! Files of profiles: TOML to cells.
+//! Profile files: TOML to cells.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::{
     MtuSpec, RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
 };
 
-/// Reads the text of a file.
+/// Parses the text of a file.
 pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Profile>, LinkError> {
     let error = |place: usize, reason: String| {
         let before = text.get(..place).unwrap_or(text);
@@ -34,14 +34,15 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Profile>, LinkError> {
             );
             return Err(error(place, reason));
         }
-        let says = |fault: String| error(place, format!("profile {name:?}: {fault}"));
+        let error_of = |fault: String| error(place, format!("profile {name:?}: {fault}"));
         let ProfileTable { source, description, kind, rtt_ms, each_way, up, down } =
             table.into_inner();
         let half_ms = rtt_ms / 2.0;
-        let lane = |own: DirectionTable| own.or(&each_way).cells(half_ms, rtt_ms).map_err(says);
+        let channel =
+            |own: DirectionTable| own.or(&each_way).cells(half_ms, rtt_ms).map_err(error_of);
         Ok(Profile {
-            up: lane(up)?,
-            down: lane(down)?,
+            up: channel(up)?,
+            down: channel(down)?,
             name: name.clone(),
             source,
             description,
@@ -76,7 +77,7 @@ struct ProfileTable {
     down: DirectionTable,
 }
 
-/// One direction.
+/// The settings of one direction.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields)]
 struct DirectionTable {
@@ -86,9 +87,9 @@ struct DirectionTable {
     burst_bytes: Option<u64>,
     loss_percent: Option<f64>,
     bursty_loss: Option<BurstyLoss>,
-    jitter: Option<DelayTable>,
+    jitter: Option<RandomDelayTable>,
     reorder: Option<Reorder>,
-    reconfiguration: Option<DelayTable>,
+    reconfiguration: Option<RandomDelayTable>,
     mtu: Option<u16>,
     too_big: Option<OnTooBig>,
     middleboxes: Option<Vec<MiddleboxName>>,
@@ -123,11 +124,11 @@ enum OnTooBig {
     BlackHole,
 }
 
-/// A delay that is drawn, and when.
+/// A random delay, and when it is drawn.
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
-struct DelayTable {
-    distribution: Shape,
+struct RandomDelayTable {
+    distribution: DistributionKind,
     sd_ms: Option<f64>,
     spread_ms: Option<f64>,
     scale_ms: Option<f64>,
@@ -142,7 +143,7 @@ struct DelayTable {
 
 #[derive(Deserialize, Clone, Copy, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-enum Shape {
+enum DistributionKind {
     Normal,
     Uniform,
     Pareto,
@@ -174,7 +175,7 @@ impl From<MiddleboxName> for Middlebox {
 }
 
 impl DirectionTable {
-    /// What it says itself, and what holds each way for the rest.
+    /// Uses the values of `each_way` for missing ones.
     fn or(self, each_way: &Self) -> Self {
         let other = each_way.clone();
         Self {
@@ -193,8 +194,8 @@ impl DirectionTable {
         }
     }
 
-    /// The cells in the order in which a packet meets them: what looks at it or drops it, the
-    /// bottleneck, the way, and what mixes up the order.
+    /// The cells in the order in which a packet passes them: middleboxes and loss, the bottleneck,
+    /// the delay, and reordering.
     fn cells(self, half_ms: f64, rtt_ms: f64) -> Result<Vec<CellSpec>, String> {
         let rtt = duration("rtt_ms", rtt_ms)?;
         let delay = match self.delay_ms {
@@ -217,7 +218,7 @@ impl DirectionTable {
             }));
         }
         cells.extend(self.rate(rtt)?);
-        cells.extend(self.way(delay)?);
+        cells.extend(self.delay_cells(delay)?);
         if let Some(Reorder { percent, by_ms }) = self.reorder {
             let by = duration("reorder.by_ms", by_ms)?;
             cells.push(CellSpec::Reorder(ReorderSpec { probability: percent / 100.0, by }));
@@ -253,9 +254,9 @@ impl DirectionTable {
         Ok(Some(CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes })))
     }
 
-    /// The delay, fixed or drawn. Where it is drawn for two reasons each has half of it, so that
+    /// The delay, fixed or random. If it is random for two reasons each has half of it, so that
     /// either can become shorter.
-    fn way(&self, delay: Duration) -> Result<Vec<CellSpec>, String> {
+    fn delay_cells(&self, delay: Duration) -> Result<Vec<CellSpec>, String> {
         let mut cells = Vec::new();
         let (jitter, reconfiguration) = (&self.jitter, &self.reconfiguration);
         let parts = u32::from(jitter.is_some()) + u32::from(reconfiguration.is_some());
@@ -273,7 +274,7 @@ impl DirectionTable {
     }
 }
 
-impl DelayTable {
+impl RandomDelayTable {
     fn jitter(&self, delay: Duration) -> Result<CellSpec, String> {
         if self.every_s.is_some() || self.outage_ms.is_some() {
             return Err("jitter: every_s and outage_ms belong to reconfiguration".to_owned());
@@ -304,12 +305,12 @@ impl DelayTable {
 
     fn distribution(&self) -> Result<Distribution, String> {
         let fields = [
-            ("sd_ms", self.sd_ms.is_some(), Shape::Normal),
-            ("spread_ms", self.spread_ms.is_some(), Shape::Uniform),
-            ("scale_ms", self.scale_ms.is_some(), Shape::Pareto),
-            ("shape", self.shape.is_some(), Shape::Pareto),
-            ("longest_ms", self.longest_ms.is_some(), Shape::Pareto),
-            ("points", self.points.is_some(), Shape::Quantiles),
+            ("sd_ms", self.sd_ms.is_some(), DistributionKind::Normal),
+            ("spread_ms", self.spread_ms.is_some(), DistributionKind::Uniform),
+            ("scale_ms", self.scale_ms.is_some(), DistributionKind::Pareto),
+            ("shape", self.shape.is_some(), DistributionKind::Pareto),
+            ("longest_ms", self.longest_ms.is_some(), DistributionKind::Pareto),
+            ("points", self.points.is_some(), DistributionKind::Quantiles),
         ];
         if let Some((name, ..)) =
             fields.iter().find(|(_, present, of)| *present && *of != self.distribution)
@@ -319,16 +320,16 @@ impl DelayTable {
         let missing = |name: &str| format!("this distribution needs {name}");
         let need = |value: Option<f64>, name: &str| value.ok_or_else(|| missing(name));
         Ok(match self.distribution {
-            Shape::Normal => Distribution::Normal { sd_ms: need(self.sd_ms, "sd_ms")? },
-            Shape::Uniform => {
+            DistributionKind::Normal => Distribution::Normal { sd_ms: need(self.sd_ms, "sd_ms")? },
+            DistributionKind::Uniform => {
                 Distribution::Uniform { spread_ms: need(self.spread_ms, "spread_ms")? }
             }
-            Shape::Pareto => Distribution::Pareto {
+            DistributionKind::Pareto => Distribution::Pareto {
                 scale_ms: need(self.scale_ms, "scale_ms")?,
                 shape: need(self.shape, "shape")?,
                 longest_ms: need(self.longest_ms, "longest_ms")?,
             },
-            Shape::Quantiles => Distribution::Quantiles {
+            DistributionKind::Quantiles => Distribution::Quantiles {
                 points: self.points.clone().ok_or_else(|| missing("points"))?,
             },
         })
@@ -344,5 +345,5 @@ fn duration(field: &str, ms: f64) -> Result<Duration, String> {
     }
 }
 
-/// Longer than any bound of a cell, which says more exactly what is allowed.
+/// Longer than the limit of any cell, whose error is more specific.
 const MAX_NS: f64 = 24.0 * 3.6e12;

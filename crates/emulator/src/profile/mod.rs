@@ -1,4 +1,4 @@
-//! Profiles: networks by name, built in or from a file.
+//! Profiles: named networks, built in or from a file.
 
 mod file;
 
@@ -9,38 +9,38 @@ use std::time::Duration;
 use crate::path::base_delay;
 use crate::{CellSpec, LinkError};
 
-/// What a network does to packets, each way, and where that is known from.
+/// The effects of a network on packets, each way, with the source of its figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// As it is requested.
+    /// The name by which it is requested.
     pub name: String,
-    /// Where its figures come from.
+    /// The source of its figures.
     pub source: String,
-    /// What the source leaves open and how that was filled; may be empty.
+    /// What the source leaves open and how that was filled in; may be empty.
     pub description: String,
-    /// What kind of thing it is.
+    /// The kind of profile.
     pub kind: ProfileKind,
-    /// What packets from client to server go through, in this order.
+    /// The cells for packets from client to server, in order.
     pub up: Vec<CellSpec>,
-    /// What packets from server to client go through, in this order.
+    /// The cells for packets from server to client, in order.
     pub down: Vec<CellSpec>,
 }
 
-/// What a profile is for.
+/// The kind of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProfileKind {
-    /// A network that people have.
+    /// A network that people use.
     #[default]
     Network,
-    /// Something that is put onto a network, as Wi-Fi; no path by itself.
+    /// An addition to a network, such as Wi-Fi; not a path by itself.
     Addition,
-    /// The path of a published experiment, to measure it again.
+    /// The path of a published experiment, for reproducing it.
     Experiment,
 }
 
 impl Profile {
-    /// All that are built in, in the order in which they are listed.
+    /// All built-in profiles, in the order in which they are listed.
     pub fn built_in() -> &'static [Self] {
         static BUILT_IN: LazyLock<Vec<Profile>> = LazyLock::new(|| {
             file::parse("profiles.toml", include_str!("profiles.toml"))
@@ -49,41 +49,42 @@ impl Profile {
         &BUILT_IN
     }
 
-    /// The built-in networks; an addition appears as put onto fibre and onto cable.
+    /// The built-in networks; additions are combined with fibre and cable.
     pub fn networks() -> Vec<Self> {
         let expand = |profile: &Self| match profile.kind {
             ProfileKind::Network => vec![profile.clone()],
             ProfileKind::Experiment => vec![],
             ProfileKind::Addition => {
-                let bases = Self::built_in().iter().filter(|base| CARRIERS.contains(&&*base.name));
+                let bases =
+                    Self::built_in().iter().filter(|base| ADDITION_BASES.contains(&&*base.name));
                 bases.map(|base| base.plus(profile)).collect()
             }
         };
         Self::built_in().iter().flat_map(expand).collect()
     }
 
-    /// The built-in profile of this name; a round-trip time in milliseconds, as `20`, `0.2` or
-    /// `20ms`; or either with additions behind it, as `cable+wifi`.
+    /// Parses the name of a built-in profile; a round-trip time in milliseconds, such as `20`,
+    /// `0.2` or `20ms`; or either with additions, such as `cable+wifi`.
     ///
     /// # Errors
-    /// If it is none of these; the message lists what there is.
+    /// If it is none of these; the message lists the profiles.
     pub fn parse(text: &str) -> Result<Self, LinkError> {
         Self::find(text, &[])
     }
 
-    /// As [`Profile::parse`], with profiles of one's own, which go before built-in ones.
+    /// As [`Profile::parse`], with custom profiles, which take precedence over built-in ones.
     ///
     /// # Errors
-    /// If there is none; the message lists what there is.
-    pub fn find(text: &str, own: &[Self]) -> Result<Self, LinkError> {
+    /// If there is none; the message lists the profiles.
+    pub fn find(text: &str, custom: &[Self]) -> Result<Self, LinkError> {
         let mut parts = text.split('+').map(str::trim);
-        let all = || own.iter().chain(Self::built_in());
+        let all = || custom.iter().chain(Self::built_in());
         let named = |name: &str| all().find(|profile| profile.name == name);
         let base = parts.next().unwrap_or_default();
         let base = named(base)
             .filter(|profile| profile.kind != ProfileKind::Addition)
             .cloned()
-            .or_else(|| milliseconds(base).map(Self::plain));
+            .or_else(|| parse_milliseconds(base).map(Self::plain));
         let whole = base.and_then(|base| {
             parts.try_fold(base, |whole, part| {
                 named(part)
@@ -91,10 +92,10 @@ impl Profile {
                     .map(|addition| whole.plus(addition))
             })
         });
-        whole.ok_or_else(|| no_such(text, own))
+        whole.ok_or_else(|| unknown_profile(text, custom))
     }
 
-    /// The profiles of a TOML file, in its order. The file looks like the built-in one:
+    /// Reads the profiles of a TOML file, in its order. The format is that of the built-in file:
     ///
     /// ```toml
     /// [profile.office]
@@ -105,7 +106,7 @@ impl Profile {
     /// ```
     ///
     /// # Errors
-    /// If it cannot be read; the message names the line, and what is allowed there.
+    /// If it cannot be read; the message names the line, and what is allowed.
     pub fn read(path: &Path) -> Result<Vec<Self>, LinkError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -113,7 +114,7 @@ impl Profile {
         Self::from_toml(&name, &text)
     }
 
-    /// The profiles of a file's text, in its order; `file` is its name in messages.
+    /// Parses the profiles of a file's text, in its order. `file` is its name in messages.
     ///
     /// # Errors
     /// As [`Profile::read`].
@@ -138,7 +139,7 @@ impl Profile {
         }
     }
 
-    /// A path of this round-trip time and nothing else.
+    /// A path with this round-trip time and no other cells.
     pub fn plain(rtt: Duration) -> Self {
         let config = crate::PathConfig::symmetric(format!("{} ms", rtt.as_secs_f64() * 1e3), rtt);
         Self {
@@ -151,34 +152,33 @@ impl Profile {
         }
     }
 
-    /// What a packet and its response spend on it together, without what jitter, queues and
-    /// reordering add.
+    /// The round-trip time, without jitter, queues and reordering.
     pub fn rtt(&self) -> Duration {
         base_delay(&self.up) + base_delay(&self.down)
     }
 }
 
-fn milliseconds(text: &str) -> Option<Duration> {
+fn parse_milliseconds(text: &str) -> Option<Duration> {
     let number = text.strip_suffix("ms").unwrap_or(text).trim();
     let ms: f64 = number.parse().ok()?;
-    // To the nanosecond, without what a float adds.
+    // To the nanosecond, without floating-point noise.
     let nanoseconds = (ms * 1e6).round();
     (0.0..=MAX_RTT_MS * 1e6)
         .contains(&nanoseconds)
         .then(|| Duration::from_nanos(nanoseconds as u64))
 }
 
-fn no_such(name: &str, own: &[Profile]) -> LinkError {
+fn unknown_profile(name: &str, custom: &[Profile]) -> LinkError {
     let names = |addition: bool| {
-        let all = own.iter().chain(Profile::built_in());
+        let all = custom.iter().chain(Profile::built_in());
         let wanted = all.filter(|p| (p.kind == ProfileKind::Addition) == addition);
         wanted.map(|profile| &*profile.name).collect::<Vec<_>>().join(", ")
     };
     LinkError::NoSuchProfile { name: name.to_owned(), known: names(false), additions: names(true) }
 }
 
-/// What additions are shown on.
-const CARRIERS: [&str; 2] = ["fibre", "cable"];
+/// The networks that additions are combined with.
+const ADDITION_BASES: [&str; 2] = ["fibre", "cable"];
 /// A minute each way.
 const MAX_RTT_MS: f64 = 120_000.0;
 

@@ -1,4 +1,4 @@
-//! Built-in profiles against the published figures, files against their faults.
+//! Built-in profiles against published figures, and errors in files.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -21,7 +21,7 @@ fn ms(profile: &Profile) -> f64 {
 }
 
 #[test]
-fn built_in_profiles_have_the_published_figures_and_say_whose() {
+fn built_in_profiles_have_the_published_figures_with_sources() {
     let expected = [
         ("lan", 0.2, None),
         ("datacenter", 0.5, None),
@@ -54,7 +54,7 @@ fn built_in_profiles_have_the_published_figures_and_say_whose() {
     }
 }
 
-/// The RTTs that a distribution of each way's delay makes, in ascending order.
+/// The RTTs that result from the delay distribution of each way, in ascending order.
 fn rtts(profile: &Profile, together: bool) -> Vec<f64> {
     let mut random = StdRng::seed_from_u64(1);
     let mut other = StdRng::seed_from_u64(if together { 1 } else { 2 });
@@ -84,7 +84,7 @@ fn rtts(profile: &Profile, together: bool) -> Vec<f64> {
 }
 
 #[test]
-fn what_varies_varies_as_published() {
+fn variation_is_as_published() {
     let at = |all: &[f64], quantile: f64| all[(quantile * all.len() as f64) as usize];
     let close = |found: f64, wanted: f64, by: f64| {
         assert!((found - wanted).abs() < by, "{found} instead of {wanted}");
@@ -112,12 +112,12 @@ fn numbers_are_round_trip_times() {
 }
 
 #[test]
-fn a_name_that_is_none_lists_those_that_are() {
+fn an_unknown_name_lists_the_profiles() {
     for text in
         ["fiber", "", "-1", "NaN", "inf", "120001", "wifi", "fibre+cable", "fibre+", "+wifi"]
     {
-        let said = Profile::parse(text).expect_err(text).to_string();
-        assert!(said.contains("fibre, cable, adsl") && said.contains("(wifi may"), "{said}");
+        let text = Profile::parse(text).expect_err(text).to_string();
+        assert!(text.contains("fibre, cable, adsl") && text.contains("(wifi may"), "{text}");
     }
 }
 
@@ -132,7 +132,7 @@ fn wifi_is_between_the_client_and_the_rest() {
 }
 
 #[test]
-fn a_file_says_all_that_cells_can_do() {
+fn a_file_can_configure_all_cells() {
     let text = r#"
         [profile.zoo]
         rtt_ms = 30
@@ -205,7 +205,7 @@ fn a_file_says_all_that_cells_can_do() {
 }
 
 #[test]
-fn faults_name_file_line_and_what_is_allowed() {
+fn errors_name_file_line_and_what_is_allowed() {
     let fault = |text: &str| file::parse("net.toml", text).expect_err(text).to_string();
     let cases = [
         ("[profile.a]\nrtt_ms = 1\nrtt = 2", "net.toml, line 3:", "expected one of `source`"),
@@ -245,14 +245,14 @@ fn faults_name_file_line_and_what_is_allowed() {
         ("[profile.a", "line 1:", ""),
     ];
     for (text, place, reason) in cases {
-        let said = fault(text);
-        assert!(said.contains(place) && said.contains(reason), "{text}\n -> {said}");
+        let text = fault(text);
+        assert!(text.contains(place) && text.contains(reason), "{text}\n -> {text}");
     }
     let missing = Profile::read(Path::new("/nowhere/net.toml")).expect_err("no file").to_string();
     assert!(missing.contains("/nowhere/net.toml"), "{missing}");
 }
 
-/// Middlebox names of files and of counters are the same words.
+/// Middleboxes have the same names in files and counters.
 #[test]
 fn middleboxes_have_one_name() {
     for kind in Middlebox::ALL {

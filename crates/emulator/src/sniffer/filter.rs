@@ -1,4 +1,4 @@
-//! A classic BPF program that lets a server's packets pass, each once (see packet(7), and the
+//! A classic BPF program that accepts the packets of one server, each once (see packet(7), and the
 //! kernel's document on socket filters).
 
 use std::net::{IpAddr, SocketAddr};
@@ -8,54 +8,54 @@ use libc::{
     BPF_LDX, BPF_MSH, BPF_RET, BPF_W, sock_filter,
 };
 
-/// Lets pass the TCP packets that leave for this server and those that come from it, cut to
-/// `snap_length`. On loopback each packet is seen leaving and coming: only the first is wanted of
-/// what the client sends, and only the second of what it gets. Packets start with their IP header.
+/// Accepts the TCP packets to and from this server, cut to `snap_length`. On loopback each packet
+/// is captured leaving and arriving: only the first is accepted of the client's packets, and only
+/// the second of the server's. Packets start with their IP header.
 pub(super) fn program(server: SocketAddr, snap_length: u32) -> Vec<sock_filter> {
     let leaving = block(server, 1, snap_length);
-    let coming = block(server, 0, snap_length);
+    let arriving = block(server, 0, snap_length);
     let skip = u8::try_from(leaving.len()).expect("a block has a few dozen instructions");
     let mut program = vec![
         load(BPF_W | BPF_ABS, (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32),
         jump(BPF_JEQ, u32::from(libc::PACKET_OUTGOING), 0, skip),
     ];
     program.extend(leaving);
-    program.extend(coming);
+    program.extend(arriving);
     program
 }
 
-/// One direction: the server is the source (`end` 0) or the destination (1). Ends in a verdict.
+/// The checks for one direction: the server is the source (`end` 0) or the destination (1).
 fn block(server: SocketAddr, end: u32, snap_length: u32) -> Vec<sock_filter> {
     let port = u32::from(server.port());
     let mut checks = vec![(load(BPF_B | BPF_ABS, 0), None), (and(0xf0), None)];
     match server.ip() {
         IpAddr::V4(address) => checks.extend([
-            (nothing_but(0x40), Some(true)),
+            (only(0x40), Some(true)),
             (load(BPF_B | BPF_ABS, 9), None),
-            (nothing_but(TCP), Some(true)),
+            (only(TCP), Some(true)),
             (load(BPF_H | BPF_ABS, 6), None),
             (jump(BPF_JSET, FRAGMENT_OFFSET, 0, 0), Some(false)),
             (load(BPF_W | BPF_ABS, 12 + 4 * end), None),
-            (nothing_but(address.to_bits()), Some(true)),
+            (only(address.to_bits()), Some(true)),
             (instruction(BPF_LDX | BPF_B | BPF_MSH, 0), None),
             (load(BPF_H | BPF_IND, 2 * end), None),
         ]),
         IpAddr::V6(address) => {
             checks.extend([
-                (nothing_but(0x60), Some(true)),
+                (only(0x60), Some(true)),
                 (load(BPF_B | BPF_ABS, 6), None),
-                (nothing_but(TCP), Some(true)),
+                (only(TCP), Some(true)),
             ]);
             for (place, bytes) in (0..).zip(address.octets().chunks_exact(4)) {
                 let word = bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
                 checks.push((load(BPF_W | BPF_ABS, 8 + 16 * end + 4 * place), None));
-                checks.push((nothing_but(word), Some(true)));
+                checks.push((only(word), Some(true)));
             }
             checks.push((load(BPF_H | BPF_ABS, 40 + 2 * end), None));
         }
     }
-    checks.push((nothing_but(port), Some(true)));
-    // Behind the checks: the verdict for those that passed, then that for all others.
+    checks.push((only(port), Some(true)));
+    // Behind the checks: accept, then reject.
     let refused = checks.len() + 1;
     let resolved = checks.into_iter().enumerate().map(|(place, (instruction, wanted))| {
         let distance = (refused - place - 1) as u8;
@@ -68,7 +68,7 @@ fn block(server: SocketAddr, end: u32, snap_length: u32) -> Vec<sock_filter> {
     resolved.chain([instruction(BPF_RET, snap_length), instruction(BPF_RET, 0)]).collect()
 }
 
-fn nothing_but(value: u32) -> sock_filter {
+fn only(value: u32) -> sock_filter {
     jump(BPF_JEQ, value, 0, 0)
 }
 
@@ -90,5 +90,5 @@ fn instruction(code: u32, k: u32) -> sock_filter {
 
 /// The protocol's number in IP headers.
 const TCP: u32 = 6;
-/// The part of an IPv4 header's fragment field that is not zero behind the first fragment.
+/// The bits of an IPv4 header's fragment field that are zero in the first fragment.
 const FRAGMENT_OFFSET: u32 = 0x1fff;

@@ -1,4 +1,4 @@
-//! A process's own connections to one server, captured at their client's end.
+//! Captures this process's connections to one server, at the client's end.
 
 mod filter;
 
@@ -20,15 +20,15 @@ use nix::sys::socket::{
 use nix::sys::time::TimeSpec;
 
 use crate::path::Direction;
-use crate::ring::{bind, take_dropped};
+use crate::port::{bind, take_dropped};
 use crate::{Batch, CapturedPacket, LinkError, Tap, unix_offset_ns};
 
-/// Captures what leaves this network namespace for one TCP server and what comes from it, each
-/// packet once and with the kernel's stamp, until it is dropped.
+/// Captures what leaves this network namespace for one TCP server and what arrives from it, each
+/// packet once and with the kernel's timestamp, until it is dropped.
 ///
-/// Packets are those that the kernel hands to its network devices and gets from them: where these
-/// cut and join segments themselves (TSO, GRO), one may be longer than the path's MTU. It needs
-/// CAP_NET_RAW and nothing else.
+/// It captures the packets between the kernel and its network devices: where these split and merge
+/// segments themselves (TSO, GRO), a packet may be longer than the path's MTU. Requires only
+/// CAP_NET_RAW.
 #[derive(Debug)]
 pub struct Sniffer {
     reader: Arc<Mutex<Reader>>,
@@ -42,7 +42,7 @@ impl Sniffer {
     /// are kept between two calls of [`Sniffer::take`].
     ///
     /// # Errors
-    /// [`LinkError::CaptureRefused`] where this process may not, [`LinkError::System`] otherwise.
+    /// [`LinkError::CaptureRefused`] if this process may not capture, else [`LinkError::System`].
     pub fn open(server: SocketAddr, limit_bytes: usize) -> Result<Self, LinkError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::PermissionDenied => LinkError::CaptureRefused { source },
@@ -50,9 +50,9 @@ impl Sniffer {
         };
         let tap = Tap::new(MAX_FRAME_BYTES, limit_bytes);
         let socket = open_socket(server).map_err(failed)?;
-        // The kernel starts to stamp from a work queue, a moment after it was asked to; until then
-        // a packet's stamp is the time at which it is read.
-        thread::sleep(STAMPING);
+        // The kernel enables timestamps in a work queue, shortly after the request. Until then the
+        // timestamp of a packet is the time at which it is read.
+        thread::sleep(TIMESTAMP_SETUP);
         let reader = Reader { socket, server: server.ip(), interface: None, tap: tap.clone() };
         let reader = Arc::new(Mutex::new(reader));
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -66,11 +66,11 @@ impl Sniffer {
         Ok(Self { reader, tap, stop, thread: Some(thread) })
     }
 
-    /// Takes all packets captured since the last call, in their order. Whatever a socket of this
-    /// process has received by now is among them. [`Batch::missed`] counts those that found no
-    /// room, here or in the kernel.
+    /// Takes all packets captured since the last call, in order, including everything that a socket
+    /// of this process has received by now. [`Batch::missed`] counts dropped packets, here or in
+    /// the kernel.
     ///
-    /// All are of path 0, and arrived, due and delivered at the same time: the kernel's stamp.
+    /// All have path 0, and the kernel's timestamp as arrival, due and delivery time.
     pub fn take(&self) -> Batch {
         let mut reader = lock(&self.reader);
         reader.drain();
@@ -89,19 +89,19 @@ impl Drop for Sniffer {
     }
 }
 
-/// The socket and what is known of its packets.
+/// The socket and the state of the capture.
 #[derive(Debug)]
 struct Reader {
     socket: OwnedFd,
     server: IpAddr,
-    /// Where the first packet left. A packet passes several where one is built on another (VLANs,
-    /// bonds), and counts at the uppermost, which sees what leaves first.
+    /// The interface of the first packet. A packet passes several if one is built on another
+    /// (VLANs, bonds), and counts at the uppermost, which sees leaving packets first.
     interface: Option<usize>,
     tap: Tap,
 }
 
 impl Reader {
-    /// Moves what the kernel holds into the tap.
+    /// Moves packets from the kernel to the tap.
     fn drain(&mut self) {
         let offset = unix_offset_ns();
         let mut buffer = vec![0; MAX_FRAME_BYTES];
@@ -117,7 +117,7 @@ impl Reader {
             if self.interface != Some(from.ifindex()) {
                 continue;
             }
-            // Not all interfaces have Ethernet's header; readers of the capture do.
+            // Not all interfaces have an Ethernet header, but readers of the capture expect one.
             buffer[12..ETHERNET].copy_from_slice(match self.server {
                 IpAddr::V4(_) => &[0x08, 0x00],
                 IpAddr::V6(_) => &[0x86, 0xdd],
@@ -137,7 +137,7 @@ impl Reader {
         }
     }
 
-    /// A packet's length, its stamp in nanoseconds since 1970, and where it was seen.
+    /// A packet's length, its timestamp in Unix nanoseconds, and its interface.
     fn receive(&self, buffer: &mut [u8]) -> Option<(usize, i64, LinkAddr)> {
         let mut control = cmsg_space!(TimeSpec);
         let mut parts = [IoSliceMut::new(buffer)];
@@ -147,7 +147,7 @@ impl Reader {
                 recvmsg::<LinkAddr>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT);
             let got = match got {
                 Ok(got) => got,
-                // The device went down and the kernel says so once; others follow.
+                // A device that goes down is reported once; others continue.
                 Err(Errno::EINTR | Errno::ENETDOWN) => continue,
                 Err(_) => return None,
             };
@@ -164,7 +164,7 @@ impl Reader {
     }
 }
 
-/// Empties the socket whenever there is something in it, so that its buffer does not run over.
+/// Empties the socket whenever it is readable, so that its buffer does not overflow.
 fn watch(reader: &Mutex<Reader>, stop: &EventFd) {
     let Ok(socket) = lock(reader).socket.try_clone() else { return };
     loop {
@@ -188,16 +188,16 @@ fn lock(reader: &Mutex<Reader>) -> std::sync::MutexGuard<'_, Reader> {
 }
 
 fn open_socket(server: SocketAddr) -> io::Result<OwnedFd> {
-    // No protocol yet: nothing arrives before the filter stands.
+    // No protocol yet: no packet may arrive before the filter is set.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None)?;
     attach(&socket, &filter::program(server, (MAX_FRAME_BYTES - ETHERNET) as u32))?;
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
-    // Beyond the system's limit where this process may (CAP_NET_ADMIN), else up to it.
-    if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
-        setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+    // Beyond the system's limit if permitted (CAP_NET_ADMIN), else up to it.
+    if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
+        setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES)?;
     }
-    bind(&socket, EVERY_INTERFACE)?;
+    bind(&socket, ALL_INTERFACES)?;
     Ok(socket)
 }
 
@@ -222,9 +222,9 @@ fn attach(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
     Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
-const STAMPING: Duration = Duration::from_millis(50);
-const EVERY_INTERFACE: u32 = 0;
+const TIMESTAMP_SETUP: Duration = Duration::from_millis(50);
+const ALL_INTERFACES: u32 = 0;
 const ETHERNET: usize = 14;
-/// What segmentation offload joins is at most an IP packet of 65,535 bytes.
+/// Segmentation offload merges at most into an IP packet of 65,535 bytes.
 const MAX_FRAME_BYTES: usize = ETHERNET + (1 << 16);
-const BUFFER: usize = 16 << 20;
+const BUFFER_BYTES: usize = 16 << 20;

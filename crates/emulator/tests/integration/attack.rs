@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use firstflight_emulator::{Attempt, Ending, Network, Resend, ResendDatagrams};
+use firstflight_emulator::{Attempt, ConnectionEnd, Network, Resend, ResendDatagrams};
 use libtest_mimic::Trial;
 
 use crate::{Outcome, network, trial};
@@ -29,12 +29,15 @@ fn resends_byte_for_byte() -> Outcome {
         stream.write_all(b"executed").unwrap();
         bytes
     })?;
-    for (path, tries, concurrent) in [(0, 25, 10), (1, 2, 2), (0, 3, 0)] {
+    for (path, attempts, concurrent) in [(0, 25, 10), (1, 2, 2), (0, 3, 0)] {
         let server = SocketAddr::from((network.path(path)?.server, PORT));
-        let resend = Resend { server, flight: &flight, tries, concurrent, quiet: QUIET };
-        let attempts = network.attacker().resend(&resend)?;
-        assert_eq!(attempts, vec![Attempt { bytes_received: 8, ending: Ending::Closed }; tries]);
-        for (bytes, from) in received.iter().take(tries) {
+        let resend = Resend { server, flight: &flight, attempts, concurrent, idle_timeout: QUIET };
+        let results = network.attacker().resend(&resend)?;
+        assert_eq!(
+            results,
+            vec![Attempt { bytes_received: 8, end: ConnectionEnd::Closed }; attempts]
+        );
+        for (bytes, from) in received.iter().take(attempts) {
             assert!(bytes == flight, "byte for byte");
             assert_eq!(from, IpAddr::from([10, 77, 200, 1]));
         }
@@ -52,13 +55,13 @@ fn resends_datagrams() -> Outcome {
     let resend = ResendDatagrams {
         server,
         flight: &flight,
-        tries: 25,
+        attempts: 25,
         concurrent: 10,
-        quiet: Duration::from_millis(100),
+        idle_timeout: Duration::from_millis(100),
     };
-    let refused = Ending::Failed(ErrorKind::ConnectionRefused);
+    let refused = ConnectionEnd::Failed(ErrorKind::ConnectionRefused);
     let endings = network.attacker().resend_datagrams(&resend)?;
-    assert!(endings.iter().all(|attempt| attempt.ending == refused), "{endings:?}");
+    assert!(endings.iter().all(|attempt| attempt.end == refused), "{endings:?}");
 
     let socket = network.server().run(|| UdpSocket::bind(server))??;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -76,7 +79,7 @@ fn resends_datagrams() -> Outcome {
         came
     });
     let attempts = network.attacker().resend_datagrams(&resend)?;
-    assert_eq!(attempts, vec![Attempt { bytes_received: 8, ending: Ending::Silent }; 25]);
+    assert_eq!(attempts, vec![Attempt { bytes_received: 8, end: ConnectionEnd::Silent }; 25]);
     let came = reader.join().unwrap();
     assert_eq!(came.len(), 25, "a port for each try");
     assert!(came.values().all(|datagrams| *datagrams == flight), "byte for byte, in order");
@@ -88,23 +91,25 @@ fn resends_datagrams() -> Outcome {
 fn tells_how_servers_end() -> Outcome {
     let network = network([2_000]);
     let server = SocketAddr::from((network.path(0)?.server, PORT));
-    let resend = Resend { server, flight: b"flight", tries: 3, concurrent: 3, quiet: QUIET };
-    let endings = |network: &Network| -> Result<HashSet<Ending>, firstflight_emulator::LinkError> {
-        Ok(network.attacker().resend(&resend)?.iter().map(|attempt| attempt.ending).collect())
-    };
-    let refused = Ending::Failed(ErrorKind::ConnectionRefused);
+    let resend =
+        Resend { server, flight: b"flight", attempts: 3, concurrent: 3, idle_timeout: QUIET };
+    let endings =
+        |network: &Network| -> Result<HashSet<ConnectionEnd>, firstflight_emulator::LinkError> {
+            Ok(network.attacker().resend(&resend)?.iter().map(|attempt| attempt.end).collect())
+        };
+    let refused = ConnectionEnd::Failed(ErrorKind::ConnectionRefused);
     assert_eq!(endings(&network)?, [refused].into(), "nobody listens");
 
     // Holds what it got and never answers, whatever the other side does.
     let held = serve(&network, |stream| stream)?;
-    assert_eq!(endings(&network)?, [Ending::Silent].into());
+    assert_eq!(endings(&network)?, [ConnectionEnd::Silent].into());
     assert_eq!(held.iter().take(3).count(), 3);
     drop(held);
 
     let network = crate::network([2_000]);
     // Closing with unread data is a reset.
     let _reset = serve(&network, |stream| stream.peek(&mut [0; 6]))?;
-    assert_eq!(endings(&network)?, [Ending::Reset].into());
+    assert_eq!(endings(&network)?, [ConnectionEnd::Reset].into());
 
     let network = crate::network([2_000]);
     // Answers only when the attacker has closed its side.
@@ -113,7 +118,7 @@ fn tells_how_servers_end() -> Outcome {
         stream.write_all(b"late")
     })?;
     let attempts = network.attacker().resend(&resend)?;
-    assert_eq!(attempts, [Attempt { bytes_received: 4, ending: Ending::Closed }; 3]);
+    assert_eq!(attempts, [Attempt { bytes_received: 4, end: ConnectionEnd::Closed }; 3]);
     Ok(())
 }
 

@@ -177,7 +177,7 @@ fn loss_is_the_same_again() -> Outcome {
 fn two_connections(
     kind: Middlebox,
 ) -> Result<[Vec<CapturedPacket>; 2], Box<dyn std::error::Error>> {
-    let down = if kind.works_on_answers() { vec![CellSpec::Middlebox(kind)] } else { vec![] };
+    let down = if kind.alters_responses() { vec![CellSpec::Middlebox(kind)] } else { vec![] };
     let network = network(vec![delay(1)], vec![delay(1)]);
     fast_open::echo_server(&network)?;
     let server: Ipv4Addr = network.path(0)?.server;

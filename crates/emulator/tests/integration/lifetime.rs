@@ -147,7 +147,7 @@ fn inode(namespace: &Namespace) -> u64 {
 
 /// The processes other than this one with a thread in one of these network namespaces.
 fn inhabitants(rooms: &BTreeSet<u64>) -> BTreeSet<u32> {
-    let inside = |pid: &u32| {
+    let enter_network_namespace = |pid: &u32| {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         threads
             .filter_map(|thread| fs::metadata(thread.path().join("ns/net")).ok())
@@ -157,7 +157,7 @@ fn inhabitants(rooms: &BTreeSet<u64>) -> BTreeSet<u32> {
     names
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| *pid != std::process::id())
-        .filter(inside)
+        .filter(enter_network_namespace)
         .collect()
 }
 

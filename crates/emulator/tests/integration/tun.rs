@@ -59,7 +59,7 @@ fn tun_carries_what_rings_carry() -> Outcome {
         .collect();
     assert_eq!(with_data.len(), 2);
     let counters = network.counters()?;
-    assert_eq!((counters.foreign, counters.ring_full, counters.refused), (0, 0, 0));
+    assert_eq!((counters.unexpected, counters.ring_full, counters.refused), (0, 0, 0));
     Ok(())
 }
 

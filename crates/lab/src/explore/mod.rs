@@ -91,8 +91,9 @@ impl ExploreSession {
         let networks = description::describe_networks(&config.profiles, &network.paths());
         let hosts = config.directory.join("hosts");
         write(&hosts, &hosts_file(&networks))?;
-        let holder =
-            network.client().open_door(&hosts, &environment(&config.directory, &site, &key_log))?;
+        let holder = network
+            .client()
+            .start_holder(&hosts, &environment(&config.directory, &site, &key_log))?;
         let description = LabDescription {
             pid: holder.id(),
             directory: config.directory.clone(),

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
 use firstflight_certificates::authority::{
-    Authority, directory, may_vouch_for, renew_at, self_signed,
+    Authority, default_directory, is_permitted_name, renew_at, self_signed,
 };
 use firstflight_tls::Identity;
 use jiff::Timestamp;
@@ -39,7 +39,7 @@ struct CurrentCertificates {
 impl DevelopmentCertificates {
     /// For a server that listens on `addresses`. Creates the authority if the user has none.
     pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
-        let made = directory().and_then(|path| Authority::open_or_make(&path, now()));
+        let made = default_directory().and_then(|path| Authority::open_or_create(&path, now()));
         let authority = made.inspect_err(|error| {
             warn!(
                 "{error}; until then the certificate is self-signed, and clients do not trust it"
@@ -72,7 +72,9 @@ impl DevelopmentCertificates {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let current = current.as_ref()?;
         match &current.signed {
-            Some(signed) if names.iter().all(|name| may_vouch_for(name)) => Some(signed.clone()),
+            Some(signed) if names.iter().all(|name| is_permitted_name(name)) => {
+                Some(signed.clone())
+            }
             _ => current.self_signed_identity.clone(),
         }
     }
@@ -112,7 +114,7 @@ impl DevelopmentCertificates {
         let all: BTreeSet<_> =
             loopback.iter().chain(&self.addresses).chain(&names).cloned().collect();
         let (signable, unsignable): (Vec<_>, Vec<_>) =
-            all.iter().cloned().partition(|name| may_vouch_for(name));
+            all.iter().cloned().partition(|name| is_permitted_name(name));
         let mut current = CurrentCertificates {
             names,
             signed: None,
@@ -159,7 +161,7 @@ fn certificate_addresses(listened: &[SocketAddr]) -> Vec<String> {
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
             v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
         });
-        all.extend(addresses.filter(|address| may_vouch_for(&address.to_string())));
+        all.extend(addresses.filter(|address| is_permitted_name(&address.to_string())));
     }
     all.iter().map(ToString::to_string).collect()
 }
@@ -172,7 +174,7 @@ mod tests {
 
     fn development() -> (tempfile::TempDir, DevelopmentCertificates) {
         let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_make(directory.path(), NOW).unwrap();
+        let authority = Authority::open_or_create(directory.path(), NOW).unwrap();
         let listened = ["10.1.2.3:443".parse().unwrap(), "[::]:443".parse().unwrap()];
         (directory, DevelopmentCertificates::new(Some(authority), &listened))
     }

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use firstflight_certificates::acme::{CertificateState, Issued};
+use firstflight_certificates::acme::{CertificateState, IssuedCertificate};
 use firstflight_certificates::authority::self_signed;
 use firstflight_config::{CertificateSource as Configured, Content, ServerConfig, Site};
 use firstflight_telemetry::metrics::CertificateOrigin;
@@ -31,7 +31,7 @@ pub struct SiteCertificate {
     /// When it expires, in seconds since 1970. `None` if its date is not valid.
     pub not_after: Option<i64>,
     /// The issued ACME certificate, if one is installed.
-    issued: Option<Arc<Issued>>,
+    issued: Option<Arc<IssuedCertificate>>,
 }
 
 /// Where a certificate comes from.
@@ -139,10 +139,11 @@ pub(crate) fn with_newer(
 pub(crate) fn newer<'a>(
     states: &'a [CertificateState],
     installed: &SiteCertificate,
-) -> Option<&'a Arc<Issued>> {
+) -> Option<&'a Arc<IssuedCertificate>> {
     let CertificateSource::Acme(_) = installed.source else { return None };
-    let is_new =
-        |new: &&Arc<Issued>| installed.issued.as_ref().is_none_or(|it| it.chain != new.chain);
+    let is_new = |new: &&Arc<IssuedCertificate>| {
+        installed.issued.as_ref().is_none_or(|it| it.chain != new.chain)
+    };
     issued(states, &installed.names).filter(is_new)
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn newer<'a>(
 pub(crate) fn issued<'a>(
     states: &'a [CertificateState],
     names: &[String],
-) -> Option<&'a Arc<Issued>> {
+) -> Option<&'a Arc<IssuedCertificate>> {
     states.iter().find(|state| state.names == names)?.issued.as_ref()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use firstflight_certificates::acme::Answers;
+use firstflight_certificates::acme::ChallengeResponses;
 use firstflight_telemetry::metrics::{AcmeChallenge, Metrics};
 use firstflight_tls::{ChallengeCertificates, Identity};
 use http::{HeaderValue, Method, Request, Response, header};
@@ -14,13 +14,13 @@ use crate::context::ResponseBody;
 /// The responses to an authority's challenges.
 #[derive(Clone)]
 pub(crate) struct AcmeChallenges {
-    responses: Answers,
+    responses: ChallengeResponses,
     metrics: Arc<Metrics>,
 }
 
 impl AcmeChallenges {
     /// `responses`: those of the orders in progress.
-    pub(crate) fn new(responses: Answers, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(responses: ChallengeResponses, metrics: Arc<Metrics>) -> Self {
         Self { responses, metrics }
     }
 

@@ -20,7 +20,7 @@ use crate::http::connection::{CompletionSignal, Connection, RequestAdmission};
 use crate::http::socket::Socket;
 use crate::observe::request::{RequestHead, RequestRecord};
 
-/// Answers pings until the peer closes. Returns whether the connection ended cleanly.
+/// ChallengeResponses pings until the peer closes. Returns whether the connection ended cleanly.
 pub(crate) async fn serve_tcp(
     connection: &Arc<Connection>,
     mut stream: TlsStream<Socket>,
@@ -127,7 +127,7 @@ impl PingPong<'_> {
 pub(crate) const PING: RequestHead<'static> =
     RequestHead { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };
 
-/// Answers pings until the peer closes.
+/// ChallengeResponses pings until the peer closes.
 pub(crate) async fn serve_quic(
     connection: &Arc<Connection>,
     quic: &quinn::Connection,

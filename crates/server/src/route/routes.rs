@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_config::{
-    Action, ConfigError, Found, Mode, Policy, Prefixes, Route, ServerConfig, Site,
+    Action, ConfigError, Mode, PathMatch, Policy, Prefixes, Route, ServerConfig, Site,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
@@ -51,7 +51,7 @@ impl ReadySite {
         pools: &Pools,
     ) -> Result<Self, ServerError> {
         let invalid =
-            |error: firstflight_config::BadRulePath| ServerError::setting(error.to_string());
+            |error: firstflight_config::InvalidRulePath| ServerError::setting(error.to_string());
         let fields = ResponseFields::new(&site.headers)?;
         let mut policy = config.early_data.policy.clone();
         let mut routes = Prefixes::default();
@@ -84,10 +84,12 @@ impl ReadySite {
     /// could belong to several routes: no spelling bypasses a route.
     pub(crate) fn find(&self, path: &str) -> (Result<&Arc<ReadyRoute>, StatusCode>, bool) {
         let found = self.routes.find(path);
-        let differs_in_case = matches!(found, Found::ButForCase(_));
+        let differs_in_case = matches!(found, PathMatch::CaseDependent(_));
         let route = match found {
-            Found::Clear(route) | Found::ButForCase(route) => route.ok_or(StatusCode::NOT_FOUND),
-            Found::Unclear => self.routes.only_root().ok_or(StatusCode::BAD_REQUEST),
+            PathMatch::Unique(route) | PathMatch::CaseDependent(route) => {
+                route.ok_or(StatusCode::NOT_FOUND)
+            }
+            PathMatch::Ambiguous => self.routes.only_root().ok_or(StatusCode::BAD_REQUEST),
         };
         (route, differs_in_case)
     }

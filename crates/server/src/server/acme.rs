@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use firstflight_certificates::acme::{AcmeConfig, Answers, CertificateState, Manager};
+use firstflight_certificates::acme::{AcmeConfig, CertificateState, ChallengeResponses, Manager};
 use firstflight_config::ServerConfig;
 use firstflight_store::Store;
 use firstflight_telemetry::metrics::Metrics;
@@ -27,7 +27,7 @@ use crate::handler::acme_challenge::AcmeChallenges;
 
 /// ACME certificates, for as long as the process lives.
 pub(crate) struct AcmeCertificates {
-    responses: Answers,
+    responses: ChallengeResponses,
     store: SharedCertificateStore,
     metrics: Arc<Metrics>,
     /// The certificates and the state of their orders.
@@ -68,7 +68,7 @@ impl AcmeCertificates {
         metrics: &Arc<Metrics>,
     ) -> Result<Self, ServerError> {
         Ok(Self {
-            responses: Answers::new(),
+            responses: ChallengeResponses::new(),
             store: SharedCertificateStore::new(&config.tickets.keys, store)?,
             metrics: metrics.clone(),
             states: ArcSwap::default(),

@@ -64,12 +64,12 @@ fn acme(one: &SiteCertificate) -> Option<AcmeReading> {
     Some(AcmeReading {
         site: one.site.clone(),
         missing: one.is_missing(),
-        next_attempt: state.next_try,
+        next_attempt: state.next_attempt,
         last_success: state.last_success,
-        consecutive_failures: state.last_error.as_ref().map_or(0, |error| error.in_a_row.into()),
-        issued: state.tries.issued,
-        failed: state.tries.failed,
-        shared: state.tries.taken_up,
+        consecutive_failures: state.last_error.as_ref().map_or(0, |error| error.consecutive.into()),
+        issued: state.attempts.issued,
+        failed: state.attempts.failed,
+        shared: state.attempts.adopted,
     })
 }
 

@@ -1,57 +1,57 @@
-//! What each connection sent first, as far as it came in order, within bounds.
+//! Reassembles the first data of each connection, within bounds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use super::segment::{Ends, Segment};
 
-/// The starts of connections whose SYN was seen.
+/// The first data of connections whose SYN was captured.
 #[derive(Debug, Default)]
 pub(super) struct FirstFlights {
     flights: HashMap<Ends, Flight>,
-    /// Oldest first, so that the oldest is forgotten when there are too many.
+    /// Oldest first; the oldest is removed when there are too many.
     order: VecDeque<Ends>,
 }
 
-/// The start of one connection, in one direction.
+/// The first data of one connection in one direction.
 #[derive(Debug)]
 pub(super) struct Flight {
     /// Sequence number of the first byte of data.
     first: u32,
-    /// What came in order.
+    /// The bytes received in order.
     pub(super) bytes: Vec<u8>,
-    /// What was decided about the bytes up to an offset, if it was.
+    /// The decision about the bytes up to an offset, once it is made.
     pub(super) decision: Option<Decision>,
 }
 
-/// What is to become of a connection's first flight.
+/// What happens to a connection's first flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// All passes.
     Pass,
-    /// What starts before this offset is dropped, the rest passes.
+    /// Segments that start before this offset are dropped, the rest passes.
     DropBefore(u32),
 }
 
 impl FirstFlights {
-    /// The flight that a segment with data belongs to, and the data's offset in it.
+    /// The flight that a segment with data belongs to, and the offset of the data in it.
     pub(super) fn of<'a>(&'a mut self, segment: &Segment<'_>) -> Option<(&'a mut Flight, u32)> {
-        if segment.opens() {
-            self.begin(segment);
+        if segment.is_client_syn() {
+            self.start_flight(segment);
         }
         let flight = self.flights.get_mut(&segment.ends)?;
         let data_at = segment.sequence.wrapping_add(u32::from(segment.syn));
         let offset = data_at.wrapping_sub(flight.first);
-        // Further away it belongs to the connection, but not to its start.
-        let near = offset <= MAX_FLIGHT as u32;
-        (near && !segment.payload.is_empty()).then_some((flight, offset))
+        // Later data does not belong to the first flight.
+        let is_near = offset <= MAX_FLIGHT as u32;
+        (is_near && !segment.payload.is_empty()).then_some((flight, offset))
     }
 
-    fn begin(&mut self, segment: &Segment<'_>) {
+    fn start_flight(&mut self, segment: &Segment<'_>) {
         let first = segment.sequence.wrapping_add(1);
         let new = Flight { first, bytes: Vec::new(), decision: None };
         match self.flights.entry(segment.ends) {
-            // The same SYN again, or the next connection between the same ends.
+            // A retransmitted SYN, or a new connection with the same addresses and ports.
             Entry::Occupied(mut known) if known.get().first != first => drop(known.insert(new)),
             Entry::Occupied(_) => {}
             Entry::Vacant(free) => {
@@ -68,7 +68,7 @@ impl FirstFlights {
 }
 
 impl Flight {
-    /// Adds data if it is the next in order; data known already changes nothing.
+    /// Adds data if it is next in order; known data changes nothing.
     pub(super) fn extend(&mut self, offset: u32, data: &[u8]) {
         let known = self.bytes.len();
         let offset = offset as usize;
@@ -79,14 +79,14 @@ impl Flight {
         }
     }
 
-    /// Settles what becomes of it; its bytes are needed no more.
+    /// Records the decision. The bytes are no longer needed.
     pub(super) fn decide(&mut self, decision: Decision) -> Decision {
         self.bytes = Vec::new();
         *self.decision.insert(decision)
     }
 }
 
-/// A ClientHello with post-quantum keys and a full ticket is a fifth of this.
+/// Five times a ClientHello with post-quantum keys and a full ticket.
 pub(super) const MAX_FLIGHT: usize = 16 << 10;
 const MAX_FLIGHTS: usize = 4_096;
 

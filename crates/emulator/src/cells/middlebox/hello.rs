@@ -1,25 +1,25 @@
-//! Middleboxes that read ClientHellos (RFC 8446 section 4.1.2), as far as they do.
+//! Middleboxes that parse ClientHellos (RFC 8446 section 4.1.2).
 
 use super::first_flights::{Decision, FirstFlights, MAX_FLIGHT};
 use super::segment::Segment;
 use crate::cells::{Cell, CellDecision, PacketInCell};
 
-/// Drops first flights by what their ClientHello is.
+/// Drops first flights depending on their ClientHello.
 #[derive(Debug)]
 pub(super) struct HelloFilter {
     flights: FirstFlights,
-    judge: fn(&[u8]) -> Option<Decision>,
+    decide: fn(&[u8]) -> Option<Decision>,
 }
 
 impl HelloFilter {
-    /// Drops ClientHellos that do not fit their first packet.
+    /// Drops ClientHellos that do not fit into their first packet.
     pub(super) fn large() -> Self {
-        Self { flights: FirstFlights::default(), judge: whole_or_dropped }
+        Self { flights: FirstFlights::default(), decide: drop_if_incomplete }
     }
 
-    /// Drops ClientHellos that announce early data.
+    /// Drops ClientHellos with the early_data extension.
     pub(super) fn early_data() -> Self {
-        Self { flights: FirstFlights::default(), judge: no_early_data }
+        Self { flights: FirstFlights::default(), decide: drop_if_early_data }
     }
 }
 
@@ -33,9 +33,9 @@ impl Cell for HelloFilter {
         };
         let decision = flight.decision.or_else(|| {
             flight.extend(offset, segment.payload);
-            // Nothing in order yet: there is nothing to judge by.
+            // No data in order yet.
             let known = !flight.bytes.is_empty();
-            let decision = known.then(|| (self.judge)(&flight.bytes)).flatten();
+            let decision = known.then(|| (self.decide)(&flight.bytes)).flatten();
             decision.map(|decision| flight.decide(decision))
         });
         match decision {
@@ -45,45 +45,44 @@ impl Cell for HelloFilter {
     }
 }
 
-/// By the first packet alone: what it holds is whole, no ClientHello, or dropped with all that
-/// belongs to it.
-fn whole_or_dropped(bytes: &[u8]) -> Option<Decision> {
+/// Decides on the first packet: an incomplete ClientHello is dropped with all its segments.
+fn drop_if_incomplete(bytes: &[u8]) -> Option<Decision> {
     Some(match ClientHello::read(bytes) {
-        Some(hello) if !hello.is_whole() => Decision::DropBefore(hello.ends_at(bytes)),
+        Some(hello) if !hello.is_complete() => Decision::DropBefore(hello.end_offset(bytes)),
         _ => Decision::Pass,
     })
 }
 
-/// By as much as it takes to know; undecided until then.
-fn no_early_data(bytes: &[u8]) -> Option<Decision> {
+/// Decides as soon as the extension is found or cannot follow.
+fn drop_if_early_data(bytes: &[u8]) -> Option<Decision> {
     let Some(hello) = ClientHello::read(bytes) else {
         return Some(Decision::Pass);
     };
     if hello.has_extension(EARLY_DATA) {
-        return Some(Decision::DropBefore(hello.ends_at(bytes)));
+        return Some(Decision::DropBefore(hello.end_offset(bytes)));
     }
-    (hello.is_whole() || bytes.len() >= MAX_FLIGHT).then_some(Decision::Pass)
+    (hello.is_complete() || bytes.len() >= MAX_FLIGHT).then_some(Decision::Pass)
 }
 
-/// A ClientHello as far as it has been seen.
+/// A ClientHello, as far as it was received.
 struct ClientHello {
-    /// The handshake message, header included, taken out of its records.
+    /// The handshake message with its header, without record headers.
     message: Vec<u8>,
-    /// Bytes of the message as its header says, if the header is there.
+    /// Length of the message including its header, once the header was received.
     length: Option<usize>,
-    /// How many bytes of record headers stand among those of the message.
+    /// Bytes of record headers between those of the message.
     overhead: usize,
 }
 
 impl ClientHello {
-    /// What starts a stream, unless it cannot be a ClientHello.
+    /// Parses the start of a stream. Returns `None` if it cannot be a ClientHello.
     fn read(mut stream: &[u8]) -> Option<Self> {
         let mut hello = Self { message: Vec::new(), length: None, overhead: 0 };
-        while !stream.is_empty() && !hello.is_whole() {
+        while !stream.is_empty() && !hello.is_complete() {
             let header = &stream[..stream.len().min(RECORD_HEADER)];
             let begins = header[0] == HANDSHAKE && header.get(1).is_none_or(|major| *major == 3);
             if !begins {
-                // Broken off by another record: no more of it will come.
+                // Another record type follows: the ClientHello is never completed.
                 return None;
             }
             hello.overhead += RECORD_HEADER;
@@ -110,25 +109,25 @@ impl ClientHello {
         Some(hello)
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.length.is_some_and(|length| self.message.len() >= length)
     }
 
-    /// Offset in the stream behind it: as its header says, or at least behind what has been seen.
-    /// What follows of it in further records adds their headers, which only makes it longer.
-    fn ends_at(&self, stream: &[u8]) -> u32 {
+    /// The offset in the stream behind the ClientHello, according to its header, or at least behind
+    /// what was received. The headers of further records only make it longer.
+    fn end_offset(&self, stream: &[u8]) -> u32 {
         let end = self.length.map_or(stream.len(), |length| length + self.overhead);
         end.max(stream.len().min(1)).try_into().unwrap_or(u32::MAX)
     }
 
-    /// Whether an extension is among those seen.
+    /// Whether an extension was received.
     fn has_extension(&self, wanted: u16) -> bool {
         let seen = &self.message[..self.length.unwrap_or(0).min(self.message.len())];
         extensions(seen).is_some_and(|extensions| find(extensions, wanted))
     }
 }
 
-/// The extensions of a ClientHello that may be cut off; `None` where it ends before them.
+/// The extensions of a possibly incomplete ClientHello. Returns `None` if it ends before them.
 fn extensions(message: &[u8]) -> Option<&[u8]> {
     let session_id = message.get(MESSAGE_HEADER + VERSION_AND_RANDOM..)?;
     let ciphers = session_id.get(1 + usize::from(*session_id.first()?)..)?;
@@ -162,7 +161,7 @@ mod tests {
     use super::super::frames::Tcp;
     use super::*;
 
-    /// A ClientHello in one record: extensions by number and length, in this order.
+    /// A ClientHello in one record, with extensions by number and length in this order.
     fn hello(extensions: &[(u16, usize)]) -> Vec<u8> {
         let mut list = Vec::new();
         for (number, length) in extensions {
@@ -193,7 +192,8 @@ mod tests {
         message.chunks(size).flat_map(record).collect()
     }
 
-    /// Sends a stream in packets and says which of them passed; `syn_data`: the first in the SYN.
+    /// Sends a stream in packets and returns which of them passed. `syn_data`: the first one is in
+    /// the SYN.
     fn sent(cell: &mut HelloFilter, stream: &[u8], segment: usize, syn_data: bool) -> Vec<bool> {
         let (port, sequence) = (40_000, 500);
         let mut passes = |tcp: Tcp<'_>| {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_large_hello_belongs_to_it_no_more() {
+    fn data_after_a_large_hello_passes() {
         let mut stream = hello(&[(51, 1_300)]);
         let whole = stream.len();
         stream.extend([23, 3, 3, 0, 100]);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8446_4_2_10_early_data_is_found_wherever_it_stands() {
+    fn rfc8446_4_2_10_early_data_is_found_in_any_position() {
         for (extensions, early) in [
             (&[(42, 0)][..], true),
             (&[(0, 20), (42, 0), (41, 200)], true),
@@ -267,7 +267,7 @@ mod tests {
 
     /// As BoringSSL writes them: X25519MLKEM768 and X25519 keys, and with a ticket early data.
     #[test]
-    fn hellos_of_a_real_client_are_told_apart() {
+    fn hellos_of_a_real_client_are_distinguished() {
         let full = include_bytes!("testdata/full_hello.bin");
         let early = include_bytes!("testdata/early_hello.bin");
         for segment in [4_096, 1_448, 100] {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_whose_syn_was_not_seen_pass() {
+    fn connections_without_a_captured_syn_pass() {
         let frame = Tcp { ack: true, payload: &hello(&[(42, 0)])[..20], ..Tcp::default() }.frame();
         let mut packet = PacketInCell { at_ns: 0, frame: &frame };
         assert_eq!(HelloFilter::large().pass(&mut packet), CellDecision::Pass);

@@ -1,41 +1,42 @@
-//! Middleboxes: what real networks do to TCP Fast Open and to TLS first flights.
+//! Middleboxes: how real networks interfere with TCP Fast Open and TLS first flights.
 //!
 //! Networks are known to strip unknown TCP options and data in SYNs, or to drop such SYNs (Honda et
 //! al., "Is it still possible to extend TCP?", IMC 2011; RFC 7413 section 4.1.3.1), and to drop
 //! ClientHellos that are larger than a packet (<https://tldr.fail>).
 
-mod fast_open;
 mod first_flights;
 mod hello;
 mod segment;
-mod syn_data;
+mod syn;
 
 use std::fmt;
 
 use super::{Cell, CellSettings, Seeds};
 
-/// What a middlebox does. Only IPv4 packets with whole TCP headers are looked at; all others pass.
+/// The behavior of a middlebox. It only acts on unfragmented IPv4 packets with complete TCP
+/// headers; all others pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Middlebox {
-    /// Overwrites the Fast Open option of SYNs and SYN-ACKs, cookie requests and cookies, by
+    /// Overwrites the Fast Open option of SYNs and SYN-ACKs (cookie requests and cookies) by
     /// no-operation options. Data in a SYN stays.
     StripTfo,
     /// Drops SYNs that carry the Fast Open option, with or without a cookie.
     DropTfo,
-    /// Takes the data out of SYNs and lets the rest of them pass.
+    /// Removes the data from SYNs.
     StripSynData,
     /// Drops SYNs that carry data.
     DropSynData,
-    /// Drops all segments of a ClientHello that the first of them does not hold whole.
+    /// Drops all segments of a ClientHello that does not fit into its first segment.
     DropLargeHello,
     /// Drops a connection's first ClientHello if it has the early_data extension (RFC 8446 section
-    /// 4.2.10): from the segment on in which the extension is seen, and each sent again.
+    /// 4.2.10): from the segment on that completes the extension's header, including
+    /// retransmissions.
     DropEarlyData,
 }
 
 impl Middlebox {
-    /// All of them.
+    /// All middleboxes.
     pub const ALL: [Self; 6] = [
         Self::StripTfo,
         Self::DropTfo,
@@ -57,13 +58,13 @@ impl Middlebox {
         }
     }
 
-    /// The one of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// The middlebox of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether it has anything to do in packets from server to client; all have in the others.
-    pub fn works_on_answers(self) -> bool {
+    /// Whether it acts on packets from server to client. All act on the other direction.
+    pub fn alters_responses(self) -> bool {
         self == Self::StripTfo
     }
 }
@@ -77,16 +78,16 @@ impl CellSettings for Middlebox {
         None
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         format!("middlebox {self}")
     }
 
     fn build(&self, _: Seeds) -> Box<dyn Cell> {
         match self {
-            Self::StripTfo => Box::new(fast_open::Strip),
-            Self::DropTfo => Box::new(fast_open::Drop),
-            Self::StripSynData => Box::new(syn_data::Strip),
-            Self::DropSynData => Box::new(syn_data::Drop),
+            Self::StripTfo => Box::new(syn::StripTfo),
+            Self::DropTfo => Box::new(syn::DropTfo),
+            Self::StripSynData => Box::new(syn::StripSynData),
+            Self::DropSynData => Box::new(syn::DropSynData),
             Self::DropLargeHello => Box::new(hello::HelloFilter::large()),
             Self::DropEarlyData => Box::new(hello::HelloFilter::early_data()),
         }
@@ -101,11 +102,11 @@ impl fmt::Display for Middlebox {
 
 #[cfg(test)]
 mod frames {
-    //! Frames to try middleboxes on.
+    //! Frames to test middleboxes with.
 
     use etherparse::PacketBuilder;
 
-    /// What a test says of a segment.
+    /// A segment of a test.
     #[derive(Clone, Copy)]
     pub(super) struct Tcp<'a> {
         pub(super) syn: bool,
@@ -161,15 +162,15 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_lead_back() {
+    fn names_are_parsed_back() {
         for kind in Middlebox::ALL {
-            assert_eq!(Middlebox::named(kind.name()), Some(kind));
+            assert_eq!(Middlebox::from_name(kind.name()), Some(kind));
         }
-        assert_eq!(Middlebox::named("drop-everything"), None);
+        assert_eq!(Middlebox::from_name("drop-everything"), None);
     }
 
     proptest! {
-        /// Bytes that start like a packet and go on as they like.
+        /// Arbitrary bytes behind a valid start.
         #[test]
         fn any_bytes_pass_every_middlebox_without_panic(
             frames in proptest::collection::vec(

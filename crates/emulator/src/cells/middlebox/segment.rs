@@ -1,4 +1,4 @@
-//! Where things lie in the frame of a TCP segment, and a frame written again with right checksums.
+//! Locates the parts of a TCP segment in a frame, and recomputes checksums of a changed frame.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use etherparse::{IpNumber, Ipv4HeaderSlice, Ipv4Slice, TcpSlice};
 
 use crate::cells::ETHERNET;
 
-/// The two ends of a segment: addresses and ports, sender first.
+/// Addresses and ports of a segment, sender first.
 pub(super) type Ends = ([u8; 4], [u8; 4], u16, u16);
 
 /// A TCP segment in an IPv4 packet in an Ethernet frame.
@@ -16,25 +16,25 @@ pub(super) struct Segment<'a> {
     pub(super) ack: bool,
     pub(super) sequence: u32,
     pub(super) payload: &'a [u8],
-    /// Place of the TCP options in the frame.
+    /// The range of the TCP options in the frame.
     pub(super) options: Range<usize>,
-    /// Where the TCP header starts in the frame.
+    /// The offset of the TCP header in the frame.
     tcp_at: usize,
 }
 
 impl<'a> Segment<'a> {
-    /// The segment in a frame, unless it is no whole TCP segment.
+    /// Parses a frame. Returns `None` if it is not a complete TCP segment.
     pub(super) fn read(frame: &'a [u8]) -> Option<Self> {
         let packet = frame.get(ETHERNET..)?;
         let ip = Ipv4Slice::from_slice(packet).ok()?;
-        // With an authentication header (RFC 4302) it could not be changed anyhow.
+        // A packet with an authentication header (RFC 4302) cannot be altered.
         let plain = ip.extensions().auth.is_none() && !ip.is_payload_fragmented();
         if !plain || ip.payload_ip_number() != IpNumber::TCP {
             return None;
         }
         let header = ip.header();
         let tcp_at = ETHERNET + header.slice().len();
-        // Of the frame itself, since the slice's payload does not live as long.
+        // A slice of the frame itself, because the parsed payload does not live long enough.
         let end = ETHERNET + usize::from(header.total_len());
         let tcp = TcpSlice::from_slice(frame.get(tcp_at..end)?).ok()?;
         let payload_at = tcp_at + tcp.header_slice().len();
@@ -54,19 +54,19 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// A client's SYN.
-    pub(super) fn opens(&self) -> bool {
+    /// Whether this is a client's SYN.
+    pub(super) fn is_client_syn(&self) -> bool {
         self.syn && !self.ack
     }
 
-    /// Where the payload starts in the frame.
+    /// The offset of the payload in the frame.
     pub(super) fn payload_at(&self) -> usize {
         self.options.end
     }
 }
 
-/// Places of the Fast Open options in a frame: by their number (RFC 7413 section 4.1.1), and in the
-/// experimental form of before (RFC 6994).
+/// The ranges of the Fast Open options in a frame: by their number (RFC 7413 section 4.1.1), and in
+/// the earlier experimental form (RFC 6994).
 pub(super) fn fast_open_options(frame: &[u8], segment: &Segment<'_>) -> Vec<Range<usize>> {
     let (mut at, end) = (segment.options.start, segment.options.end);
     let mut found = Vec::new();
@@ -90,9 +90,9 @@ pub(super) fn fast_open_options(frame: &[u8], segment: &Segment<'_>) -> Vec<Rang
     found
 }
 
-/// Gives a frame whose TCP segment was changed, or cut at its end, its lengths and checksums.
-/// `None` only if it is no such frame any more.
-pub(super) fn mend(mut frame: Vec<u8>, segment_tcp_at: usize) -> Option<Vec<u8>> {
+/// Updates lengths and checksums of a frame whose TCP segment was altered or truncated. Returns
+/// `None` only if it is no longer such a frame.
+pub(super) fn fix(mut frame: Vec<u8>, segment_tcp_at: usize) -> Option<Vec<u8>> {
     let total = u16::try_from(frame.len().checked_sub(ETHERNET)?).ok()?;
     frame[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&total.to_be_bytes());
     let header = Ipv4HeaderSlice::from_slice(&frame[ETHERNET..segment_tcp_at]).ok()?;
@@ -106,7 +106,7 @@ pub(super) fn mend(mut frame: Vec<u8>, segment_tcp_at: usize) -> Option<Vec<u8>>
 }
 
 impl Segment<'_> {
-    /// Where the TCP header starts in the frame.
+    /// The offset of the TCP header in the frame.
     pub(super) fn tcp_at(&self) -> usize {
         self.tcp_at
     }
@@ -125,11 +125,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_found_where_it_lies() {
+    fn segments_are_parsed() {
         let tcp = Tcp { syn: true, options: &[1, 1, 34, 2], payload: b"abc", ..Tcp::default() };
         let frame = tcp.frame();
         let segment = Segment::read(&frame).expect("a segment");
-        assert!(segment.opens());
+        assert!(segment.is_client_syn());
         assert_eq!(segment.payload, b"abc");
         assert_eq!(&frame[segment.options.clone()], &[1, 1, 34, 2]);
         assert_eq!(&frame[segment.payload_at()..], b"abc");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_no_payload_and_fragments_are_no_segments() {
+    fn padding_and_fragments_are_ignored() {
         let mut frame = Tcp::default().frame();
         frame.resize(64, 0);
         assert!(Segment::read(&frame).expect("a segment").payload.is_empty());

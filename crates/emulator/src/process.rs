@@ -1,0 +1,209 @@
+//! Child processes that cannot outlive the network.
+//!
+//! A parent-death signal reaches only the direct child, so a server that is killed with this
+//! process would leave its workers behind. Children are therefore started in a process-id
+//! namespace: when its first process dies, the kernel kills all others in it. That first process
+//! only waits for the end of this process. Network namespaces are held by descriptors, without
+//! names, so nothing has to be cleaned up.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
+
+use crate::LinkError;
+
+/// A child process in a namespace, with its process group. Both are killed and reaped when this
+/// handle or the network is dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Arc<Mutex<Child>>,
+    /// The write end of its standard input, if the command uses a pipe.
+    pub stdin: Option<ChildStdin>,
+    /// The read end of its standard output, if the command uses a pipe.
+    pub stdout: Option<ChildStdout>,
+    /// The read end of its standard error, if the command uses a pipe.
+    pub stderr: Option<ChildStderr>,
+}
+
+impl Process {
+    /// Its process id in the namespace of this process.
+    pub fn id(&self) -> u32 {
+        lock(&self.child).id()
+    }
+
+    /// Its exit status, if it has ended.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
+        lock(&self.child).try_wait()
+    }
+
+    /// Whether it has ended. It is not reaped, so its id, which is also that of its group, stays
+    /// reserved.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn has_ended(&self) -> io::Result<bool> {
+        has_ended(&lock(&self.child))
+    }
+
+    /// Waits for its end, at most this long. Returns `None` if it still runs then.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn wait_timeout(&self, limit: Duration) -> io::Result<Option<ExitStatus>> {
+        let started = Instant::now();
+        loop {
+            // The lock is released between polls, so that dropping the network does not have to
+            // wait.
+            let status = self.try_wait()?;
+            if status.is_some() || started.elapsed() >= limit {
+                return Ok(status);
+            }
+            thread::sleep(WAIT_STEP);
+        }
+    }
+
+    /// Sends a signal by number, such as `libc::SIGTERM`. A process that has ended is left alone.
+    ///
+    /// # Errors
+    /// The error of the operating system, for example for an invalid number.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        let mut child = lock(&self.child);
+        // The process is not reaped yet, so its id cannot belong to another process.
+        if child.try_wait()?.is_none() {
+            kill(Pid::from_raw(child.id() as i32), Signal::try_from(signal)?)?;
+        }
+        Ok(())
+    }
+
+    /// Kills its process group and reaps it.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn kill(&self) -> io::Result<()> {
+        end(&self.child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already, and a failure could not be handled here.
+        let _ = end(&self.child);
+    }
+}
+
+/// Starts children for a thread, and ends them with it.
+pub(crate) struct ProcessSpawner {
+    init: Pid,
+    /// Closed by the kernel when this process ends, which the first process waits for.
+    _alive: OwnedFd,
+    children: Vec<Weak<Mutex<Child>>>,
+}
+
+impl ProcessSpawner {
+    /// Gives the calling thread a process-id namespace for its children.
+    ///
+    /// The calling thread cannot start threads afterwards (clone(2), `CLONE_THREAD`).
+    pub(crate) fn new() -> Result<Self, LinkError> {
+        let step = "make a process-id namespace";
+        let (ours, alive) =
+            pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|e| LinkError::system(step, e))?;
+        unshare(CloneFlags::CLONE_NEWPID).map_err(|e| LinkError::system(step, e))?;
+        // SAFETY: the child of a process with threads may only make async-signal-safe calls;
+        // `first_process` makes system calls alone and never returns.
+        match unsafe { fork() }.map_err(|e| LinkError::system(step, e))? {
+            ForkResult::Child => first_process(ours.as_raw_fd()),
+            ForkResult::Parent { child } => {
+                Ok(Self { init: child, _alive: alive, children: Vec::new() })
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, mut command: Command) -> io::Result<Process> {
+        let mut child = command.process_group(0).spawn()?;
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let child = Arc::new(Mutex::new(child));
+        self.children.retain(|known| known.strong_count() > 0);
+        self.children.push(Arc::downgrade(&child));
+        Ok(Process { child, stdin, stdout, stderr })
+    }
+}
+
+impl Drop for ProcessSpawner {
+    fn drop(&mut self) {
+        // Direct children first: the namespace's first process cannot end before they are reaped.
+        for child in self.children.drain(..).filter_map(|known| known.upgrade()) {
+            let _ = end(&child);
+        }
+        if kill(self.init, Signal::SIGKILL).is_ok() {
+            while waitpid(self.init, None) == Err(Errno::EINTR) {}
+        }
+    }
+}
+
+/// The first process of the namespace: ends when the write end of `alive` is closed.
+fn first_process(alive: i32) -> ! {
+    let mut byte = 0u8;
+    // SAFETY: all of these are async-signal-safe system calls on numbers and on a local byte.
+    // The copies of the parent's other descriptors are closed, since they would hold its sockets
+    // and pipes open; ignoring SIGCHLD makes the kernel reap orphans by itself.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        libc::dup2(alive, 0);
+        libc::close_range(1, u32::MAX, 0);
+        while libc::read(0, (&raw mut byte).cast(), 1) < 0
+            && *libc::__errno_location() == libc::EINTR
+        {}
+        libc::_exit(0)
+    }
+}
+
+fn end(child: &Mutex<Child>) -> io::Result<()> {
+    let mut child = lock(child);
+    if !was_reaped(&child) {
+        // The whole group, so that a server's workers do not keep its ports. They may still run
+        // after their leader has ended.
+        match killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+        child.wait()?;
+    }
+    Ok(())
+}
+
+/// Whether a child has ended, without reaping it.
+fn has_ended(child: &Child) -> io::Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    match waitid(Id::Pid(Pid::from_raw(child.id() as i32)), flags) {
+        Ok(WaitStatus::StillAlive) => Ok(false),
+        Ok(_) | Err(Errno::ECHILD) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a child was reaped, so that its id may belong to another process.
+fn was_reaped(child: &Child) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(Pid::from_raw(child.id() as i32)), flags) == Err(Errno::ECHILD)
+}
+
+fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const WAIT_STEP: Duration = Duration::from_millis(5);
