@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use firstflight_tls::{Identity, host_name};
+use firstflight_tls::{Identity, normalize_host};
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ impl ChallengeResponses {
         if self.is_idle() {
             return None;
         }
-        let name = host_name(server_name)?;
+        let name = normalize_host(server_name)?;
         let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
         tables.own.alpn.get(&*name).or_else(|| tables.others.alpn.get(&*name)).cloned()
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use firstflight_tls::{Connector, ConnectorConfig, Offer, TlsError, TlsStream, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsError, TlsStream, Trust};
 use http::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
@@ -146,7 +146,7 @@ impl Shared {
             let tcp = TcpStream::connect((host, port)).await;
             let tcp = tcp.map_err(|error| Failure::Unreachable(error.to_string()))?;
             let _ = tcp.set_nodelay(true);
-            let offer = Offer { host: host.to_owned(), ..Offer::default() };
+            let offer = ConnectOptions { host: host.to_owned(), ..ConnectOptions::default() };
             TlsStream::connect(&self.connector, tcp, &offer).await.map_err(|error| match error {
                 TlsError::Certificate(reason) => Failure::Untrusted(reason),
                 error => Failure::Unreachable(error.to_string()),

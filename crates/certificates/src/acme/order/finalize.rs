@@ -4,7 +4,7 @@
 //! limits, whether it arrives or not. So the order and its key are stored before, and an
 //! interrupted order is resumed.
 
-use firstflight_tls::new_rsa_key;
+use firstflight_tls::generate_rsa_key;
 use instant_acme::{Account, Error, Order, OrderStatus};
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384,
@@ -136,7 +136,7 @@ impl SigningRequest {
 
     fn create(kind: KeyKind, names: &[String]) -> Result<Self, AcmeError> {
         let rsa = |bits| -> Result<KeyPair, AcmeError> {
-            let pem = new_rsa_key(bits)
+            let pem = generate_rsa_key(bits)
                 .map_err(|error| AcmeError::Make { what: KEY, reason: error.to_string() })?;
             KeyPair::from_pem(&Zeroizing::new(pem)).map_err(failed)
         };
