@@ -18,7 +18,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help check bless lab browsers bench quic flood cluster operations conformance control first-response test package deps-lab deps-fuzz deps-test deps-package build fmt lint deny advisories unit \
+.PHONY: help check bless lab browsers bench quic flood cluster operations conformance control first-response test package deps-lab deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -81,7 +81,7 @@ conformance: deps-test ## Tries the server by tools and attacks, raw data to res
 
 # No test is skipped where `CI` is set.
 test: export CI = true
-test: deps-test fmt lint deny unit ## The whole test suite
+test: deps-test fmt lint doc deny unit ## The whole test suite
 	@echo "make test: all passed"
 
 package: deps-package ## Makes a static program, a Debian package and an image's root in dist/
@@ -107,6 +107,10 @@ fmt: ## Checks the format
 
 lint: ## clippy, warnings as errors
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+doc: export RUSTDOCFLAGS = -D warnings
+doc: ## Builds the libraries' documentation, warnings as errors
+	cargo doc --locked --workspace --no-deps --lib
 
 deny: $(DENY) ## Checks dependencies: which may come in, their licences, where they come from
 	$(DENY) --all-features --locked check -D warnings bans licenses sources

@@ -388,7 +388,7 @@ mod tests {
         );
         report.error = Some(ClientError::EmptyReply);
         let pieces = render("%{onerror}%{exitcode} %{errormsg}", &report);
-        assert_eq!(pieces[0].1, "52 the server closed the connection without an answer");
+        assert_eq!(pieces[0].1, "52 the server closed the connection without a response");
     }
 
     #[test]

@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(check_state(&state, None), Ok(()));
         let file = directory.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(check_state(&file, None).unwrap_err().contains("no directory"));
+        assert!(check_state(&file, None).unwrap_err().contains("not a directory"));
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let error = check_state(&state, Some("nobody")).unwrap_err();
         assert!(error.contains("user nobody") && error.contains("a/b"), "{error}");

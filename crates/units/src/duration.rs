@@ -198,7 +198,7 @@ mod tests {
         }
         for text in ["", "10", "-1s", "soon", "1 month"] {
             assert!(
-                parse_duration(text).unwrap_err().contains("allowed are such as 10s"),
+                parse_duration(text).unwrap_err().contains("write it as 10s"),
                 "{text}"
             );
         }

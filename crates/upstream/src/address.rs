@@ -112,8 +112,8 @@ mod tests {
             ("http://localhost/base", "path"),
             ("http://user@localhost", "user name"),
             ("nonsense", "relative URL"),
-            ("unix:relative", "begins with /"),
-            ("unix:", "begins with /"),
+            ("unix:relative", "start with /"),
+            ("unix:", "start with /"),
         ] {
             let reason = given.parse::<ServerAddress>().unwrap_err().to_string();
             assert!(reason.contains(word) && reason.contains("unix:/PATH"), "{given}: {reason}");

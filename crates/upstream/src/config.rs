@@ -24,7 +24,7 @@ pub struct PoolConfig {
     pub protocol: Protocol,
     /// How the server for a request is chosen.
     ///
-    /// With the default, a slow server gets fewer requests.
+    /// By default, a slow server gets fewer requests.
     pub balance: Balance,
     /// Timeout of connecting, TLS included.
     ///
@@ -133,7 +133,7 @@ pub struct HealthCheck {
     pub host: Option<String>,
     /// Interval between checks.
     ///
-    /// With the default, a dead server is noticed within 15 seconds.
+    /// By default, a dead server is noticed within 15 seconds.
     #[serde(with = "DurationText")]
     pub interval: Duration,
     /// Timeout of a check, connecting included.
@@ -319,7 +319,7 @@ mod tests {
         for (change, word) in [
             (PoolConfig { servers: Vec::new(), ..good.clone() }, "no server"),
             (PoolConfig { response_timeout: Some(Duration::ZERO), ..good.clone() }, "more than 0s"),
-            (PoolConfig { requests: 0, ..good.clone() }, "1 and more"),
+            (PoolConfig { requests: 0, ..good.clone() }, "at least 1"),
             (PoolConfig { ca: Some("ca.pem".into()), ..good.clone() }, "https://"),
             (
                 PoolConfig { check: Some(HealthCheck { fall: 0, ..check }), ..good.clone() },
@@ -330,7 +330,7 @@ mod tests {
                     aside: Some(EjectionRule { after: 0, ..EjectionRule::default() }),
                     ..good.clone()
                 },
-                "set aside",
+                "`after` must be",
             ),
         ] {
             let error = change.check().unwrap_err().to_string();

@@ -249,7 +249,7 @@ mod tests {
             retry_after,
         };
         assert!(limited(Some(1_800_000_000)).to_string().ends_with("at 2027-01-15T08:00:00Z"));
-        assert!(limited(None).to_string().ends_with("by itself"));
+        assert!(limited(None).to_string().ends_with("automatically"));
     }
 
     #[test]

@@ -105,6 +105,6 @@ pub(super) fn unsupported_handshakes() {
 pub(super) fn urls() {
     let refused =
         |url: &str| remote::run(&RemoteConfig::new(url), &|_| {}).unwrap_err().to_string();
-    assert!(refused("http://lab.test/").contains("must begin with https://"));
+    assert!(refused("http://lab.test/").contains("must start with https://"));
     assert!(refused("https://[").contains("cannot be measured"));
 }

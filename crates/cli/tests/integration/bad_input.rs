@@ -64,7 +64,7 @@ fn invalid_addresses_and_content() {
     serve(&address, "root", &[&address, "in use", "choose another port with --listen"]);
     serve("127.0.0.1", "root", &["127.0.0.1", "give an address such as"]);
     serve("192.0.2.1:0", "root", &["192.0.2.1:0", "give an address of this machine"]);
-    serve("127.0.0.1:0", "none", &["none", "give a readable directory"]);
+    serve("127.0.0.1:0", "none", &["none", "use a readable directory"]);
     refused(dir, &["serve", "--listen", "127.0.0.1:0"], 2, &["give --root DIR", "[[site]]"]);
     let upstream = ["serve", "--listen", "127.0.0.1:0", "--upstream", "ftp://h"];
     refused(dir, &upstream, 2, &["ftp://h", "http://HOST:PORT"]);

@@ -222,7 +222,7 @@ async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
             None => assert_eq!(body, "hello"),
             Some(error) => {
                 let error = error.to_string();
-                assert!(error.contains("more than 16 informational heads"), "{error}");
+                assert!(error.contains("more than 16 informational responses"), "{error}");
             }
         }
     }

@@ -228,7 +228,7 @@ async fn rfc9114_4_5_nothing_is_switched_to_and_not_everything_is_waited_through
     let cases: [(Rule, &str); 3] = [
         (|_, _| QuicAnswer::After(&[101]), "101"),
         (|_, _| QuicAnswer::After(&[103, 101]), "101"),
-        (|_, _| QuicAnswer::After(&[103; 17]), "more than 16 informational heads"),
+        (|_, _| QuicAnswer::After(&[103; 17]), "more than 16 informational responses"),
     ];
     for (response, text) in cases {
         let server = QuicServer::start(QuicManner { response, ..QuicManner::default() }).await;

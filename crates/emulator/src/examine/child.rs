@@ -133,7 +133,7 @@ mod tests {
         // SAFETY: ends the copy of this process, which is what is tested.
         let decision = in_child(|| unsafe { libc::_exit(3) });
         assert_eq!(decision.state, State::Missing);
-        assert!(decision.what.contains("broke off"), "{decision:?}");
+        assert!(decision.what.contains("exited early"), "{decision:?}");
         assert_eq!(Assessment::from_line("good\u{1f}cut"), None);
     }
 }

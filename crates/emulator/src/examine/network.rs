@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn an_error_is_split_into_cause_and_fix() {
         let decision = refused(&LinkError::UserNamespacesConfined);
-        assert_eq!(decision.what, "AppArmor takes the capabilities away inside user namespaces");
-        let fix = decision.fix.expect("a mend");
+        assert_eq!(decision.what, "AppArmor removes capabilities inside user namespaces");
+        let fix = decision.fix.expect("a fix");
         assert!(fix.contains("kernel.apparmor_restrict_unprivileged_userns=0"), "{fix}");
         let other = refused(&LinkError::system("open a socket", nix::errno::Errno::EMFILE));
         assert!(other.what.contains("open a socket") && other.fix.is_some());

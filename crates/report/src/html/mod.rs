@@ -2,7 +2,7 @@
 //!
 //! A report has to open in ten years, from a mail, on a machine without a network. So styles and
 //! drawings are inline, there is no script and no font, and a content security policy forbids every
-//! request. Drawings are SVG made by [`charts`](crate::charts): charting crates draw pixels or need
+//! request. Drawings are SVG made by `charts`: charting crates draw pixels or need
 //! a script, and none draws packets between two lifelines. Colours are CSS classes, so one drawing
 //! serves light, dark and print. Templates are maud's: the compiler checks them, and they escape
 //! everything that is inserted, since names of servers and commands are untrusted text.

@@ -100,8 +100,8 @@ fn cells_without_a_partner_are_left_out_by_name() {
     assert_eq!(outcome.skipped, ["firstflight get at 20 ms, TLS 1.3 0-RTT + TFO: no p50(full)"]);
     assert_eq!(
         undecided("p50(0rtt, tfo=on) > p50(full)"),
-        "p50(0rtt, tfo=on) > p50(full): no cell of p50(0rtt, tfo=on) has p50(full) to go with it; \
-         measure both, or filter"
+        "p50(0rtt, tfo=on) > p50(full): no cell of p50(0rtt, tfo=on) has a \
+         corresponding p50(full); measure both, or add filters"
     );
 }
 

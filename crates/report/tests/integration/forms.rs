@@ -318,7 +318,7 @@ fn runs_of_other_seeds_differ_no_more_than_chance_and_an_injected_change_is_foun
     let change = comparison.changes.iter().find(|change| change.cell == slow).unwrap();
     let interval = change.difference_ms.unwrap();
     assert!(change.differs() && interval.low < 1.0 && 1.0 < interval.high, "{interval:?}");
-    assert_eq!(comparison.cautions, ["The kernel is another: Linux 6.18.44 then, Linux 7.0 now."]);
+    assert_eq!(comparison.cautions, ["The kernel differs: Linux 6.18.44 before, Linux 7.0 now."]);
     assert_eq!(comparison.only_old.len(), comparison.only_new.len());
     assert!(comparison.only_old.iter().all(|name| name.starts_with("nginx ")));
     assert!(!comparison.only_old.is_empty());

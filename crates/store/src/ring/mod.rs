@@ -83,7 +83,7 @@ impl<S: Records> SharedRing<S> {
     ///
     /// # Errors
     /// [`SharedRingError`]: the ring of before is as good as ever, since it has the next period's
-    /// key too. What leaves a ring is told by [`take_warnings`](Self::complaints).
+    /// key too. What leaves a ring is told by [`take_warnings`](Self::take_warnings).
     pub async fn refresh(&self, now: UnixTime) -> Result<Ring, SharedRingError> {
         let listed = self.load_all(now).await?;
         let offers = self.state().offers(&listed, now);

@@ -22,11 +22,11 @@ pub struct TelemetrySettings {
     pub otlp: Option<Endpoint>,
     /// Share of the requests that are traced, 0 to 1.
     ///
-    /// With the default, 10 of 1,000 requests: enough to find slow parts, without noticeable load.
+    /// By default, 10 of 1,000 requests: enough to find slow parts, without noticeable load.
     pub traces_sampled: f64,
     /// Whether to trust the `traceparent` of clients.
     ///
-    /// Off by default: any client could have all of its requests traced, or join other traces.
+    /// By default off: any client could have all of its requests traced, or join other traces.
     pub trust_traceparent: bool,
     /// Interval of the export of metrics; `false`: never.
     ///

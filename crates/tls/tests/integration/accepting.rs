@@ -326,7 +326,7 @@ async fn the_buffer_for_a_client_hello_is_bounded() {
     let socket = Watched { io, written: Arc::default(), at_once: 1 << 20 };
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
     let error = accepting.advance().await.unwrap_err();
-    assert!(error.to_string().contains("too many pieces"), "{error}");
+    assert!(error.to_string().contains("too many records"), "{error}");
 }
 
 #[tokio::test]
