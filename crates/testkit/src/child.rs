@@ -1,9 +1,10 @@
 //! Child processes of tests: starting, waiting, finding programs and free ports.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -148,12 +149,21 @@ fn state(pid: Pid) -> Option<char> {
     stat.ok()?.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// A port of the loopback that nobody listened on a moment ago, chosen by the system. It may be
-/// gone again when it is used: [`StoreProcess::start`](crate::StoreProcess::start) then takes
+/// A port of the loopback that nobody listened on a moment ago, over TCP or UDP. It may be in use
+/// when it is needed: [`StoreProcess::start`](crate::StoreProcess::start) then takes
 /// another.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port on the loopback");
-    listener.local_addr().expect("the port that was bound").port()
+    // Below the range from which the system takes ports for connections.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let process = std::process::id() as u16;
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(process.wrapping_mul(61));
+        let port = 10_000 + offset % 20_000;
+        let address = ("127.0.0.1", port);
+        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Whether the calling test must be skipped because one of these programs is missing. The reason

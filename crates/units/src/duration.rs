@@ -197,10 +197,7 @@ mod tests {
             assert_eq!(print_duration(parse_duration(text).unwrap()), text);
         }
         for text in ["", "10", "-1s", "soon", "1 month"] {
-            assert!(
-                parse_duration(text).unwrap_err().contains("write it as 10s"),
-                "{text}"
-            );
+            assert!(parse_duration(text).unwrap_err().contains("write it as 10s"), "{text}");
         }
     }
 

@@ -76,7 +76,7 @@ fn unsupported_load_flags_are_refused_at_once() {
         (&["-k", "--rate", "5", "--kind", "refused"], "leave refused out"),
         (&["-k", "--rate", "5", "--tls", "1.2,1.3"], "give one"),
         (&["-k", "--rate", "5", "--http", "2"], "HTTP/1.1 and HTTP/3"),
-        (&["-k", "--rate", "5", "--http", "3", "--tls", "1.2"], "QUIC has TLS 1.3 alone"),
+        (&["-k", "--rate", "5", "--http", "3", "--tls", "1.2"], "QUIC needs TLS 1.3"),
         (&["-k", "--rate", "0"], "a rate above 0"),
     ] {
         let ended = bench(site.path(), &url, arguments);

@@ -118,7 +118,7 @@ fn all_errors_of_a_file_are_reported_with_their_lines() {
         let (first, second) = ended.err.split_once('\n').unwrap();
         let did_you_mean = "firstflight: config.toml, line 11: limits has no key `streems`; did you mean `streams`?";
         assert_eq!(first, did_you_mean);
-        assert!(second.starts_with("config.toml, line 13: `xml` is not known"), "{second}");
+        assert!(second.starts_with("config.toml, line 13: unknown value `xml`"), "{second}");
     }
 }
 

@@ -88,7 +88,7 @@ fn early_data_refused_by_a_server_with_other_keys_arrives_once() {
     assert!(fetched.facts["tls_earlydata"].as_i64().unwrap() < 0);
     assert_eq!(fetched.ended.out, PAGE);
     let stderr = &fetched.ended.err;
-    assert!(stderr.contains("over QUIC, an address token sent along"), "{stderr}");
+    assert!(stderr.contains("over QUIC, with an address token"), "{stderr}");
     assert!(stderr.contains("early data refused (session_not_resumed)"), "{stderr}");
     assert!(stderr.contains("> GET /index.html HTTP/3"), "{stderr}");
     let log = second.stop();

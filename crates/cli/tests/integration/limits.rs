@@ -70,7 +70,7 @@ fn a_long_response_is_not_cut_off_by_timeouts() {
     let dir = site();
     // As short as a busy machine may be trusted to keep.
     let limits = "header_timeout = \"1s\"\nidle_timeout = \"1s\"\nupstream_timeout = \"1s\"";
-    let pool = ["connect", "answer", "body", "tunnel", "queue"]
+    let pool = ["connect", "response", "body", "tunnel", "queue"]
         .map(|name| format!("{name}_timeout = \"1s\"\n"))
         .concat();
     let server = serve(dir.path(), &slow_upstream(), limits, &pool);

@@ -80,7 +80,7 @@ fn keeps_serving_and_fetch_trusts_it_without_a_flag() {
         assert_eq!((ended.code, ended.out.as_str()), (Some(0), PAGE), "{ended:?}");
         let facts: Value = serde_json::from_str(ended.err.lines().last().unwrap()).unwrap();
         assert_eq!(facts["early_data"], early, "{}", ended.err);
-        let word = "good by the word of \"firstflight development authority";
+        let word = "certificate verified by \"firstflight development authority";
         assert_eq!(ended.err.contains(word), early == "none", "{}", ended.err);
     }
     let refused = run(firstflight(dir).args(["fetch", "--no-authority", url]));

@@ -123,9 +123,7 @@ mod tests {
 
     #[test]
     fn framing_fields_cannot_be_set() {
-        for (name, value) in
-            [("Content-Length", "1"), ("te", "x"), ("a b", "1"), ("a", "1\\n")]
-        {
+        for (name, value) in [("Content-Length", "1"), ("te", "x"), ("a b", "1"), ("a", "1\\n")] {
             let error = read(&format!("headers = {{ \"{name}\" = \"{value}\" }}")).unwrap_err();
             assert!(error.contains(name) || error.contains("value"), "{error}");
         }

@@ -70,7 +70,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
          early_data_refused_total 0
          early_requests_held_total reason=policy 1
          early_requests_held_total 1
-         early_requests_holding 0
+         early_requests_waiting 0
          hold_seconds ended=handshake 1
          hold_seconds 1
          requests_total protocol=http1.1,method=get,status=2xx,early=no 3
@@ -107,7 +107,7 @@ async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_conne
     let flight = client.flight.clone();
     client.run(server.address).await;
     let copy = replay(server.address, &flight).await;
-    say(&server, "early_requests_holding 1\n requests_active protocol=http1.1 1").await;
+    say(&server, "early_requests_waiting 1\n requests_active protocol=http1.1 1").await;
     drop(copy);
     say(
         &server,
@@ -118,8 +118,8 @@ async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_conne
          early_data_refused_total reason=replayed 1
          early_data_refused_total 1
          early_requests_held_total reason=replayed 1
-         early_requests_holding 0
-         hold_seconds ended=gone 1
+         early_requests_waiting 0
+         hold_seconds ended=disconnected 1
          hold_seconds 1
          handshakes_failed_total reason=protocol 1
          requests_total status=none,early=held 1",

@@ -365,7 +365,7 @@ async fn a_udp_port_in_use_is_named_with_the_fix() {
         Server::bind(config).await.map(drop).unwrap_err().to_string()
     };
     let error = bind().await;
-    assert!(error.contains("for UDP") && error.contains("--no-http3"), "{error}");
+    assert!(error.contains("UDP port") && error.contains("--no-http3"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -266,7 +266,10 @@ fn rustls_full_resumed_and_early() {
     let (link, responses) = client.connect_early(setup.port(), &[get("/index.html")]);
     assert_eq!((link.early, responses[0].status, &*responses[0].body), (Some(true), 200, PAGE));
     link.close();
-    assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
+    let logged = setup.logged(3);
+    assert_eq!((&*logged[0], &*logged[2]), (FULL, EARLY));
+    // A request that shares its datagram with the client's Finished may count as early.
+    assert!([RESUMED, EARLY].contains(&&*logged[1]), "{logged:?}");
 }
 
 #[test]
