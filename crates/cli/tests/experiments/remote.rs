@@ -106,5 +106,5 @@ pub(super) fn urls() {
     let refused =
         |url: &str| remote::run(&RemoteConfig::new(url), &|_| {}).unwrap_err().to_string();
     assert!(refused("http://lab.test/").contains("must start with https://"));
-    assert!(refused("https://[").contains("cannot be measured"));
+    assert!(refused("https://[").contains("cannot measure https://["));
 }
