@@ -37,7 +37,7 @@ fn servers() -> Finding {
     let names = |servers: &[firstflight_lab::ServerKind]| {
         servers.iter().map(|server| server.name()).collect::<Vec<_>>().join(", ")
     };
-    let mend = (!not_installed.is_empty()).then(|| {
+    let fix = (!not_installed.is_empty()).then(|| {
         format!(
             "to compare with {}, install them: scripts/install-deps bench",
             names(&not_installed)
@@ -47,7 +47,7 @@ fn servers() -> Finding {
         name: "servers",
         state: if not_installed.is_empty() { State::Good } else { State::Limited },
         what: format!("{} can be measured", names(&installed)),
-        fix: mend,
+        fix,
     }
 }
 
@@ -57,7 +57,7 @@ fn json(findings: &[Finding]) -> serde_json::Value {
             "name": finding.name,
             "state": finding.state.to_string(),
             "what": finding.what,
-            "mend": finding.fix,
+            "fix": finding.fix,
         })
     };
     findings.iter().map(one).collect()

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_has_its_mend() {
+    fn each_refusal_has_its_fix() {
         let fix = |errno: Errno| fix(&io::Error::from(errno));
         assert!(fix(Errno::EACCES).contains("chmod"));
         assert!(fix(Errno::ENOENT).contains("--device"));

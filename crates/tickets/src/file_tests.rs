@@ -42,7 +42,7 @@ fn a_new_file_never_overwrites() {
 }
 
 #[test]
-fn a_file_that_others_can_read_is_refused_with_the_mend() {
+fn a_file_that_others_can_read_is_refused_with_the_fix() {
     let (_directory, file) = key_file();
     file.write_new(Schedule::default(), NOW).expect("written");
     for refused in [0o644, 0o640, 0o620, 0o601] {

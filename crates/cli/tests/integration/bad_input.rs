@@ -48,8 +48,8 @@ fn invalid_certificates_and_keys() {
     serve("root/index.html", "key.pem", &["root/index.html", "no certificate in PEM form"]);
     serve("cut.pem", "key.pem", &["cut.pem", "PEM"]);
     serve("cert.pem", "root/index.html", &["root/index.html", "no private key in PEM form"]);
-    let mend = "give the key that the certificate was issued for";
-    serve("cert.pem", "other-key.pem", &["other-key.pem", "cert.pem", mend]);
+    let fix = "give the key that the certificate was issued for";
+    serve("cert.pem", "other-key.pem", &["other-key.pem", "cert.pem", fix]);
 }
 
 #[test]

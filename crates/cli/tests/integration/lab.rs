@@ -217,7 +217,7 @@ fn doctor_finds_what_the_lab_needs_and_how_to_fix_the_rest() {
     // A busy machine limits it.
     assert_ne!(state("emulated network"), "missing", "{}", ended.out);
     for finding in findings.iter().filter(|finding| finding["state"] != "good") {
-        assert!(finding["mend"].is_string(), "{finding}");
+        assert!(finding["fix"].is_string(), "{finding}");
     }
 }
 

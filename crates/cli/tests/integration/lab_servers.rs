@@ -113,8 +113,8 @@ fn measure(expected: &Expected) -> [Option<u64>; 2] {
 }
 
 fn finish(expected: &Expected, home: &Home, ended: &Ended) -> [Option<u64>; 2] {
-    let mend = "run `make deps-test`";
-    assert!(!ended.err.contains("is not installed"), "{mend}: {}", ended.err);
+    let fix = "run `make deps-test`";
+    assert!(!ended.err.contains("is not installed"), "{fix}: {}", ended.err);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let record = home.record();
     check(expected, &record);

@@ -184,7 +184,7 @@ fn nginx_has_a_directory_in_which_no_dead_key_stays() {
 }
 
 #[test]
-fn errors_name_the_mend() {
+fn errors_name_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();

@@ -162,14 +162,14 @@ fn a_broken_replacement_leaves_the_old_in_use_and_is_complained_about_once() {
 }
 
 #[test]
-fn a_file_that_others_can_read_is_refused_with_the_mends() {
+fn a_file_that_others_can_read_is_refused_with_the_fix() {
     let (_directory, path) = file_of(HEX);
     fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     let error = KeyEncryption::open(&path).expect_err("others can read it").to_string();
-    for mend in
+    for fix in
         [&format!("chmod 600 {}", path.display())[..], "defaultMode: 0400", "perms = \"0600\""]
     {
-        assert!(error.contains(mend), "{error}");
+        assert!(error.contains(fix), "{error}");
     }
 }
 
