@@ -218,7 +218,8 @@ async fn quic_is_counted_as_tcp_is() {
     wire.release_down().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     assert!(client.accepted().await);
-    // The response comes after the handshake, so the server has seen its end.
+    // Not early: it leaves once the server has seen the end of the handshake.
+    say(&server, "handshake_seconds kind=early,transport=quic 1").await;
     assert!(client.get("/late").await.status.is_success());
     client.close().await;
     say(
