@@ -3,11 +3,10 @@
 //! # Which requests are early
 //!
 //! h3 does not say which packets carried a request. A server processes 1-RTT packets only after the
-//! client's Finished (RFC 9001 section 5.7). So a request that is read before was early for
-//! certain, and one that is read later comes from a client whose handshake is complete, which is
-//! all that a policy waits for. quinn marks a stream as late as soon as the connection is not
-//! handshaking any more, and that includes a connection closed during its handshake. The server
-//! therefore asks whether the handshake was completed, never whether it is in progress.
+//! client's Finished (RFC 9001 section 5.7). So a request is early if its stream was opened before
+//! quinn verified the Finished. A stream that was opened later comes from a client whose handshake
+//! is complete, which is all that a policy waits for. Its request runs once this connection's own
+//! task has seen the end of the handshake, which a busy machine may delay.
 //!
 //! # A connection that lost its claim
 //!
@@ -307,10 +306,12 @@ async fn respond(
 ) -> Result<RequestStream<H3SendStream, Bytes>, RequestError> {
     let limits = &connection.snapshot.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
+    if !early && !connection.handshake.completes().await {
+        return Err(RequestError::ConnectionEnded);
+    }
     // If another connection has claimed the flight, a late request may be one that was lost and
-    // sent again. quinn also marks the streams of a connection as late after it was closed, which
-    // does not prove that the handshake was complete.
-    let early = early || !connection.is_complete() || connection.facts().lost_claim();
+    // sent again.
+    let early = early || connection.facts().lost_claim();
     let started = request::start(connection, &request, early);
     let (mut send, recv) = stream.split();
     let content_length = content_length(request.headers()).inspect_err(|_| {

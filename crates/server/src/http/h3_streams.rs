@@ -49,7 +49,7 @@ pub(crate) struct ConnectionWatch {
 
 /// A request's stream as seen from outside the library.
 pub(crate) struct StreamWatch {
-    /// Whether it was opened before the handshake was complete.
+    /// See [`opened_early`].
     pub(crate) early: bool,
     pub(crate) state: Arc<StreamState>,
     /// Resolves when the response has been acknowledged or cancelled.
@@ -138,8 +138,8 @@ impl H3Connection {
             Ok(None) => StreamEnd::Delivered,
             Ok(Some(_)) | Err(_) => StreamEnd::Abandoned,
         });
-        let watch =
-            StreamWatch { early: recv.is_0rtt(), state: state.clone(), ended: Box::pin(ended) };
+        let early = opened_early(&self.connection, &recv);
+        let watch = StreamWatch { early, state: state.clone(), ended: Box::pin(ended) };
         *self.watch.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
         let recv = H3RecvStream::request(recv, self.head_limit, state.clone());
         Some(H3BidiStream { send: H3SendStream::new(send, Some(state)), recv })
@@ -541,6 +541,14 @@ impl StreamState {
     pub(crate) fn abort(&self) {
         self.reset_on_drop.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whether a stream that was just accepted may have been opened before the client's Finished was
+/// verified. quinn decides when the stream is accepted, under the same lock that it processes
+/// packets under, but also marks the streams of a connection that closed during its handshake as
+/// late.
+pub(crate) fn opened_early(connection: &quinn::Connection, stream: &quinn::RecvStream) -> bool {
+    stream.is_0rtt() || connection.close_reason().is_some()
 }
 
 /// Closes a connection, and makes sure that the close is sent even if the congestion window is

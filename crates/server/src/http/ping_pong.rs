@@ -17,10 +17,11 @@ use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::context::{ShutdownStage, next_stage, wait_for_stage};
 use crate::http::connection::{CompletionSignal, Connection, RequestAdmission};
+use crate::http::h3_streams::opened_early;
 use crate::http::socket::Socket;
 use crate::observe::request::{RequestHead, RequestRecord};
 
-/// ChallengeResponses pings until the peer closes. Returns whether the connection ended cleanly.
+/// Responds to pings until the peer closes. Returns whether the connection ended cleanly.
 pub(crate) async fn serve_tcp(
     connection: &Arc<Connection>,
     mut stream: TlsStream<Socket>,
@@ -127,7 +128,7 @@ impl PingPong<'_> {
 pub(crate) const PING: RequestHead<'static> =
     RequestHead { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };
 
-/// ChallengeResponses pings until the peer closes.
+/// Responds to pings until the peer closes.
 pub(crate) async fn serve_quic(
     connection: &Arc<Connection>,
     quic: &quinn::Connection,
@@ -141,7 +142,8 @@ pub(crate) async fn serve_quic(
         tokio::select! {
             accepted = quic.accept_bi(), if !is_last => match accepted {
                 Ok(streams) => {
-                    pings.push(response(connection, streams));
+                    let early = opened_early(quic, &streams.1);
+                    pings.push(response(connection, streams, early));
                     is_last = !connection.snapshot.keep_alive;
                 }
                 Err(_) => return,
@@ -167,9 +169,12 @@ pub(crate) async fn serve_quic(
     }
 }
 
-async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
+async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream), early: bool) {
     let (mut send, mut recv) = streams;
-    let is_early = recv.is_0rtt() || !connection.is_complete() || connection.facts().lost_claim();
+    if !early && !connection.handshake.completes().await {
+        return;
+    }
+    let is_early = early || connection.facts().lost_claim();
     let limits = &connection.snapshot.limits;
     match timeout(limits.header_timeout, recv.read_to_end(4)).await {
         Ok(Ok(ping)) if ping == b"PING" => {}
