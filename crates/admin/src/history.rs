@@ -12,6 +12,7 @@ use firstflight_telemetry::metrics::{
 };
 
 use crate::reasons::REPLAYS;
+use crate::status::Totals;
 
 /// Counts of the last hour: of every second in the last five minutes, and of every tenth before.
 #[derive(Debug)]
@@ -113,13 +114,9 @@ pub(crate) struct Counts {
     pub(crate) handshakes: Times,
     /// From the start of a connection to the head of its first response.
     pub(crate) first_responses: Times,
-    pub(crate) requests: u64,
-    /// Early requests that were executed immediately.
-    pub(crate) ran_early: u64,
+    pub(crate) totals: Totals,
     /// Early requests that were held, by reason.
     pub(crate) held: BTreeMap<Cow<'static, str>, u64>,
-    /// Responses with status 425.
-    pub(crate) too_early: u64,
     /// Duration of claims in the store.
     pub(crate) claims: Option<HistogramValue>,
 }
@@ -139,16 +136,13 @@ pub(crate) type Times = BTreeMap<(usize, usize), HistogramValue>;
 impl Counts {
     /// Reads the counts of a snapshot.
     pub(crate) fn from_snapshot(snapshot: &Snapshot) -> Self {
-        let count = |name, labels: &[(&str, &str)]| snapshot.sum(name, labels) as u64;
         let claims = snapshot.series("firstflight_claim_seconds").next();
         Self {
             early: [Transport::Tcp, Transport::Quic].map(|transport| early(snapshot, transport)),
             handshakes: times(snapshot, "firstflight_handshake_seconds"),
             first_responses: times(snapshot, "firstflight_first_response_seconds"),
-            requests: count("firstflight_requests_total", &[]),
-            ran_early: count("firstflight_requests_total", &[("early", "ran")]),
+            totals: Totals::from_snapshot(snapshot),
             held: by_reason(snapshot, "firstflight_early_requests_held_total"),
-            too_early: count("firstflight_too_early_total", &[]),
             claims: claims.and_then(|series| histogram(&series.value).cloned()),
         }
     }
@@ -170,14 +164,12 @@ impl Counts {
             early: [early(0), early(1)],
             handshakes: times_since(&self.handshakes, &earlier.handshakes),
             first_responses: times_since(&self.first_responses, &earlier.first_responses),
-            requests: self.requests.saturating_sub(earlier.requests),
-            ran_early: self.ran_early.saturating_sub(earlier.ran_early),
+            totals: self.totals.since(&earlier.totals),
             held: held
                 .map(|(reason, now)| {
                     (reason.clone(), increase((now, earlier.held.get(reason).unwrap_or(&0))))
                 })
                 .collect(),
-            too_early: self.too_early.saturating_sub(earlier.too_early),
             claims,
         }
     }
@@ -300,7 +292,7 @@ mod tests {
         let now = requests(7 * 7200);
         for length in [60, 300, 3600] {
             let (covered, counts) = history.window(seconds(length), seconds(7200), &now);
-            assert_eq!((covered, counts.requests), (seconds(length), 7 * length));
+            assert_eq!((covered, counts.totals.requests), (seconds(length), 7 * length));
         }
         assert!(history.fine.len() <= 312 && history.coarse.len() <= 362);
     }
@@ -310,7 +302,7 @@ mod tests {
         let mut history = History::start(seconds(100), requests(5));
         history.push(seconds(103), requests(8));
         let (covered, counts) = history.window(HOUR, seconds(103), &requests(9));
-        assert_eq!((covered, counts.requests), (seconds(3), 4));
+        assert_eq!((covered, counts.totals.requests), (seconds(3), 4));
     }
 
     #[test]
@@ -319,7 +311,8 @@ mod tests {
         for second in 1..=23 {
             history.push(seconds(second), requests(second));
         }
-        let steps = |history: &History| history.steps(seconds(5), 6, |counts| counts.requests);
+        let steps =
+            |history: &History| history.steps(seconds(5), 6, |counts| counts.totals.requests);
         assert_eq!(steps(&history), [0, 0, 5, 5, 5, 5]);
         history.push(seconds(24), requests(1000));
         assert_eq!(steps(&history), [0, 0, 5, 5, 5, 5]);
@@ -332,6 +325,6 @@ mod tests {
     }
 
     fn requests(requests: u64) -> Counts {
-        Counts { requests, ..Counts::default() }
+        Counts { totals: Totals { requests, ..Totals::default() }, ..Counts::default() }
     }
 }

@@ -91,5 +91,5 @@ pub use source::Source;
 pub use status::{
     Answer, Answers, Certificate, EarlyDataState, Failure, Gauges, KeyRingState, KeyState, Kind,
     Moment, Percentiles, Reason, Register, Reload, Replay, Replays, SCHEMA, ServerState, Severity,
-    State, Status, Steps, Store, Upstream, Window, json_schema,
+    State, Status, Steps, Store, Totals, Upstream, Window, json_schema,
 };

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::prefixes::{InvalidRulePath, PathMatch, Prefixes};
 
-/// What may run from early data, from the strictest to the loosest mode. The names are those of
-/// Google's load balancer.
+/// What may run from early data, from the strictest to the loosest mode: each allows what those
+/// before it allow. The names are those of Google's load balancer.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
 )]
@@ -52,6 +52,9 @@ pub enum WhenNotAllowed {
 }
 
 impl Mode {
+    /// All modes, from the strictest to the loosest.
+    pub const ALL: [Self; 4] = [Self::Disabled, Self::Strict, Self::Permissive, Self::Unrestricted];
+
     /// Whether a request with this method and query may run from early data.
     pub fn allows(self, method: &Method, query: Option<&str>) -> bool {
         match self {
@@ -106,13 +109,9 @@ impl Default for Policy {
 }
 
 impl fmt::Display for Mode {
+    /// Writes the name that the configuration has for it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Disabled => "disabled",
-            Self::Strict => "strict",
-            Self::Permissive => "permissive",
-            Self::Unrestricted => "unrestricted",
-        })
+        self.serialize(f)
     }
 }
 
@@ -200,6 +199,30 @@ mod tests {
         assert!(!Mode::Strict.allows(&Method::GET, Some("")));
         assert!(!Mode::Disabled.allows(&Method::GET, None));
         assert!(Mode::Unrestricted.allows(&Method::POST, None));
+    }
+
+    #[test]
+    fn a_looser_mode_allows_all_that_a_stricter_one_allows() {
+        assert!(Mode::ALL.is_sorted());
+        let methods = [
+            Method::GET,
+            Method::HEAD,
+            Method::OPTIONS,
+            Method::TRACE,
+            Method::PUT,
+            Method::DELETE,
+            Method::POST,
+            Method::PATCH,
+            Method::CONNECT,
+        ];
+        for modes in Mode::ALL.windows(2) {
+            for method in &methods {
+                for query in [None, Some("q=1")] {
+                    let [stricter, looser] = [0, 1].map(|at| modes[at].allows(method, query));
+                    assert!(looser || !stricter, "{modes:?} {method} {query:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -92,10 +92,7 @@ mod tap;
 mod wake;
 
 pub use attacker::{Attacker, Attempt, ConnectionEnd, Resend, ResendDatagrams};
-pub use cells::{
-    BurstyLossSpec, CellSpec, DelaySpec, Distribution, JitterSpec, LossSpec, Middlebox, MtuSpec,
-    RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
-};
+pub use cells::*;
 pub use chain::{Chains, ProcessedPacket};
 pub use clock::{monotonic_ns, unix_offset_ns};
 pub use error::LinkError;

@@ -56,6 +56,7 @@ pub(crate) fn content(status: &Status) -> Markup {
             (tables::refusals(status))
             (tables::kinds(status))
         }
+        (tables::requests(status))
         (tables::replays(status))
         div.pair {
             (tables::keys(status))

@@ -53,16 +53,16 @@ fn sign(severity: Severity) -> (&'static str, &'static str) {
 pub(super) fn tiles(status: &Status) -> Markup {
     let (now, minute) = (&status.now, status.windows.first().cloned().unwrap_or_default());
     let connections = now.tcp_connections + now.quic_connections;
-    let early = match minute.requests {
+    let early = match minute.totals.requests {
         0 => NONE.to_owned(),
-        all => percent(minute.ran_early, all),
+        all => percent(minute.totals.ran_early, all),
     };
     html! {
         section.tiles aria-label="Now" {
             (tile("requests", "Requests per second", &rate(minute.requests_per_second),
                 chart::spark(&status.steps.requests)))
             (tile("early-requests", "Executed early", &early, html! {
-                (number(minute.ran_early)) " in the last minute"
+                (number(minute.totals.ran_early)) " in the last minute"
             }))
             (tile("connections", "Connections open", &number(connections), html! {
                 (number(now.tcp_connections)) " TCP, " (number(now.quic_connections)) " QUIC"
@@ -70,7 +70,7 @@ pub(super) fn tiles(status: &Status) -> Markup {
             (tile("held", "Requests held now", &number(now.held), html! {
                 (number(now.requests)) " in progress"
             }))
-            (tile("too-early", "Responses 425", &number(minute.too_early), html! {
+            (tile("too-early", "Responses 425", &number(minute.totals.too_early), html! {
                 "in the last minute"
             }))
         }

@@ -1,4 +1,6 @@
-//! The tables of the console: refusals, latencies, replays, keys, register, server.
+//! The tables of the console: refusals, latencies, requests, replays, keys, register, server.
+
+use std::sync::LazyLock;
 
 use maud::{Markup, html};
 
@@ -79,6 +81,33 @@ pub(super) fn refusals(status: &Status) -> Markup {
         }
     };
     section("refusals", "Early data and refusals", body)
+}
+
+/// What happened to requests in the last minute, five minutes and hour.
+pub(super) fn requests(status: &Status) -> Markup {
+    let rows = windows(status).map(|window| window.totals.rows());
+    let [names, ..] = &rows;
+    let body = html! {
+        table {
+            thead {
+                tr {
+                    th scope="col" { "Requests" }
+                    th.n scope="col" { "1 min" }
+                    th.n scope="col" { "5 min" }
+                    th.n scope="col" { "1 h" }
+                }
+            }
+            tbody {
+                @for (at, (name, _)) in names.iter().enumerate() {
+                    tr {
+                        th scope="row" { (name) }
+                        @for window in &rows { td.n { (number(window[at].1)) } }
+                    }
+                }
+            }
+        }
+    };
+    section("request-counts", "Requests", body)
 }
 
 /// Connections by kind and transport, with the latency of their first responses.
@@ -406,20 +435,7 @@ fn seconds(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-static NO_WINDOW: Window = Window {
-    seconds: 0,
-    covered_seconds: 0.0,
-    requests_per_second: 0.0,
-    requests: 0,
-    ran_early: 0,
-    held: Vec::new(),
-    too_early: 0,
-    connections: 0,
-    offered: 0,
-    accepted: 0,
-    refused: Vec::new(),
-    kinds: Vec::new(),
-};
+static NO_WINDOW: LazyLock<Window> = LazyLock::new(Window::default);
 
 /// Limits the rows of the table of replays.
 const MAX_REPLAY_ROWS: usize = 12;

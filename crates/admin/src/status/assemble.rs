@@ -74,13 +74,15 @@ fn window(length: Duration, covered: Duration, counts: &Counts) -> Window {
     Window {
         seconds: length.as_secs(),
         covered_seconds: (seconds * 10.0).round() / 10.0,
-        requests_per_second: if seconds > 0.0 { counts.requests as f64 / seconds } else { 0.0 },
-        requests: counts.requests,
-        ran_early: counts.ran_early,
+        requests_per_second: if seconds > 0.0 {
+            counts.totals.requests as f64 / seconds
+        } else {
+            0.0
+        },
+        totals: counts.totals.clone(),
         held: held
             .map(|(reason, count)| Reason { reason: reason.clone().into_owned(), count: *count })
             .collect(),
-        too_early: counts.too_early,
         connections: counts.connections(),
         offered: counts.offered(),
         accepted: counts.accepted(),
@@ -173,7 +175,7 @@ fn steps(history: &History) -> Steps {
             let others = counts.of_kind(full) + counts.of_kind(resumed);
             others.saturating_sub(refused_without_replays(counts))
         }),
-        requests: series(|counts| counts.requests),
+        requests: series(|counts| counts.totals.requests),
         replays: series(Counts::replays),
     }
 }

@@ -2,6 +2,7 @@
 
 mod assemble;
 mod state;
+mod totals;
 
 use std::borrow::Cow;
 
@@ -13,6 +14,7 @@ pub use state::{
     Certificate, EarlyDataState, Failure, KeyRingState, KeyState, Reload, Replay, ServerState,
     State,
 };
+pub use totals::Totals;
 
 /// Everything that the console shows.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -105,14 +107,11 @@ pub struct Window {
     pub covered_seconds: f64,
     /// Requests per second.
     pub requests_per_second: f64,
-    /// Number of requests.
-    pub requests: u64,
-    /// Early requests that were executed immediately.
-    pub ran_early: u64,
+    /// Counts of requests.
+    #[serde(flatten)]
+    pub totals: Totals,
     /// Early requests that were held, by reason.
     pub held: Vec<Reason>,
-    /// Responses with status 425 (Too Early).
-    pub too_early: u64,
     /// Connections with a complete handshake or a response.
     pub connections: u64,
     /// Connections that offered early data.

@@ -356,15 +356,18 @@ impl FetchArgs {
             target = target.with_query(&String::from_utf8_lossy(body));
         }
         let mut request = Request::get(target);
-        let mut fields_set = http::HeaderMap::new();
-        if let Some(name) = &self.user_agent {
-            request.set_field(&format!("User-Agent: {name}"), &mut fields_set)?;
+        let form =
+            (sends && body.is_some()).then(|| "application/x-www-form-urlencoded".to_owned());
+        // As with curl, -H replaces the field of another flag.
+        for (name, value) in [("User-Agent", &self.user_agent), ("Content-Type", &form)] {
+            if let Some(value) = value {
+                request.set_field(&format!("{name}: {value}"), &mut http::HeaderMap::new())?;
+            }
         }
         if let (true, Some(body)) = (sends, body) {
             request.body = body.clone().into();
-            let form = "Content-Type: application/x-www-form-urlencoded";
-            request.set_field(form, &mut http::HeaderMap::new())?;
         }
+        let mut fields_set = http::HeaderMap::new();
         for field in &self.header {
             match field.strip_prefix('@') {
                 None => request.set_field(field, &mut fields_set)?,
@@ -438,4 +441,33 @@ fn after_help() -> String {
          Environment: SSLKEYLOGFILE, FIRSTFLIGHT_SESSIONS_PASSPHRASE, XDG_CONFIG_HOME.",
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+
+    #[test]
+    fn header_replaces_the_field_of_another_flag() {
+        let request = request(&["-A", "one", "-d", "x", "-H", "User-Agent: two"]);
+        assert_eq!(values(&request, "user-agent"), ["two"]);
+        assert_eq!(values(&request, "content-type"), ["application/x-www-form-urlencoded"]);
+        let twice = self::request(&["-H", "A: 1", "-H", "A: 2"]);
+        assert_eq!(values(&twice, "a"), ["1", "2"]);
+    }
+
+    fn request(flags: &[&str]) -> Request {
+        let command = FetchArgs::augment_args(clap::Command::new("fetch"));
+        let words = ["fetch", "a.test"].iter().chain(flags);
+        let matches = command.try_get_matches_from(words).expect("flags");
+        let args = FetchArgs::from_arg_matches(&matches).expect("flags");
+        let body = args.body().expect("a body");
+        args.request_to("https://a.test/", &body).expect("a request")
+    }
+
+    fn values<'a>(request: &'a Request, name: &str) -> Vec<&'a str> {
+        request.headers.get_all(name).iter().map(|value| value.to_str().expect("text")).collect()
+    }
 }

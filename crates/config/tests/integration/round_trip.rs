@@ -33,7 +33,7 @@ fn path() -> impl Strategy<Value = PathBuf> {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    select(vec![Mode::Disabled, Mode::Strict, Mode::Permissive, Mode::Unrestricted])
+    select(&Mode::ALL)
 }
 
 fn fields() -> impl Strategy<Value = Vec<(HeaderName, HeaderValue)>> {

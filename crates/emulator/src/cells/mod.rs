@@ -23,7 +23,18 @@ pub use middlebox::Middlebox;
 pub use mtu::{MtuSpec, TooBig};
 pub use rate::RateSpec;
 pub use reconfiguration::ReconfigurationSpec;
-pub use spec::CellSpec;
+
+spec::cells! {
+    Delay(DelaySpec),
+    Jitter(JitterSpec),
+    Rate(RateSpec),
+    Loss(LossSpec),
+    BurstyLoss(BurstyLossSpec),
+    Reorder(ReorderSpec),
+    Mtu(MtuSpec),
+    Reconfiguration(ReconfigurationSpec),
+    Middlebox(Middlebox),
+}
 
 /// The settings of one kind of cell.
 pub(crate) trait CellSettings: fmt::Display {

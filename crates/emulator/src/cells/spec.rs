@@ -1,14 +1,9 @@
-//! The settings of all cells, checked and built.
+//! The settings of any cell, checked and built.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::delay::{DelaySpec, JitterSpec, ReorderSpec};
-use super::loss::{BurstyLossSpec, LossSpec};
-use super::mtu::MtuSpec;
-use super::rate::RateSpec;
-use super::reconfiguration::ReconfigurationSpec;
-use super::{Cell, CellSettings, Middlebox, Seeds};
+use super::{Cell, CellSpec, Seeds};
 use crate::LinkError;
 
 /// Defines [`CellSpec`] from the settings of all cells.
@@ -36,18 +31,7 @@ macro_rules! cells {
         })*
     };
 }
-
-cells! {
-    Delay(DelaySpec),
-    Jitter(JitterSpec),
-    Rate(RateSpec),
-    Loss(LossSpec),
-    BurstyLoss(BurstyLossSpec),
-    Reorder(ReorderSpec),
-    Mtu(MtuSpec),
-    Reconfiguration(ReconfigurationSpec),
-    Middlebox(Middlebox),
-}
+pub(super) use cells;
 
 impl CellSpec {
     /// The name in counters and in the tap.
@@ -100,7 +84,7 @@ impl fmt::Display for CellSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cells::{Distribution, TooBig};
+    use crate::cells::*;
 
     #[test]
     fn the_default_queue_is_a_round_trip_a_tenth_of_a_second_or_two_windows() {

@@ -77,22 +77,38 @@ struct ProfileTable {
     down: DirectionTable,
 }
 
-/// The settings of one direction.
-#[derive(Deserialize, Default, Clone)]
-#[serde(deny_unknown_fields)]
-struct DirectionTable {
-    delay_ms: Option<f64>,
-    rate_mbps: Option<f64>,
-    queue_bytes: Option<u64>,
-    burst_bytes: Option<u64>,
-    loss_percent: Option<f64>,
-    bursty_loss: Option<BurstyLoss>,
-    jitter: Option<RandomDelayTable>,
-    reorder: Option<Reorder>,
-    reconfiguration: Option<RandomDelayTable>,
-    mtu: Option<u16>,
-    too_big: Option<OnTooBig>,
-    middleboxes: Option<Vec<MiddleboxName>>,
+/// Defines the table of one direction. All its fields are optional.
+macro_rules! direction_table {
+    ($($field:ident: $value:ty,)*) => {
+        /// The settings of one direction.
+        #[derive(Deserialize, Default, Clone)]
+        #[serde(deny_unknown_fields)]
+        struct DirectionTable {
+            $($field: Option<$value>,)*
+        }
+
+        impl DirectionTable {
+            /// Uses the values of `each_way` for missing ones.
+            fn or(self, each_way: &Self) -> Self {
+                Self { $($field: self.$field.or_else(|| each_way.$field.clone()),)* }
+            }
+        }
+    };
+}
+
+direction_table! {
+    delay_ms: f64,
+    rate_mbps: f64,
+    queue_bytes: u64,
+    burst_bytes: u64,
+    loss_percent: f64,
+    bursty_loss: BurstyLoss,
+    jitter: RandomDelayTable,
+    reorder: Reorder,
+    reconfiguration: RandomDelayTable,
+    mtu: u16,
+    too_big: OnTooBig,
+    middleboxes: Vec<MiddleboxName>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -175,25 +191,6 @@ impl From<MiddleboxName> for Middlebox {
 }
 
 impl DirectionTable {
-    /// Uses the values of `each_way` for missing ones.
-    fn or(self, each_way: &Self) -> Self {
-        let other = each_way.clone();
-        Self {
-            delay_ms: self.delay_ms.or(other.delay_ms),
-            rate_mbps: self.rate_mbps.or(other.rate_mbps),
-            queue_bytes: self.queue_bytes.or(other.queue_bytes),
-            burst_bytes: self.burst_bytes.or(other.burst_bytes),
-            loss_percent: self.loss_percent.or(other.loss_percent),
-            bursty_loss: self.bursty_loss.or(other.bursty_loss),
-            jitter: self.jitter.or(other.jitter),
-            reorder: self.reorder.or(other.reorder),
-            reconfiguration: self.reconfiguration.or(other.reconfiguration),
-            mtu: self.mtu.or(other.mtu),
-            too_big: self.too_big.or(other.too_big),
-            middleboxes: self.middleboxes.or(other.middleboxes),
-        }
-    }
-
     /// The cells in the order in which a packet passes them: middleboxes and loss, the bottleneck,
     /// the delay, and reordering.
     fn cells(self, half_ms: f64, rtt_ms: f64) -> Result<Vec<CellSpec>, String> {
