@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, ServerConfig};
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{free_port, skipped_without};
 use http::HeaderName;
 use tokio::net::TcpStream;
 
@@ -118,9 +118,8 @@ async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
     // No server listens there.
-    let vacant = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
-    let content = Content::upstream(&format!("http://{vacant}")).unwrap();
+    let content = Content::upstream(&format!("http://127.0.0.1:{}", free_port())).unwrap();
     let server = RunningServer::start(dir, content, by(keys())).await;
     let request = text(post("/pay", "Idempotency-Key: u"));
     for _ in 0..2 {

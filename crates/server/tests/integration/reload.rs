@@ -1,10 +1,11 @@
 //! Reloads: what changes, what stays, and what is refused.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use firstflight_config::{CertificateSource, Content, Listener, Mode, Policy, ServerConfig};
 use firstflight_server::Server;
+use firstflight_testkit::free_port;
 use tokio::net::TcpStream;
 
 use crate::support::{
@@ -13,7 +14,7 @@ use crate::support::{
 
 /// An address of this machine without a listener.
 fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
 type Change = Box<dyn Fn(&mut ServerConfig)>;
