@@ -229,7 +229,7 @@ impl<P: Port> ForwardingLoop<P> {
             }
             let (_, direction) = path_and_direction(exit.channel);
             let frame = exit.altered.as_ref().map_or(&exit.frame, |altered| &altered.1);
-            let mut recorder = self.tap.recorder();
+            let mut writer = self.tap.writer();
             let sent = self.ports[1 - ingress_port(direction)].send(frame);
             let counted = self.chains.counters_mut(exit.channel);
             if sent.is_ok() {
@@ -241,7 +241,7 @@ impl<P: Port> ForwardingLoop<P> {
                 counted.lost += 1;
                 exit.dropped_by = Some(REFUSED);
             }
-            recorder.record(captured(exit, now));
+            writer.record(captured(exit, now));
         }
     }
 
@@ -293,7 +293,7 @@ impl<P: Port> ForwardingLoop<P> {
 
 /// Records a packet that was not delivered.
 fn record(tap: &Tap, exit: ProcessedPacket) {
-    tap.recorder().record(captured(exit, monotonic_ns()));
+    tap.writer().record(captured(exit, monotonic_ns()));
 }
 
 /// A packet for the tap, delivered or dropped at `now`.

@@ -143,8 +143,8 @@ impl Tap {
 
     /// Locks the write end. Held over a delivery, it ensures that whoever has received a packet
     /// also finds it in the tap.
-    pub(crate) fn recorder(&self) -> Recorder<'_> {
-        Recorder(self.lock())
+    pub(crate) fn writer(&self) -> TapWriter<'_> {
+        TapWriter(self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
@@ -153,9 +153,9 @@ impl Tap {
 }
 
 /// Exclusive access of the forwarding thread, for one delivery.
-pub(crate) struct Recorder<'a>(MutexGuard<'a, Store>);
+pub(crate) struct TapWriter<'a>(MutexGuard<'a, Store>);
 
-impl Recorder<'_> {
+impl TapWriter<'_> {
     /// Keeps a packet that was just delivered or dropped.
     pub(crate) fn record(&mut self, mut packet: CapturedPacket) {
         let store = &mut *self.0;
@@ -228,10 +228,10 @@ mod tests {
     fn batches_follow_each_other_without_loss() {
         let tap = Tap::new(65_535, 1 << 20);
         for n in 0..2 * CHUNK as u64 + 3 {
-            tap.recorder().record(packet(n, 0, 60));
+            tap.writer().record(packet(n, 0, 60));
         }
         let first = tap.take();
-        tap.recorder().record(packet(9_999, 0, 60));
+        tap.writer().record(packet(9_999, 0, 60));
         assert_eq!(first.packets.len(), 2 * CHUNK + 3);
         assert!(first.packets.is_sorted_by_key(|p| p.due_ns));
         assert_eq!(tap.take().packets, [packet(9_999, 0, 60)]);
@@ -243,12 +243,12 @@ mod tests {
         let room = 10 * (size_of::<CapturedPacket>() + 100);
         let tap = Tap::new(100, room);
         for n in 0..25 {
-            tap.recorder().record(packet(n, 0, 1_500));
+            tap.writer().record(packet(n, 0, 1_500));
         }
         let batch = tap.take();
         assert_eq!((batch.packets.len(), batch.missed), (10, 15));
         assert!(batch.packets.iter().all(|p| p.frame.len() == 100 && p.length == 1_500));
-        tap.recorder().record(packet(0, 0, 1_500));
+        tap.writer().record(packet(0, 0, 1_500));
         assert_eq!(tap.take().packets.len(), 1, "room again after a batch was taken");
     }
 
@@ -257,10 +257,10 @@ mod tests {
         let tap = Tap::new(100, size_of::<CapturedPacket>() + 150);
         let frame = vec![8; 1_500].into();
         let altered = Some(AlteredFrame { by: "strip-tfo", frame });
-        tap.recorder().record(CapturedPacket { altered, ..packet(0, 0, 60) });
+        tap.writer().record(CapturedPacket { altered, ..packet(0, 0, 60) });
         assert_eq!(tap.take().missed, 1, "60 and 100 bytes do not fit 150");
         let altered = Some(AlteredFrame { by: "strip-tfo", frame: vec![8; 90].into() });
-        tap.recorder().record(CapturedPacket { altered, ..packet(0, 0, 60) });
+        tap.writer().record(CapturedPacket { altered, ..packet(0, 0, 60) });
         assert_eq!(tap.take().packets.len(), 1);
     }
 
@@ -270,7 +270,7 @@ mod tests {
         let dropped = CapturedPacket { dropped_by: Some("loss"), ..packet(5, 2_000_000, 60) };
         assert_eq!((dropped.delivered(), dropped.lateness_ns()), (None, 0));
         assert_eq!(packet(5, 7, 60).delivered(), Some(12));
-        tap.recorder().record(dropped);
+        tap.writer().record(dropped);
         assert_eq!((tap.lateness().packets, tap.take().packets.len()), (0, 1));
     }
 
@@ -279,10 +279,10 @@ mod tests {
         let tap = Tap::new(100, 1 << 20);
         tap.set_recording(false);
         for n in 0..98 {
-            tap.recorder().record(packet(n, 20_000, 60));
+            tap.writer().record(packet(n, 20_000, 60));
         }
-        tap.recorder().record(packet(98, 2_000_000, 60));
-        tap.recorder().record(packet(99, 3_000_000, 60));
+        tap.writer().record(packet(98, 2_000_000, 60));
+        tap.writer().record(packet(99, 3_000_000, 60));
         let lateness = tap.lateness();
         assert_eq!((lateness.packets, lateness.over_1ms), (100, 2));
         assert!((19_800..20_300).contains(&lateness.p50_ns), "{lateness:?}");

@@ -1,16 +1,20 @@
-//! Real servers and machines for tests: store processes (Redis, Valkey, sentinels, a cluster), an
-//! ACME authority, an OTLP collector, and fresh Debian machines.
+//! What tests need around the code under test: store processes (Redis, Valkey, sentinels, a cluster),
+//! an ACME authority, an OTLP collector, an upstream, an attacker on the path, and fresh Debian
+//! machines.
 //!
 //! ```text
 //! machine                        a Debian system that boots for one test
 //! store_topology                 a cluster; a master with a replica and sentinels
 //! store_process, pebble          one store; an ACME authority (Pebble)
 //! collector                      a receiver of OTLP traces and metrics
+//! upstream                       an HTTP/1.1 origin that records its requests
+//! recorder                       an attacker on the path that records and replays first flights
+//! runtime                        where upstreams and recorders run
 //! child, committed               child processes, free ports, programs; generated files
 //! ```
 //!
 //! Every process can be frozen, killed and restarted, and ends with the test that started it, even
-//! if the test is killed. Failures are panics with a message. All calls block.
+//! if the test is killed. Failures are panics with a message. Calls block, unless they are async.
 //!
 //! # Examples
 //!
@@ -32,8 +36,11 @@ mod collector;
 mod committed;
 mod machine;
 mod pebble;
+mod recorder;
+mod runtime;
 mod store_process;
 mod store_topology;
+mod upstream;
 
 pub use child::{
     Running, TEST_TIMEOUT, find_program, free_port, program_path, skipped_without, text, until,
@@ -43,5 +50,7 @@ pub use collector::{Collector, Span, attribute};
 pub use committed::assert_committed;
 pub use machine::{Machine, Root, Shell, can_boot, skipped_without_root};
 pub use pebble::{Pebble, PebblePlan};
+pub use recorder::{HeldFlight, Recorder, resend};
 pub use store_process::{StoreKind, StoreListen, StoreOptions, StoreProcess};
 pub use store_topology::{Cluster, MASTER_NAME, Sentinels};
+pub use upstream::{ReceivedRequest, Upstream, UpstreamResponse};

@@ -9,10 +9,10 @@ use tokio::task::JoinHandle;
 /// The admin listener, which serves until it is closed.
 pub(super) struct AdminListener {
     handle: AdminHandle,
-    running: Mutex<Option<Running>>,
+    task: Mutex<Option<AdminTask>>,
 }
 
-struct Running {
+struct AdminTask {
     task: JoinHandle<()>,
     stop: oneshot::Sender<()>,
 }
@@ -33,13 +33,13 @@ impl AdminListener {
         let task = tokio::spawn(admin.run(async {
             let _ = stopped.await;
         }));
-        let running = Mutex::new(Some(Running { task, stop }));
-        Ok(Some(Self { handle, running }))
+        let task = Mutex::new(Some(AdminTask { task, stop }));
+        Ok(Some(Self { handle, task }))
     }
 
     /// Closes the listener, if that has not been done. Afterwards its address is free.
     pub(super) async fn close(&self) {
-        if let Some(Running { task, stop }) = self.running.lock().await.take() {
+        if let Some(AdminTask { task, stop }) = self.task.lock().await.take() {
             let _ = stop.send(());
             let _ = task.await;
         }

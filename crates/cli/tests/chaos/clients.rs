@@ -8,23 +8,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_client::{HttpResponse, Request, Target, connect_tls, http_get};
+use firstflight_testkit::Recorder;
 use firstflight_tls::{
     ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, Trust, Version,
 };
 use http::StatusCode;
 use tokio::time::timeout;
 
+use crate::application::Application;
 use crate::cluster::{ALL, NODES};
 use crate::kind::Kind;
-use crate::recorder::Recorder;
-use crate::upstream::Upstream;
 
 /// The addresses of the nodes, with recorders in front and the application behind.
 pub(crate) struct ClusterClients {
     /// The kind of servers.
     pub(crate) kind: Kind,
     /// The application.
-    pub(crate) upstream: Upstream,
+    pub(crate) application: Application,
     /// In front of each node.
     pub(crate) recorders: Vec<Recorder>,
     slots: Vec<NodeSlot>,
@@ -77,8 +77,8 @@ impl ClusterClients {
         };
         Self {
             kind,
-            upstream: Upstream::start(NODES),
-            recorders: ALL.map(|_| Recorder::start()).into(),
+            application: Application::start(NODES),
+            recorders: ALL.map(|_| Recorder::start(None)).into(),
             slots: ALL.map(|_| NodeSlot::default()).into(),
             clients: [client("http/1.1"), client("h2")],
         }
@@ -88,8 +88,8 @@ impl ClusterClients {
     pub(crate) fn put(&self, node: usize, address: Option<SocketAddr>) {
         *self.slots[node].address.lock().unwrap() = address;
         // Clients that were sent before may still come, and are passed on to the old place.
-        if address.is_some() {
-            self.recorders[node].set_node(address);
+        if let Some(address) = address {
+            self.recorders[node].forward_to(address);
         }
     }
 
@@ -132,7 +132,8 @@ impl ClusterClients {
         let url = Target::parse(&format!("https://localhost{target}")).unwrap();
         let mut local = None;
         let exchange = async {
-            let connected = connect_tls(&client.connector, &offer, recorder.address, false).await?;
+            let connected =
+                connect_tls(&client.connector, &offer, recorder.address(), false).await?;
             local = connected.stream.socket().local_addr().ok();
             http_get(connected, &Request::get(url), 1 << 16).await
         };

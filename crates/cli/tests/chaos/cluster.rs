@@ -75,7 +75,7 @@ impl Cluster {
     fn try_start(&mut self, number: usize) -> Option<SocketAddr> {
         let node = &mut self.nodes[number];
         let port = free_port();
-        let upstream = self.clients.upstream.addresses[number];
+        let upstream = self.clients.application.addresses[number];
         let stderr = node.dir.join("said");
         let before = text(&stderr).len();
         let mut command =

@@ -73,7 +73,7 @@ pub(crate) fn evaluate(run: &Run, log: &[Value], complete_logs: bool) -> Row {
     });
     let requests = run.counts(|counts| counts.requests.clone());
     for (target, sent) in &requests {
-        let executions = run.clients().upstream.executions(target);
+        let executions = run.clients().application.executions(target);
         let total = executions.nodes.len();
         // All executions except the client's resend came from bytes of the flight.
         let Some(flight) = total.checked_sub(sent.late) else {

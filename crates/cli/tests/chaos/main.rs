@@ -5,6 +5,7 @@
 //! The figures go into one table. `make chaos` runs everything with many more copies, and compares
 //! with nginx and HAProxy.
 
+mod application;
 mod attacker;
 mod clients;
 mod cluster;
@@ -12,12 +13,10 @@ mod evaluation;
 mod kind;
 mod link;
 mod plan;
-mod recorder;
 mod run;
 mod scenarios;
 mod stage;
 mod table;
-mod upstream;
 
 use std::process::ExitCode;
 use std::sync::OnceLock;

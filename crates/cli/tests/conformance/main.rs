@@ -17,10 +17,10 @@ mod running;
 mod secrets;
 mod slow;
 mod smuggling;
+mod strict_upstream;
 mod table;
 mod third_party;
 mod tools;
-mod upstream;
 mod wire;
 
 use std::process::ExitCode;

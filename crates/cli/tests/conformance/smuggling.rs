@@ -9,9 +9,9 @@ use crate::corpus::{self, Case, bytes};
 use crate::http2::{self, END_HEADERS, END_STREAM, Field};
 use crate::http3;
 use crate::running::{Serve, site, until};
+use crate::strict_upstream::{Received, StrictUpstream, describe};
 use crate::table;
 use crate::third_party::{Haproxy, Nginx};
-use crate::upstream::{Received, Upstream, describe};
 use crate::wire::Dialer;
 
 const HTTP1: &str = include_str!("corpora/http1.txt");
@@ -24,7 +24,7 @@ const LAST: &[u8] = b"GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close
 
 /// Over HTTP/1.1, to the strict upstream, behind the handshake and as early data.
 pub(crate) fn http1() {
-    let (site, upstream) = (site(), Upstream::start());
+    let (site, upstream) = (site(), StrictUpstream::start());
     let server = Serve::start(site.path(), &[&["--upstream", &upstream.url], &LIMITS[..]].concat());
     let cases = corpus::cases(HTTP1);
     for (when, dialer) in dialers(&server, "http/1.1") {
@@ -45,7 +45,7 @@ pub(crate) fn http1() {
 
 /// Over HTTP/2.
 pub(crate) fn http2() {
-    let (site, upstream) = (site(), Upstream::start());
+    let (site, upstream) = (site(), StrictUpstream::start());
     let server = Serve::start(site.path(), &[&["--upstream", &upstream.url], &LIMITS[..]].concat());
     let cases = corpus::cases(HTTP2);
     for (when, dialer) in dialers(&server, "h2") {
@@ -60,7 +60,7 @@ pub(crate) fn http2() {
 
 /// Over HTTP/3.
 pub(crate) fn http3() {
-    let (site, upstream) = (site(), Upstream::start());
+    let (site, upstream) = (site(), StrictUpstream::start());
     let server = Serve::start(site.path(), &[&["--upstream", &upstream.url], &LIMITS[..]].concat());
     let cases = corpus::cases(HTTP2);
     for (when, client) in
@@ -273,7 +273,7 @@ fn field(line: &str) -> (&str, &str) {
     }
 }
 
-fn outcome(served: bool, upstream: &Upstream) -> String {
+fn outcome(served: bool, upstream: &StrictUpstream) -> String {
     match (describe(&upstream.take()), served) {
         (nothing, false) if nothing.is_empty() => "refused".to_owned(),
         (nothing, true) if nothing.is_empty() => "answered without an upstream".to_owned(),

@@ -6,13 +6,13 @@ use std::time::Duration;
 use firstflight_testkit::program_path;
 
 use crate::running::{Serve, run, site};
+use crate::strict_upstream::StrictUpstream;
 use crate::table;
-use crate::upstream::Upstream;
 
 /// Runs all of h2spec against files and the proxy.
 pub(crate) fn h2spec() {
     // h2spec sends on a closed stream before the response arrives.
-    let (site, upstream) = (site(), Upstream::slow(Duration::from_millis(50)));
+    let (site, upstream) = (site(), StrictUpstream::slow(Duration::from_millis(50)));
     let root = site.path().join("root");
     let mut wrong = Vec::new();
     for (what, content) in

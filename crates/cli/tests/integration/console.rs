@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{Recorder, resend, skipped_without};
 
 use crate::support::chromium::Browser;
 use crate::support::program::{Ended, PAGE, Serve, fetch, firstflight, run, site, text, until};
-use crate::support::recorder::{Recorder, resend};
 
 #[test]
 fn the_console_shows_0_rtt_and_a_blocked_replay() {

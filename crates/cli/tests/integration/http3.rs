@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use firstflight_testkit::{program_path, skipped_without};
+use firstflight_testkit::{free_port, program_path, skipped_without};
 
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{
@@ -71,7 +71,7 @@ fn firstflight_full_resumed_and_early_with_a_token_from_the_second_call_on() {
 fn early_data_refused_by_a_server_with_other_keys_arrives_once() {
     let site = site();
     let dir = site.path();
-    let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let cert = certificate(dir);
     let (listen, key) = (format!("127.0.0.1:{port}"), dir.join("key.pem"));
     let arguments =

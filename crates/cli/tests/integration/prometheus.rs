@@ -8,14 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
+use firstflight_testkit::{Recorder, StoreListen, StoreProcess, Upstream, resend, skipped_without};
 use serde_json::Value;
 
-use crate::proxy::Upstream;
 use crate::support::program::{
     Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until, within,
 };
-use crate::support::recorder::{Recorder, resend};
 
 #[test]
 fn a_replay_makes_its_alert_fire_and_nothing_else_does() {
@@ -74,7 +72,7 @@ fn every_query_of_the_dashboard_has_data() {
          [acme]\ndirectory = \"https://127.0.0.1:1/\"\nterms_agreed = true\nstate = \"acme\"\n\
          [upstream.app]\nservers = [\"{}\"]\n",
         store.url(),
-        upstream.url
+        upstream.url()
     );
     fs::write(&config, settings).unwrap();
     let server = Serve::start(dir, &["--config", config.to_str().unwrap()]);

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use firstflight_testkit::{Recorder, resend};
 use serde_json::Value;
 
 use crate::support::peer::certificate;
 use crate::support::program::{PAGE, Serve, fetch, fields, firstflight, run, site, within};
-use crate::support::recorder::{Recorder, resend};
 
 /// Fetches through the recorder until early data is accepted. Returns the flight and its target.
 fn captured(dir: &Path, server: &Serve, recorder: &Recorder) -> (Vec<u8>, String) {

@@ -2,9 +2,10 @@
 //! responses, misdirected requests, content encodings, ranges, and redirects to HTTPS.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+
+use firstflight_testkit::free_port;
 
 use crate::support::program::{Ended, Serve, fetch, fields, run, site};
 
@@ -200,7 +201,7 @@ fn curl_gets_encodings_ranges_and_not_modified() {
 fn plain_http_redirects_to_https_of_the_same_site_only() {
     let site = site();
     let dir = site.path();
-    let plain = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let plain = format!("127.0.0.1:{}", free_port());
     two_sites(dir, &format!("[[listener]]\naddress = \"{plain}\"\nprotocol = \"redirect\"\n"));
     let server = Serve::configured(dir);
     let ask = |host: &str, path: &str| {

@@ -10,8 +10,16 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::recorder::Flight;
 use crate::runtime;
+
+/// The bytes of a first flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Flight {
+    /// All of it.
+    Tcp(Vec<u8>),
+    /// One datagram after the other.
+    Udp(Vec<Vec<u8>>),
+}
 
 /// Counts of copies.
 #[derive(Clone, Copy, Debug, Default)]

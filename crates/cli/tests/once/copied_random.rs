@@ -4,21 +4,22 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use firstflight_testkit::TEST_TIMEOUT;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, GetRandomFailed, SecureRandom, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+use tokio::time::timeout;
 
 use crate::attacker::Copies;
 use crate::client::Transport;
-use crate::honest::Honest;
+use crate::honest::{Honest, recorder};
 use crate::http::{http1_request, status_of};
 use crate::plan::{Attack, Attempt};
-use crate::recorder::{Flight, Recorder};
 use crate::report::{Label, Row};
+use crate::runtime;
 use crate::stage::Shared;
 
 /// The attacker's flight comes first, to another node if there is one.
@@ -28,30 +29,25 @@ pub(crate) fn client_random(servers: &'static Shared, label: &Label) -> Vec<Row>
     let attacker = Attacker::new(nodes[nodes.len() - 1]);
     assert_eq!(attacker.get("/attacker"), Some(200));
     let ticket = stage.client.ticket(Transport::Http1, nodes[0]).unwrap();
-    let recorder = Recorder::closed(Transport::Http1, nodes[0]);
+    let recorder = recorder(Transport::Http1, nodes[0]);
+    let held = recorder.hold_next();
     let attempt = Attempt { transport: Transport::Http1, shift: 0, attack: Attack::Eager };
     let victim = Honest::by(recorder, &stage.client, attempt, &ticket);
-    attacker.random.borrow(client_random_of(&victim));
+    let (flight, release) = runtime()
+        .block_on(async { timeout(TEST_TIMEOUT, held.flight()).await })
+        .expect("the victim sends its flight");
+    attacker.random.borrow(client_random_of(&flight));
     let own = format!("{}/attacker", victim.target);
     assert_eq!(attacker.get(&own), Some(200), "{:?}", stage.log_of(&own));
-    victim.recorder().open();
+    release.send(()).unwrap();
     let row = victim.finish().row(&stage, label, Copies { sent: 1, answered: 1 }, &[]);
     vec![row]
 }
 
-/// Waits for the flight, which starts with a ClientHello: headers of record and message, version,
-/// random (RFC 8446 section 4.1.2).
-fn client_random_of(victim: &Honest) -> [u8; 32] {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Flight::Tcp(bytes) = victim.recorder().flight()
-            && let Some(random) = bytes.get(11..43)
-        {
-            return random.try_into().unwrap();
-        }
-        assert!(Instant::now() < deadline, "the victim sends no ClientHello");
-        thread::sleep(Duration::from_millis(5));
-    }
+/// A flight starts with a ClientHello: headers of record and message, version, random (RFC 8446
+/// section 4.1.2).
+fn client_random_of(flight: &[u8]) -> [u8; 32] {
+    flight[11..43].try_into().unwrap()
 }
 
 /// A client of another make, which takes its client random from where it is told.

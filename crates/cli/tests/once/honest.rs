@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use firstflight_testkit::Recorder;
 use firstflight_tls::EarlyData;
 use tokio::time::Instant;
 
-use crate::attacker::{Copies, send_copies};
-use crate::client::{Client, ExecutionLog, Ticket};
+use crate::attacker::{Copies, Flight, send_copies};
+use crate::client::{Client, ExecutionLog, Ticket, Transport};
 use crate::plan::{Attack, Attempt, Plan};
-use crate::recorder::{Flight, Recorder};
 use crate::report::{Label, Row};
 use crate::stage::Stage;
 
@@ -34,7 +34,7 @@ impl Honest {
         server: SocketAddr,
         ticket: &Ticket,
     ) -> Self {
-        Self::by(Recorder::start(attempt.transport, server), client, attempt, ticket)
+        Self::by(recorder(attempt.transport, server), client, attempt, ticket)
     }
 
     /// The same by way of this recorder.
@@ -44,7 +44,7 @@ impl Honest {
         attempt: Attempt,
         ticket: &Ticket,
     ) -> Self {
-        let (client, address) = (client.clone(), recorder.address);
+        let (client, address) = (client.clone(), recorder.address());
         let ticket = ticket.shifted(attempt.shift);
         Self::run(recorder, attempt, move |target| {
             client.request(attempt.transport, address, &ticket, target)
@@ -58,8 +58,8 @@ impl Honest {
         server: SocketAddr,
         ticket: &Ticket,
     ) -> Self {
-        let recorder = Recorder::start(attempt.transport, server);
-        let (client, address) = (client.clone(), recorder.address);
+        let recorder = recorder(attempt.transport, server);
+        let (client, address) = (client.clone(), recorder.address());
         let ticket = ticket.shifted(attempt.shift);
         Self::run(recorder, attempt, move |target| {
             client.request_retrying(attempt.transport, address, server, &ticket, target)
@@ -73,8 +73,8 @@ impl Honest {
         server: SocketAddr,
         ticket: &Ticket,
     ) -> Self {
-        let recorder = Recorder::start(attempt.transport, server);
-        let (client, address) = (client.clone(), recorder.address);
+        let recorder = recorder(attempt.transport, server);
+        let (client, address) = (client.clone(), recorder.address());
         let ticket = ticket.shifted(attempt.shift);
         Self::run(recorder, attempt, move |target| {
             client.request_reconnecting(address, server, &ticket, target)
@@ -100,12 +100,10 @@ impl Honest {
             assert!(Instant::now() < deadline, "the server does not respond to {}", self.target);
             thread::sleep(Duration::from_millis(5));
         }
-        self.recorder.flight()
-    }
-
-    /// The point where it is recorded.
-    pub(crate) fn recorder(&self) -> &Recorder {
-        &self.recorder
+        match self.attempt.transport {
+            Transport::Http3 => Flight::Udp(self.recorder.datagrams()),
+            Transport::Http1 | Transport::Http2 => Flight::Tcp(self.recorder.flight()),
+        }
     }
 
     /// Waits until the request is done.
@@ -128,6 +126,19 @@ impl Honest {
     }
 }
 
+/// A recorder in front of a server.
+pub(crate) fn recorder(transport: Transport, server: SocketAddr) -> Recorder {
+    let recorder = match transport {
+        Transport::Http3 => Recorder::start_udp(server),
+        Transport::Http1 | Transport::Http2 => Recorder::start(server),
+    };
+    recorder.delay_responses(FLIGHT_TIME);
+    recorder
+}
+
+/// How long the parts of one flight may be apart.
+const FLIGHT_TIME: Duration = Duration::from_millis(30);
+
 /// A request that is done.
 pub(crate) struct Recorded {
     attempt: Attempt,
@@ -145,7 +156,7 @@ impl Recorded {
 
     /// What came of it. Besides 200, these statuses are good.
     pub(crate) fn row(&self, stage: &Stage, label: &Label, copies: Copies, good: &[u16]) -> Row {
-        let executions = stage.upstream.executions(&self.target);
+        let executions = stage.application.executions(&self.target);
         let mut faults = Vec::new();
         match executions.nodes.len() {
             0 => faults.push("lost"),

@@ -6,6 +6,8 @@
 //! executed exactly once and answered. `FIRSTFLIGHT_ONCE=long` has more cases and copies for
 //! longer; `make chaos` runs it.
 
+#[path = "../chaos/application.rs"]
+mod application;
 mod attacker;
 mod cases;
 mod client;
@@ -16,15 +18,12 @@ mod http;
 #[allow(dead_code)]
 mod link;
 mod plan;
-mod recorder;
 mod report;
 mod scenarios;
 mod server;
 mod settings;
 mod stage;
 mod store_failures;
-#[path = "../chaos/upstream.rs"]
-mod upstream;
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -33,7 +32,7 @@ use firstflight::lifecycle::raise_file_limit;
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 
-/// Drives recorders, attackers and the application.
+/// Drives links and attackers.
 pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {

@@ -12,10 +12,10 @@ use firstflight_testkit::{StoreListen, StoreProcess};
 use firstflight_tls::EarlyData;
 use tempfile::TempDir;
 
+use crate::application::Application;
 use crate::client::{Client, Transport};
 use crate::server::{PROGRAM, Server};
 use crate::settings::{Keys, Settings, Store};
-use crate::upstream::Upstream;
 
 /// Which servers a case runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(crate) struct Stage {
     /// The client that trusts them.
     pub(crate) client: Client,
     /// The application behind them.
-    pub(crate) upstream: Upstream,
+    pub(crate) application: Application,
     _dir: TempDir,
 }
 
@@ -86,18 +86,18 @@ impl Stage {
         fs::write(&certificate, made.cert.pem()).unwrap();
         fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
         let keys = keys(servers, dir.path().join("keys"));
-        let upstream = Upstream::start(servers.count());
+        let application = Application::start(servers.count());
         // Each case has its own prefix in the store.
         let prefix = dir.path().file_name().unwrap().to_string_lossy().replace('.', "");
         let node = |number: usize| {
             let store = || Store { url: url(number), prefix: prefix.clone() };
             let settings = Settings::new(keys.clone(), servers.with_store().then(store));
             let own = dir.path().join(format!("node-{number}"));
-            let address = upstream.addresses[number];
+            let address = application.addresses[number];
             Mutex::new(Server::start(dir.path(), &own, address, change(settings)))
         };
         let nodes = (0..servers.count()).map(node).collect();
-        Self { nodes, client: Client::new(&certificate), upstream, _dir: dir }
+        Self { nodes, client: Client::new(&certificate), application, _dir: dir }
     }
 
     /// A node.

@@ -9,17 +9,18 @@ mod figures;
 mod load;
 mod operator;
 mod server;
-mod upstream;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use attacker::Attacker;
 use figures::Figures;
 use firstflight::lifecycle::raise_file_limit;
+use firstflight_testkit::{Upstream, UpstreamResponse};
 use load::Loads;
 use operator::OperatorActions;
 use server::Server;
-use upstream::Upstream;
 
 /// The size of a run.
 pub(crate) struct Plan {
@@ -57,19 +58,26 @@ fn nothing_fails_and_nothing_is_executed_twice() {
     // Load, attacker and upstream run in this process, with one connection per request.
     raise_file_limit().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let upstream = Upstream::start();
+    // A request that the upstream received was executed.
+    let executed = Arc::new(AtomicU64::new(0));
+    let counter = executed.clone();
+    let upstream = Upstream::unrecorded(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        UpstreamResponse::default()
+    });
     // Keys in a file can be rotated; keys of the process need no recording window.
-    let mut server = Server::start(dir.path(), upstream.address, plan.rotations > 0);
+    let mut server = Server::start(dir.path(), upstream, plan.rotations > 0);
     if plan.rotations > 0 {
         load::until_early_data_is_accepted(server.address);
     }
     let attacker = Attacker::start(server.address);
-    let loads = Loads::start(&plan, server.address, attacker.address);
+    let loads = Loads::start(&plan, server.address, attacker.address());
     let actions = OperatorActions::all(&plan, &mut server, dir.path());
     let results = loads.end();
     let copies = attacker.end();
     server.end();
-    let figures = Figures::new(&actions, &results, copies, &server.log(), upstream.executed());
+    let executed = executed.load(Ordering::SeqCst);
+    let figures = Figures::new(&actions, &results, copies, &server.log(), executed);
     println!("{figures}");
     if let Some(directory) = &plan.results {
         figures.write(directory, &results);

@@ -123,7 +123,7 @@ impl Reader {
                 IpAddr::V6(_) => &[0x86, 0xdd],
             });
             let at = stamp.saturating_sub(offset).max(0) as u64;
-            self.tap.recorder().record(CapturedPacket {
+            self.tap.writer().record(CapturedPacket {
                 path: 0,
                 direction,
                 arrival_ns: at,

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use firstflight_packets::{Direction, FirstResponse, LastResponse, Limits, Observer, Packet};
 use proptest::prelude::*;
+use proptest::sample::Index;
 
 use crate::peers::PeerConfig;
 use crate::tcp_path::{Captured, MS, Path, Segment, Tfo, feed};
@@ -18,8 +19,68 @@ fn sample() -> &'static (Vec<Captured>, String) {
     })
 }
 
-fn direction() -> impl Strategy<Value = Direction> {
+pub(crate) fn direction() -> impl Strategy<Value = Direction> {
     prop_oneof![Just(Direction::ToServer), Just(Direction::ToClient)]
+}
+
+/// Changes to a captured connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Damage {
+    /// A packet, one of its bytes, and the byte's new value.
+    bytes: Vec<(Index, Index, u8)>,
+    /// A packet and its new length.
+    cut: Option<(Index, Index)>,
+    /// The packet that is captured twice.
+    twice: Index,
+    lost: Option<Index>,
+}
+
+pub(crate) fn damage() -> impl Strategy<Value = Damage> {
+    let bytes = prop::collection::vec(any::<(Index, Index, u8)>(), 1..8);
+    (bytes, any::<Option<(Index, Index)>>(), any::<Index>(), any::<Option<Index>>())
+        .prop_map(|(bytes, cut, twice, lost)| Damage { bytes, cut, twice, lost })
+}
+
+/// Analyzes a capture after this damage.
+pub(crate) fn check_damaged(
+    capture: &[Captured],
+    key_log: &str,
+    damage: &Damage,
+) -> Result<(), TestCaseError> {
+    let mut capture = capture.to_vec();
+    for (packet, byte, value) in &damage.bytes {
+        *byte.get_mut(&mut packet.get_mut(&mut capture).frame) = *value;
+    }
+    if let Some((packet, length)) = damage.cut {
+        let frame = &mut packet.get_mut(&mut capture).frame;
+        frame.truncate(length.index(frame.len()));
+    }
+    capture.push(damage.twice.get(&capture).clone());
+    if let Some(lost) = damage.lost {
+        capture.remove(lost.index(capture.len()));
+    }
+    let mut observer = Observer::new();
+    feed(&mut observer, &capture);
+    observer.add_secrets(key_log);
+    check(&mut observer)
+}
+
+/// Whatever was captured, round trips never fall below what the protocol needs.
+pub(crate) fn check(observer: &mut Observer) -> Result<(), TestCaseError> {
+    for (facts, trace) in observer.finish_traced(|_| true) {
+        prop_assert!(facts.round_trips().is_none_or(|count| count >= 1));
+        if let (
+            FirstResponse::Seen { round_trips: first, .. },
+            LastResponse::Seen { round_trips: last, .. },
+        ) = (facts.first_response, facts.last_response)
+        {
+            prop_assert!(first <= last);
+        }
+        let trace = trace.unwrap();
+        prop_assert!(trace.packets.iter().all(|packet| !packet.carries.is_empty()));
+        let _ = (facts.label(), serde_json::to_string(&(facts, trace)).unwrap());
+    }
+    Ok(())
 }
 
 proptest! {
@@ -70,42 +131,9 @@ proptest! {
     }
 
     #[test]
-    fn mutated_connections_are_analyzed_without_panic(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..8),
-        cut in prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>())),
-        twice in any::<prop::sample::Index>(),
-        lost in prop::option::of(any::<prop::sample::Index>())
-    ) {
+    fn damaged_connections_are_analyzed_without_panic(damage in damage()) {
         let (capture, key_log) = sample();
-        let mut capture = capture.clone();
-        for (packet, byte, value) in changes {
-            let frame = &mut packet.get_mut(&mut capture).frame;
-            *byte.get_mut(frame) = value;
-        }
-        if let Some((packet, len)) = cut {
-            let frame = &mut packet.get_mut(&mut capture).frame;
-            frame.truncate(len.index(frame.len()));
-        }
-        capture.push(twice.get(&capture).clone());
-        if let Some(lost) = lost {
-            capture.remove(lost.index(capture.len()));
-        }
-        let mut observer = Observer::new();
-        feed(&mut observer, &capture);
-        observer.add_secrets(key_log);
-        for (facts, trace) in observer.finish_traced(|_| true) {
-            // Whatever was changed, round trips never fall below what the protocol needs.
-            prop_assert!(facts.round_trips().is_none_or(|count| count >= 1));
-            if let (FirstResponse::Seen { round_trips: first, .. },
-                LastResponse::Seen { round_trips: last, .. }) =
-                (facts.first_response, facts.last_response)
-            {
-                prop_assert!(first <= last);
-            }
-            let trace = trace.unwrap();
-            prop_assert!(trace.packets.iter().all(|packet| !packet.carries.is_empty()));
-            let _ = (facts.label(), serde_json::to_string(&(facts, trace)).unwrap());
-        }
+        check_damaged(capture, key_log, &damage)?;
     }
 }
 

@@ -9,6 +9,7 @@ use firstflight_packets::{
 };
 use proptest::prelude::*;
 
+use crate::garbage::{check, check_damaged, damage, direction};
 use crate::quic::{label, round_trips};
 use crate::quic_path::{DRAFT_29, QuicPath, frame};
 use crate::quic_peers::{QuicPeers, analyze_quic};
@@ -248,27 +249,6 @@ fn sample() -> &'static (Vec<Captured>, String) {
     })
 }
 
-fn direction() -> impl Strategy<Value = Direction> {
-    prop_oneof![Just(Direction::ToServer), Just(Direction::ToClient)]
-}
-
-fn look(observer: &mut Observer) -> Result<(), TestCaseError> {
-    for (facts, trace) in observer.finish_traced(|_| true) {
-        prop_assert!(facts.round_trips().is_none_or(|count| count >= 1));
-        if let (
-            FirstResponse::Seen { round_trips: first, .. },
-            LastResponse::Seen { round_trips: last, .. },
-        ) = (facts.first_response, facts.last_response)
-        {
-            prop_assert!(first <= last);
-        }
-        let trace = trace.unwrap();
-        prop_assert!(trace.packets.iter().all(|packet| !packet.carries.is_empty()));
-        let _ = (facts.label(), serde_json::to_string(&(facts, trace)).unwrap());
-    }
-    Ok(())
-}
-
 proptest! {
     #[test]
     fn random_datagrams_are_analyzed_without_panic(
@@ -296,34 +276,13 @@ proptest! {
             let delivered = delivered.map(u64::from);
             observer.packet(&Packet { direction, arrived: arrived.into(), delivered, frame: &frame });
         }
-        look(&mut observer)?;
+        check(&mut observer)?;
     }
 
     #[test]
-    fn mutated_connections_are_analyzed_without_panic(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..8),
-        cut in prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>())),
-        twice in any::<prop::sample::Index>(),
-        lost in prop::option::of(any::<prop::sample::Index>())
-    ) {
+    fn damaged_connections_are_analyzed_without_panic(damage in damage()) {
         let (capture, key_log) = sample();
-        let mut capture = capture.clone();
-        for (packet, byte, value) in changes {
-            let frame = &mut packet.get_mut(&mut capture).frame;
-            *byte.get_mut(frame) = value;
-        }
-        if let Some((packet, len)) = cut {
-            let frame = &mut packet.get_mut(&mut capture).frame;
-            frame.truncate(len.index(frame.len()));
-        }
-        capture.push(twice.get(&capture).clone());
-        if let Some(lost) = lost {
-            capture.remove(lost.index(capture.len()));
-        }
-        let mut observer = Observer::new();
-        feed(&mut observer, &capture);
-        observer.add_secrets(key_log);
-        look(&mut observer)?;
+        check_damaged(capture, key_log, &damage)?;
     }
 
     #[test]

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 use crate::support::cluster::{Cluster, request};
-use crate::support::{Client, TEST_TIMEOUT, Upstream, executions, get, line, lines, replay};
+use crate::support::{Client, TEST_TIMEOUT, executions, get, line, lines, replay, start_upstream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
     for alpn in ["http/1.1", "h2"] {
@@ -56,7 +56,7 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() 
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
     cluster.runs_early(&a, "http/1.1").await;
@@ -78,7 +78,7 @@ async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total(
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
     cluster.runs_early(&a, "http/1.1").await;
@@ -115,7 +115,7 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let mut cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
     for alpn in ["http/1.1", "h2"] {
@@ -176,7 +176,7 @@ async fn a_frozen_store_times_out_and_then_is_absent_and_nothing_unrecorded_runs
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new().budget(Duration::from_millis(100));
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;
@@ -208,7 +208,7 @@ async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let mut cluster = Cluster::new();
     let content = Content::upstream(&upstream.url()).unwrap();
     let node = cluster.start(content, |config| config.tickets.single_use = true).await;
@@ -233,7 +233,7 @@ async fn a_restarted_node_needs_no_recording_window() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let first = cluster.node(&upstream).await;
     cluster.runs_early(&first, "http/1.1").await;
@@ -258,7 +258,7 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_still_recorded() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
     cluster.runs_early(&a, "http/1.1").await;
@@ -282,7 +282,7 @@ async fn a_request_held_by_policy_runs_after_the_handshake() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;

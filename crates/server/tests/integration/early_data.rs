@@ -5,7 +5,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Client, PREFACE, RunningServer, Upstream, full, get, http2_request, line, replay,
+    Client, PREFACE, RunningServer, full, get, http2_request, line, replay, start_upstream,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,7 +43,7 @@ async fn full_resumed_and_early_requests_are_answered_and_logged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_response_does_not_wait_for_the_clients_finished() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/half"));
@@ -57,7 +57,7 @@ async fn an_early_response_does_not_wait_for_the_clients_finished() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_1_early_data_marks_what_is_forwarded_before_completion() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     full(server.address, &String::from_utf8(get("/late")).unwrap()).await;
     let own = "GET /own HTTP/1.1\r\nHost: h\r\nEarly-Data: 1\r\nEarly-Data: 1\r\n\
@@ -90,7 +90,7 @@ async fn rfc8470_5_1_early_data_marks_what_is_forwarded_before_completion() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_2_a_425_to_a_request_that_this_server_marked_is_retried_after_the_handshake() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let request = get("/refuse-early");
@@ -110,7 +110,7 @@ async fn rfc8470_5_2_a_425_to_a_request_that_this_server_marked_is_retried_after
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let body = "b".repeat(13_000);
@@ -148,7 +148,7 @@ async fn replay_as_client(server: &RunningServer, client: &mut Client) -> TcpStr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_2_an_overtaken_request_gets_425_even_if_the_policy_holds_it() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let post = b"POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -164,7 +164,7 @@ async fn rfc8470_5_2_an_overtaken_request_gets_425_even_if_the_policy_holds_it()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     // By the age that it states, it is fresh in twenty seconds.
     let session = server.session("http/1.1").await.issued_earlier(20).unwrap();
@@ -181,7 +181,7 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_2_a_425_instead_of_holding_if_configured() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let change = |config: &mut firstflight_config::ServerConfig| {
         config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
     };
@@ -201,7 +201,7 @@ async fn rfc8470_5_2_a_425_instead_of_holding_if_configured() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_policy_holds_by_path_however_the_path_is_spelt() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |config| {
         config.early_data.policy =
             Policy::new(Mode::Permissive).rule("/api", Mode::Disabled).unwrap();
@@ -281,7 +281,7 @@ fn ends(mut frames: &[u8]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("h2").await;
     let flight =

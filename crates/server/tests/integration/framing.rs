@@ -1,6 +1,6 @@
 //! HTTP/1.1 requests whose end servers disagree about, as late and as early data.
 
-use crate::support::{Client, RunningServer, Upstream, full};
+use crate::support::{Client, RunningServer, full, start_upstream};
 
 const NEXT: &str = "GET /second HTTP/1.1\r\nHost: h\r\n\r\n\
                     GET /third HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
@@ -23,7 +23,7 @@ async fn early(server: &RunningServer, requests: &str) -> String {
 
 #[tokio::test]
 async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     for server in
         [RunningServer::proxy(&upstream, |_| ()).await, RunningServer::files(|_| ()).await]
     {
@@ -42,7 +42,7 @@ async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
 
 #[tokio::test]
 async fn rfc9112_7_1_2_requests_after_a_trailer_section_have_their_own_responses() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     let requests = chunked("POST", "X: a\r\nY: b\r\n\r\n");
     for response in [full(server.address, &requests).await, early(&server, &requests).await] {
@@ -55,7 +55,7 @@ async fn rfc9112_7_1_2_requests_after_a_trailer_section_have_their_own_responses
 
 #[tokio::test]
 async fn rfc9112_6_1_a_get_keeps_its_body_of_unknown_length() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     for method in ["GET", "OPTIONS", "DELETE"] {
         let requests = chunked(method, "\r\n");

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, ServerConfig};
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{free_port, skipped_without};
 use http::HeaderName;
 use tokio::net::TcpStream;
 
 use crate::support::cluster::Cluster;
-use crate::support::{Client, RunningServer, Upstream, executions, full, line, replay};
+use crate::support::{Client, RunningServer, executions, full, line, replay, start_upstream};
 
 /// Routes all requests to the upstream by these rules.
 fn by(rules: EarlyRules) -> impl FnOnce(&mut ServerConfig) {
@@ -45,7 +45,7 @@ fn status(response: &str) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_post_with_a_key_runs_early_and_once() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, by(keys())).await;
     let session = server.session("http/1.1").await;
     let request = post("/pay", "Idempotency-Key: \"a\"\r\nFlight-Id: forged");
@@ -80,7 +80,7 @@ async fn a_post_with_a_key_runs_early_and_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_post_without_a_valid_key_waits() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, by(keys())).await;
     let long = format!("Idempotency-Key: {}", "k".repeat(256));
     for (target, field, expected) in
@@ -100,7 +100,7 @@ async fn a_post_without_a_valid_key_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, by(keys())).await;
     let session = server.session("http/1.1").await.issued_earlier(30).unwrap();
     let request = post("/again", "Idempotency-Key: r");
@@ -118,9 +118,8 @@ async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
     // No server listens there.
-    let vacant = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
-    let content = Content::upstream(&format!("http://{vacant}")).unwrap();
+    let content = Content::upstream(&format!("http://127.0.0.1:{}", free_port())).unwrap();
     let server = RunningServer::start(dir, content, by(keys())).await;
     let request = text(post("/pay", "Idempotency-Key: u"));
     for _ in 0..2 {
@@ -132,7 +131,7 @@ async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nonce_can_be_used_once() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let nonce =
         Nonce { header: HeaderName::from_static("x-nonce"), lifetime: Duration::from_secs(60) };
     let rules = EarlyRules { nonce: Some(nonce), ..EarlyRules::default() };
@@ -161,7 +160,7 @@ async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let content = || Content::upstream(&upstream.url()).unwrap();
     let (a, b) =
@@ -192,7 +191,7 @@ async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_copy_is_executed_after_a_reload_of_the_policy() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let mode = |mode| move |config: &mut ServerConfig| config.early_data.policy = Policy::new(mode);
     // Held under one policy, with its copy under the other, and the other way round.
     for (before, after, word) in [

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{Client, RunningServer, TEST_TIMEOUT, Upstream, full, get, line};
+use crate::support::{Client, RunningServer, TEST_TIMEOUT, full, get, line, start_upstream};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -119,7 +119,7 @@ fn data(response: &[u8]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_crosses_the_servers_goaway_gets_its_whole_response() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
     let mut client = Client::prepare("http/1.1", None, b"");
@@ -180,7 +180,7 @@ async fn above_the_limit_connections_wait_for_a_permit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_disconnects_during_a_response_is_logged() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -196,7 +196,7 @@ async fn a_client_that_disconnects_during_a_response_is_logged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_finishes_running_requests_and_closes_idle_connections() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let mut server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut idle = Client::prepare("http/1.1", None, b"");
     let mut idle_tcp = TcpStream::connect(server.address).await.unwrap();
@@ -259,7 +259,7 @@ async fn an_upstream_that_is_down_or_silent_gives_502_or_504() {
     let response = full(silent.address, &text(get("/"))).await;
     assert!(response.starts_with("HTTP/1.1 504"), "{response}");
     // An upload that makes progress for longer than the limit has not stalled.
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let long =
         RunningServer::proxy(&upstream, |config| config.limits.upstream_timeout = SHORT).await;
     let mut client = Client::prepare("http/1.1", None, b"");

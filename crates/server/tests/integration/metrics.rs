@@ -9,7 +9,7 @@ use http::Method;
 
 use crate::support::cluster::Cluster;
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
-use crate::support::{Client, RunningServer, TEST_TIMEOUT, Upstream, full, get, replay};
+use crate::support::{Client, RunningServer, TEST_TIMEOUT, full, get, replay, start_upstream};
 
 /// The value of a metric once it is `expected`: connections end slightly later than their
 /// responses.
@@ -51,7 +51,7 @@ const POST: &[u8] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_of_connection_and_request_is_counted_once() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     full(server.address, &String::from_utf8(get("/")).unwrap()).await;
     early(&server, &get("/early")).await;
@@ -100,7 +100,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_connection() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/once"));
@@ -130,7 +130,7 @@ async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_conne
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overtaken_original_gets_425_from_the_server() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
@@ -163,7 +163,7 @@ async fn an_immediate_425_is_not_a_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_that_never_finishes_times_out() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let hasty = |config: &mut ServerConfig| {
         config.limits.header_timeout = Duration::from_millis(300);
     };
@@ -207,7 +207,7 @@ async fn refused_early_data_has_its_reason_in_the_metrics() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn quic_is_counted_as_tcp_is() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
@@ -246,7 +246,7 @@ async fn an_unavailable_store_shows_in_the_metrics() {
         return;
     }
     let mut cluster = Cluster::new();
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;
     let session = node.session("http/1.1").await;

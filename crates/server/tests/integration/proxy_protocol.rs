@@ -6,7 +6,7 @@ use firstflight_config::{IpNetwork, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Client, RunningServer, Upstream, get, line};
+use crate::support::{Client, RunningServer, get, line, start_upstream};
 
 const HEADER: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 5 443\r\n";
 
@@ -24,7 +24,7 @@ async fn with_header(server: &RunningServer, mut client: Client) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_address_is_the_headers_early_or_late() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let direct = RunningServer::proxy(&upstream, |_| {}).await;
     let session = direct.session("http/1.1").await;
     let server = RunningServer::proxy(&upstream, from_loopback).await;

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::support::cluster::Cluster;
 use crate::support::flights::{bytes, first_flight};
 use crate::support::quic::{Quic, Wire, remembered};
-use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, line};
+use crate::support::{RunningServer, TEST_TIMEOUT, line, start_upstream};
 
 /// The server's response to a first flight whose client sends nothing else: its size, and whether
 /// it starts with a Retry.
@@ -85,7 +85,7 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
     let shared = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
@@ -153,7 +153,7 @@ async fn another_implementations_client_gets_a_retry_and_runs_early() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
     let node = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;

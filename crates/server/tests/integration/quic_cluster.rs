@@ -8,14 +8,14 @@ use std::time::Duration;
 use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{Upstream, skipped_without};
 use http::{Method, StatusCode};
 use tokio::time::{sleep, timeout};
 
 use crate::support::cluster::Cluster;
 use crate::support::flights::{client_hello, first_flight, replay, send, sent_datagrams};
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
-use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
+use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
 async fn two(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningServer) {
     let nodes = (cluster.node(upstream).await, cluster.node(upstream).await);
@@ -29,7 +29,7 @@ async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = two(&cluster, &upstream).await;
     for round in 0..5 {
@@ -64,7 +64,7 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() 
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = two(&cluster, &upstream).await;
     let wire = Wire::to(a.address).await;
@@ -87,7 +87,7 @@ async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total(
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = two(&cluster, &upstream).await;
     let claims = |labels: &[(&str, &str)]| {
@@ -144,7 +144,7 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let mut cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;
@@ -169,7 +169,7 @@ async fn a_frozen_store_times_out_and_nothing_unrecorded_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new().budget(Duration::from_millis(100));
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;
@@ -187,7 +187,7 @@ async fn a_single_use_ticket_is_used_once() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let single = |config: &mut ServerConfig| config.tickets.single_use = true;
     let a = cluster.start(Content::upstream(&upstream.url()).unwrap(), single).await;
@@ -236,7 +236,7 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = two(&cluster, &upstream).await;
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;

@@ -6,13 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_quic::Remembered;
+use firstflight_testkit::Upstream;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use http::{Method, StatusCode};
 use quinn::VarInt;
 use serde_json::Value;
 
 use crate::support::quic::{Quic, Wire, config, endpoint, remembered, reply, request};
-use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
+use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
 /// Long enough for a handshake on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
@@ -23,7 +24,7 @@ fn field(line: &Value, name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_get_runs_before_the_handshake_is_complete() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
@@ -53,7 +54,7 @@ async fn an_early_get_runs_before_the_handshake_is_complete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_held_by_policy_waits_for_the_handshake() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
@@ -81,7 +82,7 @@ async fn a_request_held_by_policy_waits_for_the_handshake() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replayed_datagrams_are_not_executed() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     // Copies never complete their handshake, and stopping waits for them.
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
@@ -117,7 +118,7 @@ async fn replayed_datagrams_are_not_executed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     // The copy never completes its handshake, and stopping waits for it.
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
@@ -195,7 +196,7 @@ async fn refused_early_data_is_sent_again_and_is_executed_once() {
         (with_keys("a"), Some(with_keys("b")), "zone", true),
         (full, None, "register_full", true),
     ] {
-        let upstream = Upstream::start().await;
+        let upstream = start_upstream();
         let first = RunningServer::proxy(&upstream, |config| before(config)).await;
         let remembered = remembered(first.address).await;
         let server = match after {

@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use tokio::time::timeout;
 
 use crate::support::quic::{Quic, Wire, config, endpoint, head, remembered, reply, request};
-use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
+use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
 const SHORT: Duration = Duration::from_millis(500);
 
@@ -68,7 +68,7 @@ async fn slow_heads_and_idle_connections_are_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT / 2).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
@@ -175,7 +175,7 @@ async fn rfc9114_6_2_1_an_endless_control_frame_ends_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_streams_wait_and_too_many_cancelled_ones_end_the_connection() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |config| config.limits.streams = 3).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut running = Vec::new();
@@ -201,7 +201,7 @@ async fn many_streams_wait_and_too_many_cancelled_ones_end_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn complete_bodies_reach_the_upstream_and_wrong_lengths_do_not() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut post = client.send_head(request(Method::POST, "/upload"), false).await;
@@ -249,7 +249,7 @@ async fn a_client_that_changes_its_address_is_still_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_finishes_what_is_running_and_loses_nothing() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let mut server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut running = client.send_head(request(Method::POST, "/upload"), false).await;
@@ -370,7 +370,7 @@ async fn a_udp_port_in_use_is_named_with_the_fix() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trailers_and_expectations_are_forwarded() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut head = request(Method::POST, "/trailers");

@@ -8,11 +8,12 @@ use std::time::Duration;
 use firstflight_config::{Content, EarlyRules, KeySource, ServerConfig};
 use firstflight_server::HandoverError;
 use firstflight_store::{Address, StoreConfig, Topology};
+use firstflight_testkit::Upstream;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::support::{Client, RunningServer, Upstream, executions, full, get, line, replay};
+use crate::support::{Client, RunningServer, executions, full, get, line, replay, start_upstream};
 
 /// Starts processes that share ticket keys and accept early POSTs with a key.
 struct Generations {
@@ -25,7 +26,7 @@ impl Generations {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let now = UnixTime::from(std::time::SystemTime::now());
         KeyFile::new(dir.path().join("keys")).write_new(Schedule::default(), now).unwrap();
-        Self { dir, upstream: Upstream::start().await }
+        Self { dir, upstream: start_upstream() }
     }
 
     async fn start(&self) -> RunningServer {

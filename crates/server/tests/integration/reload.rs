@@ -1,19 +1,20 @@
 //! Reloads: what changes, what stays, and what is refused.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use firstflight_config::{CertificateSource, Content, Listener, Mode, Policy, ServerConfig};
 use firstflight_server::Server;
+use firstflight_testkit::free_port;
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, Upstream, executions, full, get, line, replay,
+    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, replay, start_upstream,
 };
 
 /// An address of this machine without a listener.
 fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
 type Change = Box<dyn Fn(&mut ServerConfig)>;
@@ -120,7 +121,7 @@ async fn an_invalid_configuration_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_flights_are_remembered_across_reloads() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let (session, other) = (server.session("http/1.1").await, server.session("http/1.1").await);
     let client = Client::prepare("http/1.1", Some(&session), &get("/flight=1"));
@@ -142,7 +143,7 @@ async fn rfc8446_8_flights_are_remembered_across_reloads() {
 /// the new policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_a_wider_policy_executes_no_copy_that_was_held_before() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let strict = |config: &mut ServerConfig| {
         config.early_data.policy = Policy::new(Mode::Disabled);
     };

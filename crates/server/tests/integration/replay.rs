@@ -8,7 +8,7 @@ use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use tokio::task::JoinSet;
 
-use crate::support::{Client, RunningServer, Upstream, executions, get, replay};
+use crate::support::{Client, RunningServer, executions, get, replay, start_upstream};
 
 /// Sends a flight `times` times, over `at_once` connections at a time.
 async fn attack(address: std::net::SocketAddr, flight: &[u8], times: usize, at_once: usize) {
@@ -28,7 +28,7 @@ async fn attack(address: std::net::SocketAddr, flight: &[u8], times: usize, at_o
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     // On a busy machine the last copies would be stale, and the gate would not check them.
     let fresh = |config: &mut ServerConfig| config.early_data.freshness = Duration::from_secs(60);
     let server = RunningServer::proxy(&upstream, fresh).await;
@@ -48,7 +48,7 @@ async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_2_copies_that_race_the_original_are_executed_once_in_total() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     for round in 0..20 {
         let session = server.session("http/1.1").await;
@@ -91,7 +91,7 @@ async fn rfc8446_8_2_copies_that_race_the_original_are_executed_once_in_total() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_2_an_original_overtaken_by_a_copy_gets_425() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
@@ -108,7 +108,7 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_gets_425() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let keys = dir.path().join("keys");
     let now = UnixTime::from(std::time::SystemTime::now());
@@ -145,7 +145,7 @@ async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_copy_is_executed_while_the_register_is_full() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     for capacity in [0, 1, 2] {
         let server = RunningServer::proxy(&upstream, |config| {
             config.early_data.register_capacity = capacity;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use firstflight_config::{Content, KeySource, TicketSettings};
 use firstflight_store::ring::SharedRing;
 use firstflight_store::{Store, StoreConfig};
-use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
+use firstflight_testkit::{StoreListen, StoreProcess, Upstream, skipped_without};
 use firstflight_tickets::{KeyEncryption, KeyState, Schedule};
 use firstflight_tls::{EarlyData, Handshake, Session, SteadyClock};
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, Upstream, executions, get, line, patient, replay,
+    Client, RunningServer, TEST_TIMEOUT, executions, get, line, patient, replay, start_upstream,
 };
 
 struct Cluster {
@@ -116,7 +116,7 @@ async fn a_session_of_one_node_runs_early_on_another() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let a = cluster.node(&upstream, |tickets| tickets.node = Some("a".to_owned())).await;
     let b = cluster.node(&upstream, |tickets| tickets.node = Some("b".to_owned())).await;
@@ -149,7 +149,7 @@ async fn early_data_is_accepted_only_in_the_zone_that_issued_the_ticket() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let west = cluster.node(&upstream, |tickets| tickets.zone = Some("west".to_owned())).await;
     let east = cluster.node(&upstream, |tickets| tickets.zone = Some("east".to_owned())).await;
@@ -173,7 +173,7 @@ async fn a_single_use_ticket_works_for_one_connection_on_any_node() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = cluster.single_use_nodes(&upstream).await;
 
@@ -218,7 +218,7 @@ async fn copies_of_a_single_use_flight_race_and_one_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = cluster.single_use_nodes(&upstream).await;
     let end = Instant::now() + TEST_TIMEOUT;
@@ -252,7 +252,7 @@ async fn nodes_that_start_without_the_store_get_its_keys_later() {
     if skipped_without(&["redis-server"]) {
         return;
     }
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let mut cluster = Cluster::new();
     cluster.store.kill();
     let (a, b) = (cluster.node(&upstream, |_| {}).await, cluster.node(&upstream, |_| {}).await);

@@ -2,12 +2,12 @@
 
 use firstflight_config::ServerConfig;
 use firstflight_telemetry::otlp::{Endpoint, TelemetrySettings};
-use firstflight_testkit::{Collector, Span, attribute};
+use firstflight_testkit::{Collector, ReceivedRequest, Span, attribute};
 use opentelemetry_proto::tonic::metrics::v1::NumberDataPoint;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 
-use crate::support::{Client, RunningServer, Seen, Upstream, get, line, replay};
+use crate::support::{Client, RunningServer, get, line, replay, start_upstream};
 
 const THEIR_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const THEIR_SPAN: &str = "b7ad6b7169203331";
@@ -32,7 +32,7 @@ fn part<'a>(spans: &'a [Span], root: &Span, name: &str) -> Option<&'a Span> {
     spans.iter().filter(ours).find(|span| span.name == name)
 }
 
-fn traceparent(recorded: &Seen) -> &str {
+fn traceparent(recorded: &ReceivedRequest) -> &str {
     recorded.headers.get("traceparent").expect("a traceparent")
 }
 
@@ -42,7 +42,7 @@ fn exported(span: &Span, name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_trace_of_an_early_request_has_handshake_claim_and_upstream() {
-    let (collector, upstream) = (Collector::start(), Upstream::start().await);
+    let (collector, upstream) = (Collector::start(), start_upstream());
     let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/early?secret=1"));
@@ -85,7 +85,7 @@ async fn the_trace_of_an_early_request_has_handshake_claim_and_upstream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_has_why_and_how_long_a_request_was_held_and_that_a_copy_lost() {
-    let (collector, upstream) = (Collector::start(), Upstream::start().await);
+    let (collector, upstream) = (Collector::start(), start_upstream());
     let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
     let post =
@@ -140,7 +140,7 @@ async fn a_clients_trace_is_continued_only_if_clients_are_trusted() {
     let collector = Collector::start();
     let parent = format!("00-{THEIR_TRACE}-{THEIR_SPAN}-01");
     for believed in [false, true] {
-        let upstream = Upstream::start().await;
+        let upstream = start_upstream();
         let settings = TelemetrySettings {
             trust_traceparent: believed,
             traces_sampled: 0.0,

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::support::quic::{Quic, remembered};
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, Upstream, executions, full, get, line, lines, replay,
+    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, lines, replay, start_upstream,
 };
 
 /// The server that succeeded another one.
@@ -83,7 +83,7 @@ fn page(target: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_successor_knows_tickets_and_flights() {
-    let upstream = Upstream::start().await;
+    let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let (session, other) = (server.session("http/1.1").await, server.session("http/1.1").await);
     let client = Client::prepare("http/1.1", Some(&session), &get("/flight=1"));
@@ -184,7 +184,7 @@ async fn packets_for_a_process_that_has_ended_reset_their_connections() {
 /// accepts them, during the upgrade.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rfc8446_8_no_flight_is_executed_twice_during_an_upgrade() {
-    let upstream = Arc::new(Upstream::start().await);
+    let upstream = Arc::new(start_upstream());
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut clients = Vec::new();
     for number in 0..60 {

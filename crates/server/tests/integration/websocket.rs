@@ -198,7 +198,7 @@ async fn an_upstreams_refusal_is_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_not_a_websocket_opens_no_tunnel() {
-    let upstream = crate::support::Upstream::start().await;
+    let upstream = crate::support::start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     // A normal response to a CONNECT would look like a tunnel.
     assert_eq!(over_http2(server.address, "/plain").await.err(), Some(StatusCode::BAD_GATEWAY));

@@ -8,7 +8,7 @@ use firstflight_testkit::{Pebble, PebblePlan};
 use tokio::net::TcpListener;
 
 use super::responder::respond_to_challenges;
-use super::{Running, TEST_TIMEOUT, config, only};
+use super::{RunningManager, TEST_TIMEOUT, config, only};
 
 const NAMES: &[&str] = &["example.test"];
 
@@ -24,14 +24,14 @@ async fn a_failed_validation_is_reported_and_the_old_certificate_stays() {
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[NAMES], &responses);
+    let mut running = RunningManager::alone(config.clone(), &[NAMES], &responses);
     running.until_issued().await;
     let old = running.stop_with().await;
     let orders = pebble.orders();
 
     // From now on the ports lead to another server, which has no responses.
     let responses = ChallengeResponses::new();
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = RunningManager::alone(config, &[NAMES], &responses);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let failures = failed.last_error.unwrap();
     for word in ["example.test", "tls-alpn-01 at port 443", "http-01 at port 80"] {
@@ -58,7 +58,7 @@ async fn an_authority_that_is_down_at_the_start_is_retried() {
     let mut pebble = Pebble::start(respond_to_challenges(&responses, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     pebble.kill();
-    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &responses);
+    let mut running = RunningManager::alone(config(&pebble, state.path()), &[NAMES], &responses);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let failures = failed.last_error.unwrap();
     assert!(failures.reason.contains("127.0.0.1 cannot be reached"), "{}", failures.reason);
@@ -76,11 +76,11 @@ async fn an_account_that_the_authority_forgot_is_created_again() {
         Pebble::start(respond_to_challenges(&responses, &["one.test", "two.test"]).await);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[&["one.test"]], &responses);
+    let mut running = RunningManager::alone(config.clone(), &[&["one.test"]], &responses);
     running.until_issued().await;
     running.end().await;
     pebble.restart();
-    let mut running = Running::alone(config, &[&["two.test"]], &responses);
+    let mut running = RunningManager::alone(config, &[&["two.test"]], &responses);
     running.until_issued().await;
     running.end().await;
 }
@@ -92,7 +92,7 @@ async fn a_refused_name_is_reported() {
     let pebble = Pebble::start(PebblePlan { blocked: vec!["blocked.test".to_owned()], ..plan });
     let state = tempfile::tempdir().unwrap();
     let mut running =
-        Running::alone(config(&pebble, state.path()), &[&["blocked.test"]], &responses);
+        RunningManager::alone(config(&pebble, state.path()), &[&["blocked.test"]], &responses);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = failed.last_error.unwrap().reason;
     assert!(reason.contains("blocked.test") && reason.contains("CAA"), "{reason}");
@@ -105,7 +105,7 @@ async fn an_untrusted_authority_receives_no_request() {
     let pebble = Pebble::start(respond_to_challenges(&responses, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = AcmeConfig { authority: None, ..config(&pebble, state.path()) };
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = RunningManager::alone(config, &[NAMES], &responses);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = failed.last_error.unwrap().reason;
     assert!(reason.contains("not trusted") && reason.contains("authority = FILE"), "{reason}");
@@ -122,14 +122,14 @@ async fn an_aborted_order_withdraws_its_responses() {
     let pebble = Pebble::start(PebblePlan { http_port, ..PebblePlan::default() });
     let state = tempfile::tempdir().unwrap();
     let config = only(ChallengeKind::Http01, config(&pebble, state.path()));
-    let running = Running::alone(config.clone(), &[NAMES], &responses);
+    let running = RunningManager::alone(config.clone(), &[NAMES], &responses);
     let looks = tokio::time::timeout(TEST_TIMEOUT, silent.accept()).await.unwrap().unwrap();
     assert!(!responses.is_idle());
     running.end().await;
     assert!(responses.is_idle());
 
     // The authority continues to validate, and counts the failure.
-    let mut next_request = Running::alone(config, &[NAMES], &responses);
+    let mut next_request = RunningManager::alone(config, &[NAMES], &responses);
     let failed = next_request.until("an error", |it| it.last_error.is_some()).await;
     let failures = failed.last_error.unwrap();
     assert!(failed.next_attempt.unwrap() >= failures.at + 600, "{failures:?}");
@@ -145,13 +145,13 @@ async fn changed_contacts_are_sent_to_the_authority() {
     let pebble = Pebble::start(respond_to_challenges(&responses, &["one.test", "two.test"]).await);
     let state = tempfile::tempdir().unwrap();
     let first = config(&pebble, state.path());
-    let mut running = Running::alone(first.clone(), &[&["one.test"]], &responses);
+    let mut running = RunningManager::alone(first.clone(), &[&["one.test"]], &responses);
     running.until_issued().await;
     running.end().await;
     let account = account(&first);
     assert!(std::fs::read_to_string(&account).unwrap().contains("mailto:ops@example.org"));
     let second = AcmeConfig { contact: vec!["root@example.org".to_owned()], ..first };
-    let mut running = Running::alone(second, &[&["two.test"]], &responses);
+    let mut running = RunningManager::alone(second, &[&["two.test"]], &responses);
     running.until_issued().await;
     running.end().await;
     assert!(std::fs::read_to_string(&account).unwrap().contains("mailto:root@example.org"));

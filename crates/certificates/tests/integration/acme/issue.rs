@@ -8,7 +8,7 @@ use firstflight_certificates::acme::{
 use firstflight_testkit::{Pebble, PebblePlan};
 
 use super::responder::respond_to_challenges;
-use super::{Running, config, names, only};
+use super::{RunningManager, config, names, only};
 
 const NAMES: &[&str] = &["example.test", "www.example.test", "shop.example.test"];
 
@@ -17,7 +17,7 @@ async fn issued_by(kind: ChallengeKind) {
     let pebble = Pebble::start(respond_to_challenges(&responses, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = only(kind, config(&pebble, state.path()));
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = RunningManager::alone(config, &[NAMES], &responses);
     let found = running.until_issued().await;
     let issued = found.issued.unwrap();
     let identity = issued.identity().unwrap();
@@ -55,7 +55,7 @@ async fn the_other_challenge_is_used_if_one_fails() {
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let mut running =
-        Running::alone(config(&pebble, state.path()), &[&["example.test"]], &responses);
+        RunningManager::alone(config(&pebble, state.path()), &[&["example.test"]], &responses);
     let found = running.until_issued().await;
     assert_eq!((found.attempts.issued, found.attempts.failed), (1, 0));
     assert_eq!(pebble.orders(), 2);
@@ -69,7 +69,7 @@ async fn several_certificates_share_an_account() {
     let state = tempfile::tempdir().unwrap();
     let config = AcmeConfig { key: KeyKind::Rsa2048, ..config(&pebble, state.path()) };
     let sites: [&[&str]; 2] = [&["one.test"], &["two.test"]];
-    let mut running = Running::alone(config.clone(), &sites, &responses);
+    let mut running = RunningManager::alone(config.clone(), &sites, &responses);
     let both = running.states.wait_for(|all| all.iter().all(|it| it.issued.is_some()));
     let both = tokio::time::timeout(super::TEST_TIMEOUT, both).await.unwrap().unwrap().clone();
     assert!(both[1].issued.as_ref().unwrap().identity().unwrap().covers("two.test"));
@@ -97,7 +97,7 @@ async fn renewal_happens_before_expiry_with_the_same_account() {
         PebblePlan { validity_seconds: Some(16), ..respond_to_challenges(&responses, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
-    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &responses);
+    let mut running = RunningManager::alone(config(&pebble, state.path()), &[NAMES], &responses);
     let first = running.until_issued().await.issued.unwrap();
     let second = running.until("a second one", |it| it.attempts.issued == 2).await.issued.unwrap();
     // Two thirds of 16 s; on a loaded machine the end may have passed.
@@ -113,7 +113,7 @@ async fn refused_nonces_are_retried() {
     let plan = PebblePlan { bad_nonces: 20, ..respond_to_challenges(&responses, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
-    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &responses);
+    let mut running = RunningManager::alone(config(&pebble, state.path()), &[NAMES], &responses);
     running.until_issued().await;
     running.end().await;
 }
@@ -128,7 +128,7 @@ async fn rfc8555_7_3_4_external_account_binding() {
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let without = config(&pebble, state.path());
-    let mut running = Running::alone(without.clone(), &[NAMES], &responses);
+    let mut running = RunningManager::alone(without.clone(), &[NAMES], &responses);
     let refused = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = refused.last_error.unwrap().reason;
     assert!(reason.contains("external_account in [acme]"), "{reason}");
@@ -143,7 +143,7 @@ async fn rfc8555_7_3_4_external_account_binding() {
         state: other.path().join("acme"),
         ..without
     };
-    let mut running = Running::alone(with, &[NAMES], &responses);
+    let mut running = RunningManager::alone(with, &[NAMES], &responses);
     running.until_issued().await;
     running.end().await;
 }
@@ -154,12 +154,12 @@ async fn a_site_with_a_new_name_keeps_its_certificate_until_the_new_one() {
     let mut pebble = Pebble::start(respond_to_challenges(&responses, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[&NAMES[..2]], &responses);
+    let mut running = RunningManager::alone(config.clone(), &[&NAMES[..2]], &responses);
     let old = running.until_issued().await.issued.unwrap();
     running.end().await;
 
     pebble.kill();
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = RunningManager::alone(config, &[NAMES], &responses);
     let meanwhile = running.until("an error", |it| it.last_error.is_some()).await;
     let served = meanwhile.issued.unwrap();
     assert_eq!((&served.chain, &served.names[..]), (&old.chain, &names(&NAMES[..2])[..]));
@@ -177,14 +177,14 @@ async fn an_expired_certificate_is_served_until_renewal() {
     let mut pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[NAMES], &responses);
+    let mut running = RunningManager::alone(config.clone(), &[NAMES], &responses);
     running.until_issued().await;
     // On a loaded machine it may be renewed before the manager stops.
     let old = running.stop_with().await;
     pebble.kill();
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
 
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = RunningManager::alone(config, &[NAMES], &responses);
     let meanwhile = running.until("an error", |it| it.last_error.is_some()).await;
     assert_eq!(meanwhile.issued.unwrap().not_after, old.not_after);
     pebble.restart();

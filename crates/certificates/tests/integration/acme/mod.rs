@@ -43,13 +43,13 @@ fn names(names: &[&str]) -> Vec<String> {
 }
 
 /// A manager that runs until it is stopped.
-struct Running {
+struct RunningManager {
     states: watch::Receiver<Vec<CertificateState>>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Running {
+impl RunningManager {
     fn alone(config: AcmeConfig, certificates: &[&[&str]], responses: &ChallengeResponses) -> Self {
         Self::start(config, certificates, responses, SingleNode)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::failures::A_WHILE;
 use super::responder::respond_to_challenges;
 use super::shared_records::SharedMemory;
-use super::{Running, TEST_TIMEOUT, config};
+use super::{RunningManager, TEST_TIMEOUT, config};
 
 const NAMES: &[&str] = &["example.test", "www.example.test"];
 
@@ -18,10 +18,10 @@ async fn two_nodes_create_one_order_and_either_responds() {
     let pebble = Pebble::start(respond_to_challenges(&other, NAMES).await);
     let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let records = SharedMemory::default();
-    let mut asks = Running::sharing(config(&pebble, state.path()), &[NAMES], &one, &records);
+    let mut asks = RunningManager::sharing(config(&pebble, state.path()), &[NAMES], &one, &records);
     asks.until("an order", |it| it.phase == Phase::OrderRequest).await;
     let config = config(&pebble, other_state.path());
-    let mut responses = Running::sharing(config, &[NAMES], &other, &records);
+    let mut responses = RunningManager::sharing(config, &[NAMES], &other, &records);
     let issued = asks.until_issued().await;
     let taken = responses.until_issued().await;
     assert_eq!(issued.issued.unwrap().chain, taken.issued.unwrap().chain);
@@ -36,7 +36,7 @@ async fn two_nodes_create_one_order_and_either_responds() {
     // A third node adopts it later without an order.
     let third_state = tempfile::tempdir().unwrap();
     let config = super::config(&pebble, third_state.path());
-    let mut third = Running::sharing(config, &[NAMES], &one, &records);
+    let mut third = RunningManager::sharing(config, &[NAMES], &one, &records);
     assert_eq!(third.until_issued().await.attempts.adopted, 1);
     third.end().await;
     assert_eq!(pebble.orders(), 1);
@@ -50,14 +50,14 @@ async fn the_lease_of_a_node_that_died_is_honored() {
     let records = SharedMemory::default();
     let config = config(&pebble, state.path());
     // Learn the name of the lease from a node that holds it.
-    let mut first = Running::sharing(config.clone(), &[NAMES], &responses, &records);
+    let mut first = RunningManager::sharing(config.clone(), &[NAMES], &responses, &records);
     first.until("an order", |it| it.phase == Phase::OrderRequest).await;
     let lease = records.names("/lease").pop().unwrap();
     first.end().await;
     assert!(records.names("/lease").is_empty());
 
     records.put(&lease, b"another node", Duration::from_secs(3600)).await.unwrap();
-    let mut waits = Running::sharing(config, &[NAMES], &responses, &records);
+    let mut waits = RunningManager::sharing(config, &[NAMES], &responses, &records);
     waits.until("the other", |it| it.phase == Phase::Elsewhere).await;
     let orders = pebble.orders();
     tokio::time::sleep(A_WHILE).await;
@@ -75,7 +75,7 @@ async fn no_node_orders_without_the_store_until_it_is_back() {
     let records = SharedMemory::default();
     records.set_unreachable(true);
     let mut running =
-        Running::sharing(config(&pebble, state.path()), &[NAMES], &responses, &records);
+        RunningManager::sharing(config(&pebble, state.path()), &[NAMES], &responses, &records);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = failed.last_error.unwrap().reason;
     assert!(reason.contains("the store is away"), "{reason}");
@@ -93,12 +93,12 @@ async fn an_unreadable_record_does_not_block_orders() {
     let records = SharedMemory::default();
     records.make_unreadable("/certificate/");
     let one = config(&pebble, state.path());
-    let mut asks = Running::sharing(one, &[NAMES], &responses, &records);
+    let mut asks = RunningManager::sharing(one, &[NAMES], &responses, &records);
     let issued = asks.until_issued().await;
     asks.end().await;
     // The new certificate replaced the broken record.
     let other = config(&pebble, other_state.path());
-    let mut finds = Running::sharing(other, &[NAMES], &responses, &records);
+    let mut finds = RunningManager::sharing(other, &[NAMES], &responses, &records);
     let found = finds.until_issued().await;
     finds.end().await;
     assert_eq!(found.issued.unwrap().chain, issued.issued.unwrap().chain);
@@ -112,12 +112,12 @@ async fn a_lost_record_is_published_again() {
     let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let records = SharedMemory::default();
     let one = config(&pebble, state.path());
-    let mut asks = Running::sharing(one.clone(), &[NAMES], &responses, &records);
+    let mut asks = RunningManager::sharing(one.clone(), &[NAMES], &responses, &records);
     asks.until_issued().await;
     asks.end().await;
     // The keys that encrypted it are lost.
     records.make_unreadable("/certificate/");
-    let has = Running::sharing(one, &[NAMES], &responses, &records);
+    let has = RunningManager::sharing(one, &[NAMES], &responses, &records);
     let next_request = async {
         while records.is_unreadable("/certificate/") {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -126,7 +126,7 @@ async fn a_lost_record_is_published_again() {
     tokio::time::timeout(TEST_TIMEOUT, next_request).await.unwrap();
     has.end().await;
     let other = config(&pebble, other_state.path());
-    let mut finds = Running::sharing(other, &[NAMES], &responses, &records);
+    let mut finds = RunningManager::sharing(other, &[NAMES], &responses, &records);
     assert_eq!(finds.until_issued().await.attempts.adopted, 1);
     finds.end().await;
     assert_eq!(pebble.orders(), 1);
@@ -138,10 +138,10 @@ async fn two_processes_of_a_machine_create_one_order() {
     let pebble = Pebble::start(respond_to_challenges(&responses, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut one = Running::alone(config.clone(), &[NAMES], &responses);
+    let mut one = RunningManager::alone(config.clone(), &[NAMES], &responses);
     one.until("an order", |it| it.phase == Phase::OrderRequest || it.issued.is_some()).await;
     // Validation never reaches its responses.
-    let mut other = Running::alone(config, &[NAMES], &ChallengeResponses::new());
+    let mut other = RunningManager::alone(config, &[NAMES], &ChallengeResponses::new());
     let (first, second) = (one.until_issued().await, other.until_issued().await);
     assert_eq!(first.issued.unwrap().chain, second.issued.unwrap().chain);
     assert_eq!(pebble.orders(), 1);

@@ -24,7 +24,7 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
     let run = stage.run.clone();
     for number in 0..run.size() {
         let node = number % ALL.len();
-        let held = run.clients().recorders[node].hold();
+        let held = run.clients().recorders[node].hold_next();
         runtime().block_on(async {
             let original = tokio::spawn({
                 let run = run.clone();

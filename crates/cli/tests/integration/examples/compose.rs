@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use firstflight_testkit::{
-    StoreKind, StoreListen, StoreOptions, StoreProcess, program_path, skipped_without,
+    Recorder, StoreKind, StoreListen, StoreOptions, StoreProcess, program_path, skipped_without,
 };
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
@@ -18,7 +18,6 @@ use crate::prometheus::{Prometheus, age};
 use crate::support::program::{
     Ended, Running, Serve, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within,
 };
-use crate::support::recorder::Recorder;
 
 /// What `compose.yaml` comes to, with these variables set.
 fn loaded(file: &Path, variables: &[(&str, &str)]) -> Ended {

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use firstflight_testkit::{
-    StoreKind, StoreListen, StoreOptions, StoreProcess, program_path, skipped_without,
+    Recorder, StoreKind, StoreListen, StoreOptions, StoreProcess, program_path, resend,
+    skipped_without,
 };
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
@@ -16,7 +17,6 @@ use super::{adapted, example};
 use crate::prometheus::age;
 use crate::support::peer::certificate;
 use crate::support::program::{Ended, Serve, fetch, firstflight, run, site, text, until, within};
-use crate::support::recorder::{Recorder, resend};
 
 /// All that the kustomization makes.
 fn manifests(dir: &Path) -> Ended {

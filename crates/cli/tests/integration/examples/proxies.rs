@@ -12,16 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{Recorder, Upstream, skipped_without};
 use tempfile::TempDir;
 
 use super::{start_haproxy, start_nginx};
-use crate::proxy::Upstream;
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{
     Fetched, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within,
 };
-use crate::support::recorder::Recorder;
 
 /// Two nodes in front of one application, and an attacker on the path to the first.
 struct Fleet {
@@ -46,7 +44,7 @@ impl Fleet {
         certificate(dir.path());
         keys(dir.path(), &["new", "ring"]);
         let application = Upstream::start();
-        let address = application.url.strip_prefix("http://").unwrap();
+        let address = application.address().to_string();
         let nodes = ["a", "b"].map(|name| {
             let home = dir.path().join(name);
             fs::create_dir(&home).unwrap();
@@ -57,12 +55,13 @@ impl Fleet {
                 dir.path(),
                 &["export", "--format", format, "--to", &format!("{name}/tickets"), "ring"],
             );
-            node(&home, address)
+            node(&home, &address)
         });
         let wanted = Arc::<AtomicUsize>::default();
         let (wants, file) = (wanted.clone(), dir.path().join("a").join(log));
         let opens = move || text(&file).lines().count() >= wants.load(Ordering::Relaxed);
-        let path = Recorder::holding(address_of(&nodes[0]), opens);
+        let path = Recorder::start(address_of(&nodes[0]));
+        path.hold_rest(opens);
         Self { dir, application, nodes, path, wanted, http, log }
     }
 
@@ -75,7 +74,7 @@ impl Fleet {
         let fetched =
             fetch(self.dir.path(), &self.nodes[0].cert, &self.path.url(target), &arguments);
         self.wanted.store(0, Ordering::Relaxed);
-        assert!(fetched.ended.out.ends_with("up\n"), "{target}: {:?}", fetched.ended);
+        assert!(fetched.ended.out.ends_with("upstream\n"), "{target}: {:?}", fetched.ended);
         assert!(fetched.ended.out.to_lowercase().contains("strict-transport-security: max-age"));
         fetched
     }
@@ -100,7 +99,7 @@ impl Fleet {
 
     /// How often the application was requested this, by whatever method.
     fn asked(&self, target: &str) -> usize {
-        self.application.seen().iter().filter(|seen| seen.contains(target)).count()
+        self.application.recorded(target).len()
     }
 
     /// Sends the latest first flight so often again to each node, and waits for its first response,
@@ -155,7 +154,7 @@ fn rfc8470_nginx_executes_safe_requests_early_and_responds_425_to_others() {
         // The mark of a proxy in front of this one stays.
         assert_eq!(verdict(fleet.ask("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
         let seen = ["GET /full - ", "GET /early 1 ", "GET /late - ", "POST /order - book=1"];
-        assert_eq!(fleet.application.seen(), [&seen[..], &["GET /marked 1 "]].concat());
+        assert_eq!(fleet.application.summaries(), [&seen[..], &["GET /marked 1 "]].concat());
         let [early, late] = ["GET /early", "GET /late"].map(|words| of(words).remove(0));
         assert!(early.ends_with("tls=TLSv1.3 resumed=r early=1"), "{early}");
         assert!(late.ends_with("resumed=r early=-"), "{late}");
@@ -185,7 +184,7 @@ fn nginx_executes_each_replay_at_each_node() {
         let _copies = fleet.copies(3);
         within(Duration::from_secs(5), OFTEN, || fleet.asked(&target) == 1 + 2 * 3)
     });
-    assert!(executed, "{:#?}", fleet.application.seen());
+    assert!(executed, "{:#?}", fleet.application.summaries());
     fleet.redirects();
     // OpenSSL trusts a ticket's age to ten seconds, and a second more where both are rounded.
     thread::sleep(Duration::from_secs(12).saturating_sub(sent.elapsed()));
@@ -212,7 +211,7 @@ fn haproxy_holds_early_data_and_executes_no_replay() {
         let _more = fleet.copies(3);
         assert_eq!(verdict(fleet.ask("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
         let seen = ["GET /full - ", "GET /early - ", "POST /order - book=1"];
-        assert_eq!(fleet.application.seen(), [&seen[..], &["GET /marked 1 "]].concat());
+        assert_eq!(fleet.application.summaries(), [&seen[..], &["GET /marked 1 "]].concat());
         let lines = fleet.lines();
         let early = lines.iter().find(|line| line.contains("/early")).unwrap();
         assert!(early.ends_with("resumed=1 early=0"), "{lines:#?}");
@@ -235,7 +234,7 @@ fn haproxy_responds_425_by_its_rule() {
     let url = fleet.path.url("/order");
     let refused = fetch(fleet.dir.path(), &fleet.nodes[0].cert, &url, &["--http1.1", "-d", "x=1"]);
     assert_eq!(fields(&refused.facts, "tls_resumed http_code"), "1 425");
-    assert_eq!(fleet.application.seen(), ["GET /full - ", "GET /resumed - "]);
+    assert_eq!(fleet.application.summaries(), ["GET /full - ", "GET /resumed - "]);
 
     let answered = "haproxy_frontend_http_responses_total{proxy=\"web\",code=\"4xx\"} 1";
     let page = fleet.curl("metrics");

@@ -56,11 +56,16 @@ fn early(dir: &Path, port: u16, target: &str) {
 
 pub(super) const EARLY_DATA: [&str; 1] = ["--tls-earlydata"];
 
+fn serve_with_rustls(options: ServerOptions) -> (TempDir, rustls_server::Server) {
+    let site = certified_site();
+    let server = rustls_server::Server::start(site.path(), options);
+    (site, server)
+}
+
 #[test]
 fn rustls_full_resumed_early_and_refused() {
-    let site = certified_site();
+    let (site, server) = serve_with_rustls(ServerOptions::default());
     let dir = site.path();
-    let server = rustls_server::Server::start(dir, ServerOptions::default());
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
     assert_eq!(facts(dir, relay.port, "/1", &[]), FULL);
     assert_eq!(facts(dir, relay.port, "/2", &[]), RESUMED);
@@ -77,12 +82,9 @@ fn rustls_full_resumed_early_and_refused() {
 
 #[test]
 fn rfc9000_8_1_rustls_server_sends_a_retry() {
-    let site = certified_site();
+    let options = ServerOptions { retry: true, ..ServerOptions::default() };
+    let (site, server) = serve_with_rustls(options);
     let dir = site.path();
-    let server = rustls_server::Server::start(
-        dir,
-        ServerOptions { retry: true, ..ServerOptions::default() },
-    );
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
     // The second one brings a token, and is not asked.
     assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), EARLY);
@@ -93,24 +95,17 @@ fn rfc9000_8_1_rustls_server_sends_a_retry() {
 
 #[test]
 fn rfc9001_6_rustls_updates_keys() {
-    let site = certified_site();
-    let dir = site.path();
-    let server = rustls_server::Server::start(
-        dir,
-        ServerOptions { new_keys: true, ..ServerOptions::default() },
-    );
-    assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
+    let options = ServerOptions { new_keys: true, ..ServerOptions::default() };
+    let (site, server) = serve_with_rustls(options);
+    assert_eq!(facts(site.path(), server.port, "/1", &[]), FULL);
     assert_eq!(server.logged().len(), 1);
 }
 
 #[test]
 fn rustls_with_chacha20() {
-    let site = certified_site();
+    let options = ServerOptions { chacha: true, ..ServerOptions::default() };
+    let (site, server) = serve_with_rustls(options);
     let dir = site.path();
-    let server = rustls_server::Server::start(
-        dir,
-        ServerOptions { chacha: true, ..ServerOptions::default() },
-    );
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
     assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), EARLY);
 }

@@ -2,11 +2,10 @@
 //! evidence of the tests.
 
 use std::fs::{self, File};
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{free_port, skipped_without};
 
 use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
 use crate::support::program::{Ended, Running, run, text, until};
@@ -96,7 +95,7 @@ impl Server {
         let output = dir.join("ngtcp2.said");
         for _ in 0..5 {
             // It takes no port 0.
-            let port = free_udp_port();
+            let port = free_port();
             let mut command = Command::new("gtlsserver");
             command.env("PATH", path_with_sbin()).current_dir(dir).stdin(Stdio::null());
             command.stdout(Stdio::null()).stderr(File::create(&output).unwrap());
@@ -127,11 +126,6 @@ impl Server {
         let targets = output.lines().filter_map(|line| line.split_once("[:path: "));
         targets.map(|(_, target)| target.trim_end_matches(']').to_owned()).collect()
     }
-}
-
-/// A UDP port of the loopback that nobody listened on a moment ago.
-fn free_udp_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Whether somebody has that UDP port of the loopback.

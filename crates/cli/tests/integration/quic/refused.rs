@@ -3,18 +3,17 @@
 use std::fs;
 
 use bytes::Bytes;
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{Upstream, skipped_without};
 use http::Method;
 
 use super::ngtcp2;
 use super::rustls_client::{Client, TestRequest};
 use super::setup::Setup;
-use crate::proxy::Upstream;
 use crate::support::program::{fetch, fields, firstflight, run};
 
 /// What the upstream has to have seen of a client's two rounds.
 fn check(upstream: &Upstream, requests: [&str; 4]) {
-    assert_eq!(upstream.seen(), requests.map(|request| request.to_owned()));
+    assert_eq!(upstream.summaries(), requests.map(|request| request.to_owned()));
 }
 
 /// Keys gone, or other limits under the same keys, so that the first session's early data cannot be
@@ -22,7 +21,7 @@ fn check(upstream: &Upstream, requests: [&str; 4]) {
 fn setups() -> Vec<(Upstream, Setup, Restart)> {
     let gone = {
         let upstream = Upstream::start();
-        let setup = Setup::in_front_of(&upstream.url, "", &[]);
+        let setup = Setup::in_front_of(&upstream.url(), "", &[]);
         (upstream, setup, Restart { config: "", keys: None })
     };
     let lowered = {
@@ -32,7 +31,7 @@ fn setups() -> Vec<(Upstream, Setup, Restart)> {
         let made = run(firstflight(keys.parent().unwrap()).args(["keys", "new"]).arg(&keys));
         assert_eq!(made.code, Some(0), "{made:?}");
         let keys = keys.display().to_string();
-        let setup = Setup::in_front_of(&upstream.url, "", &["--ticket-keys", &keys]);
+        let setup = Setup::in_front_of(&upstream.url(), "", &["--ticket-keys", &keys]);
         (upstream, setup, Restart { config: "[limits]\nstreams = 7\n", keys: Some(keys) })
     };
     vec![gone, lowered]
@@ -68,11 +67,11 @@ fn rfc9001_4_6_2_rustls_repeats_refused_early_requests() {
             if early {
                 restart.restart(&mut setup);
                 let (link, responses) = client.connect_early(setup.port(), &[post(target)]);
-                assert_eq!((link.early, &*responses[0].body), (Some(false), "up\n"));
+                assert_eq!((link.early, &*responses[0].body), (Some(false), "upstream\n"));
                 link.close();
             } else {
                 let mut link = client.connect(setup.port());
-                assert_eq!(link.request(post(target)).body, "up\n");
+                assert_eq!(link.request(post(target)).body, "upstream\n");
                 link.close();
             }
         }
@@ -113,7 +112,7 @@ fn rfc9001_4_6_2_fetch_repeats_refused_early_requests() {
             let flags = [&["--http3-only"], now, flags].concat();
             let url = format!("https://localhost:{}{target}", setup.port());
             let fetched = fetch(setup.dir(), &setup.cert, &url, &flags);
-            assert_eq!(fetched.ended.out, "up\n", "{:?}", fetched.ended);
+            assert_eq!(fetched.ended.out, "upstream\n", "{:?}", fetched.ended);
             let expected = if early { "refused" } else { "none" };
             assert_eq!(fields(&fetched.facts, "early_data"), expected, "{target}");
             if !early {

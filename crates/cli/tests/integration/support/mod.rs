@@ -5,4 +5,3 @@ pub(crate) mod firefox;
 pub(crate) mod openssl;
 pub(crate) mod peer;
 pub(crate) mod program;
-pub(crate) mod recorder;

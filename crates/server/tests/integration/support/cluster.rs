@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_store::StoreConfig;
-use firstflight_testkit::{StoreListen, StoreProcess};
+use firstflight_testkit::{StoreListen, StoreProcess, Upstream};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
 use tokio::net::TcpStream;
 
-use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, Upstream, get, http2_request, patient};
+use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, get, http2_request, patient};
 
 /// A store and the settings that its nodes share.
 pub(crate) struct Cluster {

@@ -4,25 +4,19 @@ pub(crate) mod cluster;
 pub(crate) mod flights;
 pub(crate) mod quic;
 
-use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use firstflight_config::{AccessLogSettings, CertificateSource, Content, LogFormat, ServerConfig};
 use firstflight_server::{Server, ServerError, ServerHandle};
+use firstflight_testkit::{ReceivedRequest, Upstream, UpstreamResponse};
 use firstflight_tls::{
     ConnectOptions, Connector, ConnectorConfig, Progress, Session, TlsConnection, Trust,
 };
-use http_body_util::{BodyExt, Full};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -306,87 +300,17 @@ pub(crate) fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
-/// A request as an upstream received it.
-#[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) method: String,
-    pub(crate) target: String,
-    pub(crate) headers: HashMap<String, String>,
-    pub(crate) body: Bytes,
-}
-
-/// An HTTP upstream that records its requests. Targets with `refuse-early` get 425 while they are
-/// marked early; targets with `slow` take half a second.
-pub(crate) struct Upstream {
-    address: SocketAddr,
-    recorded: Arc<Mutex<Vec<Seen>>>,
-}
-
-impl Upstream {
-    pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let recorded = Arc::new(Mutex::new(Vec::new()));
-        let log = recorded.clone();
-        tokio::spawn(async move {
-            loop {
-                let (tcp, _) = listener.accept().await.unwrap();
-                let log = log.clone();
-                let service = service_fn(move |request| response(log.clone(), request));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(tcp), service),
-                );
-            }
-        });
-        Self { address, recorded }
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
-    }
-
-    /// Waits for a request whose target contains `word`.
-    pub(crate) async fn wait_for(&self, word: &str) {
-        let waiting = async {
-            while self.recorded(word).is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(TEST_TIMEOUT, waiting).await.expect("the upstream is asked");
-    }
-
-    /// The requests so far whose target contains `word`.
-    pub(crate) fn recorded(&self, word: &str) -> Vec<Seen> {
-        let recorded = self.recorded.lock().unwrap();
-        recorded.iter().filter(|recorded| recorded.target.contains(word)).cloned().collect()
-    }
-}
-
-async fn response(
-    log: Arc<Mutex<Vec<Seen>>>,
-    request: Request<hyper::body::Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (head, body) = request.into_parts();
-    let headers = head.headers.iter();
-    let headers = headers.map(|(k, v)| (k.to_string(), v.to_str().unwrap().to_owned())).collect();
-    let target = head.uri.to_string();
-    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let early = head.headers.contains_key("early-data");
-    log.lock().unwrap().push(Seen {
-        method: head.method.to_string(),
-        target: target.clone(),
-        headers,
-        body,
-    });
-    if target.contains("slow") {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
-    let mut response = Response::new(Full::from("upstream\n"));
-    if early && target.contains("refuse-early") {
-        *response.status_mut() = http::StatusCode::TOO_EARLY;
-    }
-    Ok(response)
+/// An upstream that records its requests. Targets with `refuse-early` get 425 while they are marked
+/// early; targets with `slow` take half a second.
+pub(crate) fn start_upstream() -> Upstream {
+    Upstream::responding(|ReceivedRequest { target, headers, .. }| {
+        let is_refused = target.contains("refuse-early") && headers.contains_key("early-data");
+        UpstreamResponse {
+            status: if is_refused { 425 } else { 200 },
+            delay: Duration::from_millis(if target.contains("slow") { 500 } else { 0 }),
+            ..UpstreamResponse::default()
+        }
+    })
 }
 
 /// Raw HTTP/2, so that a test decides which bytes are early: the preface and empty SETTINGS.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// A listening upstream, until the test program ends.
-pub(crate) struct Upstream {
+pub(crate) struct StrictUpstream {
     pub(crate) url: String,
     received: Arc<Mutex<Vec<Received>>>,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Received {
     Malformed(String),
 }
 
-impl Upstream {
+impl StrictUpstream {
     pub(crate) fn start() -> Self {
         Self::slow(Duration::ZERO)
     }
