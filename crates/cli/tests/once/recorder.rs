@@ -1,5 +1,5 @@
-//! The recording point between one client and a server: passes all on, and keeps the first flight,
-//! which is what the client sends before it sees a response.
+//! The recorder between one client and a server. It forwards everything, and keeps the first
+//! flight: what the client sends before it gets a response.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,39 +15,39 @@ use tokio::time::sleep;
 use crate::client::Transport;
 use crate::runtime;
 
-/// The bytes of a first flight: TCP's as they came, or datagrams.
+/// The bytes of a first flight: a TCP stream or datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Flight {
-    /// All of it.
+    /// The stream.
     Tcp(Vec<u8>),
-    /// One after the other.
+    /// The datagrams in order.
     Udp(Vec<Vec<u8>>),
 }
 
-/// Waits for one client of one server.
+/// Waits for one client and connects it to one server.
 pub(crate) struct Recorder {
-    /// Where the client connects.
+    /// The address for the client.
     pub(crate) address: SocketAddr,
     tap: Arc<Tap>,
 }
 
 struct Tap {
     flight: Mutex<Flight>,
-    /// Whether the server has responded, so that the flight is whole.
+    /// Whether the server has responded, so that the flight is complete.
     responded: AtomicBool,
-    /// Whether the flight may pass.
+    /// Whether the flight is forwarded.
     open: watch::Sender<bool>,
 }
 
 impl Recorder {
-    /// Passes on at once.
+    /// Forwards at once.
     pub(crate) fn start(transport: Transport, server: SocketAddr) -> Self {
         let recorder = Self::closed(transport, server);
         recorder.open();
         recorder
     }
 
-    /// Keeps the flight back until [`Recorder::open`].
+    /// Delays the flight until [`Recorder::open`].
     pub(crate) fn closed(transport: Transport, server: SocketAddr) -> Self {
         let is_quic = transport == Transport::Http3;
         let empty = if is_quic { Flight::Udp(Vec::new()) } else { Flight::Tcp(Vec::new()) };
@@ -72,12 +72,12 @@ impl Recorder {
         Self { address, tap }
     }
 
-    /// Lets the flight pass.
+    /// Forwards the flight.
     pub(crate) fn open(&self) {
         self.tap.open.send_replace(true);
     }
 
-    /// What has come of the flight so far.
+    /// The flight so far.
     pub(crate) fn flight(&self) -> Flight {
         self.tap.flight.lock().unwrap().clone()
     }
@@ -89,7 +89,7 @@ impl Recorder {
 }
 
 impl Tap {
-    /// The client's next bytes; part of the flight as long as the server has not responded.
+    /// Forwards the client's next bytes; they belong to the flight until the server has responded.
     fn take(&self, bytes: &[u8]) {
         if self.responded.load(Ordering::SeqCst) {
             return;
@@ -100,7 +100,7 @@ impl Tap {
         }
     }
 
-    /// Holds the first response back until all of the flight has surely come.
+    /// Delays the first response until the flight is certainly complete.
     async fn respond(&self) {
         if !self.responded.load(Ordering::SeqCst) {
             sleep(FLIGHT).await;
@@ -113,7 +113,7 @@ impl Tap {
     }
 }
 
-/// How long the parts of one flight may be apart.
+/// Maximum time between parts of one flight.
 const FLIGHT: Duration = Duration::from_millis(30);
 
 async fn pass_stream(tap: &Tap, listener: TcpListener, server: SocketAddr) -> io::Result<()> {
@@ -122,7 +122,7 @@ async fn pass_stream(tap: &Tap, listener: TcpListener, server: SocketAddr) -> io
     let _ = near.set_nodelay(true);
     let (mut near_in, mut near_out) = near.into_split();
     let mut bytes = vec![0; 1 << 16];
-    // Without a connection to the server nothing is lost: the flight comes first.
+    // Nothing is lost without a connection to the server: the flight is recorded first.
     let count = near_in.read(&mut bytes).await?;
     tap.take(&bytes[..count]);
     tap.pass().await;
@@ -169,7 +169,7 @@ async fn pass_datagrams(tap: &Tap, near: UdpSocket, server: SocketAddr) -> io::R
     let down = async {
         let mut bytes = vec![0; 1 << 16];
         loop {
-            // A server that is gone refuses, which ends nothing.
+            // A stopped server refuses datagrams, which ends nothing.
             let Ok(count) = far.recv(&mut bytes).await else { continue };
             tap.respond().await;
             let to = *client.borrow();
@@ -185,5 +185,5 @@ async fn pass_datagrams(tap: &Tap, near: UdpSocket, server: SocketAddr) -> io::R
     }
 }
 
-/// Longer than any exchange takes.
+/// Longer than any exchange.
 const MAX_EXCHANGE_TIME: Duration = Duration::from_secs(60);

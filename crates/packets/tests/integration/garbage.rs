@@ -94,7 +94,7 @@ proptest! {
         feed(&mut observer, &capture);
         observer.add_secrets(key_log);
         for (facts, trace) in observer.finish_traced(|_| true) {
-            // Whatever was changed, round trips never fall below what the protocol needs.
+            // No change reduces the round trips below the protocol's minimum.
             prop_assert!(facts.round_trips().is_none_or(|count| count >= 1));
             if let (FirstResponse::Seen { round_trips: first, .. },
                 LastResponse::Seen { round_trips: last, .. }) =
@@ -112,8 +112,8 @@ proptest! {
 #[test]
 fn random_bytes_as_client_hello_are_not_tls() {
     let path = Path::new(MS);
-    let most = 1 << 18;
-    let limits = Limits { bytes_per_direction: most, ..Limits::default() };
+    let max = 1 << 18;
+    let limits = Limits { bytes_per_direction: max, ..Limits::default() };
     let mut observer = Observer::with_limits(limits);
     let mut state = 1u32;
     let mut at = 1;
@@ -137,6 +137,6 @@ fn random_bytes_as_client_hello_are_not_tls() {
     }
     let facts = observer.finish().remove(0);
     assert!(facts.tls.is_none());
-    assert!(facts.first_flight.bytes() <= most);
+    assert!(facts.first_flight.bytes() <= max);
     assert!(facts.label().unwrap_err().to_string().contains("ClientHello"));
 }

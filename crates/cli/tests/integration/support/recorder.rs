@@ -83,11 +83,11 @@ pub(crate) fn resend(server: SocketAddr, flight: &[u8], times: usize, at_once: u
         tcp.shutdown(Shutdown::Write)?;
         tcp.read_to_end(&mut Vec::new())
     };
-    let answered = || matches!(one(), Ok(1..));
+    let has_response = || matches!(one(), Ok(1..));
     assert_eq!(times % at_once, 0, "each attacker resends equally often");
     thread::scope(|scope| {
         let attackers: Vec<_> = (0..at_once)
-            .map(|_| scope.spawn(move || (0..times / at_once).filter(|_| answered()).count()))
+            .map(|_| scope.spawn(move || (0..times / at_once).filter(|_| has_response()).count()))
             .collect();
         attackers.into_iter().map(|attacker| attacker.join().unwrap()).sum()
     })
