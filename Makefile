@@ -1,7 +1,7 @@
 # The two commands are `make lab` and `make test`; everything else is what they are made of.
-# `make check CRATE=...` and `make bless` are for whoever changes the code: docs/testing.md.
+# `make check CRATE=...` and `make bless` are for contributors: docs/testing.md.
 
-# What `firstflight lab` is told besides its defaults, such as LAB_FLAGS="--rtt 20".
+# Additional flags of `firstflight lab`, such as LAB_FLAGS="--rtt 20".
 LAB_FLAGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 10

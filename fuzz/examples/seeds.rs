@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use firstflight_fuzz::quic::{Peer, resumption};
 use firstflight_fuzz::{Event, Flags, acceptor, connector};
 use firstflight_packets::{Label, Observer};
-use firstflight_quic::foreign::{crypto_frame, initial_packet};
+use firstflight_quic::test_packets::{crypto_frame, initial_packet};
 use firstflight_replay::{
     ClaimKey, EpochScope, FlightOffer as FirstFlight, Gate, GateConfig, HandoffQuery, TicketEpochs,
 };

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use firstflight_quic::foreign::initial_packet;
+use firstflight_quic::test_packets::initial_packet;
 use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits};
 use libfuzzer_sys::fuzz_target;
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use firstflight_fuzz::quic::{Peer, Wire, pieces, resumption, server_crypto, spoilt};
-use firstflight_quic::foreign::initial_packet;
+use firstflight_quic::test_packets::initial_packet;
 use firstflight_quic::{FirstFlightPreview, Resumption};
 use libfuzzer_sys::fuzz_target;
 

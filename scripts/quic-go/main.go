@@ -29,7 +29,7 @@ import (
 )
 
 // How long a ticket and a token may take after the response.
-const patience = 5 * time.Second
+const timeout = 5 * time.Second
 
 func main() {
 	if len(os.Args) < 2 {
@@ -314,7 +314,7 @@ func note(kept chan struct{}) {
 func wait(kept chan struct{}) {
 	select {
 	case <-kept:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 	}
 }
 

@@ -72,7 +72,7 @@ struct Bare {
 
 struct Connection {
     stream: SslStream<Wire>,
-    asked: bool,
+    requested: bool,
     answered: bool,
 }
 
@@ -165,7 +165,7 @@ impl Bare {
         unsafe { boring_sys::SSL_set_connect_state(ssl.as_ptr()) };
         let stream = SslStream::new(ssl, Wire::new(TcpStream::from(OwnedFd::from(socket))))?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);
-        let mut connection = Connection { stream, asked: false, answered: false };
+        let mut connection = Connection { stream, requested: false, answered: false };
         epoll.add(&connection.stream.get_ref().socket, event)?;
         // On loopback the connection is established immediately.
         connection.step(&self.request, &mut [0])?;
@@ -236,14 +236,14 @@ impl Connection {
     }
 
     fn advance(&mut self, request: &[u8], buffer: &mut [u8]) -> Result<bool, Failed> {
-        if !self.asked {
+        if !self.requested {
             match self.stream.do_handshake() {
                 Ok(()) => {}
                 Err(error) if error.code() == ErrorCode::WANT_READ => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
             self.stream.write_all(request)?;
-            self.asked = true;
+            self.requested = true;
         }
         loop {
             match self.stream.read(buffer) {

@@ -161,7 +161,7 @@ impl Bare {
         let mut connection =
             Box::new(Connection { quic, request: None, answered: false, has_ticket: false });
         if connection.quic.has_0rtt() {
-            connection.ask(&self.request);
+            connection.send_request(&self.request);
         }
         if self.open.len() <= handle.0 {
             self.open.resize_with(handle.0 + 1, || None);
@@ -175,9 +175,9 @@ impl Bare {
     fn wait(&mut self) -> Result<(), Failed> {
         let now = Instant::now();
         let due = self.open.iter_mut().flatten().filter_map(|open| open.quic.poll_timeout()).min();
-        let patience = due.map_or(1000, |due| due.saturating_duration_since(now).as_millis() + 1);
+        let timeout = due.map_or(1000, |due| due.saturating_duration_since(now).as_millis() + 1);
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::from(patience.min(1000) as u16))?;
+        poll(&mut fds, PollTimeout::from(timeout.min(1000) as u16))?;
         Ok(())
     }
 
@@ -256,7 +256,7 @@ impl Connection {
         while let Some(event) = self.quic.poll() {
             match event {
                 Event::Connected if self.request.is_none() || !self.quic.accepted_0rtt() => {
-                    self.ask(request);
+                    self.send_request(request);
                 }
                 Event::Stream(StreamEvent::Readable { id }) if self.request == Some(id) => {
                     let mut stream = self.quic.recv_stream(id);
@@ -276,7 +276,7 @@ impl Connection {
         false
     }
 
-    fn ask(&mut self, request: &[u8]) {
+    fn send_request(&mut self, request: &[u8]) {
         if let Some(control) = self.quic.streams().open(Dir::Uni) {
             // Empty SETTINGS (RFC 9114 section 6.2.1).
             let _ = self.quic.send_stream(control).write(&[0, 4, 0]);

@@ -13,7 +13,7 @@ use crate::process::thread_cpu_time;
 use crate::source::{Purpose, Source};
 use crate::{LoadConfig, LoadError, LoadHandshake};
 
-/// The state of one thread, whatever its transport: tickets and counts.
+/// The state of one thread with any transport: tickets and counts.
 pub(crate) struct WorkerState<'a, T> {
     pub(crate) config: &'a LoadConfig,
     counts: &'a Mutex<Counts>,

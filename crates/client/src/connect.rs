@@ -33,8 +33,8 @@ pub struct Connected {
     pub marks: PhaseInstants,
 }
 
-/// Connects to the first of `addresses` that answers; the next one is tried when one fails or has
-/// not answered for 250 ms (RFC 8305 section 5).
+/// Connects to the first of `addresses` that responds; the next one is tried when one fails or has
+/// not responded for 250 ms (RFC 8305 section 5).
 ///
 /// With `fast_open` the kernel delays the SYN until the first write if it has a cookie of the server
 /// (RFC 7413); otherwise it requests one. A kernel without the option makes an ordinary connection.
@@ -66,7 +66,7 @@ pub async fn connect_tcp(
         if attempts.is_empty() && waiting.len() == 0 {
             return Err(last.unwrap_or_else(|| ClientError::Resolve {
                 host: "the server".to_owned(),
-                reason: "no address is left to try".to_owned(),
+                reason: "no address left to try".to_owned(),
             }));
         }
     }

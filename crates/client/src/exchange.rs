@@ -44,7 +44,7 @@ pub struct HttpResponse {
     pub exchange: Exchange<TcpStream>,
 }
 
-/// Makes one request on a fresh connection and reads the whole response, at most `limit` bytes of
+/// Makes one request on a new connection and reads the whole response, at most `limit` bytes of
 /// body.
 ///
 /// # Errors

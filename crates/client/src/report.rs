@@ -65,7 +65,7 @@ pub struct Report {
 impl Report {
     pub(crate) fn new(request: &Request) -> Self {
         Self {
-            url: request.target.given().to_owned(),
+            url: request.target.as_str().to_owned(),
             url_effective: request.target.to_string(),
             scheme: request.target.scheme().name(),
             method: request.method.to_string(),

@@ -7,22 +7,22 @@ use http_body_util::Full;
 
 use crate::{ClientError, Target};
 
-/// One request: where to, and what to say there.
+/// A request and its target.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// Where to.
+    /// The URL.
     pub target: Target,
-    /// Header fields; `Host` in here replaces the target's.
+    /// Header fields; a `Host` field replaces the target's.
     pub headers: HeaderMap,
-    /// The body; held whole, because it may have to be sent twice.
+    /// The body; kept in memory because it may have to be sent twice.
     pub body: Bytes,
 }
 
 impl Request {
-    /// A GET with curl's usual fields (`User-Agent`, `Accept`, and `Authorization` if the URL has
-    /// credentials).
+    /// Creates a GET with curl's usual fields (`User-Agent`, `Accept`, and `Authorization` if the
+    /// URL has credentials).
     pub fn get(target: Target) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
@@ -36,13 +36,15 @@ impl Request {
         Self { method: Method::GET, target, headers, body: Bytes::new() }
     }
 
-    /// Takes a field as curl's `-H` has it: `Name: value` sets it (or adds one more of a name
-    /// that was given before), `Name:` takes it out, `Name;` makes it empty.
+    /// Applies a field in the form of curl's `-H`: `Name: value` sets it (or appends it if it is
+    /// already in `added`), `Name:` removes it, `Name;` makes it empty.
     ///
     /// # Errors
-    /// [`ClientError::Usage`] when a header cannot be like that.
-    pub fn set_field(&mut self, field: &str, given: &mut HeaderMap) -> Result<(), ClientError> {
-        let bad = || ClientError::Usage(format!("{field:?} is no header field (Name: value)"));
+    /// [`ClientError::Usage`] if `field` is not of this form.
+    pub fn set_field(&mut self, field: &str, added: &mut HeaderMap) -> Result<(), ClientError> {
+        let bad = || {
+            ClientError::Usage(format!("{field:?} is not a header field of the form Name: value"))
+        };
         let (name, value) = match (field.split_once(':'), field.strip_suffix(';')) {
             (Some((name, value)), _) => (name, Some(value.trim()).filter(|v| !v.is_empty())),
             (None, Some(name)) => (name, Some("")),
@@ -54,7 +56,7 @@ impl Request {
             return Ok(());
         };
         let value = HeaderValue::from_str(value).map_err(|_| bad())?;
-        match given.append(name.clone(), value.clone()) {
+        match added.append(name.clone(), value.clone()) {
             true => self.headers.append(name, value),
             false => self.headers.insert(name, value).is_some(),
         };
@@ -62,8 +64,8 @@ impl Request {
     }
 
     /// The request to make after a redirection with `status` to `target` (RFC 9110 section 15.4):
-    /// 303 always becomes a GET, 301 and 302 make one of a POST, as browsers and curl do. What
-    /// speaks for the user is not carried to another origin.
+    /// 303 always becomes a GET, 301 and 302 turn a POST into a GET, as browsers and curl do.
+    /// Credentials are not sent to another origin.
     pub(crate) fn redirected(mut self, status: u16, target: Target) -> Self {
         let to_get = match status {
             303 => self.method != Method::HEAD,
@@ -85,9 +87,9 @@ impl Request {
         self
     }
 
-    /// The request as the HTTP library takes it: in origin form with `Host` for HTTP/1.1
-    /// (RFC 9112 section 3.2.1), as a whole URI for HTTP/2 and HTTP/3 (RFC 9113 section 8.3.1,
-    /// RFC 9114 section 4.3.1).
+    /// Returns the request for the HTTP library: in origin form with `Host` for HTTP/1.1 (RFC 9112
+    /// section 3.2.1), with an absolute URI for HTTP/2 and HTTP/3 (RFC 9113 section 8.3.1, RFC 9114
+    /// section 4.3.1).
     pub(crate) fn to_http(
         &self,
         version: Version,
@@ -131,7 +133,7 @@ impl Request {
         Ok(request)
     }
 
-    /// The head as HTTP/1.1 writes it; that of later versions in the same form, as curl prints it.
+    /// Returns the head as HTTP/1.1 text, for later versions too, as curl prints it.
     pub(crate) fn head_text(&self, version: Version) -> Result<Vec<u8>, ClientError> {
         let request = self.to_http(version)?;
         let framed = version >= Version::HTTP_2;
@@ -178,21 +180,21 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_set_added_taken_out_and_emptied() {
-        let (mut request, mut given) = (request(), HeaderMap::new());
+    fn fields_are_set_appended_removed_and_emptied() {
+        let (mut request, mut added) = (request(), HeaderMap::new());
         for field in ["Accept: text/html", "Accept: text/css", "User-Agent:", "X-Empty;"] {
-            request.set_field(field, &mut given).unwrap();
+            request.set_field(field, &mut added).unwrap();
         }
         assert_eq!(request.headers.get_all(ACCEPT).iter().count(), 2);
         assert!(!request.headers.contains_key(USER_AGENT));
         assert_eq!(request.headers["x-empty"], "");
         for bad in ["no colon", "bad name: x", "X: a\nb"] {
-            assert_eq!(request.set_field(bad, &mut given).unwrap_err().exit_code(), 2, "{bad}");
+            assert_eq!(request.set_field(bad, &mut added).unwrap_err().exit_code(), 2, "{bad}");
         }
     }
 
     #[test]
-    fn rfc9112_3_2_1_origin_form_and_rfc9113_8_3_1_whole_uri() {
+    fn rfc9112_3_2_1_origin_form_and_rfc9113_8_3_1_absolute_uri() {
         let one = request().to_http(Version::HTTP_11).unwrap();
         assert_eq!(
             (one.uri().to_string().as_str(), &one.headers()[HOST]),
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_15_4_redirections_change_method_and_keep_secrets_home() {
+    fn rfc9110_15_4_redirections_change_method_and_drop_credentials() {
         let post = Request { method: Method::POST, body: "x".into(), ..request() };
         let there = Target::parse("https://b.test/").unwrap();
         let got = post.clone().redirected(302, there.clone());

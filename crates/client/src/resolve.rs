@@ -2,22 +2,22 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::ClientError;
 
-/// Which addresses may be used.
+/// The address families to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
     /// Both.
     #[default]
     Any,
-    /// IPv4 alone (curl's `-4`).
+    /// IPv4 only (curl's `-4`).
     V4,
-    /// IPv6 alone (curl's `-6`).
+    /// IPv6 only (curl's `-6`).
     V6,
 }
 
-/// Turns names into addresses: by what `--resolve` says, then by the machine's resolver.
+/// Resolves names to addresses, by the overrides of `--resolve` or else by the system's resolver.
 #[derive(Clone, Debug, Default)]
 pub struct Resolver {
-    /// Which addresses may be used.
+    /// The address families to use.
     pub family: Family,
     overrides: Vec<AddressOverride>,
 }
@@ -31,11 +31,11 @@ struct AddressOverride {
 }
 
 impl Resolver {
-    /// Takes one `HOST:PORT:ADDRESS[,ADDRESS...]` as curl's `--resolve` has them; IPv6 addresses
-    /// may be in brackets, a leading `+` is allowed, `*` stands for any host.
+    /// Adds an override of the form `HOST:PORT:ADDRESS[,ADDRESS...]`, as curl's `--resolve` does.
+    /// IPv6 addresses may be in brackets, a leading `+` is allowed, `*` stands for any host.
     ///
     /// # Errors
-    /// [`ClientError::Usage`] with the form that is expected.
+    /// [`ClientError::Usage`], which names the expected form.
     pub fn add_override(&mut self, entry: &str) -> Result<(), ClientError> {
         let overrides = parse_override(entry).ok_or_else(|| {
             ClientError::Usage(format!(
@@ -46,7 +46,7 @@ impl Resolver {
         Ok(())
     }
 
-    /// The addresses of a host, in the order in which to try them.
+    /// Returns the addresses of a host, in the order in which to try them.
     ///
     /// # Errors
     /// [`ClientError::Resolve`].
@@ -69,7 +69,7 @@ impl Resolver {
         if usable.is_empty() {
             return Err(ClientError::Resolve {
                 host: host.to_owned(),
-                reason: "it has no address of the family that was asked for".to_owned(),
+                reason: "it has no address of the requested family".to_owned(),
             });
         }
         Ok(usable)
@@ -80,7 +80,7 @@ impl Resolver {
             overrides.port == port
                 && overrides.host.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(host))
         };
-        // The last one given wins, and a name before the star.
+        // The last entry wins, and a name wins over the star.
         let mut fitting = self.overrides.iter().rev().filter(fits);
         fitting.clone().find(|overrides| overrides.host.is_some()).or_else(|| fitting.next())
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_family_without_addresses_has_curls_code() {
+    async fn a_family_without_addresses_has_curls_exit_code() {
         let resolver = Resolver { family: Family::V6, ..Resolver::default() };
         assert_eq!(resolver.resolve("127.0.0.1", 1).await.unwrap_err().exit_code(), 6);
     }

@@ -4,17 +4,17 @@ use url::{Host, Url};
 
 use crate::ClientError;
 
-/// What carries HTTP.
+/// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// TCP alone.
+    /// HTTP over plain TCP.
     Http,
     /// TLS over TCP.
     Https,
 }
 
 impl Scheme {
-    /// As a URL has it.
+    /// Returns the name as in a URL.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -23,32 +23,32 @@ impl Scheme {
     }
 }
 
-/// A URL, taken apart into what a client needs.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     url: Url,
-    given: String,
+    text: String,
     scheme: Scheme,
     host: String,
     port: u16,
 }
 
 impl Target {
-    /// Reads a URL; without a scheme it is `http`, as curl has it.
+    /// Parses a URL; without a scheme it is `http`, as with curl.
     ///
     /// # Errors
     /// [`ClientError::BadUrl`] or [`ClientError::UnsupportedScheme`].
-    pub fn parse(given: &str) -> Result<Self, ClientError> {
-        let full = match given.contains("://") {
-            true => given.to_owned(),
-            false => format!("http://{given}"),
+    pub fn parse(text: &str) -> Result<Self, ClientError> {
+        let full = match text.contains("://") {
+            true => text.to_owned(),
+            false => format!("http://{text}"),
         };
-        let bad = |reason: String| ClientError::BadUrl { url: given.to_owned(), reason };
+        let bad = |reason: String| ClientError::BadUrl { url: text.to_owned(), reason };
         let url = Url::parse(&full).map_err(|error| bad(error.to_string()))?;
-        Self::from_url(url, given)
+        Self::from_url(url, text)
     }
 
-    /// Where a `Location` points to, seen from here (RFC 9110 section 10.2.2).
+    /// Resolves a `Location` field relative to this target (RFC 9110 section 10.2.2).
     ///
     /// # Errors
     /// As [`Target::parse`].
@@ -60,22 +60,22 @@ impl Target {
         Self::from_url(url, location)
     }
 
-    /// How it is carried.
+    /// Returns the scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The host's name or address, the latter without brackets.
+    /// Returns the host's name or address, an IPv6 address without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port, the scheme's own if none was named.
+    /// Returns the port, by default that of the scheme.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Host and port as the `Host` field has them: the port only if it is not the scheme's own
+    /// Returns host and port for the `Host` field: the port only if it is not the scheme's default
     /// (RFC 9110 section 7.2).
     pub fn authority(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
@@ -85,7 +85,7 @@ impl Target {
         }
     }
 
-    /// Path and query (RFC 9112 section 3.2.1).
+    /// Returns path and query (RFC 9112 section 3.2.1).
     pub fn path_and_query(&self) -> String {
         match self.url.query() {
             Some(query) => format!("{}?{query}", self.url.path()),
@@ -93,12 +93,12 @@ impl Target {
         }
     }
 
-    /// The last part of the path, for `-O`.
+    /// Returns the last part of the path, for `-O`.
     pub fn file_name(&self) -> Option<&str> {
         self.url.path().rsplit('/').next().filter(|name| !name.is_empty())
     }
 
-    /// User name and password, if the URL has them.
+    /// Returns user name and password, if the URL has them.
     pub fn credentials(&self) -> Option<(String, String)> {
         let user = self.url.username();
         let password = self.url.password();
@@ -106,12 +106,12 @@ impl Target {
             .then(|| (user.to_owned(), password.unwrap_or_default().to_owned()))
     }
 
-    /// The text as it was given.
-    pub fn given(&self) -> &str {
-        &self.given
+    /// Returns the URL as the user wrote it.
+    pub fn as_str(&self) -> &str {
+        &self.text
     }
 
-    /// The same place with `query` appended to its query (curl's `-G`).
+    /// Appends `query` to the URL's query (curl's `-G`).
     pub fn with_query(mut self, query: &str) -> Self {
         let joined = match self.url.query() {
             Some(old) if !old.is_empty() => format!("{old}&{query}"),
@@ -121,12 +121,12 @@ impl Target {
         self
     }
 
-    /// Whether both are of one scheme, host and port.
+    /// Returns whether scheme, host and port are equal.
     pub fn same_origin(&self, other: &Self) -> bool {
         (self.scheme, &self.host, self.port) == (other.scheme, &other.host, other.port)
     }
 
-    fn from_url(url: Url, given: &str) -> Result<Self, ClientError> {
+    fn from_url(url: Url, text: &str) -> Result<Self, ClientError> {
         let scheme = match url.scheme() {
             "http" => Scheme::Http,
             "https" => Scheme::Https,
@@ -138,13 +138,13 @@ impl Target {
             Some(Host::Ipv6(address)) => address.to_string(),
             None => {
                 return Err(ClientError::BadUrl {
-                    url: given.to_owned(),
+                    url: text.to_owned(),
                     reason: "no host".to_owned(),
                 });
             }
         };
         let port = url.port_or_known_default().unwrap_or_default();
-        Ok(Self { url, given: given.to_owned(), scheme, host, port })
+        Ok(Self { url, text: text.to_owned(), scheme, host, port })
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn a_url_is_parsed() {
         let target = Target::parse("https://[::1]:8443/a/b?c=d#e").unwrap();
         assert_eq!((target.host(), target.port()), ("::1", 8443));
         assert_eq!(target.authority(), "[::1]:8443");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_has_curls_code() {
+    fn invalid_urls_have_curls_exit_codes() {
         assert_eq!(Target::parse("https://").unwrap_err().exit_code(), 3);
         assert_eq!(Target::parse("https://a b/").unwrap_err().exit_code(), 3);
         assert_eq!(Target::parse("gopher://a/").unwrap_err().exit_code(), 1);

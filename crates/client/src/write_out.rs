@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::Report;
 
-/// A format as curl's `-w` has it, taken apart.
+/// A parsed format in the form of curl's `-w`.
 ///
 /// `%{name}` stands for a variable, `%header{name}` for a header field of the response, `%%` for a
 /// percent sign, `\n`, `\r` and `\t` for themselves; `%{stdout}` and `%{stderr}` switch between the
@@ -20,7 +20,7 @@ enum Part {
     Header(String),
 }
 
-/// Where a piece goes.
+/// Where a piece is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Standard output.
@@ -29,20 +29,20 @@ pub enum Output {
     Stderr,
 }
 
-/// A piece of what a template came to.
+/// A piece of a template's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it goes.
+    /// Where it is written.
     pub output: Output,
     /// The text.
     pub text: String,
 }
 
-/// A variable's value before it becomes text.
+/// A variable's value before formatting.
 enum Value {
     Text(String),
     Number(i64),
-    /// With six decimals, as curl writes times.
+    /// With six decimals, as curl prints times.
     Seconds(f64),
     /// With one decimal.
     Tenths(f64),
@@ -51,8 +51,8 @@ enum Value {
 }
 
 impl Template {
-    /// Reads a format. Nothing in it is an error: what means nothing stands for itself, as curl
-    /// has it.
+    /// Parses a format. There are no errors: text that means nothing is printed as it is, as with
+    /// curl.
     pub fn parse(format: &str) -> Self {
         let mut parts = Vec::new();
         let mut text = String::new();
@@ -75,7 +75,7 @@ impl Template {
         Self(parts)
     }
 
-    /// The names of variables in it that do not exist; they stand for nothing.
+    /// Returns the names of unknown variables; they are printed as nothing.
     pub fn unknown(&self) -> Vec<&str> {
         let known = |name: &str| SWITCHES.contains(&name) || VARIABLES.iter().any(|v| v.0 == name);
         self.0
@@ -87,7 +87,7 @@ impl Template {
             .collect()
     }
 
-    /// Fills it in.
+    /// Renders it for a transfer.
     pub fn render(&self, report: &Report) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut output = Output::Stdout;
@@ -118,7 +118,7 @@ impl Template {
         pieces
     }
 
-    /// All variables with a line about each, for the help text.
+    /// Returns all variables with a line about each, for the help text.
     pub fn variables() -> impl Iterator<Item = (&'static str, &'static str)> {
         VARIABLES.iter().map(|(name, about, _)| (*name, *about))
     }
@@ -154,23 +154,23 @@ const SWITCHES: [&str; 5] = ["stdout", "stderr", "onerror", "json", "header_json
 
 type Get = fn(&Report) -> Value;
 
-/// curl's variables first, in its order, then our own.
+/// curl's variables first, in its order, then those of this program.
 const VARIABLES: &[(&str, &str, Get)] = &[
-    ("content_type", "Content-Type of the answer", |r| {
+    ("content_type", "Content-Type of the response", |r| {
         text(Some(header(r, "content-type")).filter(|value| !value.is_empty()))
     }),
     ("errormsg", "what went wrong", |r| text(r.error.as_ref().map(ToString::to_string))),
     ("exitcode", "the exit code", |r| Value::Number(r.exit_code().into())),
     ("filename_effective", "the file that was written", |r| text(r.file_name.clone())),
     ("http_code", "the status, 000 without one", |r| Value::Code(r.status())),
-    ("http_version", "1.1, 2, 3, or 0 without an answer", |r| {
+    ("http_version", "1.1, 2, 3, or 0 without a response", |r| {
         Value::Text(http_version(r).to_owned())
     }),
     ("local_ip", "our address", |r| text(r.local.map(|a| a.ip().to_string()))),
     ("local_port", "our port", |r| Value::Number(r.local.map_or(0, |a| a.port().into()))),
     ("method", "the method of the last request", |r| Value::Text(r.method.clone())),
     ("num_connects", "connections made", |r| Value::Number(r.num_connects.into())),
-    ("num_headers", "header fields of the answer", |r| {
+    ("num_headers", "header fields of the response", |r| {
         Value::Number(r.head.as_ref().map_or(0, |head| head.headers.len() as i64))
     }),
     ("num_redirects", "redirections followed", |r| Value::Number(r.num_redirects.into())),
@@ -188,11 +188,9 @@ const VARIABLES: &[(&str, &str, Get)] = &[
     ("size_upload", "bytes of body sent", |r| Value::Number(r.size_upload as i64)),
     ("speed_download", "bytes of body received a second", |r| speed(r, r.size_download)),
     ("speed_upload", "bytes of body sent a second", |r| speed(r, r.size_upload)),
-    (
-        "ssl_verify_result",
-        "0: the certificate was accepted (or -k was given); 1: it was not",
-        |r| Value::Number((r.exit_code() == 60).into()),
-    ),
+    ("ssl_verify_result", "0: the certificate was accepted (or -k was set); 1: it was not", |r| {
+        Value::Number((r.exit_code() == 60).into())
+    }),
     (
         "time_appconnect",
         "seconds until the TLS handshake was complete, also with early data",
@@ -204,13 +202,13 @@ const VARIABLES: &[(&str, &str, Get)] = &[
     ("time_namelookup", "seconds until the name was resolved", |r| {
         Value::Seconds(r.timings().namelookup)
     }),
-    ("time_pretransfer", "seconds until the request left", |r| {
+    ("time_pretransfer", "seconds until the request was sent", |r| {
         Value::Seconds(r.timings().pretransfer)
     }),
-    ("time_redirect", "seconds before the last request, with redirections", |r| {
+    ("time_redirect", "seconds spent on redirections before the last request", |r| {
         Value::Seconds(r.redirect_time)
     }),
-    ("time_starttransfer", "seconds until the first byte of the answer", |r| {
+    ("time_starttransfer", "seconds until the first byte of the response", |r| {
         Value::Seconds(r.timings().starttransfer)
     }),
     ("time_total", "seconds until the end", |r| Value::Seconds(r.timings().total)),
@@ -218,8 +216,8 @@ const VARIABLES: &[(&str, &str, Get)] = &[
         let bytes = r.early_bytes as i64;
         Value::Number(if r.early_data() == "refused" { -bytes } else { bytes })
     }),
-    ("url", "the URL as it was given", |r| Value::Text(r.url.clone())),
-    ("url_effective", "the URL that answered", |r| Value::Text(r.url_effective.clone())),
+    ("url", "the URL of the command line", |r| Value::Text(r.url.clone())),
+    ("url_effective", "the URL of the last request", |r| Value::Text(r.url_effective.clone())),
     ("early_bytes", "own: bytes sent as early data", |r| Value::Number(r.early_bytes as i64)),
     ("early_data", "own: none, accepted or refused", |r| Value::Text(r.early_data().to_owned())),
     ("early_data_reason", "own: why", |r| {
@@ -232,12 +230,12 @@ const VARIABLES: &[(&str, &str, Get)] = &[
         Value::Number(r.quic.is_some_and(|quic| quic.token_sent).into())
     }),
     ("quic_tokens", "own: new address tokens received", |r| Value::Number(r.tokens as i64)),
-    ("retries", "own: requests sent again (425, or a fresh connection without early data)", |r| {
+    ("retries", "own: requests sent again (425, or a new connection without early data)", |r| {
         Value::Number(r.retries.into())
     }),
     (
         "round_trips",
-        "own: time from dialling to the first byte in units of the least RTT measured",
+        "own: time from connecting to the first byte, in units of the minimum RTT measured",
         |r| r.round_trips().map_or(Value::Absent, Value::Tenths),
     ),
     ("tcp_fastopen", "own: 1 if the kernel says that data in the SYN was acknowledged", |r| {
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_stands_for_itself() {
+    fn text_without_meaning_is_printed_as_it_is() {
         assert_eq!(stdout(r"100% \x %{unclosed \"), r"100% \x %{unclosed \");
         let template = Template::parse("%{nonsense}%{http_code}%{stderr}");
         assert_eq!(template.unknown(), ["nonsense"]);
@@ -376,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn output_switches_and_errors_alone_are_written_where_asked() {
+    fn output_switches_between_streams_and_onerror_ends_it() {
         let mut report = report();
         assert_eq!(
             render("a%{stderr}b%{stdout}c%{onerror}d", &report),
@@ -392,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn json_holds_every_variable() {
+    fn json_has_every_variable() {
         let all: Json = serde_json::from_str(&stdout("%{json}")).unwrap();
         for (name, _) in Template::variables() {
             assert!(all.get(name).is_some(), "{name}");
@@ -402,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_words_are_text_and_nothing_else() {
+    fn control_characters_from_a_server_are_escaped() {
         let mut report = report();
         let mut headers = http::HeaderMap::new();
         let value = |text: &str| http::HeaderValue::from_bytes(text.as_bytes()).unwrap();
@@ -430,7 +428,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_format_is_taken(format in any::<String>()) {
+        fn any_format_is_accepted(format in any::<String>()) {
             let report = report();
             Template::parse(&format).render(&report);
         }

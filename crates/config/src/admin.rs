@@ -43,7 +43,7 @@ pub struct AdminSettings {
 pub enum AdminAddress {
     /// TCP, without TLS.
     Tcp(SocketAddr),
-    /// A Unix socket. Whoever may write to it has access.
+    /// A Unix socket. Every user with write permission has access.
     Unix(PathBuf),
 }
 

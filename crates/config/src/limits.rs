@@ -60,10 +60,12 @@ pub struct Limits {
     ///
     /// A process therefore uses at most `memory`; about 30 KB for each of its `connections`, and 17
     /// KiB plus `header_size` more while only half a TLS record and half a head have arrived; 32
-    /// KiB for each idle connection to an upstream (`keep`, per server); and the bodies
-    /// in transit. By default that is 256 MiB for about 6,000 forwarded requests of typical size at
-    /// a time, or 750 with as many fields as `header_size` allows, and 800 MB for 10,000
-    /// connections if all of them are attackers'.
+    /// KiB for each idle connection to an upstream (`idle_connections`, per server); and the bodies
+    /// in transit.
+    ///
+    /// By default that is 256 MiB for about 6,000 forwarded requests of typical size at a time, or
+    /// 750 with as many fields as `header_size` allows, and 800 MB for 10,000 connections if all of
+    /// them are attackers'.
     pub memory: usize,
     /// The maximum number of concurrent HTTP/2 streams on a connection.
     ///

@@ -31,7 +31,7 @@ pub struct Listener {
     /// Networks such as `"10.0.0.0/8"` whose connections have to start with a PROXY header (version
     /// 1 or 2).
     ///
-    /// By default none: whoever may send that header can claim any client address.
+    /// By default none: a sender of that header can claim any client address.
     #[serde(default, with = "TextList::<IpNetwork>")]
     pub proxy_protocol_from: Vec<IpNetwork>,
 }

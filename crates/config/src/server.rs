@@ -193,7 +193,7 @@ pub enum CertificateSource {
     /// addresses and the sites' names; self-signed for names that the authority may not sign.
     Development,
     /// Generated at startup: ECDSA P-256, for localhost, the listeners' addresses and `names`. Only
-    /// clients that are given it trust it.
+    /// clients that get it trust it.
     SelfSigned {
         /// Additional host names and addresses.
         names: Vec<String>,

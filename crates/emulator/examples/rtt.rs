@@ -10,8 +10,8 @@
 //! - `tun`: TUN devices instead of packet rings
 //! - `--json`: all errors in nanoseconds, in the order in which they were measured
 //!
-//! The error contains the waking of the two that send and echo, which ask the scheduler for what
-//! the link asks for. An echo of which the link delivered a packet more than a millisecond late is
+//! The error contains the waking of the sender and the echo server, which request from the scheduler what
+//! the link needs. An echo of which the link delivered a packet more than a millisecond late is
 //! counted as spoiled and left out, as the lab does with its samples; percentiles over all of them
 //! stand beside. Ends with 1 if a bound is missed.
 
@@ -36,19 +36,19 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<ExitCode, Failure> {
     let privilege = enter_user_namespace()?;
-    let asked = Asked::read(std::env::args().skip(1))?;
-    let load = asked.loaded.then(Load::start).transpose()?;
+    let options = Options::read(std::env::args().skip(1))?;
+    let load = options.loaded.then(Load::start).transpose()?;
     let paths = BOUNDS.map(|bound| PathConfig::symmetric(format!("{:?}", bound.rtt), bound.rtt));
     let network = Network::build(NetworkConfig {
-        keep_awake: asked.awake,
-        backend: asked.backend,
+        keep_awake: options.awake,
+        backend: options.backend,
         ..NetworkConfig::new(paths.to_vec())
     })?;
     let socket = network.server().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     network.server().spawn("echo", move || echo(&socket))?;
     let mut results = Vec::new();
     for (bound, path) in BOUNDS.iter().zip(network.paths()) {
-        let count = asked.samples.min((MAX_DURATION.as_nanos() / bound.rtt.as_nanos()) as usize);
+        let count = options.samples.min((MAX_DURATION.as_nanos() / bound.rtt.as_nanos()) as usize);
         let address = SocketAddr::from((path.server, PORT));
         let tap = network.tap();
         let echoes = network.client().run(|| probe(address, bound.rtt, count, tap))??;
@@ -56,14 +56,14 @@ fn main() -> Result<ExitCode, Failure> {
     }
     drop(load);
     let passed = results.iter().all(|measured| measured.faults().is_empty());
-    match asked.json {
-        true => print_json(&asked, privilege, &network, &results, passed)?,
-        false => print_table(&asked, privilege, &network, &results)?,
+    match options.json {
+        true => print_json(&options, privilege, &network, &results, passed)?,
+        false => print_table(&options, privilege, &network, &results)?,
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-struct Asked {
+struct Options {
     samples: usize,
     loaded: bool,
     awake: bool,
@@ -71,25 +71,25 @@ struct Asked {
     json: bool,
 }
 
-impl Asked {
+impl Options {
     fn read(words: impl Iterator<Item = String>) -> Result<Self, Failure> {
         let (loaded, awake, json) = (false, false, false);
         let backend = Backend::PacketRings;
-        let mut asked = Self { samples: 300, loaded, awake, backend, json };
+        let mut options = Self { samples: 300, loaded, awake, backend, json };
         for word in words {
             match word.as_str() {
-                "loaded" => asked.loaded = true,
-                "awake" => asked.awake = true,
-                "tun" => asked.backend = Backend::Tun,
-                "--json" => asked.json = true,
+                "loaded" => options.loaded = true,
+                "awake" => options.awake = true,
+                "tun" => options.backend = Backend::Tun,
+                "--json" => options.json = true,
                 number => {
-                    asked.samples = number.parse().map_err(|_| {
+                    options.samples = number.parse().map_err(|_| {
                         format!("{number:?} is none of SAMPLES, loaded, awake, tun, --json")
                     })?;
                 }
             }
         }
-        Ok(asked)
+        Ok(options)
     }
 }
 
@@ -167,14 +167,14 @@ fn nearest_rank(ascending: &[f64], quantile: f64) -> f64 {
 }
 
 fn print_table(
-    asked: &Asked,
+    options: &Options,
     privilege: Privilege,
     network: &Network,
     results: &[Measured<'_>],
 ) -> Result<(), Failure> {
     println!(
         "RTT error in microseconds, {} by {:?}, privilege {privilege:?}; settings refused: {:?}",
-        if asked.loaded { "one core loaded," } else { "no load of ours," },
+        if options.loaded { "one core loaded," } else { "no load of ours," },
         network.backend(),
         network.refused_settings()
     );
@@ -206,7 +206,7 @@ fn print_table(
 }
 
 fn print_json(
-    asked: &Asked,
+    options: &Options,
     privilege: Privilege,
     network: &Network,
     results: &[Measured<'_>],
@@ -234,8 +234,8 @@ fn print_json(
     let lateness = network.lateness();
     let all = json!({
         "passed": passed,
-        "loaded": asked.loaded,
-        "keep_awake": asked.awake,
+        "loaded": options.loaded,
+        "keep_awake": options.awake,
         "backend": format!("{:?}", network.backend()),
         "privilege": format!("{privilege:?}"),
         "refused_settings": network.refused_settings(),

@@ -1,7 +1,7 @@
 //! Entering a namespace of a running network, for people and their programs.
 //!
 //! A namespace has no name, so a process that was not started inside cannot enter it. A holder is
-//! an idle process inside: whoever may read its files in `/proc` can enter its namespaces. It has
+//! an idle process inside: a process that may read its files in `/proc` can enter its namespaces. It has
 //! its own mount namespace, in which `/etc/hosts` has the names of the network.
 
 use std::ffi::{CString, OsString};

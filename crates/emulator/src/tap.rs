@@ -141,7 +141,7 @@ impl Tap {
         self.lock().lateness.reset();
     }
 
-    /// Locks the write end. Held over a delivery, it ensures that whoever has received a packet
+    /// Locks the write end. Held over a delivery, it ensures that a process that has received a packet
     /// also finds it in the tap.
     pub(crate) fn writer(&self) -> TapWriter<'_> {
         TapWriter(self.lock())

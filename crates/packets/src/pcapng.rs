@@ -164,8 +164,8 @@ impl Body {
     /// A text option, truncated to the maximum length of options; empty texts are omitted.
     fn text(&mut self, code: u16, text: &str) {
         if !text.is_empty() {
-            let most = text.len().min(usize::from(u16::MAX));
-            let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            let max = text.len().min(usize::from(u16::MAX));
+            let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
             self.option(code, &text.as_bytes()[..end]);
         }
     }

@@ -1,14 +1,14 @@
-//! The initial window in one burst.
+//! Sends the initial window in one burst.
 //!
-//! RFC 9002 section 7.7 has a sender pace its packets, and lets the first burst be as large as the
-//! initial window: ten datagrams, at most 14,720 bytes. quinn's pacer lets ten datagrams through
-//! and spreads the rest over a third of a second, since it knows nothing of the path's round trip.
-//! At 1,200 bytes a datagram that is 12,000 bytes. A page of 10 KiB, the handshake with a
-//! post-quantum key share, and tickets and tokens for the next connection are 13,200.
+//! By RFC 9002 section 7.7 a sender paces its packets, but the first burst may be as large as the
+//! initial window: ten datagrams, at most 14,720 bytes. quinn's pacer sends ten datagrams at once
+//! and spreads the rest over a third of a second, because it does not know the round-trip time yet.
+//! With datagrams of 1,200 bytes that is a burst of 12,000 bytes. A page of 10 KiB, the handshake
+//! with a post-quantum key share, and tickets and tokens for the next connection need 13,200.
 //!
-//! The pacer sets its bucket by the window. So it is told a larger one at first, and its bucket
-//! starts with the initial window's bytes. The window is as it should be as soon as a batch of ten
-//! datagrams, quinn's largest, could go beyond it.
+//! The pacer derives its bucket from the window. [`Bursting`] therefore reports a larger window at
+//! first, so that the bucket starts with the bytes of the initial window. It reports the real
+//! window as soon as a batch of ten datagrams, quinn's largest, could exceed it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 
 /// RFC 9002 section 7.2: ten datagrams, limited to the larger of 14,720 or twice a datagram. The
-/// library's default is what fits ten of the smallest.
+/// library's default is calculated for the smallest datagrams.
 const INITIAL_WINDOW: u64 = 14_720;
 
-/// For the pacer, whose bucket is what such a window lets through in 2 ms, at the 333 ms that a
-/// round trip is taken for before it is known (RFC 9002 section 6.2.2).
+/// The window for the pacer: its bucket holds what such a window sends in 2 ms at the assumed
+/// initial round-trip time of 333 ms (RFC 9002 section 6.2.2).
 const BURST_WINDOW: u64 = INITIAL_WINDOW * 333 / 2;
 
-/// Datagrams that quinn gives to the kernel at once.
+/// Maximum number of datagrams that quinn passes to the kernel at once.
 const BATCH: u64 = 10;
 
-/// CUBIC whose first burst is the initial window, 14,720 bytes: for
+/// CUBIC whose first burst is the whole initial window of 14,720 bytes, for
 /// [`quinn_proto::TransportConfig::congestion_controller_factory`].
 pub struct Burst(Arc<CubicConfig>);
 
 struct Bursting {
     inner: Box<dyn Controller>,
-    /// Bytes that still may be sent before the window counts.
+    /// Bytes that may still be sent before the real window applies.
     before: u64,
     /// Whether the connection is about to be closed; shared with copies of this state.
     closing: Arc<AtomicBool>,
@@ -57,12 +57,13 @@ impl ControllerFactory for Burst {
     }
 }
 
-/// Lets a CONNECTION_CLOSE leave though the congestion window is full: call it just before the
-/// connection is closed, with its state of congestion control. Only one of [`Burst`] is changed.
+/// Lets a CONNECTION_CLOSE leave even if the congestion window is full. Call it just before closing
+/// the connection, with the connection's congestion controller. It has an effect on controllers of
+/// [`Burst`] only.
 ///
-/// quinn-proto up to 0.11.19 holds the close back as if the data that waits were to be sent with
-/// it; once closed it takes no acknowledgement any more, and the window stays full (quinn #2785,
-/// fixed by #2787, of which there is no release yet). A window above 2^32 is not paced either.
+/// quinn-proto up to 0.11.19 delays the close as if the waiting data had to be sent with it; a
+/// closed connection processes no acknowledgements, so the window stays full (quinn #2785, fixed by
+/// #2787, not released yet). A window above 2^32 also disables pacing.
 pub fn make_room_for_close(controller: Box<dyn Controller>) {
     if let Ok(bursting) = controller.into_any().downcast::<Bursting>() {
         bursting.closing.store(true, Ordering::Relaxed);
@@ -127,7 +128,7 @@ impl Controller for Bursting {
         Box::new(Self { inner, before: self.before, closing })
     }
 
-    /// What the pacer starts with.
+    /// The window from which the pacer starts.
     fn initial_window(&self) -> u64 {
         BURST_WINDOW
     }
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_closes_has_room_by_a_copy_of_its_state() {
+    fn a_closing_connection_has_room_through_a_copy_of_its_controller() {
         let controller = Arc::new(Burst::default()).build(Instant::now(), 1200);
         assert_eq!(controller.window(), BURST_WINDOW);
         make_room_for_close(controller.clone_box());

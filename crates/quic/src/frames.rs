@@ -1,31 +1,31 @@
-//! Which frames of a stream the HTTP/3 library is given. Sans-IO.
+//! Decides which frames of a stream reach the HTTP/3 library. Sans-IO.
 //!
-//! The library keeps a frame until it is whole, of any length that its peer names, and ones that it
-//! does not know as well, only to drop them then. It reads on while it hands over, so that many
-//! small DATA frames pile up. So long frames are refused here by their headers, frames that mean
-//! nothing are left out, and [`Backlog`] knows what waits in the library.
+//! The library buffers each frame until it is complete, whatever length the peer announces, even
+//! frames of unknown types, which it then discards. It also reads ahead of the application, so many
+//! small DATA frames accumulate. This module therefore refuses long frames by their headers and
+//! drops frames of unknown types, and [`Backlog`] counts what is buffered in the library.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// A frame that is longer than its receiver takes.
+/// A frame that is longer than the receiver's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of type {kind:#x} of {length} bytes is more than is taken")]
+#[error("a frame of type {kind:#x} has {length} bytes, more than the limit")]
 pub struct TooLong {
     kind: u64,
     length: u64,
 }
 
-/// Reads a stream's frames (RFC 9114 section 7.1) as they come in.
+/// Parses a stream's frames (RFC 9114 section 7.1) as they arrive.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Bytes of a frame that has to be whole before it means anything.
+    /// Maximum number of bytes of a frame other than DATA.
     limit: u64,
     state: State,
-    /// The header of the frame that is being read, as far as it is there.
+    /// The bytes of the current frame's header that have arrived.
     header: Vec<u8>,
-    /// What has been let through, in order.
+    /// Data for the library, in order.
     passed: VecDeque<Bytes>,
     pub(crate) backlog: Backlog,
 }
@@ -37,12 +37,12 @@ enum State {
     Skip { left: u64 },
 }
 
-/// The DATA frames that were let through and not handed on.
+/// The DATA frames that the library got and the application has not read.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     frames: VecDeque<u64>,
     cost: u64,
-    /// Bytes handed on so far.
+    /// Bytes that the application has read so far.
     handed_on: u64,
 }
 
@@ -57,7 +57,7 @@ impl Frames {
         }
     }
 
-    /// Takes in what the stream has brought.
+    /// Adds bytes received on the stream.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -68,7 +68,7 @@ impl Frames {
                     self.header.push(chunk[0]);
                     chunk = chunk.slice(1..);
                     if let Some((kind, length)) = header(&self.header) {
-                        self.begin(kind, length)?;
+                        self.start_frame(kind, length)?;
                     }
                 }
                 State::Pass { left } | State::Skip { left } => {
@@ -88,20 +88,20 @@ impl Frames {
         Ok(())
     }
 
-    /// What of it the library is given next.
+    /// Returns the next data for the library.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         self.passed.pop_front()
     }
 
-    /// The stream has ended. In the middle of a frame that was left out the library has to see so
-    /// (RFC 9114 section 7.1).
+    /// Handles the end of the stream. If the stream ends within a dropped frame, the library has to
+    /// notice (RFC 9114 section 7.1).
     pub(crate) fn end(&mut self) {
         if matches!(self.state, State::Header | State::Skip { .. }) && !self.header.is_empty() {
             self.passed.push_back(std::mem::take(&mut self.header).into());
         }
     }
 
-    fn begin(&mut self, kind: u64, length: u64) -> Result<(), TooLong> {
+    fn start_frame(&mut self, kind: u64, length: u64) -> Result<(), TooLong> {
         let passes = match kind {
             DATA => length > 0,
             _ => KNOWN.contains(&kind),
@@ -135,8 +135,8 @@ impl Backlog {
         self.cost += length.saturating_add(FRAME_COST);
     }
 
-    /// Whether so much waits that no more is to be read; `handed_on`: bytes of DATA frames that the
-    /// library has given away so far. What waits will be requested.
+    /// Returns whether reading has to pause because of the frames in the library. `handed_on` is
+    /// the number of DATA bytes that the library has delivered so far.
     pub(crate) fn is_full(&mut self, handed_on: u64) -> bool {
         let mut fresh = handed_on - self.handed_on;
         self.handed_on = handed_on;
@@ -155,14 +155,15 @@ impl Backlog {
     }
 }
 
-/// Type and length, once both are there.
+/// Returns type and length once both are complete.
 fn header(bytes: &[u8]) -> Option<(u64, u64)> {
     let (kind, rest) = number(bytes)?;
     let (length, _) = number(rest)?;
     Some((kind, length))
 }
 
-/// A number, if it is whole, and what comes after it (RFC 9000 section 16).
+/// Parses a variable-length integer (RFC 9000 section 16). Returns it and the remaining bytes, or
+/// `None` if it is incomplete.
 pub(crate) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let length = 1 << (bytes.first()? >> 6);
     let (digits, rest) = bytes.split_at_checked(length)?;
@@ -173,13 +174,13 @@ pub(crate) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 const DATA: u64 = 0;
 
 /// HEADERS, CANCEL_PUSH, SETTINGS, PUSH_PROMISE, GOAWAY, MAX_PUSH_ID, and those of HTTP/2 that are
-/// forbidden (RFC 9114 section 7.2): the library knows what to make of them where.
+/// forbidden (RFC 9114 section 7.2): the library handles them.
 const KNOWN: [u64; 10] = [1, 3, 4, 5, 7, 0xd, 2, 6, 8, 9];
 
-/// What a frame costs in memory besides its bytes, roughly.
+/// Estimated memory of a frame in addition to its bytes.
 const FRAME_COST: u64 = 128;
 
-/// What may wait in the library of a body.
+/// Maximum size of the DATA frames of a stream in the library.
 const MAX_BACKLOG: u64 = 256 * 1024;
 
 #[cfg(test)]
@@ -191,14 +192,14 @@ mod tests {
     fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
         let mut frame = Vec::new();
         for number in [kind, payload.len() as u64] {
-            // Lengths of eight bytes are as good as any.
+            // Lengths may be encoded in eight bytes.
             frame.extend((number | 0xc0 << 56).to_be_bytes());
         }
         frame.extend(payload);
         frame
     }
 
-    /// What passes of these bytes, in pieces of such lengths.
+    /// What passes of these bytes if they arrive in pieces of these lengths.
     fn passes(limit: u64, bytes: &[u8], pieces: &[usize]) -> Result<Vec<u8>, TooLong> {
         let mut frames = Frames::new(limit);
         let (mut rest, mut out) = (bytes, Vec::new());
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9114_7_2_8_what_nobody_knows_is_left_out_whatever_its_length() {
+    fn rfc9114_7_2_8_unknown_frames_of_any_length_are_dropped() {
         let head = frame(1, b"head");
         let unknown = frame(0x21, &[0; 100_000]);
         let bytes = [&unknown[..], &head, &unknown, &frame(0, b""), &frame(0, b"data")].concat();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn long_heads_are_refused_by_their_header() {
+    fn long_header_sections_are_refused_by_the_frame_header() {
         for kind in KNOWN {
             let header = &frame(kind, &[0; 11])[..16];
             assert_eq!(passes(10, header, &[]), Err(TooLong { kind, length: 11 }));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9114_7_1_the_library_sees_a_frame_that_breaks_off() {
+    fn rfc9114_7_1_the_library_notices_a_truncated_frame() {
         for bytes in [&frame(0x21, b"unknown")[..20], &frame(1, b"head")[..3]] {
             let passed = passes(100, bytes, &[]).unwrap();
             assert!(!passed.is_empty() && bytes.starts_with(&passed));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn small_frames_pile_up_only_so_far() {
+    fn the_backlog_of_small_frames_is_limited() {
         let mut frames = Frames::new(10);
         let mut count = 0;
         while !frames.backlog.is_full(0) {
@@ -257,8 +258,11 @@ mod tests {
             count += 1;
         }
         assert!((1000..3000).contains(&count), "{count}");
-        assert!(frames.backlog.is_full(1) || !frames.backlog.is_full(2), "taken, there is room");
-        // One frame is never too much: it is handed on as it comes in.
+        assert!(
+            frames.backlog.is_full(1) || !frames.backlog.is_full(2),
+            "there is room after a read"
+        );
+        // One frame never fills the backlog: it is delivered as it arrives.
         let mut frames = Frames::new(10);
         frames.feed(Bytes::copy_from_slice(&frame(0, &[0; 1 << 20])[..1 << 19])).unwrap();
         assert!(!frames.backlog.is_full(0));
@@ -266,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_bytes_are_cut_makes_no_difference(
+        fn the_sizes_of_the_pieces_make_no_difference(
             kinds in prop::collection::vec((0_u64..16, 0_usize..40), 0..12),
             cut in 0_usize..400,
             pieces in prop::collection::vec(1_usize..50, 1..8),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::frames::{Frames, TooLong, number};
 
-/// What comes in on one stream of HTTP/3, on its way to a library that keeps whatever it is given.
+/// Filters the data of one HTTP/3 stream for a library that buffers everything it gets.
 /// Sans-IO: what is fed comes out again, without frames that mean nothing, and a frame that is too
 /// long is refused by its header, before the library waits for the rest of it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Inflow {
         Self::new(Reads::Message(Frames::new(head)))
     }
 
-    /// Of a stream in one direction, whatever its type will be (RFC 9114 section 6.2).
+    /// Of a unidirectional stream of any type (RFC 9114 section 6.2).
     pub fn one_way() -> Self {
         Self::new(Reads::Untyped(Vec::new()))
     }
@@ -77,7 +77,7 @@ impl Inflow {
         }
     }
 
-    /// What of it the library is given next; `None` when more has to be fed first.
+    /// Returns the next data for the library, or `None` when more has to be fed first.
     pub fn next_piece(&mut self) -> Option<Bytes> {
         if let Some(piece) = self.passed.pop_front() {
             return Some(piece);
@@ -95,9 +95,9 @@ impl Inflow {
         }
     }
 
-    /// Whether the library is to hand on what it has of a body before it is given more;
-    /// `handed_on`: bytes of it that the library has given away so far. Who takes what the library
-    /// has asks it for more in any case, so nobody has to be woken.
+    /// Whether the library has to deliver the data that it has of a body before it gets more;
+    /// `handed_on`: bytes of it that the library has delivered so far. A task that reads what the
+    /// library has calls this again in any case, so nobody has to be woken.
     pub fn is_full(&mut self, handed_on: u64) -> bool {
         match &mut self.reads {
             Reads::Message(frames) => frames.backlog.is_full(handed_on),

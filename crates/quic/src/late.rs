@@ -1,4 +1,4 @@
-//! 1-RTT read keys of a server, which become available after quinn asks for them.
+//! 1-RTT read keys of a server, which become available after quinn needs them.
 
 use std::sync::{Arc, OnceLock};
 

@@ -65,8 +65,6 @@ mod client_hello;
 mod client_session;
 mod early_bytes;
 mod first_flight;
-#[doc(hidden)]
-pub mod foreign;
 mod frames;
 mod header;
 mod inflow;
@@ -84,6 +82,8 @@ mod server_session;
 mod session;
 mod steering;
 mod suite;
+#[doc(hidden)]
+pub mod test_packets;
 mod tokens;
 
 pub use burst::{Burst, make_room_for_close};

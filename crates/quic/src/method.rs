@@ -53,18 +53,18 @@ pub(crate) struct PendingOutput {
     pub(crate) key_lines: Vec<String>,
 }
 
-static GIVEN: LazyLock<Index<Ssl, Mutex<PendingOutput>>> =
-    LazyLock::new(|| Ssl::new_ex_index().expect("an index for what a connection hands out"));
+static PENDING_OUTPUT: LazyLock<Index<Ssl, Mutex<PendingOutput>>> =
+    LazyLock::new(|| Ssl::new_ex_index().expect("an index for pending output"));
 
-/// Makes a connection keep what it hands out.
+/// Makes a connection store its output.
 pub(crate) fn prepare(ssl: &mut SslRef) {
-    ssl.set_ex_data(*GIVEN, Mutex::default());
+    ssl.set_ex_data(*PENDING_OUTPUT, Mutex::default());
 }
 
-/// What a prepared connection has handed out.
-pub(crate) fn given(ssl: &SslRef) -> MutexGuard<'_, PendingOutput> {
-    let given = ssl.ex_data(*GIVEN).expect("every connection here is prepared");
-    given.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns the pending output of a prepared connection.
+pub(crate) fn pending_output(ssl: &SslRef) -> MutexGuard<'_, PendingOutput> {
+    let output = ssl.ex_data(*PENDING_OUTPUT).expect("every connection here is prepared");
+    output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 static METHOD: ffi::SSL_QUIC_METHOD = ffi::SSL_QUIC_METHOD {
@@ -82,7 +82,8 @@ pub(crate) fn install(context: &mut SslContextBuilder, key_log: Option<&Arc<dyn 
     let done = unsafe { ffi::SSL_CTX_set_quic_method(context.as_ptr(), &METHOD) };
     assert_eq!(done, 1, "a context for TLS takes the method");
     if key_log.is_some() {
-        context.set_keylog_callback(|ssl, line| given(ssl).key_lines.push(line.to_owned()));
+        context
+            .set_keylog_callback(|ssl, line| pending_output(ssl).key_lines.push(line.to_owned()));
     }
 }
 
@@ -90,7 +91,7 @@ pub(crate) fn install(context: &mut SslContextBuilder, key_log: Option<&Arc<dyn 
 ///
 /// SAFETY of the callers: `ssl` comes from the library, which calls back only while it is valid.
 unsafe fn connection<'a>(ssl: *mut ffi::SSL) -> &'a SslRef {
-    // SAFETY: as said.
+    // SAFETY: see above.
     unsafe { SslRef::from_ptr(ssl) }
 }
 
@@ -118,7 +119,7 @@ unsafe extern "C" fn set_read_secret(
     // SAFETY: called by the library with a valid connection, cipher and secret.
     let (connection, secret) = unsafe { (connection(ssl), secret(cipher, bytes, length)) };
     let Some(level) = Level::from_ffi(level) else { return 0 };
-    given(connection).read[level as usize] = secret;
+    pending_output(connection).read[level as usize] = secret;
     1
 }
 
@@ -132,7 +133,7 @@ unsafe extern "C" fn set_write_secret(
     // SAFETY: called by the library with a valid connection, cipher and secret.
     let (connection, secret) = unsafe { (connection(ssl), secret(cipher, bytes, length)) };
     let Some(level) = Level::from_ffi(level) else { return 0 };
-    given(connection).write[level as usize] = secret;
+    pending_output(connection).write[level as usize] = secret;
     1
 }
 
@@ -145,12 +146,12 @@ unsafe extern "C" fn add_handshake_data(
     // SAFETY: called by the library with a valid connection and `length` readable bytes.
     let (connection, bytes) = unsafe { (connection(ssl), slice::from_raw_parts(bytes, length)) };
     let Some(level) = Level::from_ffi(level) else { return 0 };
-    given(connection).messages[level as usize].extend_from_slice(bytes);
+    pending_output(connection).messages[level as usize].extend_from_slice(bytes);
     1
 }
 
 unsafe extern "C" fn flush_flight(_: *mut ffi::SSL) -> c_int {
-    // quinn asks for what is there after every step.
+    // quinn reads the pending output after every step.
     1
 }
 
@@ -160,6 +161,6 @@ unsafe extern "C" fn send_alert(
     alert: u8,
 ) -> c_int {
     // SAFETY: called by the library with a valid connection.
-    given(unsafe { connection(ssl) }).alert = Some(alert);
+    pending_output(unsafe { connection(ssl) }).alert = Some(alert);
     1
 }

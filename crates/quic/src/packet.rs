@@ -26,7 +26,7 @@ impl Aead {
         Self(NonNull::new(context).expect("a key of the suite's length, and memory"))
     }
 
-    /// Seals `text` in place; the tag is given.
+    /// Seals `text` in place; returns the tag.
     pub(crate) fn seal(&self, nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -> [u8; TAG] {
         let (mut tag, mut tag_len) = ([0; TAG], 0);
         // SAFETY: the context is valid; input and output are the same buffer, which the library

@@ -133,7 +133,7 @@ impl Handshaking {
     /// Writes pending key log lines.
     pub(crate) fn log_keys(&self) {
         let Some(log) = &self.key_log else { return };
-        let lines = std::mem::take(&mut method::given(&self.ssl).key_lines);
+        let lines = std::mem::take(&mut method::pending_output(&self.ssl).key_lines);
         for line in lines {
             log.line(&line);
         }
@@ -152,28 +152,28 @@ impl Handshaking {
     /// Moves the messages of the current level to `out`. Returns the keys of the next level once they
     /// are known.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
-        let mut given = method::given(&self.ssl);
-        out.append(&mut given.messages[self.writing as usize]);
+        let mut output = method::pending_output(&self.ssl);
+        out.append(&mut output.messages[self.writing as usize]);
         let keys = match self.writing {
             Level::Initial => {
-                let (read, write) = take(&mut given, Level::Handshake, true)?;
+                let (read, write) = take(&mut output, Level::Handshake, true)?;
                 self.reading = Level::Handshake;
                 self.writing = Level::Handshake;
                 key_pairs(&write, &read?)
             }
             Level::Handshake => {
                 let both = self.side == Side::Client;
-                let (read, write) = take(&mut given, Level::Application, both)?;
+                let (read, write) = take(&mut output, Level::Application, both)?;
                 self.writing = Level::Application;
-                drop(given);
+                drop(output);
                 self.one_rtt_keys(read, write)
             }
             Level::Early | Level::Application => {
-                if let Some(read) = given.read[Level::Application as usize].take() {
+                if let Some(read) = output.read[Level::Application as usize].take() {
                     // The client's Finished is verified: its 1-RTT packets can be opened.
                     let _ = self.late.set(read);
                 }
-                drop(given);
+                drop(output);
                 if self.is_complete() {
                     self.reading = Level::Application;
                 }
@@ -237,10 +237,10 @@ impl Handshaking {
     pub(crate) fn early_keys(
         &self,
     ) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
-        let given = method::given(&self.ssl);
+        let output = method::pending_output(&self.ssl);
         let secrets = match self.side {
-            Side::Client => &given.write,
-            Side::Server => &given.read,
+            Side::Client => &output.write,
+            Side::Server => &output.read,
         };
         let secret = secrets[Level::Early as usize].as_ref()?;
         Some((Box::new(HeaderKey::new(secret)), Box::new(PacketKey::new(secret))))
@@ -286,19 +286,19 @@ impl Handshaking {
     /// Converts BoringSSL's error into a transport error (RFC 9001 section 4.8).
     fn failure(&self) -> TransportError {
         let stack = ErrorStack::get();
-        let alert = method::given(&self.ssl).alert.unwrap_or(INTERNAL_ERROR);
+        let alert = method::pending_output(&self.ssl).alert.unwrap_or(INTERNAL_ERROR);
         error(alert, &quic_support::tls_error(&self.ssl, &stack).to_string())
     }
 }
 
 /// The secrets of a level, to read with and to write with, once the latter is there, or both are.
-fn take(given: &mut PendingOutput, level: Level, both: bool) -> Option<(Option<Secret>, Secret)> {
+fn take(output: &mut PendingOutput, level: Level, both: bool) -> Option<(Option<Secret>, Secret)> {
     let level = level as usize;
-    if both && given.read[level].is_none() {
+    if both && output.read[level].is_none() {
         return None;
     }
-    let write = given.write[level].take()?;
-    Some((given.read[level].take(), write))
+    let write = output.write[level].take()?;
+    Some((output.read[level].take(), write))
 }
 
 /// An alert with a sentence.

@@ -2,7 +2,7 @@ use std::fmt;
 
 use boring_sys as ffi;
 
-/// The cipher suites of TLS 1.3 (RFC 8446 appendix B.4) that QUIC takes (RFC 9001 section 5.3).
+/// The cipher suites of TLS 1.3 (RFC 8446 appendix B.4) that QUIC allows (RFC 9001 section 5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suite {
     Aes128Gcm,
@@ -11,7 +11,7 @@ pub(crate) enum Suite {
 }
 
 impl Suite {
-    /// By its IANA number.
+    /// Returns the suite with this IANA number.
     pub(crate) fn from_id(id: u16) -> Option<Self> {
         match id {
             0x1301 => Some(Self::Aes128Gcm),
@@ -21,7 +21,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of the packet protection key, and of the header protection key.
+    /// Length in bytes of the packet protection key and of the header protection key.
     pub(crate) fn key_len(self) -> usize {
         match self {
             Self::Aes128Gcm => 16,
@@ -29,7 +29,7 @@ impl Suite {
         }
     }
 
-    /// How many packets one key may protect (RFC 9001 section 6.6).
+    /// Maximum number of packets that one key may protect (RFC 9001 section 6.6).
     pub(crate) fn confidentiality_limit(self) -> u64 {
         match self {
             Self::Aes128Gcm | Self::Aes256Gcm => 1 << 23,
@@ -38,7 +38,7 @@ impl Suite {
         }
     }
 
-    /// How many forged packets one connection may meet (RFC 9001 section 6.6).
+    /// Maximum number of forged packets on a connection (RFC 9001 section 6.6).
     pub(crate) fn integrity_limit(self) -> u64 {
         match self {
             Self::Aes128Gcm | Self::Aes256Gcm => 1 << 52,
@@ -47,7 +47,7 @@ impl Suite {
     }
 
     pub(crate) fn aead(self) -> *const ffi::EVP_AEAD {
-        // SAFETY: these give static tables.
+        // SAFETY: these return static tables.
         unsafe {
             match self {
                 Self::Aes128Gcm => ffi::EVP_aead_aes_128_gcm(),
@@ -58,7 +58,7 @@ impl Suite {
     }
 
     fn digest(self) -> *const ffi::EVP_MD {
-        // SAFETY: these give static tables.
+        // SAFETY: these return static tables.
         unsafe {
             match self {
                 Self::Aes256Gcm => ffi::EVP_sha384(),
@@ -68,10 +68,10 @@ impl Suite {
     }
 }
 
-/// The longest secret, that of a suite with SHA-384.
+/// Length of the longest secret, that of a suite with SHA-384.
 pub(crate) const MAX_SECRET: usize = 48;
 
-/// A traffic secret with its suite (RFC 9001 section 5.1). Wiped when it goes.
+/// A traffic secret with its suite (RFC 9001 section 5.1). Wiped when dropped.
 #[derive(Clone)]
 pub(crate) struct Secret {
     pub(crate) suite: Suite,
@@ -80,7 +80,7 @@ pub(crate) struct Secret {
 }
 
 impl Secret {
-    /// `None`: longer than any suite's.
+    /// Returns `None` if `secret` is longer than any suite's.
     pub(crate) fn new(suite: Suite, secret: &[u8]) -> Option<Self> {
         let mut bytes = [0; MAX_SECRET];
         bytes.get_mut(..secret.len())?.copy_from_slice(secret);
@@ -103,7 +103,7 @@ impl Secret {
                 salt.len(),
             )
         };
-        assert_eq!(done, 1, "HKDF-Extract fails only without memory");
+        assert_eq!(done, 1, "HKDF-Extract fails only when memory is exhausted");
         secret
     }
 
@@ -127,10 +127,10 @@ impl Secret {
                 4 + label_len,
             )
         };
-        assert_eq!(done, 1, "HKDF-Expand fails only for lengths that nobody asks for here");
+        assert_eq!(done, 1, "HKDF-Expand fails only for lengths that are not used here");
     }
 
-    /// A secret of the same length and suite, derived by a label.
+    /// Derives a secret of the same length and suite for `label`.
     pub(crate) fn derive(&self, label: &str) -> Self {
         let mut next = Self { suite: self.suite, bytes: [0; MAX_SECRET], length: self.length };
         let length = self.length;
@@ -138,7 +138,7 @@ impl Secret {
         next
     }
 
-    /// The secret of the next key phase (RFC 9001 section 6.1).
+    /// Returns the secret of the next key phase (RFC 9001 section 6.1).
     pub(crate) fn next(&self) -> Self {
         self.derive("quic ku")
     }
@@ -146,7 +146,7 @@ impl Secret {
 
 impl Drop for Secret {
     fn drop(&mut self) {
-        // SAFETY: the bytes are ours and writable.
+        // SAFETY: the bytes are owned and writable.
         unsafe { ffi::OPENSSL_cleanse(self.bytes.as_mut_ptr().cast(), self.bytes.len()) };
     }
 }

@@ -20,7 +20,7 @@ pub struct GateConfig {
     pub clock_margin: Duration,
     /// The skew beyond which TLS itself refuses early data. Default 60 s, as in BoringSSL.
     pub max_skew: Duration,
-    /// The lifetime of tickets, which bounds the life of a record whatever ticket age the client
+    /// The lifetime of tickets, which bounds the life of a record for any ticket age that the client
     /// states. Default 36 h.
     pub ticket_lifetime: Duration,
     /// Capacity of the strike register in records. Default 2^20, which takes 38 MB when full. A

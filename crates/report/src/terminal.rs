@@ -97,11 +97,11 @@ pub fn data_quality(record: &Record) -> String {
 /// Connections and visits that failed or were not of the requested kind: the cell's name, and what
 /// was wrong.
 pub(crate) fn failures(record: &Record) -> Vec<(String, String)> {
-    let said = |fault: &Option<Fault>| fault.as_ref().map(Fault::describe).unwrap_or_default();
+    let describe = |fault: &Option<Fault>| fault.as_ref().map(Fault::describe).unwrap_or_default();
     let names = axes::cell_names(record);
-    let samples = record.failures().map(|s| (names[s.cell].clone(), said(&s.fault)));
+    let samples = record.failures().map(|s| (names[s.cell].clone(), describe(&s.fault)));
     let visit = |cell: usize| visits::name(&record.visit_cells[cell]);
-    let visits = record.visit_failures().map(|v| (visit(v.cell), said(&v.fault)));
+    let visits = record.visit_failures().map(|v| (visit(v.cell), describe(&v.fault)));
     samples.chain(visits).collect()
 }
 

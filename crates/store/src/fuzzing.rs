@@ -26,7 +26,7 @@ pub fn check_reply(bytes: &[u8]) {
     assert!(epoch_age(&value) <= Epoch::LIFE);
     let _ = integer(&value);
     text(&value).into_iter().for_each(check_info);
-    let responder = Address::Tcp("asked".to_owned(), 1);
+    let responder = Address::Tcp("responder".to_owned(), 1);
     if let Some(map) = SlotMap::parse(&value, &responder) {
         let owned = (0..SLOTS).filter_map(|slot| map.owner(slot)).count();
         assert!(owned > 0 && !map.masters().is_empty());

@@ -181,7 +181,7 @@ pub fn skipped_without(programs: &[&str]) -> bool {
     true
 }
 
-/// A program as a command is given it: where it is, or else its name, so that the error says it.
+/// The program of a command: its path, or its name if it was not found, so that the error names it.
 pub fn program_path(name: &str) -> PathBuf {
     find_program(name).unwrap_or_else(|| name.into())
 }

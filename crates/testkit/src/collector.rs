@@ -1,4 +1,4 @@
-//! A receiver that speaks OTLP over HTTP: what it took can be requested, and what it answers said.
+//! A receiver that speaks OTLP over HTTP: tests can read what it received and set its response.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -30,7 +30,7 @@ pub struct Collector {
 struct State {
     spans: Vec<Span>,
     metrics: Vec<Metric>,
-    /// Answered to so many further messages, which are not taken.
+    /// The status of the next rejected messages, and their number.
     refusals: Vec<StatusCode>,
     messages: usize,
 }

@@ -38,7 +38,7 @@ pub fn skipped_without_root() -> bool {
 /// Whether machines can be booted here, which takes root.
 ///
 /// # Errors
-/// The reason why not, a sentence for whoever runs the tests.
+/// The reason why not, as a sentence for the person who runs the tests.
 pub fn can_boot() -> Result<(), String> {
     if nix::unistd::geteuid().is_root() {
         Ok(())
@@ -51,7 +51,7 @@ pub fn can_boot() -> Result<(), String> {
 pub struct Root(Arc<TempDir>);
 
 impl Root {
-    /// With these packages besides a server's own; those after a `+` are not installed, but can be
+    /// With these packages in addition to a server's; those after a `+` are not installed, but can be
     /// without a network.
     ///
     /// # Panics
@@ -90,7 +90,7 @@ impl Root {
             let machine = Machine::start(&self.0, name, Some(network.clone()));
             let address = Ipv4Addr::new(10, 77, 0, last);
             hosts += &format!("{address} {name}\n");
-            machine.ask(&format!("ip address add {address}/24 dev host0; ip link set host0 up"));
+            machine.output(&format!("ip address add {address}/24 dev host0; ip link set host0 up"));
             machines.push(machine);
         }
         for machine in &machines {
@@ -154,11 +154,11 @@ impl Machine {
         self.enter().args(["-c", script]).stdin(Stdio::null()).output().expect("enter the machine")
     }
 
-    /// The same, whose output is wanted and must not fail.
+    /// Runs a script that must succeed, and returns its output.
     ///
     /// # Panics
-    /// Where the script fails, with what it said.
-    pub fn ask(&self, script: &str) -> String {
+    /// If the script fails, with its output.
+    pub fn output(&self, script: &str) -> String {
         let output = self.run(script);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -275,23 +275,23 @@ impl Shell {
         let quoted = script.replace('\'', r"'\''");
         let line = format!("set -e; eval '{quoted}' </dev/null; printf '%s\\n' '{MARK}'\n");
         let written = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
-        let mut said = String::new();
+        let mut output = String::new();
         if written.is_err() {
-            return Err(said);
+            return Err(output);
         }
         loop {
             let mut line = Vec::new();
             let length = self.from.read_until(b'\n', &mut line).unwrap_or(0);
             let line = String::from_utf8_lossy(&line);
             if length == 0 {
-                return Err(said);
+                return Err(output);
             }
             // The last line of a script may lack its end.
             if let Some(rest) = line.strip_suffix(&format!("{MARK}\n")) {
-                said += rest;
-                return Ok(said);
+                output += rest;
+                return Ok(output);
             }
-            said += &line;
+            output += &line;
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct Pebble {
 }
 
 impl Pebble {
-    /// Starts it and waits until it answers.
+    /// Starts it and waits until it responds.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -73,7 +73,7 @@ impl Pebble {
     /// The root of the certificates that it issues, as PEM. Another one after each start.
     ///
     /// # Panics
-    /// If curl cannot be started, or it does not answer.
+    /// If curl cannot be started, or it does not respond.
     pub fn root(&self) -> String {
         let response = Command::new("curl")
             .args(["-sS", "--fail", "--cacert"])
@@ -132,7 +132,7 @@ impl Pebble {
                     "",
                     "-tlsalpn01",
                     "",
-                    // Nobody asks for it, and it cannot be left out.
+                    // Not requested, but it cannot be left out.
                     "-management",
                     "127.0.0.1:0",
                 ],
@@ -200,18 +200,18 @@ impl Pebble {
     }
 }
 
-/// Whether a name server answers. It may take TCP before it takes UDP, by which Pebble asks.
+/// Whether a name server responds. It may accept TCP before UDP, which Pebble uses.
 fn resolves(port: u16) -> bool {
     // RFC 1035 section 4.1: recursion desired, one question, "a", type A, class IN.
     let question = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
-    let ask = || {
+    let query = || {
         let socket = UdpSocket::bind(("127.0.0.1", 0))?;
         socket.connect(("127.0.0.1", port))?;
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
         socket.send(question)?;
         socket.recv(&mut [0; 512])
     };
-    ask().is_ok()
+    query().is_ok()
 }
 
 /// Starts a program that writes into a file.

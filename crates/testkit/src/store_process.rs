@@ -28,7 +28,7 @@ pub enum StoreListen {
     Unix,
     /// A port of 127.0.0.1.
     Tcp,
-    /// TLS on a port of 127.0.0.1 (and an ordinary port for [`StoreProcess::ask`]): PEM files of a
+    /// TLS on a port of 127.0.0.1 (and an ordinary port for [`StoreProcess::cli`]): PEM files of a
     /// certificate and its key.
     Tls {
         /// The certificate.
@@ -45,7 +45,7 @@ pub struct StoreOptions {
     pub kind: StoreKind,
     /// Where it listens.
     pub listen: StoreListen,
-    /// Settings besides, as in `redis.conf`: name and value.
+    /// Additional settings, as in `redis.conf`: name and value.
     pub settings: Vec<(String, String)>,
     /// How far its clock is off, as faketime says it (`+7s`); `None`: not at all. Valkey only:
     /// Debian's Redis has an allocator that faketime does not get along with.
@@ -99,7 +99,7 @@ impl StoreProcess {
         Self::start(StoreOptions::new(StoreKind::Valkey, listen))
     }
 
-    /// Starts a process and waits until it answers.
+    /// Starts a process and waits until it responds.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -122,7 +122,7 @@ impl StoreProcess {
         ("127.0.0.1".to_owned(), if tls { self.tls_port } else { self.port })
     }
 
-    /// Its unix socket, which it has besides whatever [`StoreListen`] says.
+    /// Its unix socket, which exists with every [`StoreListen`].
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("s")
     }
@@ -147,7 +147,7 @@ impl StoreProcess {
         self.child.as_ref().is_some_and(SupervisedChild::runs)
     }
 
-    /// Stops it where it is (SIGSTOP): its sockets stay, and nothing is answered.
+    /// Stops it where it is (SIGSTOP): its sockets stay open, but it does not respond.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
@@ -172,19 +172,19 @@ impl StoreProcess {
         assert!(self.wait_ready(), "the store does not start again; its log:\n{}", self.log());
     }
 
-    /// Asks it by `redis-cli` and gives the response, or the error that it answered by, trimmed.
+    /// Runs a command with `redis-cli` and returns the trimmed reply or error.
     ///
     /// # Panics
     /// If `redis-cli` cannot be started.
-    pub fn ask(&self, words: &[&str]) -> String {
-        self.ask_as(None, words)
+    pub fn cli(&self, words: &[&str]) -> String {
+        self.cli_as(None, words)
     }
 
-    /// [`StoreProcess::ask`] as the ACL user `(name, password)`.
+    /// [`StoreProcess::cli`] as the ACL user `(name, password)`.
     ///
     /// # Panics
     /// If `redis-cli` cannot be started.
-    pub fn ask_as(&self, user: Option<(&str, &str)>, words: &[&str]) -> String {
+    pub fn cli_as(&self, user: Option<(&str, &str)>, words: &[&str]) -> String {
         let mut command = Command::new("redis-cli");
         command.arg("-s").arg(self.socket());
         if let Some((name, password)) = user {
@@ -251,11 +251,11 @@ impl StoreProcess {
         settings.into_iter().flat_map(|(name, value)| argument(&name, &value)).collect()
     }
 
-    /// Whether it answered within five seconds; an error is a response too.
+    /// Whether it responded within five seconds, even with an error.
     fn wait_ready(&self) -> bool {
         let end = Instant::now() + Duration::from_secs(5);
         while self.runs() && Instant::now() < end {
-            let response = self.ask(&["ping"]);
+            let response = self.cli(&["ping"]);
             if response.contains("PONG")
                 || response.contains("NOAUTH")
                 || response.contains("NOPERM")

@@ -33,13 +33,13 @@ impl Cluster {
             let first = index * SLOTS / MASTERS;
             let last = (index + 1) * SLOTS / MASTERS - 1;
             let epoch = (index + 1).to_string();
-            master.ask(&["cluster", "set-config-epoch", &epoch]);
-            master.ask(&["cluster", "addslotsrange", &first.to_string(), &last.to_string()]);
+            master.cli(&["cluster", "set-config-epoch", &epoch]);
+            master.cli(&["cluster", "addslotsrange", &first.to_string(), &last.to_string()]);
         }
         masters[1..].iter().for_each(|other| meet(&masters[0], other));
         until("the cluster is whole", || {
             masters.iter().all(|one| {
-                let output = one.ask(&["cluster", "info"]);
+                let output = one.cli(&["cluster", "info"]);
                 output.contains("cluster_state:ok") && output.contains("cluster_size:3")
             })
         });
@@ -52,15 +52,15 @@ impl Cluster {
     /// If that does not come about within 20 s.
     pub fn add_replica(&mut self, kind: StoreKind, of: usize) {
         let replica = StoreProcess::start(plan(kind));
-        let id = self.masters[of].ask(&["cluster", "myid"]);
+        let id = self.masters[of].cli(&["cluster", "myid"]);
         meet(&self.masters[of], &replica);
         until("the replica has heard of its master", || {
-            replica.ask(&["cluster", "replicate", &id]) == "OK"
+            replica.cli(&["cluster", "replicate", &id]) == "OK"
         });
         until("the replica is in step, and all know of it", || {
-            let id = replica.ask(&["cluster", "myid"]);
-            let known = |one: &StoreProcess| one.ask(&["cluster", "nodes"]).contains(&id);
-            replica.ask(&["info", "replication"]).contains("master_link_status:up")
+            let id = replica.cli(&["cluster", "myid"]);
+            let known = |one: &StoreProcess| one.cli(&["cluster", "nodes"]).contains(&id);
+            replica.cli(&["info", "replication"]).contains("master_link_status:up")
                 && self.masters.iter().all(known)
         });
         self.replicas.push(replica);
@@ -76,11 +76,11 @@ impl Cluster {
     /// # Panics
     /// If a master refuses, as the old one does if the slot holds a key.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
-        let [old, new] = [from, to].map(|index| self.masters[index].ask(&["cluster", "myid"]));
+        let [old, new] = [from, to].map(|index| self.masters[index].cli(&["cluster", "myid"]));
         let slot = slot.to_string();
         let set = |index: usize, words: &[&str]| {
             let command = [&["cluster", "setslot", &slot], words].concat();
-            assert_eq!(self.masters[index].ask(&command), "OK", "moving slot {slot}");
+            assert_eq!(self.masters[index].cli(&command), "OK", "moving slot {slot}");
         };
         // One that imports takes a configuration epoch above all others with the slot. Otherwise
         // the old owner's next message could take the slot back, and nobody would serve it.
@@ -95,7 +95,7 @@ impl Cluster {
 
 fn meet(one: &StoreProcess, other: &StoreProcess) {
     let bus = setting(other, "cluster-port");
-    one.ask(&["cluster", "meet", "127.0.0.1", &other.plain_port().to_string(), &bus]);
+    one.cli(&["cluster", "meet", "127.0.0.1", &other.plain_port().to_string(), &bus]);
 }
 
 fn plan(kind: StoreKind) -> StoreOptions {
@@ -105,9 +105,9 @@ fn plan(kind: StoreKind) -> StoreOptions {
         .set("cluster-node-timeout", "2000")
 }
 
-/// `CONFIG GET` answers name and value on a line each.
+/// `CONFIG GET` returns name and value on one line each.
 fn setting(process: &StoreProcess, name: &str) -> String {
-    process.ask(&["config", "get", name]).lines().nth(1).unwrap_or_default().to_owned()
+    process.cli(&["config", "get", name]).lines().nth(1).unwrap_or_default().to_owned()
 }
 
 /// What the sentinels call the master.
@@ -149,13 +149,13 @@ impl Sentinels {
         let replicaof = format!("127.0.0.1 {}", master.plain_port());
         let replica = StoreProcess::start(plan().set("replicaof", replicaof));
         until("the replica is in step", || {
-            replica.ask(&["info", "replication"]).contains("master_link_status:up")
+            replica.cli(&["info", "replication"]).contains("master_link_status:up")
         });
         let sentinels = (0..3).map(|_| Sentinel::start(master.plain_port())).collect();
         let all = Self { stores: vec![master, replica], sentinels };
         until("the sentinels know each other", || {
             all.sentinels.iter().all(|one| {
-                let seen = one.ask(&["sentinel", "master", MASTER_NAME]);
+                let seen = one.cli(&["sentinel", "master", MASTER_NAME]);
                 field(&seen, "num-other-sentinels") == Some("2")
                     && field(&seen, "num-slaves") == Some("1")
             })
@@ -170,7 +170,7 @@ impl Sentinels {
 
     /// The port of the master, by the first sentinel's word.
     pub fn master_port(&self) -> Option<u16> {
-        let output = self.sentinels[0].ask(&["sentinel", "get-master-addr-by-name", MASTER_NAME]);
+        let output = self.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", MASTER_NAME]);
         output.lines().nth(1)?.trim().parse().ok()
     }
 
@@ -201,7 +201,7 @@ impl Sentinel {
             let sentinel = Self::launch(master);
             let end = Instant::now() + Duration::from_secs(5);
             while sentinel.child.runs() && Instant::now() < end {
-                if sentinel.ask(&["ping"]).contains("PONG") {
+                if sentinel.cli(&["ping"]).contains("PONG") {
                     return sentinel;
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -227,7 +227,7 @@ impl Sentinel {
         Self { port, child, _directory: directory }
     }
 
-    fn ask(&self, words: &[&str]) -> String {
+    fn cli(&self, words: &[&str]) -> String {
         let output = std::process::Command::new("redis-cli")
             .args(["-p", &self.port.to_string()])
             .args(words)

@@ -294,7 +294,7 @@ fn text_of(ring: &Ring) -> Zeroizing<String> {
     // Allocates once: growing would leave copies of secrets in memory.
     let mut text = Zeroizing::new(String::with_capacity(512 + keys.len() * 256));
     text.push_str(
-        "# Ticket keys of firstflight, shared by the processes that are given this file. Whoever\n\
+        "# Ticket keys of firstflight, shared by the processes that use this file. Anyone who\n\
          # reads it can read early data: keep it at mode 600. Each key is current from its\n\
          # `not_before` (seconds since 1970) until the next one's.\n",
     );

@@ -172,7 +172,7 @@ fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
     assert!(keys.install(shared.clone(), hours(2)));
     let after = keys.seal(b"session", 0, hours(2));
     assert_ne!(after[1..17], before[1..17]);
-    // Nobody has sealed under the next one: whoever sends a ticket under it has stolen it.
+    // No node has sealed under the next key: a ticket under it comes from a thief.
     let stolen = next.seal(b"session", Zone::NONE);
     assert_eq!(keys.open(&stolen, hours(2)), Opened::UnknownKey);
     // Another ring still: what was retired before stays.

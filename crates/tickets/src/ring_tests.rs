@@ -147,7 +147,7 @@ fn turn() -> impl Strategy<Value = Turn> {
 }
 
 proptest! {
-    /// Whatever the turns: a ticket opens until its life is over, and no key outlives its use.
+    /// After any sequence of rotations, a ticket opens until it expires, and no key outlives its use.
     #[test]
     fn tickets_open_for_their_whole_life(
         rotation in 60u64..5000,

@@ -21,7 +21,7 @@ use crate::{
 /// - On a server, one read never returns both early data and later data. Between them, one read
 ///   returns `Pending` once. So a reader that parses everything before it reads again has parsed all
 ///   early requests before it sees the first later byte ([`TlsStream::reading_early`]). A reader
-///   that reads again within the same poll, as HTTP/2 libraries do, must not be given later bytes
+///   that reads again within the same poll, as HTTP/2 libraries do, must not get later bytes
 ///   until it has returned what it has parsed.
 /// - Closing completes the handshake first, by reading up to the client's Finished. Otherwise a
 ///   reset could destroy the response to early data.

@@ -22,10 +22,10 @@ pub enum ServerAddress {
 
 /// An invalid server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot forward to {given:?}: {reason}; give it as {}", ALLOWED)]
+#[error("cannot forward to {text:?}: {reason}; use {}", ALLOWED)]
 pub struct InvalidAddress {
     /// The text.
-    pub given: String,
+    pub text: String,
     /// What is wrong with it.
     pub reason: String,
 }
@@ -51,19 +51,19 @@ impl ServerAddress {
 impl FromStr for ServerAddress {
     type Err = InvalidAddress;
 
-    fn from_str(given: &str) -> Result<Self, InvalidAddress> {
-        parse(given).map_err(|reason| InvalidAddress { given: given.to_owned(), reason })
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        parse(text).map_err(|reason| InvalidAddress { text: text.to_owned(), reason })
     }
 }
 
-fn parse(given: &str) -> Result<ServerAddress, String> {
-    if let Some(path) = given.strip_prefix("unix:") {
+fn parse(text: &str) -> Result<ServerAddress, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
         return match path.starts_with('/') && path.len() > 1 {
             true => Ok(ServerAddress::Unix(PathBuf::from(path))),
             false => Err("the path of a unix socket must start with /".to_owned()),
         };
     }
-    let url = Url::parse(given).map_err(|error| error.to_string())?;
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
     let tls = match url.scheme() {
         "http" => false,
         "https" => true,
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn addresses_that_cannot_be_are_refused_with_the_reason() {
-        for (given, word) in [
+        for (text, word) in [
             ("localhost:80", "not supported"),
             ("ftp://localhost", "ftp"),
             ("http://", "host"),
@@ -115,21 +115,21 @@ mod tests {
             ("unix:relative", "start with /"),
             ("unix:", "start with /"),
         ] {
-            let reason = given.parse::<ServerAddress>().unwrap_err().to_string();
-            assert!(reason.contains(word) && reason.contains("unix:/PATH"), "{given}: {reason}");
+            let reason = text.parse::<ServerAddress>().unwrap_err().to_string();
+            assert!(reason.contains(word) && reason.contains("unix:/PATH"), "{text}: {reason}");
         }
     }
 
     #[test]
     fn addresses_are_shown_as_they_were_given() {
-        for (given, authority) in [
+        for (text, authority) in [
             ("http://[::1]:8080", "[::1]:8080"),
             ("http://localhost:80", "localhost:80"),
             ("https://192.0.2.1:443", "192.0.2.1:443"),
             ("unix:/run/app.sock", "localhost"),
         ] {
-            let address: ServerAddress = given.parse().unwrap();
-            assert_eq!((address.to_string().as_str(), &*address.authority()), (given, authority));
+            let address: ServerAddress = text.parse().unwrap();
+            assert_eq!((address.to_string().as_str(), &*address.authority()), (text, authority));
         }
         let short: ServerAddress = "https://a.test".parse().unwrap();
         assert_eq!((short.authority().as_str(), short.is_tls()), ("a.test:443", true));

@@ -64,7 +64,7 @@ impl Shared {
         });
         match result {
             Ok((response, sender)) => {
-                let change = self.lock().answered(permit.index, response.status(), now);
+                let change = self.lock().responded(permit.index, response.status(), now);
                 self.log_change(permit.index, change, "it responded");
                 Ok(self.response(response, permit, sender))
             }

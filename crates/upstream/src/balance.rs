@@ -89,19 +89,19 @@ mod tests {
 
     #[test]
     fn those_set_aside_only_where_there_is_no_other() {
-        let aside = state(ServerHealth::Ejected);
+        let ejected = state(ServerHealth::Ejected);
         let down = state(ServerHealth::Down);
         let full = Candidate { full: true, ..UP };
         let tried = Candidate { tried: true, ..UP };
         let trial = state(ServerHealth::Trial);
         let busy_trial = Candidate { in_flight: 1, ..trial };
         for (servers, expected) in [
-            (&[aside, UP][..], Pick::Server(1)),
-            (&[aside, full], Pick::Full),
-            (&[aside, aside], Pick::Server(0)),
-            (&[down, aside], Pick::Server(1)),
+            (&[ejected, UP][..], Pick::Server(1)),
+            (&[ejected, full], Pick::Full),
+            (&[ejected, ejected], Pick::Server(0)),
+            (&[down, ejected], Pick::Server(1)),
             (&[down, down], Pick::NoServer),
-            (&[tried, aside], Pick::Server(1)),
+            (&[tried, ejected], Pick::Server(1)),
             (&[tried, down], Pick::NoServer),
             (&[trial, full], Pick::Server(0)),
             (&[busy_trial, UP], Pick::Server(1)),

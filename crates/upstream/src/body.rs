@@ -19,16 +19,16 @@ use crate::sender::Sender;
 use crate::server_list::BodyEnd;
 use crate::{Body, BodyError};
 
-/// Shared by the body and whoever waits for its response.
+/// Shared by the body and the task that waits for its response.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Mutex<State>>);
 
 struct State {
-    /// When something last went on.
+    /// Time of the last progress.
     last: Instant,
-    /// Whether the client is waited for.
+    /// Whether the body is waiting for the client.
     client: bool,
-    /// Whether the client broke off.
+    /// Whether the client ended its body prematurely.
     broken: bool,
 }
 
@@ -43,12 +43,12 @@ impl Progress {
         Self(Arc::new(Mutex::new(State { last: Instant::now(), client: false, broken: false })))
     }
 
-    /// Now something went on.
+    /// Notes progress.
     pub(crate) fn note(&self) {
         self.lock().last = Instant::now();
     }
 
-    /// Waits until nothing has gone on for that long. Whether it is the client that does not.
+    /// Waits until there was no progress for `limit`. Returns whether the client is the cause.
     pub(crate) async fn stalled_for(&self, limit: Duration) -> bool {
         loop {
             let (last, client) = {
@@ -62,7 +62,7 @@ impl Progress {
         }
     }
 
-    /// Whether the client broke its body off.
+    /// Returns whether the client ended its body prematurely.
     pub(crate) fn is_broken(&self) -> bool {
         self.lock().broken
     }
@@ -109,14 +109,14 @@ impl http_body::Body for Upload {
 pub(crate) struct ResponseBody {
     body: Incoming,
     limit: Duration,
-    /// Runs while the server is waited for, not while the client is.
+    /// Runs while the body waits for the server, not while it waits for the client.
     stall_timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
-    /// Until the end.
+    /// Taken at the end of the body.
     completion: Option<Completion>,
 }
 
-/// What is to be done at the end.
+/// What to do at the end of a response.
 pub(crate) struct Completion {
     pub(crate) permit: Permit,
     pub(crate) sender: Sender,
@@ -128,7 +128,7 @@ impl ResponseBody {
     pub(crate) fn new(body: Incoming, limit: Duration, completion: Completion) -> Self {
         let mut response =
             Self { body, limit, stall_timer: None, waiting: false, completion: Some(completion) };
-        // What has become a tunnel runs until it is dropped.
+        // An upgraded connection lasts until it is dropped.
         let tunnel = response.completion.as_ref().is_some_and(|completion| completion.upgraded);
         if response.body.is_end_stream() && !tunnel {
             response.end(BodyEnd::Whole);
@@ -142,7 +142,7 @@ impl ResponseBody {
         }
     }
 
-    /// The server is waited for.
+    /// Polls the time limit while the body waits for the server.
     fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = (Instant::now() + self.limit).into();
         let stall_timer =
@@ -202,10 +202,10 @@ impl Completion {
         self.permit.body_ended(end);
         match self.sender {
             Sender::Http1(sender, owner) if end == BodyEnd::Whole && !self.upgraded => {
-                keep(self.permit, sender, owner);
+                return_to_cache(self.permit, sender, owner);
             }
             Sender::Http1(..) => {}
-            // Streams end one by one, and a connection that stands still is of no use to others.
+            // Each stream ends by itself; a stalled connection is removed from the cache.
             Sender::Http2(_, stream) => discard(&self.permit, &stream, end),
         }
     }
@@ -217,12 +217,13 @@ fn discard(permit: &Permit, stream: &Stream, end: BodyEnd) {
     }
 }
 
-/// Keeps a connection once it is ready for the next request: mostly that is now.
-fn keep(permit: Permit, mut sender: http1::SendRequest<Upload>, owner: Owner) {
+/// Returns a connection to the cache once it is ready for the next request, which is mostly at
+/// once.
+fn return_to_cache(permit: Permit, mut sender: http1::SendRequest<Upload>, owner: Owner) {
     if sender.is_ready() {
-        return permit.keep(sender, owner);
+        return permit.return_to_cache(sender, owner);
     }
-    // The rest of a request's body may still be on its way. The server's place is free meanwhile.
+    // The rest of a request's body may still be in transit. Meanwhile the server's permit is free.
     let shared = Arc::downgrade(&permit.shared);
     let index = permit.index;
     drop(permit);
@@ -231,7 +232,7 @@ fn keep(permit: Permit, mut sender: http1::SendRequest<Upload>, owner: Owner) {
             if sender.ready().await.is_ok()
                 && let Some(shared) = shared.upgrade()
             {
-                shared.keep(index, sender, owner);
+                shared.return_to_cache(index, sender, owner);
             }
         });
     }

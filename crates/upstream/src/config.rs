@@ -52,7 +52,7 @@ pub struct PoolConfig {
     ///
     /// The default is enough for a busy pool to connect seldom, and low enough for a server with one
     /// process per connection.
-    pub keep: usize,
+    pub idle_connections: usize,
     /// How long an idle connection is kept.
     ///
     /// The default is shorter than the timeout of most servers (nginx 75 s; Node's 5 s is shorter),
@@ -74,13 +74,13 @@ pub struct PoolConfig {
     /// Active health checks.
     ///
     /// Off by default: not every pool has a path for them.
-    pub check: Option<HealthCheck>,
+    pub health_check: Option<HealthCheck>,
     /// When a server is ejected because its requests fail; `false`: never.
     ///
     /// On by default, with the settings of the section below: a dead server costs few requests an
     /// attempt.
     #[serde(with = "OrOff::<EjectionRule>")]
-    pub aside: Option<EjectionRule>,
+    pub ejection: Option<EjectionRule>,
     /// Retries.
     ///
     /// The defaults are in the section below.
@@ -202,12 +202,12 @@ impl PoolConfig {
             response_timeout: None,
             body_timeout: Duration::from_secs(60),
             tunnel_timeout: Duration::from_secs(300),
-            keep: 64,
+            idle_connections: 64,
             idle_timeout: Duration::from_secs(30),
             requests: 4096,
             queue_timeout: Duration::from_secs(1),
-            check: None,
-            aside: Some(EjectionRule::default()),
+            health_check: None,
+            ejection: Some(EjectionRule::default()),
             retry: RetryRule::default(),
             proxy_protocol: None,
             ca: None,
@@ -223,16 +223,16 @@ impl PoolConfig {
         if self.servers.is_empty() {
             return wrong("servers", "there is no server; add at least one");
         }
-        if let Some(check) = &self.check
+        if let Some(check) = &self.health_check
             && (check.rise == 0 || check.fall == 0)
         {
-            return wrong("check", "rise and fall must be at least 1");
+            return wrong("health_check", "rise and fall must be at least 1");
         }
-        if let Some(aside) = &self.aside
-            && (aside.after == 0 || aside.most < aside.first)
+        if let Some(ejection) = &self.ejection
+            && (ejection.after == 0 || ejection.most < ejection.first)
         {
             return wrong(
-                "aside",
+                "ejection",
                 "`after` must be at least 1, and `most` must not be less than `first`",
             );
         }
@@ -255,16 +255,16 @@ impl PoolConfig {
 
     /// The times that must not be 0, by their keys.
     fn times(&self) -> [(&'static str, Option<Duration>); 8] {
-        let check = self.check.as_ref();
+        let check = self.health_check.as_ref();
         [
             ("connect_timeout", Some(self.connect_timeout)),
             ("response_timeout", self.response_timeout),
             ("body_timeout", Some(self.body_timeout)),
             ("tunnel_timeout", Some(self.tunnel_timeout)),
             ("idle_timeout", Some(self.idle_timeout)),
-            ("check", check.map(|check| check.interval)),
-            ("check", check.map(|check| check.timeout)),
-            ("aside", self.aside.map(|aside| aside.first)),
+            ("health_check", check.map(|check| check.interval)),
+            ("health_check", check.map(|check| check.timeout)),
+            ("ejection", self.ejection.map(|ejection| ejection.first)),
         ]
     }
 }
@@ -322,12 +322,12 @@ mod tests {
             (PoolConfig { requests: 0, ..good.clone() }, "at least 1"),
             (PoolConfig { ca: Some("ca.pem".into()), ..good.clone() }, "https://"),
             (
-                PoolConfig { check: Some(HealthCheck { fall: 0, ..check }), ..good.clone() },
+                PoolConfig { health_check: Some(HealthCheck { fall: 0, ..check }), ..good.clone() },
                 "rise and fall",
             ),
             (
                 PoolConfig {
-                    aside: Some(EjectionRule { after: 0, ..EjectionRule::default() }),
+                    ejection: Some(EjectionRule { after: 0, ..EjectionRule::default() }),
                     ..good.clone()
                 },
                 "`after` must be",

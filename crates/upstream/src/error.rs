@@ -48,7 +48,7 @@ pub enum SendError {
     /// The server switches to another protocol without a request to do so.
     #[error("the server switched protocols without a request to do so")]
     UnexpectedUpgrade,
-    /// A transfer coding other than `chunked`, which was not asked for (RFC 9110 section 10.1.4).
+    /// A transfer coding other than `chunked`, which was not requested (RFC 9110 section 10.1.4).
     #[error("the response has a transfer coding other than chunked")]
     TransferCoding,
     /// An invalid `Host`.

@@ -42,9 +42,10 @@ pub(crate) struct Health {
 impl Health {
     /// A new server is up: requests do not wait for the first check.
     pub(crate) fn new(config: &PoolConfig, now: Instant) -> Self {
-        let (rise, fall) = config.check.as_ref().map_or((1, 1), |check| (check.rise, check.fall));
+        let (rise, fall) =
+            config.health_check.as_ref().map_or((1, 1), |check| (check.rise, check.fall));
         Self {
-            rule: config.aside,
+            rule: config.ejection,
             rise,
             fall,
             down: false,
@@ -138,13 +139,13 @@ mod tests {
 
     fn config() -> PoolConfig {
         PoolConfig {
-            check: Some(HealthCheck::new("/".parse().unwrap())),
+            health_check: Some(HealthCheck::new("/".parse().unwrap())),
             ..PoolConfig::new(Vec::new())
         }
     }
 
     #[test]
-    fn failures_in_a_row_put_a_server_aside_for_a_growing_time() {
+    fn consecutive_failures_eject_a_server_for_a_growing_time() {
         let start = Instant::now();
         let mut health = Health::new(&config(), start);
         health.failed(start);
@@ -168,25 +169,25 @@ mod tests {
     }
 
     #[test]
-    fn the_time_grows_to_the_most_and_falls_back_after_a_good_time() {
+    fn ejections_double_up_to_the_maximum_and_restart_after_a_healthy_time() {
         let mut now = Instant::now();
         let mut health = Health::new(&config(), now);
-        let mut aside = |now: Instant| {
+        let mut eject = |now: Instant| {
             (0..3).for_each(|_| health.failed(now));
             let ejected_until = health.ejected_until.unwrap();
             health.succeeded(ejected_until);
             ejected_until
         };
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-            let ejected_until = aside(now);
+            let ejected_until = eject(now);
             assert_eq!(ejected_until - now, seconds * SECOND);
             now = ejected_until;
         }
-        assert_eq!(aside(now + 61 * SECOND) - now, 62 * SECOND);
+        assert_eq!(eject(now + 61 * SECOND) - now, 62 * SECOND);
     }
 
     #[test]
-    fn checks_take_out_and_bring_back_by_counts_in_a_row() {
+    fn checks_change_the_state_after_rise_or_fall_consecutive_results() {
         let now = Instant::now();
         let mut health = Health::new(&config(), now);
         for (healthy, state) in [
@@ -208,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_aside_for_longer_than_the_most(
+        fn no_ejection_is_longer_than_the_maximum(
             events in prop::collection::vec((any::<bool>(), 0u64..100_000), 1..200),
         ) {
             let mut now = Instant::now();
@@ -216,8 +217,8 @@ mod tests {
             for (healthy, wait) in events {
                 now += Duration::from_millis(wait);
                 if healthy { health.succeeded(now) } else { health.failed(now) }
-                let most = config().aside.unwrap().most;
-                prop_assert_ne!(health.state(now + most), ServerHealth::Ejected);
+                let max = config().ejection.unwrap().most;
+                prop_assert_ne!(health.state(now + max), ServerHealth::Ejected);
                 if healthy {
                     prop_assert_eq!(health.state(now), ServerHealth::Up);
                 }

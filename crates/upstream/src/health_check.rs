@@ -16,7 +16,7 @@ use crate::{HealthCheck, Protocol};
 /// Starts the background tasks of a pool, which end with it.
 pub(crate) fn start(shared: &Arc<Shared>) {
     tokio::spawn(sweep(Arc::downgrade(shared)));
-    if let Some(check) = &shared.config.check {
+    if let Some(check) = &shared.config.health_check {
         for index in 0..shared.servers.len() {
             tokio::spawn(check_regularly(Arc::downgrade(shared), index, check.clone()));
         }

@@ -197,8 +197,13 @@ impl Shared {
         );
     }
 
-    pub(crate) fn keep(&self, index: usize, sender: http1::SendRequest<Upload>, owner: Owner) {
-        self.servers[index].cache.put(sender, owner, self.config.keep, Instant::now());
+    pub(crate) fn return_to_cache(
+        &self,
+        index: usize,
+        sender: http1::SendRequest<Upload>,
+        owner: Owner,
+    ) {
+        self.servers[index].cache.put(sender, owner, self.config.idle_connections, Instant::now());
     }
 
     /// Logs a change of health, and wakes the queue.
@@ -252,8 +257,8 @@ impl Permit {
         &self.shared.servers[self.index]
     }
 
-    pub(crate) fn keep(&self, sender: http1::SendRequest<Upload>, owner: Owner) {
-        self.shared.keep(self.index, sender, owner);
+    pub(crate) fn return_to_cache(&self, sender: http1::SendRequest<Upload>, owner: Owner) {
+        self.shared.return_to_cache(self.index, sender, owner);
     }
 
     /// Handles the end of a response body.

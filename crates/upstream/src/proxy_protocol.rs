@@ -1,7 +1,7 @@
-//! The PROXY protocol's header, versions 1 and 2: a load balancer names the client that it speaks
-//! for. Read and written as bytes; no sockets here.
+//! The header of the PROXY protocol, versions 1 and 2, by which a load balancer passes on a
+//! client's address. This module parses and writes bytes; it has no sockets.
 //!
-//! Source: HAProxy's `doc/proxy-protocol.txt`; sections are named beside the code.
+//! Source: HAProxy's `doc/proxy-protocol.txt`; its sections are named beside the code.
 //!
 //! ```
 //! use firstflight_upstream::proxy_protocol::{Header, read};
@@ -19,26 +19,26 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// The peer speaks for itself (a health check), or does not say for whom: the connection's own
-    /// addresses count.
+    /// The peer connects on its own behalf (a health check), or does not name a client: the
+    /// connection's own addresses apply.
     Local,
-    /// The peer speaks for a client.
+    /// The peer forwards a client's connection.
     Proxied(Addresses),
 }
 
 /// The connection that a client made to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Addresses {
-    /// The client's end.
+    /// The client's address.
     pub source: SocketAddr,
-    /// The proxy's end.
+    /// The proxy's address.
     pub destination: SocketAddr,
 }
 
-/// How a header is written.
+/// The version of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Version {
@@ -49,44 +49,46 @@ pub enum Version {
     V2,
 }
 
-/// What every header of version 2 starts with (section 2.2).
+/// The first bytes of every header of version 2 (section 2.2).
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Why bytes are no header.
+/// Why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
     /// They start like neither version.
-    #[error("no PROXY header; have the proxy send one, or take its address off the list")]
+    #[error(
+        "no PROXY header; configure the proxy to send one, or remove its address from the list"
+    )]
     Missing,
-    /// A line of version 1 that is none.
-    #[error("a PROXY header of version 1 that cannot be read")]
+    /// An invalid line of version 1.
+    #[error("invalid PROXY header of version 1")]
     BadLine,
-    /// A version or command that nobody knows.
-    #[error("a PROXY header of an unknown version or command")]
+    /// An unknown version or command.
+    #[error("PROXY header with an unknown version or command")]
     Unknown,
-    /// More than is taken, or less than its addresses need.
-    #[error("a PROXY header of an impossible length")]
+    /// Longer than the limit, or shorter than its addresses.
+    #[error("PROXY header with an invalid length")]
     BadLength,
 }
 
-/// The longest header that is taken, in bytes: addresses, and 4 KiB of further fields. Load
-/// balancers send some hundred bytes of them.
+/// Maximum length of a header in bytes: addresses, and 4 KiB of further fields. Load balancers send
+/// some hundred bytes of them.
 pub const MAX_HEADER: usize = 16 + 4096;
 
-/// The longest line of version 1, with its end (section 2.1).
+/// Maximum length of a line of version 1 with its end (section 2.1).
 const MAX_LINE: usize = 107;
 
-/// Version 2's part before the addresses.
+/// Length of version 2's part before the addresses.
 const PREAMBLE: usize = 16;
 
-/// Reads the header at the start of `bytes`, and tells its length.
+/// Parses the header at the start of `bytes`, and returns it with its length.
 ///
-/// `None`: more bytes are needed. Then all of `bytes` belong to the header, so that whoever reads
-/// from a socket may take them off it and never takes a byte of what follows.
+/// Returns `None` if more bytes are needed. All of `bytes` then belong to the header, so a reader
+/// may consume them from a socket without losing a byte of what follows.
 ///
 /// # Errors
-/// [`HeaderError`], as soon as it is certain: a connection without a header is not waited for.
+/// [`HeaderError`], as soon as it is certain: there is no wait for a header that cannot come.
 pub fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     if has_prefix(bytes, &SIGNATURE) {
         return read_binary(bytes);
@@ -97,7 +99,7 @@ pub fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     Err(HeaderError::Missing)
 }
 
-/// Whether `bytes` start with `expected`, or are its start.
+/// Returns whether `bytes` start with `expected`, or are a prefix of it.
 fn has_prefix(bytes: &[u8], expected: &[u8]) -> bool {
     bytes.iter().zip(expected).all(|(byte, expected)| byte == expected)
 }
@@ -117,17 +119,17 @@ fn read_binary(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     }
     let Some(rest) = bytes.get(PREAMBLE..length) else { return Ok(None) };
     let header = match (local, family) {
-        // Its addresses are to be ignored.
+        // The addresses of LOCAL are ignored.
         (true, _) => Header::Local,
         (false, 0x11) => addresses::<4>(rest)?,
         (false, 0x21) => addresses::<16>(rest)?,
-        // Not said, datagrams, unix sockets: the connection's own addresses count.
+        // Unspecified, datagrams or unix sockets: the connection's own addresses apply.
         (false, _) => Header::Local,
     };
     Ok(Some((header, length)))
 }
 
-/// Both addresses, then both ports. Further fields may follow.
+/// Parses both addresses, then both ports. Further fields may follow.
 fn addresses<const LENGTH: usize>(rest: &[u8]) -> Result<Header, HeaderError>
 where
     IpAddr: From<[u8; LENGTH]>,
@@ -161,7 +163,7 @@ fn parse_line(line: &str) -> Option<Header> {
         return None;
     }
     let addresses = match family {
-        // Whatever follows is to be ignored.
+        // The rest of the line is ignored.
         "UNKNOWN" => return Some(Header::Local),
         "TCP4" => line_addresses::<Ipv4Addr>(&mut words)?,
         "TCP6" => line_addresses::<Ipv6Addr>(&mut words)?,
@@ -184,13 +186,13 @@ where
     })
 }
 
-/// A number without sign or leading zeros.
+/// Parses a port without sign or leading zeros.
 fn port(word: &str) -> Option<u16> {
     let canonical = word == "0" || word.starts_with(|first: char| matches!(first, '1'..='9'));
     canonical.then(|| word.parse().ok())?
 }
 
-/// A header as bytes.
+/// Encodes a header.
 pub fn write(version: Version, header: &Header) -> Vec<u8> {
     match (version, header) {
         (Version::V1, Header::Local) => b"PROXY UNKNOWN\r\n".to_vec(),
@@ -224,8 +226,8 @@ fn binary(version_and_command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     [&SIGNATURE[..], &[version_and_command, family], &length, rest].concat()
 }
 
-/// Both addresses in one family. An IPv4 client of a dual-stack socket is still an IPv4 client;
-/// only where the ends differ does IPv4 become a mapped address.
+/// Both addresses in one family. The client of a dual-stack socket has an IPv4 address; IPv4 is
+/// mapped only if the families differ.
 fn alike(addresses: &Addresses) -> (IpAddr, IpAddr) {
     let canonical = |end: SocketAddr| end.ip().to_canonical();
     match (canonical(addresses.source), canonical(addresses.destination)) {
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn section_2_1_what_is_no_line() {
+    fn section_2_1_invalid_lines() {
         for line in [
             "PROXY TCP4 192.0.2.1 192.0.2.2 5\r\n",
             "PROXY TCP4 192.0.2.1 192.0.2.2 5 443 \r\n",
@@ -289,12 +291,12 @@ mod tests {
         }
         let endless = format!("PROXY UNKNOWN {}", "x".repeat(MAX_LINE));
         assert_eq!(read(endless.as_bytes()), Err(HeaderError::BadLine));
-        // A line feed alone ends nothing.
+        // A line feed alone does not end the line.
         assert_eq!(read(b"PROXY UNKNOWN\n"), Ok(None));
     }
 
     #[test]
-    fn section_2_what_begins_like_neither_is_refused_at_once() {
+    fn section_2_a_start_like_neither_version_is_refused_at_once() {
         for bytes in [&b"\x16"[..], b"GET / HTTP/1.1\r\n", b"PROXX", b"\r\n\r\nx", b"proxy "] {
             assert_eq!(read(bytes), Err(HeaderError::Missing), "{bytes:?}");
         }
@@ -342,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_no_byte_more(
+        fn a_written_header_is_parsed_and_nothing_after_it(
             source in address(),
             destination in address(),
             v1: bool,
@@ -364,7 +366,7 @@ mod tests {
         }
 
         #[test]
-        fn a_beginning_of_anything_that_is_a_header_is_waited_for(
+        fn a_prefix_of_a_header_needs_more_bytes(
             bytes in prop::collection::vec(any::<u8>(), 0..300),
             how in 0u8..3,
         ) {
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_for_itself() {
+    fn section_2_local_headers() {
         assert_eq!(write(Version::V1, &Header::Local), b"PROXY UNKNOWN\r\n");
         assert_eq!(write(Version::V2, &Header::Local)[12..], [0x20, 0, 0, 0]);
     }

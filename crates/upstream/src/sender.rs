@@ -19,15 +19,15 @@ use crate::connection_cache::{Owner, Stream};
 use crate::retry::Failure;
 use crate::server::Io;
 
-/// A connection with room for a request.
+/// A connection with room for one request.
 pub(crate) enum Sender {
-    /// To be kept when the response has ended.
+    /// Returned to the cache when the response has ended.
     Http1(http1::SendRequest<Upload>, Owner),
     Http2(http2::SendRequest<Upload>, Stream),
 }
 
 impl Sender {
-    /// Sends a request. The error has it again, if no byte of it was sent.
+    /// Sends a request. The error contains the request if no byte of it was sent.
     pub(crate) async fn send(
         &mut self,
         request: Request<Upload>,
@@ -43,7 +43,7 @@ impl Sender {
 pub(crate) async fn http1(io: Io) -> hyper::Result<http1::SendRequest<Upload>> {
     let (sender, connection) = http1::handshake(io).await?;
     tokio::spawn(async move {
-        // Upgrades leave through here.
+        // Needed for upgrades.
         if let Err(error) = connection.with_upgrades().await {
             debug!("a connection to an upstream ended: {error}");
         }
@@ -51,7 +51,8 @@ pub(crate) async fn http1(io: Io) -> hyper::Result<http1::SendRequest<Upload>> {
     Ok(sender)
 }
 
-/// Starts HTTP/2 on a connection. Beside the sender: how many streams the server allows at a time.
+/// Starts HTTP/2 on a connection. Also returns the number of concurrent streams that the server
+/// allows.
 pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, Arc<AtomicUsize>)> {
     let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -75,7 +76,7 @@ pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, 
     Ok((sender, allowed))
 }
 
-/// What an error means. `cache`: the connection had served requests before.
+/// Classifies an error. `cache`: the connection was reused.
 pub(crate) fn failure(error: &hyper::Error, cache: bool) -> Failure {
     match h2_error(error) {
         Some(h2) if is_unprocessed(h2) => Failure::Refused,
@@ -93,7 +94,7 @@ fn is_unprocessed(error: &h2::Error) -> bool {
             || error.is_go_away() && reason == Some(h2::Reason::NO_ERROR))
 }
 
-/// Whether the connection ended, and nothing that cannot be understood came on it.
+/// Returns whether the connection ended without any invalid bytes.
 fn ended(error: &hyper::Error) -> bool {
     let broken = |error: &io::Error| {
         matches!(
@@ -114,6 +115,6 @@ fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     error.source()?.downcast_ref()
 }
 
-/// A connection on which a peer is gone without a word is noticed within both together.
+/// A connection to a peer that disappeared is closed within the sum of both.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -19,19 +19,19 @@ use crate::{PoolConfig, PoolError, Protocol, ServerAddress};
 
 pub(crate) struct Server {
     pub(crate) address: ServerAddress,
-    /// The address as people read it.
+    /// The address for logs.
     pub(crate) name: String,
     pub(crate) cache: ConnectionCache,
     pub(crate) connections: AtomicU64,
     connector: Option<Connector>,
-    /// Whoever opens a connection that many can share holds it, and the others wait.
+    /// Held while a task opens a connection that can be shared; other tasks wait for it.
     opening: Mutex<()>,
 }
 
 /// A connection for a request.
 pub(crate) struct Checkout {
     pub(crate) sender: Sender,
-    /// How long connecting took; `None`: it was kept.
+    /// How long connecting took; `None` if the connection was reused.
     pub(crate) connected: Option<Duration>,
 }
 
@@ -47,7 +47,7 @@ impl Server {
         }
     }
 
-    /// A connection with room for a request; a new one if `fresh` demands it.
+    /// Returns a connection for a request, a new one if `fresh` is set.
     pub(crate) async fn connection(
         &self,
         config: &PoolConfig,
@@ -94,7 +94,7 @@ impl Server {
     ) -> io::Result<Checkout> {
         let started = Instant::now();
         let _opening = self.opening.lock().await;
-        // Somebody else may have opened one meanwhile.
+        // Another task may have opened one in the meantime.
         if !fresh && let Some(sender) = self.reuse(config.protocol, owner) {
             return Ok(Checkout { sender, connected: Some(started.elapsed()) });
         }
@@ -104,7 +104,7 @@ impl Server {
         Ok(Checkout { sender: Sender::Http2(sender, stream), connected: Some(started.elapsed()) })
     }
 
-    /// A socket to it. Without an owner this process speaks for itself.
+    /// Opens a socket to the server. Without an owner the PROXY header is `LOCAL`.
     pub(crate) async fn connect(&self, version: Option<Version>, owner: Owner) -> io::Result<Io> {
         let header = owner.map_or(Header::Local, Header::Proxied);
         let header = version.map(|version| (version, header));
@@ -114,18 +114,18 @@ impl Server {
     }
 }
 
-/// Bytes both ways, whatever is below.
+/// A bidirectional byte stream of any transport.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// A connection as the HTTP library takes it.
+/// A connection for the HTTP library.
 pub(crate) type Io = TokioIo<Box<dyn ByteStream>>;
 
-/// How to speak TLS to a pool's servers, if any of them does.
+/// Returns the TLS configuration of a pool, if any of its servers uses TLS.
 ///
 /// # Errors
-/// [`PoolError::Tls`]: the authorities cannot be read.
+/// [`PoolError::Tls`] if the authorities cannot be read.
 pub(crate) fn connector(config: &PoolConfig) -> Result<Option<Connector>, PoolError> {
     if !config.servers.iter().any(ServerAddress::is_tls) {
         return Ok(None);
@@ -139,7 +139,7 @@ pub(crate) fn connector(config: &PoolConfig) -> Result<Option<Connector>, PoolEr
     Ok(Some(Connector::new(connector)?))
 }
 
-/// Connects. `header`: what is said of the client first.
+/// Connects and sends `header`, the PROXY header, first.
 pub(crate) async fn connect(
     address: &ServerAddress,
     connector: Option<&Connector>,

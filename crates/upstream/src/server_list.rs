@@ -112,7 +112,7 @@ impl ServerList {
     }
 
     /// A response head was received.
-    pub(crate) fn answered(&mut self, index: usize, status: StatusCode, now: Instant) -> Change {
+    pub(crate) fn responded(&mut self, index: usize, status: StatusCode, now: Instant) -> Change {
         let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
         self.members[index].totals.responses[class] += 1;
         self.judge(index, now, |health| health.succeeded(now))
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// Sends a request to the end. Who is dead refuses the connection. How often it was sent, and
-    /// whether it was answered.
+    /// whether it succeeded.
     fn send(server_list: &mut ServerList, dead: &[bool], now: Instant) -> (u32, bool) {
         let mut history = AttemptHistory::default();
         server_list.start();
@@ -217,7 +217,7 @@ mod tests {
             };
             server_list.end(index);
             if !dead[index] {
-                server_list.answered(index, StatusCode::OK, now);
+                server_list.responded(index, StatusCode::OK, now);
                 return (sent, true);
             }
             server_list.failed(index, Failure::Connect, now);

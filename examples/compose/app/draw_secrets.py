@@ -2,7 +2,7 @@
 
     DIRECTORY/firstflight/kek             under which ticket keys lie in the store
     DIRECTORY/firstflight/store-password  the server's, at the store
-    DIRECTORY/valkey/users.acl            the store's users; others may ask whether it lives
+    DIRECTORY/valkey/users.acl            the store's users; others may only send PING
     DIRECTORY/firstflight/token           for the console and the metrics
     DIRECTORY/prometheus/token            the same, for Prometheus to show
 

@@ -19,7 +19,7 @@ pub use totals::Totals;
 /// Everything that the console shows.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Status {
-    /// The version of this schema: 1. Fields may be added within a version.
+    /// The version of this schema: 2. Fields may be added within a version.
     pub schema: u32,
     /// The time of this status.
     pub at: Moment,
@@ -292,4 +292,4 @@ pub fn json_schema() -> String {
 }
 
 /// The version of the schema of [`Status`].
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;

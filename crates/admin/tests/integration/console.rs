@@ -124,7 +124,7 @@ async fn followers_do_not_block_other_requests() {
     let mut followers = Vec::new();
     for _ in 0..32 {
         let mut follower = follow(&admin, "/events").await;
-        read_until(&mut *follower, "\"schema\":1").await;
+        read_until(&mut *follower, "\"schema\":2").await;
         followers.push(follower);
     }
     assert_eq!(admin.get("/events", &[]).await.status, 503);

@@ -105,7 +105,7 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, received: &Mutex<Vec<
         }
         let text = String::from_utf8_lossy(&request).into_owned();
         let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
-        // Whatever was early, what follows it is not: the handshake ends here.
+        // Requests after this point are not early: the handshake ends here.
         if stream.flush().is_err() {
             return;
         }

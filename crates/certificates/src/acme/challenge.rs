@@ -128,7 +128,7 @@ impl Drop for ResponseGuard {
 impl fmt::Debug for ChallengeResponses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pending = self.shared.pending.load(Ordering::Relaxed);
-        f.debug_struct("Answers").field("pending", &pending).finish()
+        f.debug_struct("ChallengeResponses").field("pending", &pending).finish()
     }
 }
 

@@ -210,7 +210,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// RFC 8555 section 6.1 asks for the name of the client and of its library.
+/// RFC 8555 section 6.1 requires the name of the client and of its library.
 const CLIENT_NAME: &str = concat!("firstflight/", env!("CARGO_PKG_VERSION"), " instant-acme/0.8");
 
 /// How long an idle connection is reused. A server may close it just as a request is sent; few do

@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn names_are_normalized() {
-        let given = names(&["Example.org.", "www.example.org", "example.org"]);
-        assert_eq!(certificate_names(&given).unwrap(), ["example.org", "www.example.org"]);
+        let configured = names(&["Example.org.", "www.example.org", "example.org"]);
+        assert_eq!(certificate_names(&configured).unwrap(), ["example.org", "www.example.org"]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(crate) enum Severity {
 ///
 /// - a certificate is renewed after two thirds of its lifetime, or in the window that the authority
 ///   suggests (RFC 9773 section 4.2), each node at its own time within the window;
-/// - never within a quarter of a lifetime of the last success, whatever the clock says;
+/// - never within a quarter of a lifetime of the last success, even with a wrong clock;
 /// - after failures with exponential backoff, and never before the authority's `Retry-After`.
 pub(crate) fn next_attempt(
     now: i64,
@@ -83,9 +83,9 @@ pub(crate) fn next_attempt(
     history: &History,
 ) -> i64 {
     let due = current.map_or(i64::MIN, |current| due(current, suggested, history));
-    let longest = longest_pause(now, current);
-    let refused = history.refused.map(|row| row.next(MIN_REFUSED_PAUSE, longest, history.seed));
-    let unreachable = history.unreachable.map(|row| row.next(MIN_PAUSE, longest / 6, history.seed));
+    let max = max_pause(now, current);
+    let refused = history.refused.map(|row| row.next(MIN_REFUSED_PAUSE, max, history.seed));
+    let unreachable = history.unreachable.map(|row| row.next(MIN_PAUSE, max / 6, history.seed));
     [refused, unreachable, history.retry_after].into_iter().flatten().fold(due, i64::max)
 }
 
@@ -116,15 +116,15 @@ fn due(current: Window, suggested: Option<Window>, history: &History) -> i64 {
 }
 
 /// Attempts become more frequent as expiry approaches; without a valid certificate they are hourly.
-fn longest_pause(now: i64, current: Option<Window>) -> i64 {
+fn max_pause(now: i64, current: Option<Window>) -> i64 {
     let left = current.map_or(0, |current| current.end - now);
     (left / 8).clamp(HOUR, DAY)
 }
 
 impl Failures {
-    fn next(self, first: i64, longest: i64, seed: u64) -> i64 {
+    fn next(self, first: i64, max: i64, seed: u64) -> i64 {
         let doublings = self.count.saturating_sub(1).min(16);
-        let pause = (first << doublings).min(longest);
+        let pause = (first << doublings).min(max);
         let jitter = fraction(seed, self.at as u64 ^ u64::from(self.count) << 48);
         self.at + pause + (pause as f64 / 2.0 * jitter) as i64
     }
@@ -189,8 +189,8 @@ impl History {
         }
         // The `Retry-After` of an error page is honored for up to a day, that of a refusal for up
         // to the longest known limit.
-        let longest = if severity == Severity::Refused { MAX_RETRY_AFTER } else { DAY };
-        self.retry_after = until.map(|at| at.clamp(now, now + longest));
+        let max = if severity == Severity::Refused { MAX_RETRY_AFTER } else { DAY };
+        self.retry_after = until.map(|at| at.clamp(now, now + max));
         self.reason = Some(reason);
     }
 
@@ -230,7 +230,7 @@ const MIN_REFUSED_PAUSE: i64 = 600;
 /// certificates, however short their lifetimes are.
 const MIN_PAUSE: i64 = 5;
 
-/// The longest `Retry-After` that is honored: the longest limit of Let's Encrypt is a week.
+/// Maximum accepted `Retry-After`: the longest limit of Let's Encrypt is a week.
 const MAX_RETRY_AFTER: i64 = 7 * DAY;
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ pub(crate) async fn replay_flight(server: SocketAddr, bytes: &[u8]) -> io::Resul
     read_to_end(&mut stream).await
 }
 
-/// Counts the bytes until the connection ends, in whatever way.
+/// Counts the bytes until the connection ends in any way.
 async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
     let (mut buffer, mut total) = (vec![0; BUFFER_BYTES], 0);
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {

@@ -165,7 +165,7 @@ pub(crate) struct FetchArgs {
     /// Send the request as early data (0-RTT) if a session allows it and its method is safe
     #[arg(long, help_heading = FLIGHT)]
     tls_earlydata: bool,
-    /// Send it early whatever its method; whoever records the flight may have it run again
+    /// Send it early with any method; an attacker who records the flight may have it executed again
     #[arg(long, requires = "tls_earlydata", help_heading = FLIGHT)]
     early_data_any_method: bool,
 }

@@ -18,7 +18,7 @@ use source::SourceArgs;
 /// Create, rotate and show ticket keys that several servers share, and export them for nginx,
 /// HAProxy and Envoy.
 ///
-/// Whoever has a ticket key can read the early data sent with its tickets. Key files are readable
+/// Anyone with a ticket key can read the early data sent with its tickets. Key files are readable
 /// by their owner only (mode 0600), and `serve` refuses one that others can read.
 #[derive(Args)]
 pub(crate) struct KeysArgs {

@@ -63,7 +63,7 @@ impl BrowserArgs {
         self.browser.as_deref().unwrap_or_default()
     }
 
-    /// Whether a flag besides --browser is given.
+    /// Whether a flag other than --browser is set.
     pub(super) fn has_visit_flags(&self) -> bool {
         self.page.is_some() || self.visits.is_some() || self.no_films || self.lanes != DEFAULT_LANES
     }

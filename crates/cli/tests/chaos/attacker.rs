@@ -16,13 +16,13 @@ pub(crate) struct CopyCounts {
     /// Copies whose connection a node accepted.
     pub(crate) sent: u64,
     /// Copies to which a node responded with its flight, so that it has processed the ClientHello.
-    pub(crate) answered: u64,
+    pub(crate) responses: u64,
 }
 
 impl CopyCounts {
     /// Adds two counts.
     pub(crate) fn and(self, other: Self) -> Self {
-        Self { sent: self.sent + other.sent, answered: self.answered + other.answered }
+        Self { sent: self.sent + other.sent, responses: self.responses + other.responses }
     }
 }
 
@@ -69,7 +69,7 @@ async fn copy(node: SocketAddr, flight: &[u8], stay_open: bool) -> CopyCounts {
         return resent;
     }
     let mut bytes = [0; 8192];
-    resent.answered =
+    resent.responses =
         u64::from(matches!(timeout(RESPONSE_TIMEOUT, tcp.read(&mut bytes)).await, Ok(Ok(1..))));
     match stay_open {
         true => sleep(STAY_TIME).await,

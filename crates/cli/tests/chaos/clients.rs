@@ -137,11 +137,11 @@ impl ClusterClients {
             local = connected.stream.socket().local_addr().ok();
             http_get(connected, &Request::get(url), 1 << 16).await
         };
-        let result = timeout(LOST, exchange).await;
+        let result = timeout(RESPONSE_TIMEOUT, exchange).await;
         let mut connection = Connection {
             flight: local.map(|local| recorder.take_flight(local)).unwrap_or_default(),
             early: EarlyData::NotOffered,
-            status: Err("no answer".to_owned()),
+            status: Err("no response".to_owned()),
         };
         match result {
             Err(_) => {}
@@ -150,7 +150,7 @@ impl ClusterClients {
                 connection.early = response.facts.as_ref().unwrap().early_data;
                 connection.status = Ok(response.head.status);
                 if response.head.status.is_success() && response.body != target.as_bytes() {
-                    connection.status = Err("the answer of another request".to_owned());
+                    connection.status = Err("the response to another request".to_owned());
                 }
                 client.keep_sessions(response).await;
             }
@@ -185,7 +185,7 @@ impl Drop for Place<'_> {
 }
 
 /// A request without a response after that is lost. Longer than `header_timeout`.
-const LOST: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// For tickets that do not come with the response.
 const TICKETS: Duration = Duration::from_millis(250);

@@ -67,7 +67,7 @@ impl Cluster {
     pub(crate) fn start_node(&mut self, number: usize) {
         // Try again with another port, because a free port may be taken meanwhile.
         let address = (0..5).find_map(|_| self.try_start(number));
-        let stderr = text(&self.nodes[number].dir.join("said"));
+        let stderr = text(&self.nodes[number].dir.join("stderr"));
         let address = address.unwrap_or_else(|| panic!("node {number} does not serve: {stderr}"));
         self.clients.put(number, Some(address));
     }
@@ -76,7 +76,7 @@ impl Cluster {
         let node = &mut self.nodes[number];
         let port = free_port();
         let upstream = self.clients.application.addresses[number];
-        let stderr = node.dir.join("said");
+        let stderr = node.dir.join("stderr");
         let before = text(&stderr).len();
         let mut command =
             self.kind.command(self.dir.path(), &node.dir, port, upstream, &node.settings);
@@ -137,7 +137,7 @@ impl Cluster {
         let mut log = Vec::new();
         for node in &mut self.nodes {
             let ended = node.process.take().is_some_and(Running::terminate);
-            let stderr = text(&node.dir.join("said"));
+            let stderr = text(&node.dir.join("stderr"));
             assert!(!stderr.contains("panicked"), "{stderr}");
             complete_logs &= ended && !node.killed && !stderr.contains("lines lost");
             let text = text(&node.dir.join("log"));
@@ -150,10 +150,10 @@ impl Cluster {
     pub(crate) fn stderr(&self) -> String {
         let mut all = String::new();
         for (number, node) in self.nodes.iter().enumerate() {
-            let stderr = text(&node.dir.join("said"));
+            let stderr = text(&node.dir.join("stderr"));
             let log = text(&node.dir.join("log"));
             let last = log.lines().last().unwrap_or_default();
-            all += &format!("\nnode {number} said:\n{stderr}its log's last line:\n{last}\n");
+            all += &format!("\nstderr of node {number}:\n{stderr}last line of its log:\n{last}\n");
         }
         all
     }

@@ -57,7 +57,7 @@ pub(crate) fn evaluate(run: &Run, log: &[Value], complete_logs: bool) -> Row {
         scenario: run.name(),
         flights: counts.requests.values().filter(|sent| sent.flight).count() as u64,
         copies: counts.resent.sent,
-        copies_answered: counts.resent.answered,
+        copies_answered: counts.resent.responses,
         copies_executed: 0,
         flight_max: 0,
         request_max: 0,
@@ -77,7 +77,7 @@ pub(crate) fn evaluate(run: &Run, log: &[Value], complete_logs: bool) -> Row {
         let total = executions.nodes.len();
         // All executions except the client's resend came from bytes of the flight.
         let Some(flight) = total.checked_sub(sent.late) else {
-            row.faults.push(format!("{target} was answered, and never executed"));
+            row.faults.push(format!("{target} got a response, but was never executed"));
             continue;
         };
         row.flight_max = row.flight_max.max(flight);
@@ -92,7 +92,7 @@ pub(crate) fn evaluate(run: &Run, log: &[Value], complete_logs: bool) -> Row {
             row.faults.push(format!("{target}: flight executed {flight} times, by {nodes:?}"));
         }
         if sent.early > flight {
-            row.faults.push(format!("{target} was answered early, and never executed"));
+            row.faults.push(format!("{target} got a response early, but was never executed"));
         }
         if executions.marked > flight {
             row.faults.push(format!("{target}: {} marked, {flight} flights", executions.marked));

@@ -125,7 +125,7 @@ impl Kind {
             Self::Nginx => nginx(shared, own, port, upstream),
             Self::Haproxy => haproxy(shared, own, port, upstream),
         };
-        let stderr = File::options().create(true).append(true).open(own.join("said")).unwrap();
+        let stderr = File::options().create(true).append(true).open(own.join("stderr")).unwrap();
         command.current_dir(own).stdin(Stdio::null()).stdout(stderr.try_clone().unwrap());
         command.stderr(stderr);
         command

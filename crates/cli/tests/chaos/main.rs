@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let plan = plan::Plan::from_environment();
     // Scenarios mostly wait.
-    arguments.test_threads.get_or_insert(plan.side_by_side);
+    arguments.test_threads.get_or_insert(plan.concurrency);
     let trials = scenarios::all().into_iter().map(|scenario| {
         let ignored = scenario.only_extended && !plan.extended;
         let plan = plan.clone();

@@ -14,7 +14,7 @@ pub(crate) struct Plan {
     /// Directory for the table, in addition to standard output.
     pub(crate) results: Option<PathBuf>,
     /// Number of concurrent scenarios.
-    pub(crate) side_by_side: usize,
+    pub(crate) concurrency: usize,
     /// `[store] budget`: generous where the machine is as busy as in a test run.
     pub(crate) budget: Duration,
 }
@@ -29,7 +29,7 @@ impl Plan {
                 copies: 300,
                 extended: false,
                 results,
-                side_by_side: 32,
+                concurrency: 32,
                 budget: Duration::from_millis(50),
             },
             Some(total) => Self {
@@ -37,7 +37,7 @@ impl Plan {
                 copies: total.div_ceil(SCENARIOS) * 21 / 20,
                 extended: true,
                 results,
-                side_by_side: 6,
+                concurrency: 6,
                 budget: Duration::from_millis(3),
             },
         }

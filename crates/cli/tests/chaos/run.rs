@@ -1,4 +1,4 @@
-//! One scenario on one cluster: honest requests, copies of their flights, and what is counted.
+//! One scenario on one cluster: honest requests, copies of their flights, and the counts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,14 +16,14 @@ use crate::cluster::{ALL, NODES};
 use crate::runtime;
 use firstflight_testkit::TEST_TIMEOUT;
 
-/// A scenario under way. Cheap to clone; clones count together.
+/// A scenario in progress. Cheap to clone; clones share their counts.
 #[derive(Clone)]
 pub(crate) struct Run(Arc<Inner>);
 
 struct Inner {
     clients: Arc<ClusterClients>,
     name: &'static str,
-    /// How many copies are to be sent in all.
+    /// The number of copies to send in all.
     quota: u64,
     http2: AtomicBool,
     sequence: AtomicUsize,
@@ -38,20 +38,20 @@ pub(crate) struct Flight {
     captured: Instant,
 }
 
-/// What was counted besides executions.
+/// Counts, apart from executions.
 #[derive(Default)]
 pub(crate) struct Counts {
     /// Requests of the honest client.
     pub(crate) honest: u64,
-    /// Those of them that were sent as early data.
+    /// Those of them sent as early data.
     pub(crate) offered: u64,
-    /// Those of them that a node answered from early data.
+    /// Those of them with a response to early data.
     pub(crate) accepted: u64,
-    /// No response, also not to a second request after 425; why.
+    /// Requests without a response, even to a second attempt after 425, with the reason.
     pub(crate) lost: Vec<String>,
-    /// Answered by an error.
+    /// Requests with an error as response.
     pub(crate) errors: Vec<String>,
-    /// Told 425 (Too Early), because a copy had overtaken the flight. The client sent it again.
+    /// Requests with a 425 (Too Early), because a copy was faster. The client sent them again.
     pub(crate) too_early: u64,
     /// By target.
     pub(crate) requests: HashMap<String, Sent>,
@@ -59,14 +59,14 @@ pub(crate) struct Counts {
     pub(crate) resent: CopyCounts,
 }
 
-/// How the honest client's request came to be executed, by its own word.
+/// How the honest client's requests were executed, as far as the client knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
-    /// It was sent as early data: there is a flight to copy.
+    /// It was sent as early data, so there is a flight to copy.
     pub(crate) flight: bool,
-    /// It was answered from its flight.
+    /// Responses to early data.
     pub(crate) early: usize,
-    /// It was sent again by the client after the handshake and answered.
+    /// Responses after the client had sent it again after the handshake.
     pub(crate) late: usize,
 }
 
@@ -95,17 +95,17 @@ impl Run {
         self.0.name
     }
 
-    /// What was counted so far.
+    /// Reads the counts so far.
     pub(crate) fn counts<T>(&self, look: impl FnOnce(&Counts) -> T) -> T {
         look(&self.0.counts.lock().unwrap())
     }
 
-    /// How many flights make a good part of a scenario.
+    /// The number of flights for a part of a scenario.
     pub(crate) fn size(&self) -> usize {
         (self.0.quota / 20).clamp(20, 100) as usize
     }
 
-    /// Has the honest client speak HTTP/2 from now on.
+    /// Makes the honest client use HTTP/2 from now on.
     pub(crate) fn use_http2(&self) {
         self.0.http2.store(true, Ordering::SeqCst);
     }
@@ -114,7 +114,8 @@ impl Run {
         if self.0.http2.load(Ordering::SeqCst) { Http::Two } else { Http::One }
     }
 
-    /// One honest request to a node, or to the next that is up. Whether its early data was taken.
+    /// Sends one honest request to a node, or to the next one that is up. Returns whether early
+    /// data was accepted.
     pub(crate) async fn request(&self, node: usize) -> bool {
         let number = self.0.sequence.fetch_add(1, Ordering::SeqCst);
         let target = format!("/{}/{number}", self.0.name);
@@ -130,13 +131,13 @@ impl Run {
         let mut status = first.status;
         let told = status == Ok(StatusCode::TOO_EARLY) && offered;
         if told {
-            // RFC 8470 section 5.2: once more, and not early.
+            // RFC 8470 section 5.2: one more attempt, without early data.
             status = self.clients().get(&place, self.http(), &target, false).await.status;
         }
-        let answered = status == Ok(StatusCode::OK);
+        let succeeded = status == Ok(StatusCode::OK);
         let early = accepted && !told;
-        sent.early = usize::from(answered && early);
-        sent.late = usize::from(answered && !early);
+        sent.early = usize::from(succeeded && early);
+        sent.late = usize::from(succeeded && !early);
 
         let mut counts = self.0.counts.lock().unwrap();
         counts.honest += 1;
@@ -152,18 +153,18 @@ impl Run {
         accepted
     }
 
-    /// Honest requests to these nodes in turn, until early data was taken so often.
+    /// Sends honest requests to these nodes in turn, until early data was accepted `count` times.
     ///
     /// # Panics
-    /// If it is not taken for so long that the scenario would say nothing.
+    /// If it is not accepted for so long that the scenario would be meaningless.
     pub(crate) fn flights(&self, count: usize, nodes: &[usize]) {
         self.flights_within(TEST_TIMEOUT, count, nodes).unwrap();
     }
 
-    /// The same, with a patience of its own: register and epochs may have a window to wait for.
+    /// The same with another timeout, because register and epochs may have to wait for a window.
     ///
     /// # Errors
-    /// If it is not taken for so long.
+    /// If early data is not accepted in time.
     pub(crate) fn flights_within(
         &self,
         timeout: Duration,
@@ -178,7 +179,7 @@ impl Run {
             taken += usize::from(early);
             if started.elapsed() > timeout {
                 let name = self.name();
-                return Err(format!("{name}: early data taken {taken} times of {count}"));
+                return Err(format!("{name}: early data accepted {taken} times of {count}"));
             }
             if !early {
                 std::thread::sleep(Duration::from_millis(50));
@@ -187,15 +188,16 @@ impl Run {
         Ok(())
     }
 
-    /// So many honest requests to these nodes in turn, whatever becomes of their early data.
+    /// Sends `count` honest requests to these nodes in turn, whether their early data is accepted
+    /// or not.
     pub(crate) fn requests(&self, count: usize, nodes: &[usize]) {
         for node in nodes.iter().cycle().take(count) {
             runtime().block_on(self.request(*node));
         }
     }
 
-    /// A part of the copies that the scenario is to send: of all flights so far, the latest first,
-    /// to these nodes.
+    /// Sends a part of the scenario's copies to these nodes: of all flights so far, the latest
+    /// first.
     pub(crate) fn copies(&self, part: f64, nodes: &[usize]) {
         let count = (self.0.quota as f64 * part).ceil() as usize;
         let mut flights = self.0.flights.lock().unwrap().clone();
@@ -206,25 +208,26 @@ impl Run {
                 .iter()
                 .filter_map(|node| Some((self.clients().address(*node)?, flight.bytes.clone())))
         });
-        // A library for HTTP/2 hands out no request of a connection that has ended.
+        // A library for HTTP/2 returns no request of a connection that has ended.
         let with_close = self.clients().kind.is_ours() && self.http() == Http::One;
         self.count(runtime().block_on(resend(copies.take(count), AT_ONCE, with_close)));
     }
 
-    /// Whatever is left to be sent of the scenario's copies, to all nodes.
+    /// Sends the remaining copies of the scenario to all nodes.
     pub(crate) fn remaining_copies(&self) {
         let sent = self.counts(|counts| counts.resent.sent);
         let left = self.0.quota.saturating_sub(sent);
         self.copies(left as f64 / self.0.quota as f64, &ALL);
     }
 
-    /// Copies of one flight, sent by the caller.
+    /// Counts copies of one flight that the caller has sent.
     pub(crate) fn count(&self, resent: CopyCounts) {
         let mut counts = self.0.counts.lock().unwrap();
         counts.resent = counts.resent.and(resent);
     }
 
-    /// Honest requests, and copies of what is fresh, without a pause until the storm is ended.
+    /// Sends honest requests, and copies of fresh flights, without a pause until the storm is
+    /// ended.
     pub(crate) fn storm(&self) -> Storm {
         let over = Arc::<AtomicBool>::default();
         let honest = {
@@ -255,7 +258,7 @@ impl Run {
         Storm { run: self.clone(), over, tasks: vec![honest, attack] }
     }
 
-    /// A copy of one of the flights that are still fresh, to each node at once.
+    /// Sends a copy of a fresh flight to all nodes at once.
     async fn attack(&self, turn: usize) {
         let flight = {
             let flights = self.0.flights.lock().unwrap();
@@ -270,7 +273,7 @@ impl Run {
     }
 }
 
-/// Goes on in the background until it is ended.
+/// Continues in the background until it is ended.
 pub(crate) struct Storm {
     run: Run,
     over: Arc<AtomicBool>,
@@ -278,26 +281,26 @@ pub(crate) struct Storm {
 }
 
 impl Storm {
-    /// Lets it go on for a while.
-    pub(crate) fn rage(&self, time: Duration) {
+    /// Lets it continue for a while.
+    pub(crate) fn run_for(&self, time: Duration) {
         std::thread::sleep(time);
     }
 
-    /// Waits until honest early data is taken again, so often.
+    /// Waits until honest early data was accepted again `times` times.
     ///
     /// # Panics
     /// If that takes longer than `timeout`.
-    pub(crate) fn until_taken(&self, times: u64, timeout: Duration) {
+    pub(crate) fn until_accepted(&self, times: u64, timeout: Duration) {
         let accepted = || self.run.counts(|counts| counts.accepted);
         let (before, started) = (accepted(), Instant::now());
         while accepted() < before + times {
             let name = self.run.name();
-            assert!(started.elapsed() < timeout, "{name}: early data is not taken again");
+            assert!(started.elapsed() < timeout, "{name}: early data is not accepted again");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Ends it. What is under way is finished.
+    /// Ends it. Requests in flight are finished.
     pub(crate) fn end(self) {
         self.over.store(true, Ordering::SeqCst);
         runtime().block_on(async {
@@ -308,14 +311,14 @@ impl Storm {
     }
 }
 
-/// Copies that race each other.
+/// Maximum number of concurrent copies.
 const AT_ONCE: usize = 64;
 
-/// Between honest requests of a storm.
+/// The pause between honest requests of a storm.
 const PACE: Duration = Duration::from_millis(40);
 
-/// A storm of this length sends all copies of a scenario.
+/// The length of a storm that sends all copies of a scenario.
 const STORM: Duration = Duration::from_secs(60);
 
-/// Older flights are stale at each node, and not worth a copy in a storm.
+/// Older flights are stale at each node, so a storm does not copy them.
 const FRESH: Duration = Duration::from_secs(25);

@@ -67,7 +67,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         always("failover_and_the_old_master_returns", failover::old_master_returns),
         always("failover_with_acknowledged_claims", failover::acknowledged),
         always("a_copy_overtakes_its_original", races::overtaken),
-        always("copies_abreast_of_their_original", races::abreast),
+        always("copies_abreast_of_their_original", races::concurrently),
         always("a_replica_behind_a_cut_lacks_what_came_last", failover::lag_is_real),
         always("without_a_store_copies_execute_nothing", copies::without_a_store),
         always("comparison_nginx", copies::nginx),

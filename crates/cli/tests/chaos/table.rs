@@ -15,7 +15,7 @@ flights: captured first flights with early data; copies: resent byte for byte, a
 executed: executions of flights beyond the honest client's own
 flight, request: most executions of one flight; the same with the client's own resend of a request
                  whose early data was refused
-honest: requests of the honest client; lost: without an response; errors: answered by another status
+honest: requests of the honest client; lost: without a response; errors: with another status
 425: told Too Early, because the attacker let a copy overtake the flight, and sent again
 early: share of honest early data that was taken\n";
 

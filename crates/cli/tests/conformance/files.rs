@@ -39,10 +39,10 @@ pub(crate) fn traversal() {
             };
             // The way out by a whole address is one of HTTP/1.1 alone; a fragment is none in
             // HTTP/2.
-            let said =
+            let found =
                 protocol == "HTTP/1.1" || target.starts_with(b"/") && !target.contains(&b'#');
             let out = ["what lies outside", "root:", "PATH=", "the secret"];
-            if said && !good || out.iter().any(|secret| response.contains(secret)) {
+            if found && !good || out.iter().any(|secret| response.contains(secret)) {
                 wrong.push(format!("{}, {protocol}: {response}", case.name));
             }
         }

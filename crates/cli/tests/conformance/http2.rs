@@ -72,12 +72,12 @@ pub(crate) fn get(stream: u32, path: &str) -> Vec<u8> {
 
 /// An integer with a prefix (RFC 7541 section 5.1), which QPACK has too.
 pub(crate) fn integer(out: &mut Vec<u8>, prefix: u32, first: u8, value: usize) {
-    let most = (1 << prefix) - 1;
-    if value < most {
+    let max = (1 << prefix) - 1;
+    if value < max {
         return out.push(first | value as u8);
     }
-    out.push(first | most as u8);
-    let mut rest = value - most;
+    out.push(first | max as u8);
+    let mut rest = value - max;
     while rest >= 128 {
         out.push((rest % 128) as u8 | 128);
         rest /= 128;

@@ -160,7 +160,7 @@ const FLOODS: [Flood; 20] = [
         round: |_| frame(PING, 0, 0, b"12345678").repeat(500),
     },
     Flood {
-        what: "PING, answers not taken",
+        what: "PING, responses not read",
         must_end: true,
         reads: false,
         settings: &[],
@@ -174,7 +174,7 @@ const FLOODS: [Flood; 20] = [
         round: |_| frame(SETTINGS, 0, 0, &[]).repeat(500),
     },
     Flood {
-        what: "SETTINGS, answers not taken",
+        what: "SETTINGS, responses not read",
         must_end: true,
         reads: false,
         settings: &[],
@@ -276,7 +276,7 @@ impl Flood {
     /// server ended it.
     fn send(&self, dialer: &Dialer) -> (usize, Option<String>) {
         // Without reading, the buffers of both sides fill before the server stops.
-        let most = match (table::is_long(), self.reads) {
+        let max = match (table::is_long(), self.reads) {
             (true, true) => 64 << 20,
             (false, true) => 2 << 20,
             (_, false) => 1 << 30,
@@ -299,11 +299,11 @@ impl Flood {
                     break;
                 }
             }
-            if sent > most {
+            if sent > max {
                 break;
             }
         }
-        if sent > most && self.reads && has_processed(&mut wire) {
+        if sent > max && self.reads && has_processed(&mut wire) {
             return (sent, None);
         }
         wire.take(&mut came);

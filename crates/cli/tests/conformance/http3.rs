@@ -103,8 +103,8 @@ impl Client {
     }
 
     /// Sends one request on a connection of its own, as early data if the client does that; whether
-    /// it was answered by 200.
-    pub(crate) fn ask(&self, fields: &[Field], body: &[Vec<u8>], trailers: &[Field]) -> bool {
+    /// the status was 200.
+    pub(crate) fn request(&self, fields: &[Field], body: &[Vec<u8>], trailers: &[Field]) -> bool {
         let mut bytes = frame(HEADERS, &block(fields));
         for data in body {
             bytes.extend(frame(DATA, data));
@@ -119,7 +119,7 @@ impl Client {
             // A ticket comes with the first response at the latest. The request is one that no
             // upstream sees.
             self.say(&self.connect(), &frame(HEADERS, &get("*")));
-            return self.ask(fields, body, trailers);
+            return self.request(fields, body, trailers);
         };
         let served = self.say(&link, &bytes);
         assert!(self.wait(accepted), "the server refuses early data");

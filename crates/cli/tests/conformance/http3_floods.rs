@@ -16,7 +16,7 @@ type Flood = fn(&Client, &Link) -> usize;
 /// Attacks, and whether the server has to end the connection.
 const FLOODS: [(&str, bool, Flood); 8] = [
     ("rapid reset of requests", true, rapid_reset),
-    ("answers given up at once", true, given_up),
+    ("responses cancelled at once", true, cancelled),
     ("QPACK, a byte a field", false, static_fields),
     ("QPACK, a dynamic table that nobody offered", true, dynamic_table),
     ("many small fields", false, small_fields),
@@ -43,7 +43,7 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     HonestClient::start(&server).end();
     let client = Client::new(&server);
     // The initial memory of QUIC does not count.
-    assert!(client.ask(&plain(), &[], &[]), "an honest request over HTTP/3");
+    assert!(client.request(&plain(), &[], &[]), "an honest request over HTTP/3");
     let before = usage(&server);
     let honest_client = HonestClient::start(&server);
     let link = client.connect();
@@ -52,7 +52,7 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     let goes_on = client.wait(async { responses(&link).await });
     let end = link.connection.close_reason().map(|reason| reason.to_string());
     let report = honest_client.end();
-    let honest3 = client.ask(&plain(), &[], &[]);
+    let honest3 = client.request(&plain(), &[], &[]);
     let after = usage(&server);
     let memory = after.peak.saturating_sub(before.memory);
     table::attack(Attack {
@@ -115,7 +115,7 @@ fn rapid_reset(client: &Client, link: &Link) -> usize {
 }
 
 /// Sends complete requests, and stops reading each response.
-fn given_up(client: &Client, link: &Link) -> usize {
+fn cancelled(client: &Client, link: &Link) -> usize {
     let request = frame(HEADERS, &get("/large"));
     client.wait(async {
         for round in 0..rounds() {
@@ -138,7 +138,7 @@ fn with_fields(client: &Client, link: &Link, fields: &[u8]) -> usize {
     client.wait(async {
         for _ in 0..rounds {
             let Ok((mut send, mut recv)) = link.connection.open_bi().await else { break };
-            // Refused for its size, or answered.
+            // Refused for its size, or executed.
             let _ = send.write_all(&request).await;
             let _ = send.finish();
             let _ = recv.read_to_end(1 << 20).await;

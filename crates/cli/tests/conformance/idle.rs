@@ -47,7 +47,7 @@ pub(crate) fn connections() {
 /// The default limit of connections is above what systems allow in files at first.
 pub(crate) fn open_files() {
     let site = site();
-    let (said, root) = (site.path().join("said"), site.path().join("root"));
+    let (stderr, root) = (site.path().join("stderr"), site.path().join("root"));
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -S -n 256; exec \"$0\" \"$@\"", PROGRAM]);
     command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root);
@@ -55,9 +55,9 @@ pub(crate) fn open_files() {
         .env("HOME", site.path())
         .env_remove("XDG_DATA_HOME")
         .stdout(Stdio::null())
-        .stderr(File::create(&said).unwrap());
+        .stderr(File::create(&stderr).unwrap());
     let server = Running::start(&mut command);
-    assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
+    assert!(until(|| text(&stderr).contains("serving on")), "{}", text(&stderr));
     let limits = fs::read_to_string(format!("/proc/{}/limits", server.0.id())).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let numbers: Vec<_> = line.split_whitespace().skip(3).take(2).collect();

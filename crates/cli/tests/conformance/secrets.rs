@@ -1,4 +1,4 @@
-//! Secrets stay where they belong: not in the log, whatever its level, and not in a core dump.
+//! Secrets appear neither in the log, at any level, nor in a core dump.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -34,12 +34,12 @@ pub(crate) fn logs() {
         let fetched = fetch(dir, &server.cert, &url, &[flags, &["-H", bearer]].concat());
         assert_eq!(fetched.ended.code, Some(0), "{:?}", fetched.ended);
     }
-    let (said, log) = (server.stderr.clone(), server.log.clone());
+    let (stderr, log) = (server.stderr.clone(), server.log.clone());
     drop(Dialer::new(&server, "h2").connect().unwrap());
     server.stop();
-    let logged = [fs::read(&said).unwrap(), fs::read(&log).unwrap()].concat();
+    let logged = [fs::read(&stderr).unwrap(), fs::read(&log).unwrap()].concat();
     let trace = String::from_utf8_lossy(&logged).contains("TRACE");
-    assert!(trace, "the log is to be one of all levels: {}", text(&said));
+    assert!(trace, "the log is to be one of all levels: {}", text(&stderr));
     let mut found = Vec::new();
     let mut searched = 0;
     for (what, secret) in secrets(&signed.signing_key.serialize_der(), &text(&keys)) {
@@ -63,18 +63,18 @@ pub(crate) fn core_dumps() {
     let site = site();
     let dir = site.path();
     let other = dies_in(dir, "sleep", &["60"], |_| ());
-    let mut foreign = None;
-    let said = dir.join("said");
+    let mut owner_and_user = None;
+    let stderr = dir.join("stderr");
     let root = dir.join("root");
     let serve = ["serve", "--listen", "127.0.0.1:0", "--root", root.to_str().unwrap()];
     let ours = dies_in(dir, PROGRAM, &serve, |process| {
-        crate::running::until(|| text(&said).contains("serving on"));
+        crate::running::until(|| text(&stderr).contains("serving on"));
         // Belongs to root, as soon as the process may not be looked at.
         let memory = fs::metadata(format!("/proc/{}/mem", process.0.id())).unwrap();
-        foreign = Some((memory.uid(), nix::unistd::getuid().as_raw()));
+        owner_and_user = Some((memory.uid(), nix::unistd::getuid().as_raw()));
     });
     assert!(!ours, "it left a core dump");
-    let (owner, user) = foreign.unwrap();
+    let (owner, user) = owner_and_user.unwrap();
     assert_eq!(owner, 0, "user {user} may read its memory");
     // Where the machine makes no dumps at all, this has shown nothing.
     table::cases("core dumps", 1, usize::from(!other), 0);
@@ -92,7 +92,7 @@ fn dies_in(
     command.args(["-c", "ulimit -c unlimited; exec \"$0\" \"$@\"", program]).args(arguments);
     command.current_dir(dir).env("HOME", dir).env_remove("XDG_DATA_HOME");
     command.env_remove("SSLKEYLOGFILE").stdin(Stdio::null());
-    command.stdout(Stdio::null()).stderr(fs::File::create(dir.join("said")).unwrap());
+    command.stdout(Stdio::null()).stderr(fs::File::create(dir.join("stderr")).unwrap());
     let mut running = Running::start(&mut command);
     let turned = crate::running::until(|| {
         let name = fs::read_link(format!("/proc/{}/exe", running.0.id()));

@@ -23,7 +23,7 @@ const KINDS: [(&str, &str, Slow); 8] = [
     ("TLS", "half a ClientHello", half_hello),
     ("HTTP/1.1", "a byte of a head at a time", slow_head),
     ("HTTP/1.1", "a byte of a second head at a time", slow_second_head),
-    ("HTTP/1.1", "an answer that nobody takes", untaken),
+    ("HTTP/1.1", "a response that is not read", untaken),
     ("HTTP/2", "nothing but pings", only_pings),
     ("HTTP/2", "a head without its end", half_head),
     ("HTTP/2", "a window that stays closed", closed_window),
@@ -99,7 +99,7 @@ fn untaken(server: &Serve) {
     wire.send(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let socket = wire.into_socket();
     let gone = crate::running::until(|| is_gone(&socket));
-    assert!(gone, "the server goes on offering an answer that nobody takes");
+    assert!(gone, "the server keeps a response that is not read");
 }
 
 /// Whether the server has reset the connection, of which nothing was read.

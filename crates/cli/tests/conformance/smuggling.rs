@@ -114,15 +114,15 @@ pub(crate) fn real_upstreams() {
             let half = matches!(expected, "400" | "refused") && has_body(case);
             // Each that is expected has a method and a target before its body.
             let expected = expected.matches(" \"").count();
-            // They log when they have answered. What is too many is found with the next case.
+            // They log after responding. Extra requests are counted with the next case.
             until(|| count() - total >= expected);
             let started = Instant::now();
             while half && count() - total == expected && started.elapsed() < HALF_LOGGED {
                 thread::sleep(Duration::from_millis(5));
             }
             let counted = count() - total;
-            let most = expected + usize::from(half) + late;
-            if !(expected..=most).contains(&counted) {
+            let max = expected + usize::from(half) + late;
+            if !(expected..=max).contains(&counted) {
                 wrong.push(format!("{}{how}: {counted} instead of {expected}", case.name));
             }
             late = usize::from(half && counted == expected);
@@ -215,10 +215,10 @@ fn send2(dialer: &Dialer, case: &Case) -> Option<u16> {
     http2::status(head?.payload)
 }
 
-/// The same over HTTP/3; whether it was answered by 200.
+/// The same over HTTP/3; whether the status was 200.
 fn send3(client: &http3::Client, case: &Case) -> bool {
     let Message { fields, body, trailers } = message(case);
-    client.ask(&fields, &body, &trailers)
+    client.request(&fields, &body, &trailers)
 }
 
 /// A request over HTTP/2 or HTTP/3.
@@ -251,10 +251,10 @@ fn message(case: &Case) -> Message {
             (":authority", "localhost"),
             (":path", "/a"),
         ];
-        let given: BTreeSet<_> = fields.iter().map(|(name, _)| name.clone()).collect();
+        let names: BTreeSet<_> = fields.iter().map(|(name, _)| name.clone()).collect();
         let (pseudo, rest): (Vec<_>, Vec<_>) =
             fields.into_iter().partition(|(name, _)| name.starts_with(b":") && name.len() > 1);
-        let missing = ours.iter().filter(|(name, _)| !given.contains(name.as_bytes()));
+        let missing = ours.iter().filter(|(name, _)| !names.contains(name.as_bytes()));
         fields = missing
             .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
             .collect();

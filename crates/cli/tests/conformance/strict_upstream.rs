@@ -1,4 +1,4 @@
-//! An upstream that keeps what it was sent, and reads it as strictly as HTTP can be read: whatever
+//! An upstream that stores its requests and parses them as strictly as HTTP allows: anything
 //! some server somewhere might read differently is a fault.
 
 use std::collections::HashMap;
@@ -89,8 +89,8 @@ fn serve(mut client: TcpStream, log: &Mutex<Vec<Received>>, pause: Duration) {
     {
         let goes_on = matches!(received, Received::Complete { .. });
         let response = match &received {
-            Received::Complete { line, .. } if line.starts_with("HEAD ") => head_of(ANSWER),
-            _ => ANSWER,
+            Received::Complete { line, .. } if line.starts_with("HEAD ") => head_of(RESPONSE),
+            _ => RESPONSE,
         };
         log.lock().unwrap().push(received);
         thread::sleep(pause);
@@ -279,5 +279,5 @@ fn head_of(response: &[u8]) -> &[u8] {
 }
 
 /// Longer than the windows that tools try.
-const ANSWER: &[u8] =
+const RESPONSE: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\nwhat the upstream says to all of them";

@@ -138,7 +138,7 @@ fn words(all: &All) -> String {
 
 /// When and by which programs.
 fn about() -> Vec<String> {
-    let said = |program: &str, arguments: &[&str]| {
+    let version = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -153,7 +153,7 @@ fn about() -> Vec<String> {
         ("haproxy", &["-v"]),
     ];
     let mut about: Vec<_> =
-        commands.iter().filter_map(|(program, arguments)| said(program, arguments)).collect();
+        commands.iter().filter_map(|(program, arguments)| version(program, arguments)).collect();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     about.push(format!("{cores} cores"));
     about.push(

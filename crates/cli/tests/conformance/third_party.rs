@@ -91,8 +91,8 @@ impl Haproxy {
 }
 
 fn quiet<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
-    let said = File::create(dir.join("upstream.said")).unwrap();
-    command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said)
+    let stderr = File::create(dir.join("upstream.stderr")).unwrap();
+    command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)
 }
 
 fn responses(port: u16) {

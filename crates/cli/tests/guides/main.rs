@@ -94,21 +94,23 @@ fn run_guide(guide: &Guide, stage: &Stage) -> Result<(), Failed> {
 
 fn run(
     block: &Block,
-    output: Option<&Output>,
+    expected: Option<&Output>,
     machine: &Machine,
     shell: &mut Shell,
 ) -> Result<(), String> {
-    let said = shell.run(&block.script).map_err(|said| {
+    let output = shell.run(&block.script).map_err(|output| {
         let journal = machine.run("journalctl --no-pager --lines=20").stdout;
         let journal = String::from_utf8_lossy(&journal);
         let script = &block.script;
-        format!("a command failed\n{script}\n--- said:\n{said}--- journal:\n{journal}")
+        format!("a command failed\n{script}\n--- output:\n{output}--- journal:\n{journal}")
     })?;
     if std::env::var_os("GUIDES_SHOW").is_some() {
-        println!("--- {}, line {}:\n{said}", machine.name(), block.line);
+        println!("--- {}, line {}:\n{output}", machine.name(), block.line);
     }
-    let Some(output) = output else { return Ok(()) };
-    output.compare(&said).map_err(|why| format!("{why}\n{}\n--- said:\n{said}", block.script))
+    let Some(expected) = expected else { return Ok(()) };
+    expected
+        .compare(&output)
+        .map_err(|why| format!("{why}\n{}\n--- output:\n{output}", block.script))
 }
 
 /// Copies files of root, with their modes.

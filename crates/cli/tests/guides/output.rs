@@ -11,41 +11,41 @@ pub(crate) struct Output {
 enum Line {
     Any,
     /// What has to be there, in pieces; between two is anything without a space.
-    Said(Vec<String>),
+    Text(Vec<String>),
 }
 
 impl Output {
     pub(crate) fn new(lines: &[&str], differ: &[String]) -> Self {
         let line = |line: &&str| match line.trim() {
             "..." => Line::Any,
-            line => Line::Said(pieces(&single_spaced(line), differ)),
+            line => Line::Text(pieces(&single_spaced(line), differ)),
         };
         Self { lines: lines.iter().map(line).collect() }
     }
 
     /// # Errors
     /// The line that is missing.
-    pub(crate) fn compare(&self, said: &str) -> Result<(), String> {
-        let said: Vec<_> = said.trim_end().lines().map(single_spaced).collect();
+    pub(crate) fn compare(&self, output: &str) -> Result<(), String> {
+        let output: Vec<_> = output.trim_end().lines().map(single_spaced).collect();
         // Greedy: the first place where the lines up to the next `...` fit will do.
         let mut at = 0;
         let mut loose = false;
         for line in &self.lines {
-            let Line::Said(pieces) = line else {
+            let Line::Text(pieces) = line else {
                 loose = true;
                 continue;
             };
-            let fits = |said: &String| matches(said, pieces);
+            let fits = |output: &String| matches(output, pieces);
             let found = if loose {
-                said[at..].iter().position(fits).map(|skipped| at + skipped)
+                output[at..].iter().position(fits).map(|skipped| at + skipped)
             } else {
-                said.get(at).filter(|said| fits(said)).map(|_| at)
+                output.get(at).filter(|output| fits(output)).map(|_| at)
             };
-            at = 1 + found.ok_or_else(|| format!("not said: {}", pieces.join("(something)")))?;
+            at = 1 + found.ok_or_else(|| format!("not printed: {}", pieces.join("(something)")))?;
             loose = false;
         }
-        match said.get(at) {
-            Some(more) if !loose => Err(format!("said besides: {more}")),
+        match output.get(at) {
+            Some(more) if !loose => Err(format!("unexpected line: {more}")),
             _ => Ok(()),
         }
     }
@@ -66,9 +66,9 @@ fn pieces(line: &str, differ: &[String]) -> Vec<String> {
     pieces
 }
 
-fn matches(said: &str, pieces: &[String]) -> bool {
-    let Some((first, more)) = pieces.split_first() else { return said.is_empty() };
-    let Some(rest) = said.strip_prefix(first.as_str()) else { return false };
+fn matches(output: &str, pieces: &[String]) -> bool {
+    let Some((first, more)) = pieces.split_first() else { return output.is_empty() };
+    let Some(rest) = output.strip_prefix(first.as_str()) else { return false };
     if more.is_empty() {
         return rest.is_empty();
     }
@@ -80,7 +80,7 @@ fn matches(said: &str, pieces: &[String]) -> bool {
 /// Tests of the comparison.
 pub(crate) fn rules() {
     let output = Output::new(&["key  a1b2", "...", "in 5 ms", "end"], &["a1b2".into(), "5".into()]);
-    for (said, fits) in [
+    for (printed, fits) in [
         ("key ff\nmore\nmore\nin 17 ms\nend\n", true),
         ("key     ff\nin 17 ms\nend", true),
         ("key\nin 17 ms\nend\n", false),
@@ -90,7 +90,7 @@ pub(crate) fn rules() {
         ("key ff\nin 17 ms\n", false),
         ("before\nkey ff\nin 17 ms\nend\n", false),
     ] {
-        assert_eq!(output.compare(said).is_ok(), fits, "{said}");
+        assert_eq!(output.compare(printed).is_ok(), fits, "{printed}");
     }
     let open = Output::new(&["...", "early=accepted", "..."], &[]);
     assert!(open.compare("x\nearly=accepted\n").is_ok());

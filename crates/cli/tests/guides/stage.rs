@@ -54,15 +54,16 @@ fn lets_encrypt_for(authority: &Machine, others: &[Machine]) {
         authority.copy(&Path::new("/usr/bin").join(program), &format!("/root/{program}"));
     }
     authority.write("/root/lets_encrypt.sh", include_str!("lets_encrypt.sh"));
-    let address = authority.ask(&format!("getent ahostsv4 {} | cut -d' ' -f1", others[0].name()));
+    let address =
+        authority.output(&format!("getent ahostsv4 {} | cut -d' ' -f1", others[0].name()));
     let address = address.lines().next().expect("an address");
-    authority.ask(&format!("bash lets_encrypt.sh {address}"));
+    authority.output(&format!("bash lets_encrypt.sh {address}"));
     for machine in others {
         for file in ["own", "root"] {
             let to = format!("/usr/local/share/ca-certificates/lets-encrypt-{file}.crt");
             machine.copy(&authority.path(&format!("/root/{file}.pem")), &to);
         }
-        machine.ask("update-ca-certificates");
+        machine.output("update-ca-certificates");
     }
 }
 
@@ -75,11 +76,11 @@ fn make() -> Made {
     command.arg(packages.path());
     command.env("PACKAGE_COMPRESSION", "none").env("PACKAGE_ARCHIVE", "no");
     let output = command.output().expect("scripts/package");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "scripts/package: {}\n{said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "scripts/package: {}\n{stderr}", output.status);
     let entries = fs::read_dir(packages.path()).expect("the packages");
     let mut files = entries.map(|entry| entry.expect("a package").path());
     let deb = files.find(|file| file.extension().is_some_and(|extension| extension == "deb"));
-    let deb = deb.unwrap_or_else(|| panic!("scripts/package made no .deb:\n{said}"));
+    let deb = deb.unwrap_or_else(|| panic!("scripts/package made no .deb:\n{stderr}"));
     Made { root: Root::make(&PACKAGES), _packages: packages, deb }
 }

@@ -58,7 +58,7 @@ fn each_kind_of_challenge_gets_a_certificate_without_downtime() {
         assert!(is_served(dir, &root, ports.https, "c.test"));
         assert_eq!(pebble.orders(), 2);
 
-        // What an authority asks is no visit.
+        // Validation requests of the authority are not logged as visits.
         let log = server.stop();
         let visits = log.iter().all(|line| line["target"] == "/" && line["status"] == 200);
         assert!(visits, "{log:#?}");
@@ -114,7 +114,7 @@ fn a_renewal_keeps_connections_and_sessions() {
     let session = connect(dir, ports.https, None);
     let resolve = format!("a.test:{}:127.0.0.1", ports.https);
     let url = format!("https://a.test:{}/", ports.https);
-    let ask = || {
+    let fetch = || {
         let fetched = fetch(dir, &root, &url, &["--resolve", &resolve, "--tls-earlydata"]);
         assert_eq!(fetched.ended.code, Some(0), "{:?}", fetched.ended);
         fields(&fetched.facts, "tls_resumed early_data")
@@ -122,13 +122,13 @@ fn a_renewal_keeps_connections_and_sessions() {
     let mut requests = 0;
     // A fourth of its life is left when it is to have been renewed, on however busy a machine.
     let renewed = within(3 * TEST_TIMEOUT, Duration::from_millis(250), || {
-        ask();
+        fetch();
         requests += 1;
         serial(ports.https, "a.test") != first
     });
     assert!(renewed, "{}", stderr(&server));
     assert!(requests > 3 && pebble.orders() == 2, "{requests} requests, {}", pebble.orders());
-    assert_eq!(ask(), "1 accepted", "with a ticket of before");
+    assert_eq!(fetch(), "1 accepted", "with an earlier ticket");
     assert!(connect(dir, ports.https, Some(&session)).reused, "a session of before");
     assert_eq!(
         metric(&server, "firstflight_config_generation"),
@@ -177,7 +177,7 @@ fn the_old_certificate_is_served_while_renewal_fails() {
     let moment = |key: &str| state[key].as_str().unwrap_or_default().parse::<jiff::Timestamp>();
     let failed: jiff::Timestamp = state["last_error"]["at"].as_str().unwrap().parse().unwrap();
     let pause = moment("next_try_at").unwrap().as_second() - failed.as_second();
-    assert!(pause >= 300, "it is not asked again at once: {state:#}");
+    assert!(pause >= 300, "there is no immediate retry: {state:#}");
     assert_eq!(metric(&server, "firstflight_acme_consecutive_failures{site=\"new.test\"}"), 1.0);
     server.stop();
     other.stop();
@@ -232,7 +232,7 @@ fn an_upgrade_keeps_the_certificate() {
     manager.wait_for("READY=1");
     assert!(server.ends_by_itself().success(), "{}", stderr(&server));
     assert!(is_served(dir, &root, ports.https, "a.test"), "{}", stderr(&server));
-    // Of two processes that have had the state, one asks: here for what a reload adds.
+    // Of two processes with the state, one orders: here for a name that a reload adds.
     configure(dir, &pebble, ports, "tls-alpn-01", &[&["a.test", "b.test"], &["c.test"]]);
     assert!(until(|| is_served(dir, &root, ports.https, "c.test")), "{}", stderr(&server));
     assert_eq!((serial(ports.https, "a.test"), pebble.orders()), (first, 2));
@@ -263,7 +263,7 @@ fn two_nodes_order_a_certificate_once_and_answer_challenges_for_each_other() {
         fs::write(node.path().join("extra.toml"), extra).unwrap();
         configure(node.path(), &pebble, ports, "tls-alpn-01", &[&["a.test"]]);
     }
-    // The second node cannot ask by itself: the authority is away, and then the state is locked.
+    // The second node cannot order by itself: the authority is down, and later the state is locked.
     pebble.kill();
     let second = Serve::configured(b.path());
     let mut lock = None;

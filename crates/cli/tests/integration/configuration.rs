@@ -149,7 +149,7 @@ fn missing_settings_are_named_with_the_fix() {
 #[test]
 fn log_messages_are_json_on_request() {
     let dir = site();
-    let stderr = dir.path().join("said");
+    let stderr = dir.path().join("stderr");
     let mut command = firstflight(dir.path());
     command
         .env("FIRSTFLIGHT_LOG_FORMAT", "json")

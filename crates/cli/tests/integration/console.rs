@@ -26,7 +26,7 @@ fn the_console_shows_0_rtt_and_a_blocked_replay() {
     browser.wait_for_text(LIVE, "Live");
     browser.wait_for_text(USED, "Not offered");
     browser.wait_for_text(REPLAYED, "No flight was received twice");
-    // Where the reader is stays where it is, whatever is drawn again.
+    // The scroll position stays the same when parts of the page are drawn again.
     browser.eval("document.querySelector('#keys .scroll').focus()");
 
     let flight = early_flight(site.path(), &server, &recorder);
@@ -78,9 +78,9 @@ fn a_page_with_a_rebound_name_reads_nothing_from_the_console() {
     let mut browser = Browser::open(site.path(), "MAP rebound.example 127.0.0.1");
     browser.go(&console.replace("127.0.0.1", "rebound.example"));
     browser.wait_for_text("document.body.innerText", "unknown host name");
-    // From there a script gets at the address' own answers no more than at others'.
+    // A script from there cannot read the address' own responses either.
     let steal = format!(
-        "fetch('{console}status.json').then(answer => answer.text()).catch(error => String(error))"
+        "fetch('{console}status.json').then(response => response.text()).catch(error => String(error))"
     );
     browser.wait_for_text(&steal, "Failed to fetch");
 }
@@ -158,11 +158,11 @@ fn probes_get_responses_while_other_clients_hold_all_connections() {
     for more in ["", "token_file = \"admin.token\"\n"] {
         let (_server, console) = with_console(site.path(), more);
         let address = console.trim_start_matches("http://").trim_end_matches('/');
-        let connect = |said: &str| {
+        let connect = |payload: &str| {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(SOON)).unwrap();
             // It may have had to make room already.
-            let _ = stream.write_all(said.as_bytes());
+            let _ = stream.write_all(payload.as_bytes());
             stream
         };
         let status = |stream: &mut TcpStream| {
@@ -171,13 +171,13 @@ fn probes_get_responses_while_other_clients_hold_all_connections() {
         };
         let request =
             |fields: &str| format!("GET /livez HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
-        // Whoever has the token stays, whoever comes.
+        // A connection with the token stays open when others arrive.
         let own = format!("{}\r\n", bearer(&token));
         let mut operator = connect(&request(&own));
         assert_eq!(&status(&mut operator).unwrap(), b"HTTP/1.1 200");
         std::thread::sleep(Duration::from_millis(100));
-        for said in ["GET /livez HTTP/1.1\r\n", &request("")] {
-            let _held: Vec<_> = (0..200).map(|_| connect(said)).collect();
+        for payload in ["GET /livez HTTP/1.1\r\n", &request("")] {
+            let _held: Vec<_> = (0..200).map(|_| connect(payload)).collect();
             // In half of the time after which a silent one is closed.
             let began = Instant::now();
             assert_eq!(&status(&mut connect(&request(""))).unwrap(), b"HTTP/1.1 200");
@@ -187,13 +187,16 @@ fn probes_get_responses_while_other_clients_hold_all_connections() {
             continue;
         }
         operator.write_all(request(&own).as_bytes()).unwrap();
-        let mut said = String::new();
+        let mut response = String::new();
         let _ = operator.set_read_timeout(Some(Duration::from_secs(1)));
-        let _ = operator.read_to_string(&mut said);
-        assert!(said.contains("HTTP/1.1 200") && !said.contains("connection: close"), "{said}");
-        let mut said = String::new();
-        connect(&request("")).read_to_string(&mut said).unwrap();
-        assert!(said.contains("connection: close"), "{said}");
+        let _ = operator.read_to_string(&mut response);
+        assert!(
+            response.contains("HTTP/1.1 200") && !response.contains("connection: close"),
+            "{response}"
+        );
+        let mut response = String::new();
+        connect(&request("")).read_to_string(&mut response).unwrap();
+        assert!(response.contains("connection: close"), "{response}");
     }
 }
 

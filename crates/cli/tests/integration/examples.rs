@@ -33,8 +33,7 @@ pub(crate) fn start_haproxy(dir: &Path, upstream: &str, change: impl Fn(String) 
     Peer::start(dir, "haproxy", &["-W", "-db"], |port| {
         let here = |name: &str| dir.join(name).display().to_string();
         let places = [
-            // By default two processes can have one port, and each gets some of the other's
-            // clients.
+            // By default two processes can share a port, and each gets some of the other's clients.
             ("global\n    log", "global\n    noreuseport\n    log".to_owned()),
             ("bind :443 ", format!("bind 127.0.0.1:{port} ")),
             ("bind :80\n", format!("bind unix@{}\n", here("plain"))),
@@ -42,7 +41,7 @@ pub(crate) fn start_haproxy(dir: &Path, upstream: &str, change: impl Fn(String) 
             ("127.0.0.1:8080", upstream.to_owned()),
             ("/etc/haproxy/tls/both.pem", here("both.pem")),
             ("/run/firstflight-keys/haproxy", here("tickets")),
-            // The tests may be run by somebody who cannot become another user.
+            // The user who runs the tests may not be able to change to another one.
             ("    user haproxy\n", String::new()),
             ("    group haproxy\n", String::new()),
         ];
@@ -65,7 +64,7 @@ pub(crate) fn start_nginx(dir: &Path, upstream: &str) -> Peer {
             ("/var/log/nginx/early-data.log", here("early-data.log")),
         ];
         std::fs::write(dir.join("site.conf"), adapted("nginx/early-data.conf", &places)).unwrap();
-        // What a distribution's nginx.conf has around it.
+        // What a distribution's nginx.conf contains in addition.
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {name};\n"))
             .concat();

@@ -33,7 +33,7 @@ fn closes_with(code: u64) -> u16 {
         let mut datagram = [0; 2048];
         while let Ok((length, client)) = socket.recv_from(&mut datagram) {
             if let Some(first) = header(&datagram[..length]) {
-                let initials = Initials::answering(&first, b"hostile");
+                let initials = Initials::server(&first, b"hostile");
                 let packet = initials.packet(0, &[], &close(code, WORDS.as_bytes()), FULL);
                 let _ = socket.send_to(&packet, client);
             }
@@ -173,16 +173,16 @@ fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
     let phases = trial.run().unwrap();
     let [before, during, after] = phases.as_slice() else { panic!("{phases:?}") };
     for phase in &phases {
-        let (due, answered) = phase.honest_connections();
+        let (due, completed) = phase.honest_connections();
         assert!(phase.starved.is_empty(), "{phase:?}");
-        assert!(due > 0 && answered == due, "{answered} of {due}: {phase:?}");
+        assert!(due > 0 && completed == due, "{completed} of {due}: {phase:?}");
     }
     let flood = during.flood.as_ref().unwrap();
     assert!(flood.forged > 0 && flood.retries > 0, "{flood:?}");
-    // RFC 9000 section 8.1: an address that has not answered gets three times what came from it.
+    // RFC 9000 section 8.1: an address that is not validated gets at most three times the bytes that it sent.
     assert!(flood.bytes_received <= 3 * flood.bytes_sent, "{flood:?}");
-    let most = |phase: &FloodPhase| phase.resident_max_kib;
-    let grown = most(during).max(most(after)).saturating_sub(most(before));
+    let max_memory = |phase: &FloodPhase| phase.resident_max_kib;
+    let grown = max_memory(during).max(max_memory(after)).saturating_sub(max_memory(before));
     assert!(grown < MEMORY_KIB, "{grown} KiB: {flood:?}");
     server.stop();
 }

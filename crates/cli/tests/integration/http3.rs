@@ -150,7 +150,7 @@ impl QuicPeer {
     /// Starts `command` with a free port. Retries with another one, as the port may be taken meanwhile.
     fn start(dir: &Path, command: impl Fn(u16) -> Command) -> Self {
         let cert = certificate(dir);
-        let stderr = dir.join("peer.said");
+        let stderr = dir.join("peer.stderr");
         for _ in 0..5 {
             let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let port = free.local_addr().unwrap().port();

@@ -30,7 +30,7 @@ fn s_client(dir: &Path, server: &Serve, input: &str, arguments: &[&str]) -> Ende
     // It may have ended before it has read all, which its output will tell.
     let mut stdin = running.0.stdin.take().unwrap();
     let _ = stdin.write_all(input.as_bytes());
-    let status = running.wait().expect("s_client ends with the answer");
+    let status = running.wait().expect("s_client ends after the response");
     drop(stdin);
     Ended { code: status.code(), out: text(&out), err: text(&err) }
 }
@@ -75,7 +75,7 @@ fn openssl_early_data_is_refused_when_the_store_responds_late() {
     fs::write(&file, config).unwrap();
     let server = Serve::files(dir, &["--config", file.to_str().unwrap()]);
     fs::write(dir.join("request"), REQUEST).unwrap();
-    // Until the server has reached its store, it need not ask.
+    // Until the server is connected to its store, it need not query it.
     let requested = until(|| {
         let full = s_client(dir, &server, REQUEST, &["-sess_out", "one"]);
         assert!(full.out.contains(PAGE), "{full:?}");

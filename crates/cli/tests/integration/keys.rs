@@ -83,7 +83,7 @@ fn watch_exports_changes_and_runs_its_command() {
     let site = site();
     let dir = site.path();
     done(dir, &["new", "ring"]);
-    let (stderr, ran) = (dir.join("said"), dir.join("ran"));
+    let (stderr, ran) = (dir.join("stderr"), dir.join("ran"));
     let mut command = firstflight(dir);
     command.current_dir(dir).args(["keys", "watch", "--format", "haproxy", "--to", "out", "ring"]);
     command.args(["--exec", "cat out >> ran; test -e works"]).stdin(Stdio::null());
@@ -134,7 +134,7 @@ fn key_encryption_files_are_made_and_rotated() {
     assert_eq!(keys(&after).len(), 2);
     assert_eq!(keys(&after)[1..], keys(&before)[..], "the old one opens still");
     for key in keys(&after) {
-        assert!(!first.contains(&key) && !second.contains(&key), "what is said is no secret");
+        assert!(!first.contains(&key) && !second.contains(&key), "the output contains no key");
     }
 }
 

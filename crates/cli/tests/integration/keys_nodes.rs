@@ -85,7 +85,7 @@ struct Bao {
 impl Bao {
     fn start(dir: &Path) -> Self {
         let port = free_port();
-        let stderr = File::create(dir.join("bao.said")).unwrap();
+        let stderr = File::create(dir.join("bao.stderr")).unwrap();
         let mut command = Command::new(program_path("bao"));
         command.args(["server", "-dev", "-dev-root-token-id=root", "-dev-no-store-token"]);
         command.arg(format!("-dev-listen-address=127.0.0.1:{port}")).env("HOME", dir);
@@ -95,7 +95,7 @@ impl Bao {
         let bao = Self { _server: server, dir: dir.to_owned(), address };
         let listens = || TcpStream::connect(("127.0.0.1", port)).is_ok();
         let ready = || listens() && bao.run("bao secrets list").code == Some(0);
-        assert!(until(ready), "{}", text(&dir.join("bao.said")));
+        assert!(until(ready), "{}", text(&dir.join("bao.stderr")));
         fs::write(dir.join("bao-policy.hcl"), example("bao-policy.hcl")).unwrap();
         for line in [
             "bao policy write firstflight bao-policy.hcl",
@@ -131,7 +131,7 @@ impl Bao {
             .replace("/run/firstflight/", &format!("{}/", node.display()))
             .replace("\"1m\"", "\"1s\"");
         fs::write(node.join("agent.hcl"), config).unwrap();
-        let stderr = File::create(node.join("agent.said")).unwrap();
+        let stderr = File::create(node.join("agent.stderr")).unwrap();
         let mut command = Command::new(program_path("bao"));
         command.args(["agent", "-config"]).arg(node.join("agent.hcl")).env("HOME", node);
         command.stdin(Stdio::null()).stdout(stderr.try_clone().unwrap()).stderr(stderr);
@@ -154,7 +154,7 @@ fn openbao_replaces_the_key_encryption_key_under_running_servers() {
     let written = |lines: usize| {
         keks().iter().all(|kek| kek.lines().filter(|line| !line.is_empty()).count() == lines)
     };
-    assert!(until(|| written(1)), "{}", text(&nodes[0].join("agent.said")));
+    assert!(until(|| written(1)), "{}", text(&nodes[0].join("agent.stderr")));
     let (a, b) = (serve(&cluster, "a"), serve(&cluster, "b"));
     let sessions = [&a, &b].map(|node| connect(dir, node.address.port(), None));
     resume_everywhere(dir, &sessions, &[&a, &b], "before");
@@ -165,11 +165,11 @@ fn openbao_replaces_the_key_encryption_key_under_running_servers() {
         "(openssl rand -hex 32; bao kv get -field=keys secret/firstflight | head -n1) | bao kv put \
          secret/firstflight keys=-",
     );
-    assert!(until(|| written(2)), "{}", text(&nodes[0].join("agent.said")));
+    assert!(until(|| written(2)), "{}", text(&nodes[0].join("agent.stderr")));
     resume_everywhere(dir, &sessions, &[&a, &b], "the file is replaced");
     assert!(keks()[0].contains(old[0].trim()), "the old one opens still");
 
-    // Whoever has the new one alone reads every key: the servers have sealed them again.
+    // The new key alone opens every record: the servers have sealed them again.
     let last = cluster.configure("last");
     let new = keks()[0].lines().next().unwrap().to_owned();
     assert!(!old[0].contains(&new));

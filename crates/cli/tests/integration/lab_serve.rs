@@ -55,8 +55,8 @@ impl User {
         }
         let search = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{search}:/usr/sbin:/sbin")).env("HOME", &self.dir);
-        for foreign in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "SSLKEYLOGFILE", "RUST_LOG"] {
-            command.env_remove(foreign);
+        for variable in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "SSLKEYLOGFILE", "RUST_LOG"] {
+            command.env_remove(variable);
         }
         command.current_dir(&self.dir).arg(&self.program);
         command

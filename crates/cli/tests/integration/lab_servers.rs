@@ -155,7 +155,7 @@ fn caddy_executes_replays_over_quic_and_has_no_fast_open() {
 fn envoy_accepts_early_data_over_quic_only() {
     let expected = Expected { name: "envoy", early_data: false, fast_open: true, quic: true };
     let home = Home::new();
-    // It lies in the home of whoever ran `make deps-test`, where nobody may not look.
+    // It is in the home directory of the user who ran `make deps-test`, which `nobody` cannot read.
     let ended = home.lab_as(false, &["--server", "envoy"]);
     assert_eq!(finish(&expected, &home, &ended), [None, Some(0)]);
 }

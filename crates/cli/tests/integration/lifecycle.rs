@@ -124,7 +124,7 @@ fn sockets_of_the_service_manager_are_used() {
     let dir = site();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (stderr, cert) = (dir.path().join("said"), dir.path().join("cert.pem"));
+    let (stderr, cert) = (dir.path().join("stderr"), dir.path().join("cert.pem"));
     // The shell gives the socket, its standard input, the number that systemd gives.
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
     let mut command = std::process::Command::new("sh");
@@ -309,7 +309,7 @@ fn privileges_are_dropped_before_serving() {
     let config = configure(dir.path(), "");
     let serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
-    // For whoever it is: nobody looks into it, and nothing that it starts gets more rights.
+    // For every user: no other process can read its memory, and its children gain no privileges.
     assert_eq!(status(serve.pid(), "NoNewPrivs"), "1");
     let limits = fs::read_to_string(format!("/proc/{}/limits", serve.pid())).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();

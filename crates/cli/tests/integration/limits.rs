@@ -94,7 +94,8 @@ fn a_long_response_is_not_cut_off_by_timeouts() {
         server.address.port(),
         &["--key-update", "--then", "/again", "/"],
     );
-    let bodies: Vec<_> = report["answers"].as_array().unwrap().iter().map(|a| &a["body"]).collect();
+    let bodies: Vec<_> =
+        report["responses"].as_array().unwrap().iter().map(|a| &a["body"]).collect();
     assert_eq!(bodies, ["go".repeat(PIECES).as_str(); 2], "{report}");
     let log = server.stop();
     let logged: Vec<_> = log.iter().map(|line| fields(line, "status complete")).collect();
@@ -162,7 +163,7 @@ fn heads(client: &mut impl Read, count: usize) {
     let mut found = 0;
     while found < count {
         let mut head = [0; 9];
-        client.read_exact(&mut head).expect("the server answers");
+        client.read_exact(&mut head).expect("the server responds");
         let [_, a, b, kind, ..] = head;
         client.read_exact(&mut vec![0; usize::from(a) << 8 | usize::from(b)]).unwrap();
         found += usize::from(kind == 1);

@@ -37,12 +37,12 @@ fn a_replay_makes_its_alert_fire_and_nothing_else_does() {
     // One sample says nothing about a rise. And rules have been looked at.
     prometheus.wait_for_series("count_over_time(firstflight:replays:increase5m[1m]) > 2");
     prometheus.wait_for_series("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
-    assert_eq!(prometheus.ask("ALERTS"), Vec::<Value>::new());
+    assert_eq!(prometheus.query("ALERTS"), Vec::<Value>::new());
 
     assert_eq!(resend(server.address, &flight, 4, 1), 4);
     let alert = "ALERTS{alertname=\"FirstflightReplaysSeen\",alertstate=\"firing\"}";
     prometheus.wait_for_series(alert);
-    assert_eq!(prometheus.ask("ALERTS").len(), 1, "{:#?}", prometheus.ask("ALERTS"));
+    assert_eq!(prometheus.query("ALERTS").len(), 1, "{:#?}", prometheus.query("ALERTS"));
     check_page(&server);
     server.stop();
 }
@@ -81,9 +81,9 @@ fn every_query_of_the_dashboard_has_data() {
     let mut missing = dashboard();
     // Rates need traffic between two looks, so it goes on.
     let all = within(TEST_TIMEOUT * 3, Duration::ZERO, || {
-        age(|words| store.ask(words));
+        age(|words| store.cli(words));
         traffic(dir, &server, &recorder);
-        missing.retain(|expression| !prometheus.ask(expression).iter().any(has_a_number));
+        missing.retain(|expression| !prometheus.query(expression).iter().any(has_a_number));
         missing.is_empty()
     });
     assert!(all, "no data for {missing:#?}\n{}", page(&server));
@@ -108,12 +108,12 @@ fn traffic(dir: &Path, server: &Serve, recorder: &Recorder) {
 }
 
 /// Makes the store appear to have recorded for a day, so that its claims count.
-pub(crate) fn age(ask: impl Fn(&[&str]) -> String) {
+pub(crate) fn age(cli: impl Fn(&[&str]) -> String) {
     let epoch = "firstflight:epoch";
-    if let Ok(left) = ask(&["PTTL", epoch]).parse::<u64>()
+    if let Ok(left) = cli(&["PTTL", epoch]).parse::<u64>()
         && left > DAY
     {
-        ask(&["PEXPIRE", epoch, &(left - DAY).to_string()]);
+        cli(&["PEXPIRE", epoch, &(left - DAY).to_string()]);
     }
 }
 
@@ -153,7 +153,7 @@ fn check_page(server: &Serve) {
     let page = page(server);
     assert!(page.contains("\nfirstflight_build_info{"), "{page}");
     let dir = tempfile::tempdir().unwrap();
-    let output = dir.path().join("said");
+    let output = dir.path().join("stderr");
     let mut promtool = Running::start(
         Command::new("promtool")
             .args(["check", "metrics"])
@@ -217,12 +217,12 @@ impl Prometheus {
     }
 
     /// The current series of an expression.
-    pub(crate) fn ask(&self, expression: &str) -> Vec<Value> {
+    pub(crate) fn query(&self, expression: &str) -> Vec<Value> {
         let url = format!("http://{}/api/v1/query", self.address);
         let query = format!("query={expression}");
-        let asked =
+        let ended =
             run(Command::new("curl").args(["--silent", "--get", "--data-urlencode", &query, &url]));
-        let response: Value = serde_json::from_str(&asked.out).unwrap_or_default();
+        let response: Value = serde_json::from_str(&ended.out).unwrap_or_default();
         match response["data"]["result"].as_array() {
             Some(result) => result.clone(),
             // It may not be ready yet.
@@ -235,7 +235,7 @@ impl Prometheus {
 
     /// Waits until an expression has a series.
     pub(crate) fn wait_for_series(&self, expression: &str) {
-        assert!(until(|| !self.ask(expression).is_empty()), "it never comes: {expression}");
+        assert!(until(|| !self.query(expression).is_empty()), "it never comes: {expression}");
     }
 }
 

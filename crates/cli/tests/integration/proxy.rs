@@ -19,7 +19,7 @@ fn rfc8470_5_1_the_upstream_gets_the_early_data_field() {
         let (wants, origin) = (wanted.clone(), upstream.clone());
         let path = Recorder::start(server.address);
         path.hold_rest(move || origin.requests().len() >= wants.load(Ordering::Relaxed));
-        let ask = |target: &str, flags: &[&str]| {
+        let fetch = |target: &str, flags: &[&str]| {
             let early = flags.contains(&"--tls-earlydata") && !upstream.requests().is_empty();
             let before = upstream.requests().len();
             wanted.store(if early { before + 1 } else { 0 }, Ordering::Relaxed);
@@ -28,11 +28,11 @@ fn rfc8470_5_1_the_upstream_gets_the_early_data_field() {
             assert_eq!(fetched.ended.out, "upstream\n", "{:?}", fetched.ended);
             fetched.facts["early_data"].as_str().unwrap().to_owned()
         };
-        assert_eq!(ask("/full", &["--tls-earlydata"]), "none");
-        assert_eq!(ask("/early", &["--tls-earlydata"]), "accepted");
-        assert_eq!(ask("/resumed", &[]), "none");
+        assert_eq!(fetch("/full", &["--tls-earlydata"]), "none");
+        assert_eq!(fetch("/early", &["--tls-earlydata"]), "accepted");
+        assert_eq!(fetch("/resumed", &[]), "none");
         // A client's own word about it counts for nothing.
-        assert_eq!(ask("/early?2", &["--tls-earlydata", "-H", "Early-Data: 0"]), "accepted");
+        assert_eq!(fetch("/early?2", &["--tls-earlydata", "-H", "Early-Data: 0"]), "accepted");
         assert_eq!(
             upstream.summaries(),
             ["GET /full - ", "GET /early 1 ", "GET /resumed - ", "GET /early?2 1 "]

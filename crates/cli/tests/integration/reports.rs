@@ -26,7 +26,7 @@ fn a_record_in_every_format() {
     let html = read("r.html");
     assert!(html.starts_with("<!DOCTYPE html>") && html.contains("<svg"), "{}", &html[..200]);
     for elsewhere in ["src=\"http", "href=\"http", "url(http", "@import"] {
-        assert!(!html.contains(elsewhere), "asks another host: {elsewhere}");
+        assert!(!html.contains(elsewhere), "requests another host: {elsewhere}");
     }
     assert!(read("r.md").contains("| --- |") || read("r.md").contains("|---"));
     assert_eq!(read("s.csv").lines().count(), 21_600 + 1);

@@ -121,13 +121,13 @@ fn curl_gets_421_for_a_misdirected_request() {
     two_sites(dir, "");
     let server = Serve::configured(dir);
     for version in ["--http1.1", "--http2"] {
-        let ask = |host: &str| {
+        let request = |host: &str| {
             let host = format!("Host: {host}");
             curl(dir, &server, "one.test", "/", &[version, "-H", &host]).out
         };
-        let wrong = ask("two.test");
+        let wrong = request("two.test");
         assert!(wrong.lines().next().unwrap().contains(" 421"), "{version}: {wrong}");
-        let own = ask("ONE.test:80");
+        let own = request("ONE.test:80");
         assert!(own.lines().next().unwrap().contains(" 200"), "{version}: {own}");
         assert!(own.contains("strict-transport-security: max-age=600"), "{own}");
         assert!(!own.to_lowercase().contains("\nserver:"), "{own}");
@@ -204,21 +204,21 @@ fn plain_http_redirects_to_https_of_the_same_site_only() {
     let plain = format!("127.0.0.1:{}", free_port());
     two_sites(dir, &format!("[[listener]]\naddress = \"{plain}\"\nprotocol = \"redirect\"\n"));
     let server = Serve::configured(dir);
-    let ask = |host: &str, path: &str| {
+    let request = |host: &str, path: &str| {
         let mut command = Command::new("curl");
         command.args(["-sS", "-i", "--path-as-is", "-X", "POST", "-H", &format!("Host: {host}")]);
         run(command.arg(format!("http://{plain}{path}"))).out
     };
     let port = server.port();
     for (path, location) in [("/a%20b?c=d", "/a%20b?c=d"), ("//two.test/x", "//two.test/x")] {
-        let sent = ask("One.test", path);
+        let sent = request("One.test", path);
         assert!(sent.starts_with("HTTP/1.1 308 "), "{sent}");
         assert!(
             sent.contains(&format!("location: https://one.test:{port}{location}\r\n")),
             "{sent}"
         );
     }
-    assert!(ask("evil.test", "/").starts_with("HTTP/1.1 421 "));
-    assert!(ask("one.test@evil.test", "/").starts_with("HTTP/1.1 400 "));
+    assert!(request("evil.test", "/").starts_with("HTTP/1.1 421 "));
+    assert!(request("one.test@evil.test", "/").starts_with("HTTP/1.1 400 "));
     server.stop();
 }

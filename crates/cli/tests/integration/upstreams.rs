@@ -68,7 +68,7 @@ fn get(dir: &Path, server: &Serve, path: &str) -> String {
 /// Runs h2load, and calls `halfway` while it runs. Returns its output.
 fn load(server: &Serve, requests: usize, meanwhile: impl FnOnce()) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let output = dir.path().join("said");
+    let output = dir.path().join("stderr");
     let mut command = Command::new("h2load");
     command.arg(format!("-n{requests}")).args(["-c8", "-m4", "-t1"]);
     command.arg(format!("https://127.0.0.1:{}/", server.port()));
@@ -103,7 +103,7 @@ fn no_request_fails_when_an_upstream_dies_under_load() {
 fn an_upstream_that_fails_its_checks_gets_no_requests() {
     let dir = site();
     let (one, two) = (app(dir.path(), "one"), app(dir.path(), "two"));
-    let check = "check = { path = \"/\", interval = \"50ms\", fall = 2 }\n";
+    let check = "health_check = { path = \"/\", interval = \"50ms\", fall = 2 }\n";
     let server = pool(dir.path(), &[http(&one), http(&two)], check);
     drop(one);
     until(|| text(&server.stderr).contains("is down"));

@@ -24,10 +24,10 @@ pub(crate) enum Flight {
 /// Counts of copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Copies {
-    /// Copies that were sent whole.
+    /// Copies that were sent completely.
     pub(crate) sent: u64,
     /// Copies to which the node responded.
-    pub(crate) answered: u64,
+    pub(crate) responses: u64,
 }
 
 /// When copies are sent.
@@ -42,14 +42,14 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Once a second; where a copy is far from fresh, every ten seconds.
+    /// Every second; every ten seconds while a copy is far from fresh.
     fn pause(&self, now: Instant) -> Duration {
         let store_failure = self.exact.saturating_duration_since(now);
         if store_failure > Duration::from_secs(90) { Duration::from_secs(10) } else { SECOND }
     }
 }
 
-/// Sends copies to all these nodes; returns when the last have been handled.
+/// Sends copies to all these nodes. Returns when the last have been handled.
 pub(crate) fn send_copies(flight: &Flight, nodes: &[SocketAddr], schedule: Schedule) -> Copies {
     runtime().block_on(async {
         let counts = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
@@ -61,32 +61,33 @@ pub(crate) fn send_copies(flight: &Flight, nodes: &[SocketAddr], schedule: Sched
             for &node in nodes {
                 let (flight, counts) = (flight.clone(), counts.clone());
                 copies.spawn(async move {
-                    if let Some(answered) = copy(&flight, node).await {
+                    if let Some(got_response) = copy(&flight, node).await {
                         counts[0].fetch_add(1, Ordering::SeqCst);
-                        counts[1].fetch_add(answered.into(), Ordering::SeqCst);
+                        counts[1].fetch_add(got_response.into(), Ordering::SeqCst);
                     }
                 });
             }
             next += schedule.pause(next);
         }
         while copies.join_next().await.is_some() {}
-        let [sent, answered] = [0, 1].map(|index: usize| counts[index].load(Ordering::SeqCst));
-        Copies { sent, answered }
+        let [sent, responses] = [0, 1].map(|index: usize| counts[index].load(Ordering::SeqCst));
+        Copies { sent, responses }
     })
 }
 
-/// One copy from a port of its own; whether the node responded. `None`: the node is not there.
+/// Sends one copy from a new port. Returns whether the node responded, or `None` if the node is not
+/// running.
 async fn copy(flight: &Flight, node: SocketAddr) -> Option<bool> {
     let mut bytes = vec![0; 1 << 16];
-    let answered = match flight {
+    let got_response = match flight {
         Flight::Tcp(flight) => {
             let mut tcp = timeout(QUIET, TcpStream::connect(node)).await.ok()?.ok()?;
             let _ = tcp.set_nodelay(true);
             tcp.write_all(flight).await.ok()?;
-            let answered = matches!(timeout(QUIET, tcp.read(&mut bytes)).await, Ok(Ok(1..)));
-            // Stays, as a client does that is about to complete the handshake.
+            let got_response = matches!(timeout(QUIET, tcp.read(&mut bytes)).await, Ok(Ok(1..)));
+            // Stays connected, like a client that is about to complete the handshake.
             sleep(STAY).await;
-            answered
+            got_response
         }
         Flight::Udp(flight) => {
             let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.ok()?;
@@ -94,18 +95,18 @@ async fn copy(flight: &Flight, node: SocketAddr) -> Option<bool> {
             for datagram in flight {
                 udp.send(datagram).await.ok()?;
             }
-            let answered = matches!(timeout(SECOND, udp.recv(&mut bytes)).await, Ok(Ok(_)));
+            let got_response = matches!(timeout(SECOND, udp.recv(&mut bytes)).await, Ok(Ok(_)));
             sleep(STAY).await;
-            answered
+            got_response
         }
     };
-    Some(answered)
+    Some(got_response)
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Longer than a node takes for a response on a busy machine.
+/// Longer than a node needs for a response on a busy machine.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Longer than a request takes to the application.
+/// Longer than a request needs to reach the application.
 const STAY: Duration = Duration::from_millis(300);

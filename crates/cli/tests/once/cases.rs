@@ -8,15 +8,15 @@ use crate::settings::Switch;
 use crate::stage::Servers;
 use crate::store_failures::{StoreFailure, store_failure};
 
-/// One trial: what happens on its servers, over one transport or several.
+/// One case: what happens on its servers, over one or more transports.
 pub(crate) struct Case {
-    /// Its name, which has no blanks.
+    /// The name, without blanks.
     pub(crate) name: String,
-    /// Its rows in the table.
+    /// Runs it and returns its rows of the table.
     pub(crate) run: Box<dyn FnOnce() -> Vec<Row> + Send>,
 }
 
-/// What the plan has.
+/// The cases of the plan.
 pub(crate) fn all(plan: &Plan) -> Vec<Case> {
     let mut cases = Cases { plan: plan.clone(), all: Vec::new() };
     for (servers, stage) in
@@ -61,7 +61,7 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
     cases.all
 }
 
-/// Ends what several cases shared.
+/// Ends the servers that several cases shared.
 pub(crate) fn end() {
     for shared in [&scenarios::ONE, &scenarios::THREE, &scenarios::NODES] {
         shared.end();

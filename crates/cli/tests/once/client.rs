@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::http;
 
-/// How requests travel.
+/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// HTTP/1.1 over TCP.
@@ -40,7 +40,7 @@ impl Transport {
     }
 }
 
-/// What a client resumes.
+/// A session to resume.
 #[derive(Clone)]
 pub(crate) enum Ticket {
     /// Over TCP.
@@ -50,12 +50,12 @@ pub(crate) enum Ticket {
 }
 
 impl Ticket {
-    /// The same ticket, stating an age that is so many seconds more than it is.
+    /// The same ticket, stating an age that is `seconds` greater than the real one.
     pub(crate) fn shifted(&self, seconds: i64) -> Self {
         let amount = seconds.unsigned_abs() as u32;
         let shifted = |session: &Session| match seconds {
             0 => session.clone(),
-            // The library states a second less than the age where it can.
+            // The library subtracts a second from the age if it can.
             1.. => session.issued_earlier(amount + 1).unwrap(),
             _ => session.issued_later(amount).unwrap(),
         };
@@ -68,12 +68,12 @@ impl Ticket {
     }
 }
 
-/// What the client saw of one connection.
+/// The client's view of one connection.
 #[derive(Debug)]
-pub(crate) struct ExecutionLog {
+pub(crate) struct ClientResult {
     /// The response's status, or why there was none.
     pub(crate) status: Result<u16, String>,
-    /// What became of the early data.
+    /// The decision about the early data.
     pub(crate) early: EarlyData,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Trusts this certificate.
+    /// Creates a client that trusts this certificate.
     pub(crate) fn new(certificate: &Path) -> Self {
         let config = |alpn: &[&str]| ConnectorConfig {
             min_version: Version::Tls13,
@@ -103,24 +103,24 @@ impl Client {
         transport: Transport,
         server: SocketAddr,
     ) -> Result<Ticket, String> {
-        let (seen, ticket) = self.get(transport, server, None, "/ticket");
-        seen.status?;
+        let (result, ticket) = self.get(transport, server, None, "/ticket");
+        result.status?;
         ticket.ok_or_else(|| "the server issues no ticket".to_owned())
     }
 
-    /// A GET with early data on a fresh connection, with a ticket of a connection of this kind.
+    /// Sends a GET with early data on a new connection, with a ticket for this transport.
     pub(crate) fn request(
         &self,
         transport: Transport,
         server: SocketAddr,
         ticket: &Ticket,
         target: &str,
-    ) -> ExecutionLog {
+    ) -> ClientResult {
         self.get(transport, server, Some(ticket.clone()), target).0
     }
 
-    /// The same by a client that knows RFC 8470: after a 425 it sends the request once more, on
-    /// another connection without early data.
+    /// The same for a client that implements RFC 8470: after a 425 it sends the request once more,
+    /// on another connection without early data.
     pub(crate) fn request_retrying(
         &self,
         transport: Transport,
@@ -128,37 +128,37 @@ impl Client {
         server: SocketAddr,
         ticket: &Ticket,
         target: &str,
-    ) -> ExecutionLog {
-        let seen = self.request(transport, recorder, ticket, target);
-        match seen.status {
+    ) -> ClientResult {
+        let first = self.request(transport, recorder, ticket, target);
+        match first.status {
             Ok(425) => {
                 let (again, _) = self.get(transport, server, None, target);
-                ExecutionLog { early: seen.early, ..again }
+                ClientResult { early: first.early, ..again }
             }
-            _ => seen,
+            _ => first,
         }
     }
 
-    /// As Chromium does it over TCP: if the early data is refused, it ends the connection at once
-    /// and sends the request on another one, without early data.
+    /// As Chromium over TCP: if the early data is refused, it closes the connection at once and
+    /// sends the request on another one, without early data.
     pub(crate) fn request_reconnecting(
         &self,
         recorder: SocketAddr,
         server: SocketAddr,
         ticket: &Ticket,
         target: &str,
-    ) -> ExecutionLog {
-        let Ticket::Tls(session) = ticket else { panic!("a ticket of QUIC over TCP") };
+    ) -> ClientResult {
+        let Ticket::Tls(session) = ticket else { panic!("a QUIC ticket with TCP") };
         match refused(&self.tcp[0], recorder, session, target) {
             Ok(()) => {
-                let (seen, _) = self.get(Transport::Http1, server, None, target);
-                ExecutionLog { early: EarlyData::Refused, ..seen }
+                let (result, _) = self.get(Transport::Http1, server, None, target);
+                ClientResult { early: EarlyData::Refused, ..result }
             }
-            Err(reason) => ExecutionLog { status: Err(reason), early: EarlyData::Pending },
+            Err(reason) => ClientResult { status: Err(reason), early: EarlyData::Pending },
         }
     }
 
-    /// On a runtime of one thread: what is written before the first wait leaves with the
+    /// Uses a runtime of one thread: data written before the first wait is sent with the
     /// ClientHello.
     fn get(
         &self,
@@ -166,7 +166,7 @@ impl Client {
         server: SocketAddr,
         ticket: Option<Ticket>,
         target: &str,
-    ) -> (ExecutionLog, Option<Ticket>) {
+    ) -> (ClientResult, Option<Ticket>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut early = EarlyData::NotOffered;
         let exchange = async {
@@ -174,26 +174,26 @@ impl Client {
                 (Transport::Http3, ticket) => {
                     let found = ticket.map(|ticket| match ticket {
                         Ticket::Quic(found) => found,
-                        Ticket::Tls(_) => panic!("a ticket of TCP over QUIC"),
+                        Ticket::Tls(_) => panic!("a TCP ticket with QUIC"),
                     });
                     self.over_quic(server, found, target, &mut early).await
                 }
                 (_, ticket) => {
                     let found = ticket.map(|ticket| match ticket {
                         Ticket::Tls(found) => found,
-                        Ticket::Quic(_) => panic!("a ticket of QUIC over TCP"),
+                        Ticket::Quic(_) => panic!("a QUIC ticket with TCP"),
                     });
                     self.over_tcp(transport, server, found, target, &mut early).await
                 }
             }
         };
-        let result = runtime.block_on(async { timeout(LOST, exchange).await });
-        let result = result.unwrap_or_else(|_| Err(format!("no response in {LOST:?}")));
+        let result = runtime.block_on(async { timeout(RESPONSE_TIMEOUT, exchange).await });
+        let result = result.unwrap_or_else(|_| Err(format!("no response in {RESPONSE_TIMEOUT:?}")));
         let (status, ticket) = match result {
             Ok((status, ticket)) => (Ok(status), ticket),
             Err(reason) => (Err(reason), None),
         };
-        (ExecutionLog { status, early }, ticket)
+        (ClientResult { status, early }, ticket)
     }
 
     async fn over_tcp(
@@ -246,7 +246,7 @@ impl Client {
     }
 }
 
-/// Sends a request as early data; returns once it is refused, and sends nothing more.
+/// Sends a request as early data. Returns once it is refused, and sends nothing more.
 fn refused(
     connector: &Connector,
     server: SocketAddr,
@@ -257,7 +257,7 @@ fn refused(
     let offer = ConnectOptions { host: "localhost".to_owned(), early_data: true, session };
     let mut machine = connector.connection(&offer).map_err(|error| error.to_string())?;
     let mut tcp = std::net::TcpStream::connect(server).map_err(|error| error.to_string())?;
-    let _ = tcp.set_read_timeout(Some(LOST));
+    let _ = tcp.set_read_timeout(Some(RESPONSE_TIMEOUT));
     let request = http::http1_request(target);
     machine.handshake().map_err(|error| error.to_string())?;
     machine.write(request.as_bytes()).map_err(|error| error.to_string())?;
@@ -279,8 +279,8 @@ fn refused(
     }
 }
 
-/// A request without a response after that is lost. Longer than any wait for the store.
-const LOST: Duration = Duration::from_secs(40);
+/// A request without a response after this time is lost. Longer than any wait for the store.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// For tickets that come after the response.
+/// How long to wait for tickets after the response.
 const TICKETS: Duration = Duration::from_millis(250);

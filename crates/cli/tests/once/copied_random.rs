@@ -22,7 +22,7 @@ use crate::report::{Label, Row};
 use crate::runtime;
 use crate::stage::Shared;
 
-/// The attacker's flight comes first, to another node if there is one.
+/// The attacker's flight arrives first, at another node if there is one.
 pub(crate) fn client_random(servers: &'static Shared, label: &Label) -> Vec<Row> {
     let stage = servers.get();
     let nodes = stage.addresses();
@@ -40,7 +40,7 @@ pub(crate) fn client_random(servers: &'static Shared, label: &Label) -> Vec<Row>
     let own = format!("{}/attacker", victim.target);
     assert_eq!(attacker.get(&own), Some(200), "{:?}", stage.log_of(&own));
     release.send(()).unwrap();
-    let row = victim.finish().row(&stage, label, Copies { sent: 1, answered: 1 }, &[]);
+    let row = victim.finish().row(&stage, label, Copies { sent: 1, responses: 1 }, &[]);
     vec![row]
 }
 
@@ -50,7 +50,7 @@ fn client_random_of(flight: &[u8]) -> [u8; 32] {
     flight[11..43].try_into().unwrap()
 }
 
-/// A client of another make, which takes its client random from where it is told.
+/// A client with another TLS library, which accepts a chosen client random.
 struct Attacker {
     config: Arc<ClientConfig>,
     random: &'static Random,
@@ -73,7 +73,7 @@ impl Attacker {
         Self { config: Arc::new(config), random, node }
     }
 
-    /// A GET, early if there is a ticket; its status.
+    /// Sends a GET, early if there is a ticket. Returns its status.
     fn get(&self, target: &str) -> Option<u16> {
         let name = ServerName::try_from("localhost").unwrap();
         let mut tls = ClientConnection::new(self.config.clone(), name).unwrap();
@@ -82,7 +82,10 @@ impl Attacker {
             Some(mut early) => early.write(request.as_bytes()).unwrap(),
             None => 0,
         };
-        assert!(sent == 0 || sent == request.len(), "the request is early as a whole, or not");
+        assert!(
+            sent == 0 || sent == request.len(),
+            "the request is early completely or not at all"
+        );
         let mut tcp = TcpStream::connect(self.node).unwrap();
         tcp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         while tls.is_handshaking() {
@@ -99,7 +102,7 @@ impl Attacker {
     }
 }
 
-/// Random bytes, but for what is as long as a client random.
+/// Random bytes, except where the length is that of a client random.
 #[derive(Debug, Default)]
 struct Random(Mutex<Option<[u8; 32]>>);
 
@@ -119,7 +122,7 @@ impl SecureRandom for Random {
     }
 }
 
-/// Takes every certificate: it is the attacker's own business whom it trusts.
+/// Accepts every certificate: the attacker need not authenticate the server.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

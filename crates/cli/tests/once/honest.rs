@@ -11,19 +11,19 @@ use firstflight_tls::EarlyData;
 use tokio::time::Instant;
 
 use crate::attacker::{Copies, Flight, send_copies};
-use crate::client::{Client, ExecutionLog, Ticket, Transport};
+use crate::client::{Client, ClientResult, Ticket, Transport};
 use crate::plan::{Attack, Attempt, Plan};
 use crate::report::{Label, Row};
 use crate::stage::Stage;
 
-/// A request that is under way or done, and its recorded flight.
+/// A request in progress or finished, and its recorded flight.
 pub(crate) struct Honest {
     attempt: Attempt,
-    /// Unique: executions are counted by it.
+    /// Unique, to count executions.
     pub(crate) target: String,
     exact: Instant,
     recorder: Recorder,
-    request: JoinHandle<ExecutionLog>,
+    request: JoinHandle<ClientResult>,
 }
 
 impl Honest {
@@ -37,7 +37,7 @@ impl Honest {
         Self::by(recorder(attempt.transport, server), client, attempt, ticket)
     }
 
-    /// The same by way of this recorder.
+    /// The same through this recorder.
     pub(crate) fn by(
         recorder: Recorder,
         client: &Client,
@@ -51,7 +51,7 @@ impl Honest {
         })
     }
 
-    /// The same by a client that sends its request again after a 425.
+    /// The same with a client that sends its request again after a 425.
     pub(crate) fn retrying(
         client: &Client,
         attempt: Attempt,
@@ -66,7 +66,7 @@ impl Honest {
         })
     }
 
-    /// The same, over TCP, by a client that sends its request again on another connection.
+    /// The same over TCP, with a client that sends its request again on another connection.
     pub(crate) fn reconnecting(
         client: &Client,
         attempt: Attempt,
@@ -84,7 +84,7 @@ impl Honest {
     fn run(
         recorder: Recorder,
         attempt: Attempt,
-        request: impl FnOnce(&str) -> ExecutionLog + Send + 'static,
+        request: impl FnOnce(&str) -> ClientResult + Send + 'static,
     ) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let target = format!("/request/{}", NUMBER.fetch_add(1, Ordering::SeqCst));
@@ -106,15 +106,15 @@ impl Honest {
         }
     }
 
-    /// Waits until the request is done.
+    /// Waits until the request has finished.
     pub(crate) fn finish(self) -> Recorded {
         let flight = self.flight();
-        let seen = self.request.join().unwrap();
+        let result = self.request.join().unwrap();
         let Self { attempt, target, exact, .. } = self;
-        Recorded { attempt, target, exact, flight, seen }
+        Recorded { attempt, target, exact, flight, result }
     }
 
-    /// Sends copies from now on, while the request may still wait.
+    /// Sends copies from now on, while the request may still be waiting.
     pub(crate) fn finish_under_copies(
         self,
         nodes: &[SocketAddr],
@@ -139,13 +139,13 @@ pub(crate) fn recorder(transport: Transport, server: SocketAddr) -> Recorder {
 /// How long the parts of one flight may be apart.
 const FLIGHT_TIME: Duration = Duration::from_millis(30);
 
-/// A request that is done.
+/// A finished request.
 pub(crate) struct Recorded {
     attempt: Attempt,
     target: String,
     exact: Instant,
     flight: Flight,
-    seen: ExecutionLog,
+    result: ClientResult,
 }
 
 impl Recorded {
@@ -154,7 +154,7 @@ impl Recorded {
         send_copies(&self.flight, nodes, self.attempt.schedule(self.exact, plan))
     }
 
-    /// What came of it. Besides 200, these statuses are good.
+    /// Evaluates it. The statuses in `good` are accepted as well as 200.
     pub(crate) fn row(&self, stage: &Stage, label: &Label, copies: Copies, good: &[u16]) -> Row {
         let executions = stage.application.executions(&self.target);
         let mut faults = Vec::new();
@@ -163,12 +163,12 @@ impl Recorded {
             1 => {}
             _ => faults.push("replayed"),
         }
-        match &self.seen.status {
+        match &self.result.status {
             Ok(status) if *status == 200 || good.contains(status) => {}
             Ok(_) => faults.push("not 200"),
             Err(_) => faults.push("silent"),
         }
-        if self.seen.early == EarlyData::NotOffered && self.seen.status.is_ok() {
+        if self.result.early == EarlyData::NotOffered && self.result.status.is_ok() {
             faults.push("no offer");
         }
         if copies.sent == 0 {
@@ -183,27 +183,27 @@ impl Recorded {
                 Attack::Patient => "patient",
             },
             shift: self.attempt.shift,
-            early: match self.seen.early {
+            early: match self.result.early {
                 EarlyData::Accepted => "accepted",
                 EarlyData::Refused => "refused",
                 EarlyData::Pending => "pending",
                 EarlyData::NotOffered => "none",
             },
-            status: self.seen.status.clone().map_or_else(|_| "-".to_owned(), |s| s.to_string()),
+            status: self.result.status.clone().map_or_else(|_| "-".to_owned(), |s| s.to_string()),
             executed: executions.nodes.len(),
             executed_by: executions.nodes,
             marked_early: executions.marked,
             copies: copies.sent,
-            answered: copies.answered,
+            answered: copies.responses,
             faults,
-            seen: format!("{:?}", self.seen),
+            client: format!("{:?}", self.result),
             log: stage.log_of(&self.target),
         }
     }
 }
 
-/// Runs these beside each other.
-pub(crate) fn abreast<T: Send, R: Send>(
+/// Runs these concurrently.
+pub(crate) fn concurrently<T: Send, R: Send>(
     all: impl IntoIterator<Item = T>,
     run: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {

@@ -1,11 +1,11 @@
-//! HTTP/1.1 and HTTP/2 by hand, as much as one GET needs. The request is written at once, so that
+//! A minimal HTTP/1.1 and HTTP/2 client for one GET. The request is written in one piece, so that
 //! all of it is early data.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Sends a GET and reads the whole response; its status.
+/// Sends a GET, reads the whole response and returns its status.
 pub(crate) async fn exchange<S>(stream: &mut S, is_http2: bool, target: &str) -> io::Result<u16>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -24,7 +24,7 @@ where
     }
 }
 
-/// A whole request of HTTP/1.1, the last on its connection.
+/// A complete HTTP/1.1 request, the last one on its connection.
 pub(crate) fn http1_request(target: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 }
@@ -89,13 +89,13 @@ async fn http2_response<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<u16>
             _ => {}
         }
         if matches!(kind, HEADERS | DATA) && flags & END_STREAM != 0 {
-            return status.ok_or_else(|| io::Error::other("no :status that is known"));
+            return status.ok_or_else(|| io::Error::other("unknown :status"));
         }
     }
 }
 
-/// The first field of a block, which is `:status`: one of the static table's, or a literal with the
-/// name of one of these (RFC 7541 appendix A), its digits plain or Huffman-coded.
+/// Decodes the first field of a block, `:status`: an entry of the static table, or a literal that
+/// uses the name of one (RFC 7541 appendix A), with plain or Huffman-coded digits.
 fn http2_status(block: &[u8]) -> Option<u16> {
     const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
     match block {

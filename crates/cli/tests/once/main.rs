@@ -1,10 +1,10 @@
-//! A request is executed once, whatever copies of its first flight come, and whenever: also if its
+//! A request is executed once, whatever copies of its first flight arrive at any time, even if its
 //! early data was refused and its client sent it again.
 //!
-//! Honest clients send requests that are refused for all kinds of reasons or accepted; an attacker
-//! sends copies of their first flights to all nodes until none can be fresh. Each request has to be
-//! executed exactly once and answered. `FIRSTFLIGHT_ONCE=long` has more cases and copies for
-//! longer; `make chaos` runs it.
+//! Honest clients send requests that are accepted, or refused for many reasons; an attacker sends
+//! copies of their first flights to all nodes until none can be fresh. Each request has to be
+//! executed exactly once and get a response. `FIRSTFLIGHT_ONCE=long`, which `make chaos` sets, has
+//! more cases and sends copies for longer.
 
 #[path = "../chaos/application.rs"]
 mod application;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let plan = plan::Plan::from_environment();
     raise_file_limit().unwrap();
     let cases = cases::all(&plan);
-    arguments.test_threads.get_or_insert(plan.side_by_side(cases.len()));
+    arguments.test_threads.get_or_insert(plan.concurrency(cases.len()));
     let trials = cases.into_iter().enumerate().map(|(number, case)| {
         Trial::test(case.name, move || report::check(number, (case.run)()).map_err(Into::into))
     });

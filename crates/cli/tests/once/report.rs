@@ -9,17 +9,17 @@ use serde::Serialize;
 use crate::plan::Plan;
 use crate::stage::Servers;
 
-/// What names a row.
+/// Identifies a row.
 #[derive(Clone, Debug)]
 pub(crate) struct Label {
-    /// What happens.
+    /// The case.
     pub(crate) case: String,
-    /// To what.
+    /// The servers.
     pub(crate) servers: Servers,
 }
 
 impl Label {
-    /// Of this case on these servers.
+    /// The label of this case on these servers.
     pub(crate) fn new(case: impl Into<String>, servers: Servers) -> Self {
         Self { case: case.into(), servers }
     }
@@ -28,43 +28,43 @@ impl Label {
 /// One honest request and the copies of its flight.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// What happened.
+    /// The case.
     pub(crate) case: String,
-    /// Which servers.
+    /// The servers.
     pub(crate) servers: &'static str,
-    /// How the request travelled.
+    /// The transport.
     pub(crate) transport: &'static str,
-    /// When copies came.
+    /// When copies were sent.
     pub(crate) attack: &'static str,
-    /// By how many seconds the stated age was more than the ticket's.
+    /// How many seconds the stated age was greater than the ticket's.
     pub(crate) shift: i64,
-    /// What became of the honest request's early data.
+    /// The decision about the honest request's early data.
     pub(crate) early: &'static str,
     /// Its status; `-` if there was no response.
     pub(crate) status: String,
     /// How often the request was executed.
     pub(crate) executed: usize,
-    /// By which nodes, in order.
+    /// The nodes that executed it, in order.
     pub(crate) executed_by: Vec<usize>,
-    /// How many of these were marked `Early-Data: 1`.
+    /// How many of the executions were marked `Early-Data: 1`.
     pub(crate) marked_early: usize,
     /// Copies that were sent.
     pub(crate) copies: u64,
     /// Copies that got a response.
     pub(crate) answered: u64,
-    /// What is wrong with that.
+    /// What is wrong with these numbers.
     pub(crate) faults: Vec<&'static str>,
-    /// What the client saw.
+    /// The client's view.
     #[serde(skip)]
-    pub(crate) seen: String,
-    /// What the access logs have about it.
+    pub(crate) client: String,
+    /// The entries of the access logs.
     pub(crate) log: Vec<String>,
 }
 
 /// The rows of all cases so far, with the number of their case.
 static ROWS: Mutex<Vec<(usize, Row)>> = Mutex::new(Vec::new());
 
-/// Keeps a case's rows for the table.
+/// Adds a case's rows to the table.
 ///
 /// # Errors
 /// What is wrong with them.
@@ -72,8 +72,8 @@ pub(crate) fn check(number: usize, rows: Vec<Row>) -> Result<(), String> {
     let faults = rows.iter().filter(|row| !row.faults.is_empty()).map(|row| {
         let Row { case, transport, servers, attack, executed_by, .. } = row;
         let faults = row.faults.join(", ");
-        let (seen, log) = (&row.seen, row.log.join("\n"));
-        format!("{case}, {transport}, {servers}, {attack}: {faults}: by nodes {executed_by:?}\n{seen}\n{log}")
+        let (client, log) = (&row.client, row.log.join("\n"));
+        format!("{case}, {transport}, {servers}, {attack}: {faults}: by nodes {executed_by:?}\n{client}\n{log}")
     });
     let faults: Vec<_> = faults.collect();
     let mut all = ROWS.lock().unwrap();
@@ -82,13 +82,13 @@ pub(crate) fn check(number: usize, rows: Vec<Row>) -> Result<(), String> {
 }
 
 const LEGEND: &str = "\
-shift: by how many seconds the client states more than its ticket's age
+shift: seconds by which the client overstates its ticket's age
 early: what became of the honest request's early data; code: of its response
 runs: how often the request was executed, which has to be once
 copies: of the first flight, byte for byte, from the first moment on (eager) or not before they are
         fresh (patient); heard: those that got a response\n";
 
-/// Prints what was counted, and writes it where the plan says.
+/// Prints the table, and writes it to the results directory of the plan.
 pub(crate) fn publish(plan: &Plan) {
     let mut rows = ROWS.lock().unwrap().clone();
     if rows.is_empty() {

@@ -1,11 +1,11 @@
-//! What happens between an honest request and the copies of its flight: nothing, a setting that is
-//! switched and switched back, a setting that is switched on some nodes only, or a restart.
+//! Events between an honest request and the copies of its flight: nothing, a setting that is
+//! changed and changed back, a setting that is changed on some nodes only, or a restart.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::client::Transport;
-use crate::honest::{Honest, abreast};
+use crate::honest::{Honest, concurrently};
 use crate::plan::{Attempt, Plan};
 use crate::report::{Label, Row};
 use crate::server::Server;
@@ -23,7 +23,7 @@ pub(crate) fn shift(plan: &Plan, servers: &'static Shared, label: &Label, shift:
     let stage = servers.get();
     let nodes = stage.addresses();
     let transports = [Transport::Http1, Transport::Http2, Transport::Http3];
-    abreast(&Attempt::all(plan, &transports, shift), |&attempt| {
+    concurrently(&Attempt::all(plan, &transports, shift), |&attempt| {
         let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
         if shift < 0 {
             // A ticket cannot be issued in the future.
@@ -35,12 +35,12 @@ pub(crate) fn shift(plan: &Plan, servers: &'static Shared, label: &Label, shift:
     })
 }
 
-/// A client that ends its connection when its early data is refused, and sends its request again on
-/// another one, as Chromium does over TCP.
+/// A client that closes its connection when its early data is refused, and sends its request again
+/// on another one, as Chromium does over TCP.
 pub(crate) fn reconnect(plan: &Plan, servers: &'static Shared, label: &Label) -> Vec<Row> {
     let stage = servers.get();
     let nodes = stage.addresses();
-    abreast(&Attempt::all(plan, &[Transport::Http1], REFUSED), |&attempt| {
+    concurrently(&Attempt::all(plan, &[Transport::Http1], REFUSED), |&attempt| {
         let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
         let honest = Honest::reconnecting(&stage.client, attempt, nodes[0], &ticket).finish();
         let copies = honest.copies(&nodes, plan);
@@ -48,10 +48,10 @@ pub(crate) fn reconnect(plan: &Plan, servers: &'static Shared, label: &Label) ->
     })
 }
 
-/// A shift that is refused, after which copies are fresh in the time of a short run.
+/// A shift that is refused, with copies that become fresh within a short run.
 const REFUSED: i64 = 30;
 
-/// How an operator switches a setting.
+/// How an operator changes a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// SIGHUP.
@@ -69,8 +69,8 @@ impl By {
     }
 }
 
-/// A setting is switched, so that flights are refused and their requests sent again. The setting is
-/// switched back, and copies are sent.
+/// A setting is changed, so that flights are refused and their requests sent again. Then it is
+/// changed back, and copies are sent.
 pub(crate) fn switch_and_back(
     plan: &Plan,
     label: &Label,
@@ -81,15 +81,15 @@ pub(crate) fn switch_and_back(
     let stage = Stage::start(label.servers);
     stage.wait_for_early_data();
     let address = stage.address(0);
-    let tickets = abreast(&Attempt::all(plan, switch.transports(), shift), |&attempt| {
+    let tickets = concurrently(&Attempt::all(plan, switch.transports(), shift), |&attempt| {
         (attempt, stage.client.ticket(attempt.transport, address).unwrap())
     });
     by.switch(&mut stage.node(0), Some(switch));
-    let recorded = abreast(&tickets, |(attempt, ticket)| {
+    let recorded = concurrently(&tickets, |(attempt, ticket)| {
         Honest::start(&stage.client, *attempt, address, ticket).finish()
     });
     by.switch(&mut stage.node(0), None);
-    abreast(&recorded, |honest| {
+    concurrently(&recorded, |honest| {
         let copies = honest.copies(&[address], plan);
         honest.row(&stage, label, copies, &[])
     })
@@ -98,13 +98,13 @@ pub(crate) fn switch_and_back(
 /// Two unchanged nodes, and one for each setting.
 pub(crate) static NODES: Shared = Shared::new(Servers::NodesByFile(2 + Switch::ALL.len()));
 
-/// One node with a switched setting refuses flights. Their copies go to the other nodes.
+/// One node with a changed setting refuses flights. Their copies are sent to the other nodes.
 pub(crate) fn node_by_node(plan: &Plan, label: &Label, switch: Switch, shift: i64) -> Vec<Row> {
     let stage = NODES.get();
     let number = 2 + Switch::ALL.iter().position(|other| *other == switch).unwrap();
     let nodes = [stage.address(0), stage.address(1), stage.address(number)];
     stage.node(number).reload(Some(switch));
-    abreast(&Attempt::all(plan, switch.transports(), shift), |&attempt| {
+    concurrently(&Attempt::all(plan, switch.transports(), shift), |&attempt| {
         let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
         let honest = Honest::start(&stage.client, attempt, nodes[2], &ticket).finish();
         let copies = honest.copies(&nodes, plan);
@@ -112,22 +112,22 @@ pub(crate) fn node_by_node(plan: &Plan, label: &Label, switch: Switch, shift: i6
     })
 }
 
-/// A flight is refused for its age, or executed early. Then the server is restarted.
+/// A flight is refused because of its age, or executed early. Then the server is restarted.
 pub(crate) fn restart(plan: &Plan, label: &Label, shift: i64) -> Vec<Row> {
     let stage = Stage::start(label.servers);
-    // A short run does not wait out a window after the start: a flight may then be refused.
+    // A short run does not wait for the window after the start, so a flight may be refused then.
     if plan.long || label.servers != Servers::OneWithKeyFile {
         stage.wait_for_early_data();
     }
     let address = stage.address(0);
     let attempts = Attempt::all(plan, &[Transport::Http1, Transport::Http3], shift);
-    let recorded = abreast(&attempts, |&attempt| {
+    let recorded = concurrently(&attempts, |&attempt| {
         let ticket = stage.client.ticket(attempt.transport, address).unwrap();
         Honest::start(&stage.client, attempt, address, &ticket).finish()
     });
     stage.node(0).restart();
     let address = stage.address(0);
-    abreast(&recorded, |honest| {
+    concurrently(&recorded, |honest| {
         let copies = honest.copies(&[address], plan);
         honest.row(&stage, label, copies, &[])
     })

@@ -33,12 +33,12 @@ pub(crate) struct Server {
 struct Processes {
     address: SocketAddr,
     first: Child,
-    /// After an upgrade, another one than the first.
+    /// After an upgrade, not the first process.
     main: Pid,
 }
 
 impl Server {
-    /// Starts in the directory `dir`, which it makes.
+    /// Starts a server in the directory `dir`, which is created.
     pub(crate) fn start(
         shared: &Path,
         dir: &Path,
@@ -54,12 +54,12 @@ impl Server {
         server
     }
 
-    /// The address that it listens on.
+    /// The address on which it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.processes.as_ref().expect("a server that runs").address
     }
 
-    /// Reloads with this setting switched (SIGHUP).
+    /// Reloads with this setting changed (SIGHUP).
     pub(crate) fn reload(&mut self, switch: Option<Switch>) {
         self.configure(switch);
         kill(self.main(), Signal::SIGHUP).unwrap();
@@ -68,7 +68,7 @@ impl Server {
         assert!(stderr.contains("serving on"), "{stderr}");
     }
 
-    /// Upgrades to a new process with this setting switched (SIGUSR2).
+    /// Upgrades to a new process with this setting changed (SIGUSR2).
     pub(crate) fn upgrade(&mut self, switch: Option<Switch>) {
         self.configure(switch);
         let old = self.main();
@@ -77,11 +77,11 @@ impl Server {
         let pid = stderr.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
         self.processes.as_mut().unwrap().main = Pid::from_raw(pid.parse().unwrap());
         self.wait_for_message("READY=1");
-        // Another upgrade is possible only after it has ended.
+        // Another upgrade is possible only after the old process has ended.
         assert!(self.ends(old), "the old process does not end: {}", self.stderr());
     }
 
-    /// Ends the process, waits for its end and starts another one.
+    /// Ends the process, waits for it, and starts another one.
     pub(crate) fn restart(&mut self) {
         self.stop();
         self.launch();
@@ -97,9 +97,9 @@ impl Server {
         lines.map(|line| FIELDS.map(|field| line[field].to_string()).join(" ")).collect()
     }
 
-    /// The standard error of all processes.
+    /// The standard error output of all processes.
     pub(crate) fn stderr(&self) -> String {
-        fs::read_to_string(self.dir.join("said")).unwrap_or_default()
+        fs::read_to_string(self.dir.join("stderr")).unwrap_or_default()
     }
 
     fn main(&self) -> Pid {
@@ -114,7 +114,8 @@ impl Server {
 
     fn launch(&mut self) {
         self.configure(None);
-        let stderr = File::options().create(true).append(true).open(self.dir.join("said")).unwrap();
+        let stderr =
+            File::options().create(true).append(true).open(self.dir.join("stderr")).unwrap();
         let mut command = Command::new(PROGRAM);
         command
             .env("HOME", &self.dir)
@@ -147,7 +148,7 @@ impl Server {
         self.processes = None;
     }
 
-    /// Waits for the end of one of the processes; whether it ended.
+    /// Waits for the end of a process. Returns whether it ended.
     fn ends(&mut self, pid: Pid) -> bool {
         let first = &mut self.processes.as_mut().expect("a server that runs").first;
         let is_first = first.id() as i32 == pid.as_raw();

@@ -1,4 +1,4 @@
-//! Servers with an application behind them, and the store that some of them share.
+//! Servers with an application behind them, and a store that some of them share.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -68,12 +68,13 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts servers; with a store at the store that all cases share.
+    /// Starts servers; with a store, they use the one that all cases share.
     pub(crate) fn start(servers: Servers) -> Self {
         Self::with(servers, |_| store_url(), |settings| settings)
     }
 
-    /// The same with a store at the address that `url` has for each node, and these settings.
+    /// The same with these settings, and with a store at the address that `url` returns for each
+    /// node.
     pub(crate) fn with(
         servers: Servers,
         url: impl Fn(usize) -> String,
@@ -115,7 +116,8 @@ impl Stage {
         (0..self.nodes.len()).map(|number| self.address(number)).collect()
     }
 
-    /// Waits until all nodes accept early data, which a new store keeps them from for a while.
+    /// Waits until all nodes accept early data, which they refuse for a while after the start of a
+    /// store.
     ///
     /// # Panics
     /// If they do not.
@@ -133,8 +135,8 @@ impl Stage {
     fn accepts_early_data(&self, number: usize) -> bool {
         let address = self.address(number);
         let Ok(ticket) = self.client.ticket(Transport::Http1, address) else { return false };
-        let seen = self.client.request(Transport::Http1, address, &ticket, "/warm");
-        seen.early == EarlyData::Accepted
+        let result = self.client.request(Transport::Http1, address, &ticket, "/warm");
+        result.early == EarlyData::Accepted
     }
 
     /// The access log entries of a target on all nodes, with the number of equal consecutive lines.
@@ -176,14 +178,14 @@ fn store_url() -> String {
     store.get_or_insert_with(|| StoreProcess::redis(StoreListen::Tcp)).url()
 }
 
-/// A stage for several cases, which is started by the first that needs it.
+/// A stage for several cases, started by the first that needs it.
 pub(crate) struct Shared {
     servers: Servers,
     stage: Mutex<Option<Arc<Stage>>>,
 }
 
 impl Shared {
-    /// Starts nothing yet.
+    /// Creates it without starting servers.
     pub(crate) const fn new(servers: Servers) -> Self {
         Self { servers, stage: Mutex::new(None) }
     }

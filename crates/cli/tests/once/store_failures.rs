@@ -1,4 +1,4 @@
-//! Flights at nodes that cannot reach the store, so that their requests may have to wait.
+//! Flights at nodes that cannot reach the store, so that their requests may wait.
 
 use std::thread;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use firstflight_testkit::{StoreListen, StoreProcess};
 
 use crate::client::{Ticket, Transport};
-use crate::honest::{Honest, abreast};
+use crate::honest::{Honest, concurrently};
 use crate::link::Link;
 use crate::plan::{Attempt, Plan};
 use crate::report::{Label, Row};
 use crate::settings::Settings;
 use crate::stage::Stage;
 
-/// What happens to the store.
+/// A failure of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreFailure {
     /// The store is frozen, and resumed while copies are fresh.
@@ -56,7 +56,7 @@ pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFail
     // Copies become fresh after the store is reachable again.
     let shift = if store_failure == StoreFailure::Frozen { 6 } else { 2 };
     let attempts = Attempt::all(plan, &[Transport::Http1, Transport::Http3], shift);
-    let tickets = abreast(&attempts, |&attempt| {
+    let tickets = concurrently(&attempts, |&attempt| {
         (attempt, stage.client.ticket(attempt.transport, nodes[0]).unwrap())
     });
     match store_failure {
@@ -65,7 +65,8 @@ pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFail
     }
     // Now the node does not try to reach the store.
     thread::sleep(DETECTION_TIME);
-    // While the store is away for good, the node runs nothing that it cannot record, and says 425.
+    // While the store is unavailable, the node executes no request that it cannot record, and
+    // responds 425.
     let start = |(attempt, ticket): &(Attempt, Ticket)| match store_failure {
         StoreFailure::CutOff | StoreFailure::StaysFrozen => {
             Honest::retrying(&stage.client, *attempt, nodes[0], ticket)
@@ -79,7 +80,7 @@ pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFail
         StoreFailure::CutOff | StoreFailure::StaysFrozen => {
             let recorded: Vec<_> = started.into_iter().map(Honest::finish).collect();
             store.thaw();
-            abreast(&recorded, |honest| {
+            concurrently(&recorded, |honest| {
                 let copies = honest.copies(&nodes, plan);
                 honest.row(&stage, label, copies, &[])
             })
@@ -91,7 +92,7 @@ pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFail
                 // An earlier copy would block the following ones.
                 thread::sleep(RECOVERY_TIME);
             }
-            abreast(started, |honest| {
+            concurrently(started, |honest| {
                 let (honest, copies) = honest.finish_under_copies(&nodes, plan);
                 // If a copy was executed first, the client gets 425.
                 honest.row(&stage, label, copies, &[425])

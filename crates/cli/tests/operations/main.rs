@@ -38,8 +38,8 @@ pub(crate) struct Plan {
 impl Plan {
     fn from_environment() -> Self {
         let number = |name: &str, default: f64| {
-            let given = std::env::var(name).ok();
-            given.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
+            let value = std::env::var(name).ok();
+            value.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
         };
         Self {
             rate: number("OPERATIONS_RATE", 100.0),

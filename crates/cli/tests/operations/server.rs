@@ -49,7 +49,7 @@ impl Server {
             run(&["keys", "new", dir.join("keys").to_str().unwrap()]);
             command.arg("--ticket-keys").arg(dir.join("keys"));
         }
-        let stderr = File::create(dir.join("said")).unwrap();
+        let stderr = File::create(dir.join("stderr")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let first = command.spawn().unwrap();
         let main = Pid::from_raw(first.id() as i32);
@@ -96,7 +96,7 @@ impl Server {
 
     /// The standard error of all processes.
     pub(crate) fn stderr(&self) -> String {
-        fs::read_to_string(self.dir.join("said")).unwrap()
+        fs::read_to_string(self.dir.join("stderr")).unwrap()
     }
 
     fn wait_for_message(&self, message: &str) -> String {

@@ -6,7 +6,7 @@ use quinn::{ConnectionError, TransportErrorCode};
 
 use crate::ClientError;
 
-/// What the end of a connection means while its handshake was on its way.
+/// Returns what the end of a connection means during its handshake.
 pub(super) fn in_handshake(error: &ConnectionError, address: SocketAddr) -> ClientError {
     match error {
         ConnectionError::TransportError(ours) => match tls_alert(u64::from(ours.code)) {
@@ -19,7 +19,7 @@ pub(super) fn in_handshake(error: &ConnectionError, address: SocketAddr) -> Clie
         ConnectionError::ConnectionClosed(theirs)
             if theirs.error_code == TransportErrorCode::APPLICATION_ERROR =>
         {
-            failed(address, "the server closed it during the handshake".to_owned())
+            failed(address, "the server closed the connection during the handshake".to_owned())
         }
         ConnectionError::ConnectionClosed(theirs) => {
             match tls_alert(u64::from(theirs.error_code)) {
@@ -33,12 +33,13 @@ pub(super) fn in_handshake(error: &ConnectionError, address: SocketAddr) -> Clie
                 None => failed(address, theirs.to_string()),
             }
         }
-        ConnectionError::TimedOut => failed(address, "no answer over UDP".to_owned()),
+        ConnectionError::TimedOut => failed(address, "no response over UDP".to_owned()),
         other => failed(address, other.to_string()),
     }
 }
 
-/// What it means after that; `response_started`: whether some of the response had come.
+/// Returns what the end of a connection means after the handshake; `response_started`: whether part
+/// of the response was received.
 pub(super) fn in_transfer(error: &ConnectionError, response_started: bool) -> ClientError {
     match error {
         ConnectionError::ApplicationClosed(close)
@@ -60,7 +61,7 @@ pub(super) fn in_transfer(error: &ConnectionError, response_started: bool) -> Cl
             reason(&close.reason)
         )),
         ConnectionError::TimedOut => {
-            ClientError::Receive("nothing came from the server for 30 s".to_owned())
+            ClientError::Receive("no packet from the server for 30 s".to_owned())
         }
         ConnectionError::Reset => {
             ClientError::Receive("the server no longer knows the connection".to_owned())
@@ -69,14 +70,14 @@ pub(super) fn in_transfer(error: &ConnectionError, response_started: bool) -> Cl
     }
 }
 
-/// What a failure of a request means where the connection lives on.
+/// Returns what the failure of a request means if the connection continues.
 pub(super) fn of_request(error: &StreamError) -> ClientError {
     ClientError::Http3(match error {
         StreamError::RemoteTerminate { code, .. } => {
             format!("the server reset the request: {code}")
         }
         StreamError::RemoteClosing { .. } => {
-            "the server takes no further requests (GOAWAY)".to_owned()
+            "the server accepts no further requests (GOAWAY)".to_owned()
         }
         StreamError::HeaderTooBig { actual_size, max_size, .. } => {
             format!("a head of {actual_size} bytes is larger than {max_size}")
@@ -86,8 +87,8 @@ pub(super) fn of_request(error: &StreamError) -> ClientError {
     })
 }
 
-/// Whether the server says that it has not started with the request, so that it may be sent again
-/// on another connection (RFC 9114 sections 4.1.1 and 5.2).
+/// Returns whether the server reports that it did not start to process the request, so that it may
+/// be sent again on another connection (RFC 9114 sections 4.1.1 and 5.2).
 pub(super) fn is_unprocessed(error: &StreamError) -> bool {
     match error {
         StreamError::RemoteClosing { .. } => true,
@@ -96,7 +97,7 @@ pub(super) fn is_unprocessed(error: &StreamError) -> bool {
     }
 }
 
-/// The reason may be the server's, who has not been authenticated yet.
+/// The reason may come from the server, which is not authenticated yet.
 fn failed(address: SocketAddr, reason: String) -> ClientError {
     ClientError::Quic { address, reason: printable(&reason).into_owned() }
 }

@@ -9,23 +9,23 @@ use firstflight_tls::Handshake;
 use super::{Http3, PendingResponse, QuicConnected, QuicLink, QuicStats};
 use crate::{ClientError, Head, PhaseInstants, Request};
 
-/// What [`http3_get`] got.
+/// The result of [`http3_get`].
 pub struct Http3Response {
     /// The head.
     pub head: Head,
     /// The body.
     pub body: Vec<u8>,
-    /// The instants of all phases.
+    /// When each phase ended.
     pub marks: PhaseInstants,
     /// What TLS negotiated.
     pub facts: Option<Handshake>,
     /// Bytes sent as early data, accepted or not.
     pub early_bytes: usize,
-    /// What QUIC says about the connection.
+    /// QUIC's statistics of the connection.
     pub quic: QuicStats,
-    /// The connection, for the sessions and address tokens that have come.
+    /// The connection, with the sessions and address tokens it received.
     pub link: QuicLink,
-    /// Ended before the connection, it would be an error (RFC 9114 section 6.2.1).
+    /// Must not end before the connection; that would be an error (RFC 9114 section 6.2.1).
     http3: Http3,
 }
 
@@ -40,9 +40,9 @@ impl Http3Response {
     }
 }
 
-/// Makes one request on a fresh connection and reads the whole response, at most `limit` bytes of
-/// body. In early data the request is part of it; refused, it is sent again after the handshake,
-/// on the same connection.
+/// Makes one request on a new connection and reads the whole response, with at most `limit` bytes
+/// of body. With early data, the request is sent in the first flight; if it is refused, it is sent
+/// again after the handshake on the same connection.
 ///
 /// # Errors
 /// [`ClientError`], as [`QuicLink::complete`], [`Http3::send`] and [`Http3::read_body`].
@@ -63,7 +63,7 @@ pub async fn http3_get(
     let mut body = Vec::new();
     while let Some(bytes) = http3.read_body(&mut receiving).await? {
         if body.len() + bytes.len() > limit {
-            return Err(ClientError::WeirdReply(format!("the body is over {limit} bytes")));
+            return Err(ClientError::WeirdReply(format!("the body has more than {limit} bytes")));
         }
         body.extend_from_slice(&bytes);
     }
@@ -77,13 +77,13 @@ pub async fn http3_get(
 pub(crate) struct HandshakeDone {
     /// The request, if it was early data that was accepted.
     pub(crate) early_exchange: Option<(Http3, PendingResponse)>,
-    /// When it was handed over, if that was before the handshake was complete.
+    /// When it was sent, if that was before the handshake was complete.
     pub(crate) sent: Option<Instant>,
 }
 
-/// Sends the request as early data, if that is possible, and waits for the handshake. Where early
-/// data is refused, nothing of the request has reached the server's application (RFC 9001 section
-/// 4.6.2), and it has to be sent again.
+/// Sends the request as early data if possible, and waits for the handshake. If early data is
+/// refused, nothing of the request has reached the server's application (RFC 9001 section 4.6.2),
+/// and it has to be sent again.
 pub(crate) async fn complete_handshake(
     link: &mut QuicLink,
     request: &Request,
@@ -111,8 +111,8 @@ pub(crate) async fn complete_handshake(
         }
     };
     let outcome = tokio::select! {
-        // The library closes a connection whose control stream fails, as that of refused early
-        // data does: once that is known it must not be polled any more.
+        // The library closes a connection if its control stream fails, as it does with refused
+        // early data. After that it must not be polled.
         biased;
         accepted = link.complete() => Ok(accepted?),
         failed = going => Err(failed),
@@ -122,12 +122,12 @@ pub(crate) async fn complete_handshake(
         Ok(true) => {
             let both = match begun {
                 Some(both) => both,
-                // The remembered limits were too narrow for all of it.
+                // The remembered limits did not allow the whole request.
                 None => begin.await?,
             };
             Ok(HandshakeDone { early_exchange: Some(both), sent })
         }
-        // If the connection failed, that is the reason.
+        // If the connection failed, that is the cause.
         Err(failed) => {
             link.complete().await?;
             failed.map(|()| HandshakeDone { early_exchange: None, sent })

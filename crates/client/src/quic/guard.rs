@@ -1,5 +1,6 @@
-//! `h3-quinn` with a guard before the library, which keeps whatever a server sends: a frame until
-//! it is whole, of any length, small DATA frames while it hands over, and streams.
+//! Limits the memory that a server can use through `h3-quinn`. The HTTP/3 library buffers each
+//! frame until it is complete, whatever its length, small DATA frames ahead of the application, and
+//! streams.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use quinn::VarInt;
 pub(super) struct GuardedConnection {
     inner: h3_quinn::Connection,
     connection: quinn::Connection,
-    /// Streams of the server in one direction that came so far.
+    /// Unidirectional streams of the server so far.
     uni_streams: usize,
     opener: Opener,
 }
@@ -31,32 +32,32 @@ pub(super) struct Opener {
     head: u64,
 }
 
-/// Bytes of a response's body that the library has handed on so far.
+/// Bytes of a response's body that the library has delivered so far.
 #[derive(Clone, Default)]
 pub(super) struct DeliveredBytes(Arc<AtomicU64>);
 
-/// Of the stream that was opened last.
+/// Those of the last opened stream.
 #[derive(Clone, Default)]
 pub(super) struct LatestStream(Arc<Mutex<DeliveredBytes>>);
 
-/// A request's stream.
+/// A request stream.
 pub(super) struct Bidi {
     send: h3_quinn::SendStream<Bytes>,
     recv: Recv,
 }
 
-/// What comes in on a stream.
+/// The receiving side of a stream.
 pub(super) struct Recv {
     inner: h3_quinn::RecvStream,
     inflow: Inflow,
     ended: bool,
     delivered: DeliveredBytes,
-    /// Of a stream in one direction: what ends with it.
+    /// For a unidirectional stream: what ends with it.
     connection: Option<quinn::Connection>,
 }
 
 impl GuardedConnection {
-    /// `head`: bytes that a response's head may have as it is sent.
+    /// Creates a guard; `head` is the maximum size of a response's encoded field section.
     pub(super) fn new(connection: quinn::Connection, head: u64) -> Self {
         let inner = h3_quinn::Connection::new(connection.clone());
         let opened = quic::Connection::<Bytes>::opener(&inner);
@@ -93,7 +94,7 @@ impl quic::Connection<Bytes> for GuardedConnection {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Recv, ConnectionErrorIncoming>> {
-        // The library keeps a place for each as long as the connection lives.
+        // The library keeps state for each of them until the connection ends.
         if self.uni_streams == MAX_UNI_STREAMS {
             return Poll::Pending;
         }
@@ -237,7 +238,7 @@ impl RecvStream for Recv {
                 return Poll::Ready(Ok(None));
             }
             if self.inflow.is_full(self.delivered.0.load(Ordering::Relaxed)) {
-                // Who takes what the library has comes by here again.
+                // The task that reads from the library polls this again.
                 return Poll::Pending;
             }
             let Some(chunk) = ready!(self.inner.poll_data(cx))? else {
@@ -266,6 +267,6 @@ impl RecvStream for Recv {
     }
 }
 
-/// Streams of the server in one direction in a connection's life: three are needed, and some are
-/// opened to keep clients used to types that they do not know.
+/// Maximum number of unidirectional streams that the server opens during a connection: three are
+/// needed, and some servers open streams of reserved types to exercise clients.
 const MAX_UNI_STREAMS: usize = 64;

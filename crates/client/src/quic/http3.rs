@@ -93,7 +93,7 @@ impl Http3 {
             // RFC 9114 section 4.5: there is nothing to switch to.
             if parts.status == StatusCode::SWITCHING_PROTOCOLS {
                 receiving.stream.stop_sending(Code::H3_MESSAGE_ERROR);
-                return Err(ClientError::Http3("the server answered with 101".to_owned()));
+                return Err(ClientError::Http3("the server responded with 101".to_owned()));
             }
             informational += 1;
             if informational > MAX_INFORMATIONAL {
@@ -179,8 +179,8 @@ impl Driver {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) {
-        // A server may answer without the whole body (RFC 9114 section 4.1); where it does not
-        // answer either, that is what fails.
+        // A server may respond without the whole body (RFC 9114 section 4.1); where it does not
+        // respond either, that is the error.
         if let Some(upload) = &mut self.upload
             && upload.as_mut().poll(cx).is_ready()
         {

@@ -43,7 +43,7 @@ enum State {
 ///
 /// # Errors
 /// [`ClientError::Connect`] when the network refuses the address, [`ClientError::Tls`], or
-/// [`ClientError::Quic`], for example when nothing has answered for 30 s.
+/// [`ClientError::Quic`], for example when there was no response for 30 s.
 pub async fn connect_quic(
     crypto: &Arc<ClientCrypto>,
     host: &str,

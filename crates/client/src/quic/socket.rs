@@ -16,27 +16,27 @@ use quinn::{
 use tokio::io::Interest;
 use tokio::sync::Notify;
 
-/// A UDP socket that is connected to one address, so that the kernel hands over what ICMP says of
-/// it. quinn swallows such errors, since one address of many must not end all connections; here
-/// there is but one, and "port unreachable" is a response for which nobody has to wait.
+/// A UDP socket that is connected to one address, so that the kernel reports ICMP errors. quinn
+/// ignores such errors, because one address of many must not end all connections. Here there is
+/// only one, and "port unreachable" ends the wait for a response.
 #[derive(Debug)]
 pub(super) struct PeerSocket {
     inner: Arc<dyn AsyncUdpSocket>,
-    /// The same socket, to hear of its errors: they do not make it readable.
+    /// The same socket, polled for errors: they do not make it readable.
     errors: tokio::net::UdpSocket,
     watching: AtomicBool,
     refused: Mutex<Option<io::Error>>,
     changed: Notify,
     sent: AtomicU64,
     first_sent: OnceLock<Instant>,
-    /// Whether something has left after the first flight, so that a refusal may mean that.
+    /// Whether anything was sent after the first flight. A refusal may then be about that.
     sent_later: AtomicBool,
-    /// Whether anything has come in.
+    /// Whether anything was received.
     received_any: AtomicBool,
 }
 
-/// What leaves within this time of the first datagram belongs to the first flight: a connection
-/// that hears nothing sends again after a second (RFC 9002 section 6.2.2).
+/// Packets sent within this time of the first datagram belong to the first flight: a connection
+/// without a response retransmits after a second (RFC 9002 section 6.2.2).
 const FIRST_FLIGHT: Duration = Duration::from_millis(250);
 
 impl PeerSocket {
@@ -80,23 +80,24 @@ impl PeerSocket {
         }
     }
 
-    /// Whether a refusal says that the first flight has not arrived: nothing else has left that it
-    /// could be about, and nobody has answered.
+    /// Returns whether a refusal proves that the first flight has not arrived: nothing else was
+    /// sent, and the peer has not responded.
     pub(super) fn refuses_first_flight(&self) -> bool {
         !self.sent_later.load(Ordering::Relaxed) && !self.received_any.load(Ordering::Relaxed)
     }
 
-    /// The peer has answered: from now on the connection judges by itself.
+    /// Stops watching: the peer has responded, and from now on the connection detects failures
+    /// itself.
     pub(super) fn stop_watching(&self) {
         self.watching.store(false, Ordering::Relaxed);
     }
 
-    /// How often something was handed to the kernel.
+    /// Returns how often something was passed to the kernel.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until something was handed over after `sent` had that value.
+    /// Waits until something was sent after `sent` had that value.
     pub(super) async fn sent_after(&self, before: u64) {
         loop {
             let changed = self.changed.notified();
@@ -107,10 +108,10 @@ impl PeerSocket {
         }
     }
 
-    /// What the kernel has been told, if that means anything.
+    /// Returns a relevant error reported to the kernel.
     fn error(&self) -> Option<io::Error> {
         let error = self.errors.take_error().ok()??;
-        // A probe for a larger MTU may fail, which is what probes are for.
+        // A path MTU probe may fail.
         (error.raw_os_error() != Some(libc::EMSGSIZE)).then_some(error)
     }
 
@@ -125,7 +126,7 @@ impl AsyncUdpSocket for PeerSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        // Else the kernel would hand the error to this sending, where it is lost.
+        // Otherwise the kernel would report the error to this send, where it is lost.
         if self.watching.load(Ordering::Relaxed)
             && let Some(error) = self.error()
         {
@@ -174,16 +175,15 @@ impl AsyncUdpSocket for PeerSocket {
 /// Bytes that may be in flight before the first acknowledgement (RFC 9002 section 7.2).
 const INITIAL_WINDOW: u64 = 14_720;
 
-/// Bytes of a datagram that every path carries (RFC 9000 section 14); larger ones are found out
-/// when the path is known. A first flight that does not arrive costs more than one that needs a
-/// datagram more.
+/// A datagram size that every path supports (RFC 9000 section 14); larger ones are probed once the
+/// path is known. A lost first flight costs more than an additional datagram.
 const INITIAL_MTU: u16 = 1_200;
 
-/// Silence after which the path is taken for dead. A peer that is only slow acknowledges the pings.
+/// Silence after which the path counts as dead. A slow peer acknowledges the pings.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What we tell a server about ourselves, and how we send.
+/// Returns our transport parameters and congestion control.
 pub(super) fn transport() -> Arc<TransportConfig> {
     let mut window = CubicConfig::default();
     window.initial_window(INITIAL_WINDOW);
@@ -195,19 +195,19 @@ pub(super) fn transport() -> Arc<TransportConfig> {
             VarInt::from_u32(IDLE_TIMEOUT.as_millis() as u32),
         )))
         .keep_alive_interval(Some(KEEP_ALIVE_INTERVAL))
-        // A server opens no requests (RFC 9114 section 6.1), and we use no datagrams.
+        // A server opens no requests (RFC 9114 section 6.1), and datagrams are not used.
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None);
     Arc::new(transport)
 }
 
-/// An endpoint for one connection. Its tasks run on the runtime that it is made on.
+/// Creates an endpoint for one connection. Its tasks run on the current runtime.
 pub(super) fn endpoint(socket: Arc<PeerSocket>) -> io::Result<Endpoint> {
-    // For stateless resets (RFC 9000 section 10.3), which nobody expects of us.
+    // The key for stateless resets (RFC 9000 section 10.3), which clients do not need.
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(io::Error::other)?;
     let mut config = EndpointConfig::new(Arc::new(ResetKey::new(key)));
-    // Version 1 alone: quinn would take drafts as well.
+    // Version 1 only: quinn would also accept drafts.
     config.supported_versions(vec![1]);
     Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime))
 }

@@ -1,5 +1,4 @@
-//! One transfer: connections, requests, redirections, and what has to be put in order however it
-//! ends.
+//! One transfer: its connections, requests and redirections, and the cleanup at its end.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -33,7 +32,7 @@ pub(crate) struct Transfer<'a> {
     listener: &'a mut dyn Listener,
     jar_tickets: JarTickets,
     stream: Option<SharedStream<TcpStream>>,
-    /// Every connection over QUIC that was started; a session or token may come on each.
+    /// Every QUIC connection that was started; each may receive a session or token.
     links: RefCell<Vec<QuicHandle>>,
     sessions: Vec<Session>,
 }
@@ -45,7 +44,7 @@ enum Outcome {
     Retry(&'static str),
 }
 
-/// By what a target is reached.
+/// The transports to try for a target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transports {
     Tcp,
@@ -81,7 +80,7 @@ impl<'a> Transfer<'a> {
             let early_now = early && self.client.config.early_data.allows(&request.method);
             let transports = self.transports(&request.target)?;
             self.take_from_jar(&request.target, transports, early_now)?;
-            // The jar's time is not the network's: the clock starts here.
+            // Reading the jar is not network time: the clock starts here.
             let start = *start.get_or_insert_with(Instant::now);
             self.report.marks = PhaseInstants::new(start);
             self.report.early_bytes = 0;
@@ -89,10 +88,10 @@ impl<'a> Transfer<'a> {
                 Err(ClientError::Tls(error))
                     if self.report.retries == 0 && fixed_without_early_data(&error) =>
                 {
-                    Outcome::Retry("the server no longer takes what the session promised")
+                    Outcome::Retry("the server no longer accepts what the session promised")
                 }
                 Err(ClientError::NotProcessed) if self.report.retries == 0 => {
-                    Outcome::Retry("the server had not begun with it; on a fresh connection")
+                    Outcome::Retry("the server had not started to process it; on a new connection")
                 }
                 other => other?,
             };
@@ -120,7 +119,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// One connection: made, used, closed.
+    /// Makes, uses and closes one connection.
     async fn attempt(
         &mut self,
         request: &Request,
@@ -167,7 +166,7 @@ impl<'a> Transfer<'a> {
             (HttpVersions::Three, true) => Ok(Transports::Quic),
             (HttpVersions::Three, false) => Err(ClientError::BadUrl {
                 url: target.to_string(),
-                reason: "HTTP/3 is spoken over https alone".to_owned(),
+                reason: "HTTP/3 needs https".to_owned(),
             }),
             (HttpVersions::ThreeFirst, true) if self.client.quic.is_some() => Ok(Transports::Both),
             _ => Ok(Transports::Tcp),
@@ -195,7 +194,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// How long connecting may take.
+/// The time limit of connecting.
 struct Limit {
     after: Option<Duration>,
     at: Option<tokio::time::Instant>,
@@ -223,9 +222,9 @@ impl Limit {
     }
 }
 
-/// The body of a response, whatever carries it.
+/// The body of a response over any transport.
 trait Body {
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes, or `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError>;
 }
 
@@ -247,11 +246,11 @@ impl Body for QuicBody<'_> {
     }
 }
 
-/// How much of a body that nobody reads is read to keep its connection.
+/// Maximum number of bytes of an unused body that are read to keep its connection.
 const MAX_DISCARDED: usize = 64 * 1024;
 
 impl Transfer<'_> {
-    /// A response to the listener.
+    /// Passes a response to the listener.
     async fn deliver(
         &mut self,
         head: Head,
@@ -284,7 +283,7 @@ impl Transfer<'_> {
     }
 }
 
-/// Where a 3xx answer points to (RFC 9110 section 15.4).
+/// Returns the target of a 3xx response (RFC 9110 section 15.4).
 fn redirection(head: &Head, from: &Target) -> Option<Target> {
     if !matches!(head.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -292,7 +291,7 @@ fn redirection(head: &Head, from: &Target) -> Option<Target> {
     from.join(head.headers.get(LOCATION)?.to_str().ok()?).ok()
 }
 
-/// Reads a body to its end; whether that was reached within bounds.
+/// Reads a body to its end. Returns whether the end came within the limit.
 async fn discard(mut body: impl Body) -> bool {
     let mut count = 0;
     loop {

@@ -21,15 +21,15 @@ pub(super) struct QuicReady {
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait for a ticket and a token that did not come with the response: two round trips,
-/// within these.
+/// within these bounds.
 const TICKET_TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 impl Transfer<'_> {
-    /// Connects to the first of `addresses` that answers, as over TCP: the next one is tried when
-    /// one fails or has not answered for 250 ms (RFC 8305 section 5). Session, token and the
-    /// request as early data go to the first alone, and not, where the method is not safe, if that
-    /// is not the only way (`alone`), nor is another address tried then unless the network says
-    /// that nothing can have arrived.
+    /// Connects to the first of `addresses` that responds, as over TCP: the next address is tried
+    /// when one fails or has not responded for 250 ms (RFC 8305 section 5). Session, token and the
+    /// request as early data go to the first address only. A request with an unsafe method is sent
+    /// as early data only if this is the only transport (`alone`); then another address is tried
+    /// only if the network reports that nothing can have arrived.
     pub(super) async fn dial_quic(
         &self,
         request: &Request,
@@ -61,7 +61,8 @@ impl Transfer<'_> {
                     if committed && !safe && self.may_have_arrived(&error) {
                         return Err(error);
                     }
-                    // What left early has not arrived, and the other addresses get none of it.
+                    // The early request has not arrived, and the other addresses do not get it as
+                    // early data.
                     committed &= safe;
                     last = Some(error);
                 }
@@ -71,21 +72,21 @@ impl Transfer<'_> {
             if attempts.is_empty() && waiting.len() == 0 {
                 return Err(last.unwrap_or_else(|| ClientError::Resolve {
                     host: request.target.host().to_owned(),
-                    reason: "no address is left to try".to_owned(),
+                    reason: "no address left to try".to_owned(),
                 }));
             }
         }
     }
 
-    /// Whether the server may have got what was sent before this error. The network refuses a
-    /// connection also when a server dies after it has run the request, which is seen only once
-    /// something is sent again.
+    /// Returns whether the server may have received what was sent before this error. The network
+    /// also refuses a connection if a server dies after it has executed the request, but that is
+    /// noticed only when something else is sent.
     fn may_have_arrived(&self, error: &ClientError) -> bool {
         !matches!(error, ClientError::Connect { .. })
             || !self.links.borrow().iter().all(QuicHandle::refuses_first_flight)
     }
 
-    /// Starts with one address; nothing has been sent when this returns.
+    /// Starts a connection to one address; nothing has been sent when this returns.
     fn start_quic(
         &self,
         request: &Request,
@@ -93,7 +94,7 @@ impl Transfer<'_> {
         address: SocketAddr,
     ) -> Result<QuicLink, ClientError> {
         let Some(crypto) = &self.client.quic else {
-            return Err(ClientError::Usage("QUIC is switched off".to_owned()));
+            return Err(ClientError::Usage("QUIC is disabled".to_owned()));
         };
         let link = QuicLink::dial(crypto, request.target.host(), remembered, address)?;
         self.links.borrow_mut().push(link.handle());
@@ -111,7 +112,7 @@ impl Transfer<'_> {
         Remembered { resumption, token, early_data }
     }
 
-    /// The exchange on a connection over QUIC, and its end.
+    /// Exchanges request and response over QUIC, and ends the connection.
     pub(super) async fn over_quic(
         &mut self,
         won: QuicReady,
@@ -122,7 +123,7 @@ impl Transfer<'_> {
         self.report.marks.sent = handshake.sent;
         let was_early = handshake.early_exchange.is_some();
         let mut http3 = None;
-        let result = match self.ask(&link, handshake, request).await {
+        let result = match self.request_head(&link, handshake, request).await {
             Ok((head, open, receiving)) => {
                 let open = http3.insert(open);
                 self.response(head, open, receiving, request, was_early).await
@@ -144,8 +145,8 @@ impl Transfer<'_> {
         result
     }
 
-    /// The head of the response to the request, which is sent unless it is on its way.
-    async fn ask(
+    /// Returns the head of the response. Sends the request unless it was sent as early data.
+    async fn request_head(
         &mut self,
         link: &QuicLink,
         handshake: HandshakeDone,
@@ -164,7 +165,7 @@ impl Transfer<'_> {
         Ok((head, http3, receiving))
     }
 
-    /// What is known of a connection once its handshake is complete.
+    /// Records the facts of a connection whose handshake is complete.
     fn record_link(&mut self, link: &QuicLink, request: &Request) {
         let handle = link.handle();
         self.record_duplicates(Some(handle.peer()));
@@ -187,7 +188,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Takes over into the report what the connection knows of itself.
+    /// Copies the statistics of the connection into the report.
     fn record_quic(&mut self, handle: &QuicHandle) {
         self.report.facts = handle.facts();
         self.report.early_bytes = handle.early_bytes();
@@ -195,7 +196,7 @@ impl Transfer<'_> {
         self.report.tcp = None;
     }
 
-    /// The same of the last connection where none came about.
+    /// The same for the last connection, if none was established.
     pub(super) fn record_failed_link(&mut self) {
         let Some(handle) = self.links.get_mut().last().cloned() else { return };
         self.report.peer = Some(handle.peer());
@@ -204,8 +205,8 @@ impl Transfer<'_> {
         self.record_quic(&handle);
     }
 
-    /// A 425 over QUIC is answered on a fresh connection: a server that has seen the flight before
-    /// answers so to all of this one.
+    /// Retries a 425 over QUIC on a new connection: a server that has seen the flight before
+    /// responds 425 to all requests of this one.
     async fn response(
         &mut self,
         head: Head,
@@ -216,13 +217,13 @@ impl Transfer<'_> {
     ) -> Result<Outcome, ClientError> {
         if self.report.retries == 0 && too_early(head.status, was_early) {
             self.listener.event(&Event::ResponseHead(&head.raw));
-            return Ok(Outcome::Retry("425: too early; on a fresh connection"));
+            return Ok(Outcome::Retry("425: too early; on a new connection"));
         }
         self.deliver(head, QuicBody(http3, &mut receiving), request).await
     }
 }
 
-/// The handshake, with the request as early data if the link is early.
+/// Completes the handshake, with the request as early data if the link supports it.
 async fn finish_quic(
     mut link: QuicLink,
     request: &Request,
@@ -232,7 +233,7 @@ async fn finish_quic(
         Ok(handshake) => Ok(QuicReady { handshake: handshake?, link }),
         Err(_) => Err(ClientError::Quic {
             address,
-            reason: format!("no answer over UDP for {} s", HANDSHAKE_TIMEOUT.as_secs()),
+            reason: format!("no response over UDP for {} s", HANDSHAKE_TIMEOUT.as_secs()),
         }),
     }
 }

@@ -13,12 +13,12 @@ use crate::{
     ClientError, Event, Exchange, Request, Scheme, SharedStream, Stream, TcpConnected, TcpInfo,
 };
 
-/// How long to wait for a ticket that did not come with the response: two round trips, within
-/// these.
+/// How long to wait for a ticket that did not come with the response: two round trips, within these
+/// bounds.
 const TICKET_TIMEOUT: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
 
-/// How TCP was connected.
+/// Facts of a TCP connection.
 pub(super) struct TcpDetails {
     peer: SocketAddr,
     local: Option<SocketAddr>,
@@ -40,7 +40,7 @@ impl TcpDetails {
 }
 
 impl Transfer<'_> {
-    /// TCP, TLS. With early data nothing of the latter has been sent when this returns.
+    /// Connects TCP and TLS. With early data, nothing of TLS has been sent when this returns.
     pub(super) async fn establish(
         &mut self,
         request: &Request,
@@ -64,7 +64,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// What TLS over TCP offers. From now on the ticket is taken for seen.
+    /// Returns what TLS offers over TCP. From now on the ticket counts as sent.
     pub(super) fn offer(&self, request: &Request, early: bool) -> ConnectOptions {
         self.jar_tickets.tcp_sent.set(true);
         let session = self.jar_tickets.tcp.as_ref().map(|ticket| ticket.session.clone());
@@ -99,7 +99,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// The exchange on a connection over TCP, and its end.
+    /// Exchanges request and response over TCP, and ends the connection.
     pub(super) async fn over_tcp(
         &mut self,
         stream: Stream<TcpStream>,
@@ -125,7 +125,7 @@ impl Transfer<'_> {
         result
     }
 
-    /// The request, and once more if it was too early; the response to the listener.
+    /// Sends the request, again if it was too early, and passes the response to the listener.
     async fn exchange(
         &mut self,
         exchange: &mut Exchange<TcpStream>,
@@ -152,8 +152,8 @@ impl Transfer<'_> {
                 () = handshake_late => return Err(connecting.late()),
             };
             let (head, mut body) = match response {
-                // The server was closing after its 425. A request that may be repeated goes once
-                // more (RFC 9110 section 9.2.2).
+                // The server was closing after its 425. An idempotent request is sent once more
+                // (RFC 9110 section 9.2.2).
                 Err(_)
                     if second && !stream.response_started() && request.method.is_idempotent() =>
                 {
@@ -168,15 +168,15 @@ impl Transfer<'_> {
                 Some(facts) if !was_complete => facts.early_data,
                 _ => EarlyData::NotOffered,
             };
-            // Refused early data counts too: a server that cannot record the flight responds so,
-            // to all requests of the connection.
+            // This also applies to refused early data: a server that cannot record the flight
+            // responds 425 to all requests of the connection.
             let was_early = early_data != EarlyData::NotOffered;
             if self.report.retries == 0 && too_early(head.status, was_early) {
                 self.listener.event(&Event::ResponseHead(&head.raw));
                 let whole = discard(TcpBody(exchange, &mut body)).await;
                 let was_refused = early_data == EarlyData::Refused;
                 if !whole || was_refused || !exchange.is_reusable().await {
-                    return Ok(Outcome::Retry("425: too early; on a fresh connection"));
+                    return Ok(Outcome::Retry("425: too early; on a new connection"));
                 }
                 self.report.retries += 1;
                 let why = "425: too early; on the same connection after the handshake";
@@ -188,7 +188,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Takes over into the report what the connection knows of itself.
+    /// Copies the statistics of the connection into the report.
     pub(super) fn record_tcp(&mut self) {
         let Some(stream) = &self.stream else { return };
         let counters = stream.counters();
@@ -202,7 +202,8 @@ impl Transfer<'_> {
         self.report.quic = None;
     }
 
-    /// With TCP Fast Open a refused connection is met by the first write; it is still that.
+    /// With TCP Fast Open, the first write reports a refused connection; this is still a connection
+    /// error.
     pub(super) fn explain<T>(&self, result: Result<T, ClientError>) -> Result<T, ClientError> {
         use std::io::ErrorKind as Kind;
         result.map_err(|error| match (error, self.report.peer) {
@@ -210,7 +211,7 @@ impl Transfer<'_> {
                 Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable => {
                     ClientError::Connect { address, source }
                 }
-                // An error of TLS may have been carried through the stream.
+                // The stream may have passed on a TLS error.
                 _ => match tls_error(source) {
                     Ok(error) => ClientError::Tls(error),
                     Err(source) => ClientError::Tls(TlsError::Io(source)),

@@ -12,27 +12,27 @@ use crate::connect::connect_tcp;
 use crate::quic::QuicHandle;
 use crate::{ClientError, Event, Request, Stream};
 
-/// Who could send first.
+/// Which transport could send first.
 pub(super) enum Winner {
     Quic(Box<QuicReady>),
-    /// And why TCP was tried.
+    /// The reason for which TCP was tried.
     Tcp(Box<TcpReady>, String),
 }
 
-/// A connection over TCP on which nothing of the request has been sent.
+/// A TCP connection on which nothing of the request has been sent.
 pub(super) struct TcpReady {
     details: TcpDetails,
     offer: ConnectOptions,
     stream: TlsStream<TcpStream>,
 }
 
-/// QUIC's start, as with curl.
+/// Head start of QUIC, as with curl.
 const HEAD_START: Duration = Duration::from_millis(200);
 
 impl Transfer<'_> {
-    /// QUIC and TCP side by side. The first on which a request can be sent wins: QUIC when its
-    /// handshake is complete; TCP when that of TLS is, or, with early data, when TCP is connected.
-    /// The other one is closed.
+    /// Connects over QUIC and TCP concurrently. The first on which a request can be sent wins: QUIC
+    /// when its handshake is complete; TCP when its TLS handshake is complete or, with early data,
+    /// when TCP is connected. The other one is closed.
     pub(super) async fn race(
         &self,
         request: &Request,
@@ -70,15 +70,15 @@ impl Transfer<'_> {
         early: bool,
         addresses: &[SocketAddr],
     ) -> Result<TcpReady, ClientError> {
-        // With Fast Open a socket says that it is connected before anybody has answered.
+        // With Fast Open a socket reports that it is connected before the peer has responded.
         let tcp = connect_tcp(addresses, false).await?;
         let (details, offer) = (TcpDetails::of(&tcp, false), self.offer(request, early));
         let stream = TlsStream::connect(&self.client.connector, tcp.stream, &offer).await?;
         Ok(TcpReady { details, offer, stream })
     }
 
-    /// Goes on with the connection over TCP that won. If the request left as early data over QUIC,
-    /// it is sent a second time from here on; only those with a safe method are.
+    /// Continues with the TCP connection that won. If the request was sent as early data over QUIC,
+    /// it is sent a second time; only requests with a safe method are.
     pub(super) fn take_over(
         &mut self,
         tcp_ready: Box<TcpReady>,
@@ -94,13 +94,13 @@ impl Transfer<'_> {
         Stream::Tls(Box::new(stream))
     }
 
-    /// Counts requests that left as early data on connections that did not win: the request is sent
-    /// again on the one that did.
+    /// Counts requests that were sent as early data on connections that did not win, and so are
+    /// sent again on the one that did.
     pub(super) fn record_duplicates(&mut self, winner: Option<SocketAddr>) {
         let lost = |link: &&QuicHandle| Some(link.peer()) != winner && link.early_bytes() > 0;
         if self.links.get_mut().iter().filter(lost).count() > 0 {
             self.report.retries += 1;
-            let why = "another connection is there first, and it had left as early data";
+            let why = "another connection was faster, and the request had been sent as early data";
             self.listener.event(&Event::Retrying(why));
         }
     }

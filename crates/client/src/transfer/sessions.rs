@@ -4,13 +4,13 @@ use super::{Transfer, Transports};
 use crate::quic::ALPN;
 use crate::{ClientError, Event, JarQuery, Origin, Scheme, Target, Ticket, Token};
 
-/// What came out of the jar for the connection that is being made.
+/// Sessions and tokens from the jar for the current connection.
 #[derive(Default)]
 pub(super) struct JarTickets {
     pub(super) tcp: Option<Ticket>,
-    /// Whether that may have been seen on the wire.
+    /// Whether the session may have been visible on the wire.
     pub(super) tcp_sent: Cell<bool>,
-    /// Seen as soon as a connection over QUIC is started, like the token.
+    /// Counts as sent as soon as a QUIC connection is started, like the token.
     pub(super) quic: Option<Ticket>,
     pub(super) token: Option<Token>,
 }
@@ -47,7 +47,7 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Puts new sessions and tokens into the jar, and unused ones back.
+    /// Stores new sessions and tokens in the jar, and returns unused ones.
     pub(crate) fn store_sessions(&mut self) -> Result<(), ClientError> {
         let (mut tickets, mut tokens) = self.collect_new();
         let (kept, kept_tokens) = (tickets.len(), tokens.len());
@@ -57,7 +57,8 @@ impl Transfer<'_> {
         let links = std::mem::take(self.links.get_mut());
         self.stream = None;
         let Some(jar) = &self.client.config.jar else { return Ok(()) };
-        // A session of TLS 1.2 may serve again (RFC 5246 section F.1.4); one of 1.3 only if unseen.
+        // A TLS 1.2 session may be used again (RFC 5246 section F.1.4); a TLS 1.3 session only if
+        // it was never sent.
         let reusable = |ticket: &Ticket| kept == 0 && !ticket.session.single_use();
         tickets.extend(tcp.filter(|ticket| !tcp_sent.get() || reusable(ticket)));
         if links.is_empty() {
@@ -76,7 +77,7 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// What came on all connections since the last call.
+    /// Returns the sessions and tokens received on all connections since the last call.
     fn collect_new(&mut self) -> (Vec<Ticket>, Vec<Token>) {
         let Ok(target) = Target::parse(&self.report.url_effective) else {
             return Default::default();

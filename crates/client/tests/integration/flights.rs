@@ -5,7 +5,7 @@ use std::time::Duration;
 use firstflight_client::{EarlyPolicy, Request};
 use firstflight_tls::{EarlyDataReason, Trust, Version};
 
-use crate::support::{Answer, Home, Manner, OK, Server, TOO_EARLY, get, send};
+use crate::support::{Home, Manner, OK, Reply, Server, TOO_EARLY, get, send};
 
 #[tokio::test]
 async fn full_then_resumed_then_early() {
@@ -77,7 +77,7 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_the_same_connection() {
     get(&home.client(|_| {}), &server).await;
     server.seen();
     server.behave(|manner| {
-        manner.response = |_, early| Answer::Say(if early { TOO_EARLY } else { OK }, true);
+        manner.response = |_, early| Reply::Send(if early { TOO_EARLY } else { OK }, true);
     });
     let (report, body) = get(&home.client(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, body.as_str()), (200, 1, "hello"), "{report:?}");
@@ -92,11 +92,11 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_the_same_connection() {
 async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_early() {
     const CLOSING: &str =
         "HTTP/1.1 425 Too Early\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-    type Rule = fn(usize, bool) -> Answer;
+    type Rule = fn(usize, bool) -> Reply;
     // One that says so, and one that just closes while the request is sent again.
     let ways: [(Rule, u32); 2] = [
-        (|_, early| Answer::Say(if early { CLOSING } else { OK }, !early), 1),
-        (|_, early| Answer::Say(if early { TOO_EARLY } else { OK }, !early), 2),
+        (|_, early| Reply::Send(if early { CLOSING } else { OK }, !early), 1),
+        (|_, early| Reply::Send(if early { TOO_EARLY } else { OK }, !early), 2),
     ];
     for (response, most) in ways {
         let (home, server) = (Home::new(), Server::start(Manner::default()).await);
@@ -115,7 +115,7 @@ async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_earl
 
 #[tokio::test]
 async fn rfc8470_5_2_a_425_to_what_was_not_early_and_a_second_one_are_answers() {
-    let manner = Manner { response: |_, _| Answer::Say(TOO_EARLY, true), ..Manner::default() };
+    let manner = Manner { response: |_, _| Reply::Send(TOO_EARLY, true), ..Manner::default() };
     let (home, server) = (Home::new(), Server::start(manner).await);
     let (report, _) = get(&home.client(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 0, 1));
@@ -191,13 +191,13 @@ async fn tls12_sessions_serve_again() {
 
 #[tokio::test]
 async fn a_server_that_stops_in_the_middle_has_curls_code() {
-    type Rule = fn(usize, bool) -> Answer;
+    type Rule = fn(usize, bool) -> Reply;
     let cases: [(Rule, u8); 5] = [
-        (|_, _| Answer::Say("", false), 52),
-        (|_, _| Answer::Drop("HTTP/1.1 200 OK\r\nContent-"), 56),
-        (|_, _| Answer::Drop("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell"), 56),
-        (|_, _| Answer::Say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell", false), 18),
-        (|_, _| Answer::Say("\x01\x02 garbage\r\n\r\n", false), 8),
+        (|_, _| Reply::Send("", false), 52),
+        (|_, _| Reply::Drop("HTTP/1.1 200 OK\r\nContent-"), 56),
+        (|_, _| Reply::Drop("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell"), 56),
+        (|_, _| Reply::Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell", false), 18),
+        (|_, _| Reply::Send("\x01\x02 garbage\r\n\r\n", false), 8),
     ];
     for (response, code) in cases {
         let server = Server::start(Manner { response, ..Manner::default() }).await;
@@ -211,9 +211,9 @@ async fn a_server_that_stops_in_the_middle_has_curls_code() {
 
 #[tokio::test]
 async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
-    type Rule = fn(usize, bool) -> Answer;
+    type Rule = fn(usize, bool) -> Reply;
     let cases: [(Rule, u8); 3] =
-        [(|_, _| Answer::After(16), 0), (|_, _| Answer::After(17), 8), (|_, _| Answer::Endless, 8)];
+        [(|_, _| Reply::After(16), 0), (|_, _| Reply::After(17), 8), (|_, _| Reply::Endless, 8)];
     for (response, code) in cases {
         let server = Server::start(Manner { response, ..Manner::default() }).await;
         let (report, body) = get(&Home::new().client(|_| {}), &server).await;
@@ -230,7 +230,7 @@ async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
 
 #[tokio::test]
 async fn limits_end_a_transfer_that_does_not() {
-    let manner = Manner { response: |_, _| Answer::Hang, ..Manner::default() };
+    let manner = Manner { response: |_, _| Reply::Hang, ..Manner::default() };
     let (home, server) = (Home::new(), Server::start(manner).await);
     let hasty = home.client(|config| config.max_time = Some(Duration::from_millis(300)));
     let (report, _) = get(&hasty, &server).await;
@@ -255,7 +255,7 @@ async fn the_connect_timeout_also_ends_a_handshake_that_early_data_began() {
     let port = server.address.port();
     let hasty = home.client(|config| {
         config.connect_timeout = Some(Duration::from_millis(300));
-        // The same name and port, so the same session, at an address where nobody answers.
+        // The same name and port, so the same session, at an address where no server listens.
         config.resolver.add_override(&format!("localhost:{port}:127.0.0.9")).unwrap();
     });
     let deaf = std::net::TcpListener::bind(("127.0.0.9", port)).unwrap();
@@ -303,7 +303,7 @@ async fn fast_open_is_asked_for_and_does_no_harm() {
 async fn redirections_are_followed_as_far_as_allowed() {
     const MOVED: &str = "HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 4\r\n\r\ngone";
     let manner = Manner {
-        response: |number, _| Answer::Say(if number < 2 { MOVED } else { OK }, true),
+        response: |number, _| Reply::Send(if number < 2 { MOVED } else { OK }, true),
         ..Manner::default()
     };
     let (home, server) = (Home::new(), Server::start(manner.clone()).await);
@@ -321,7 +321,7 @@ async fn redirections_are_followed_as_far_as_allowed() {
 #[tokio::test]
 async fn an_error_status_is_an_error_where_asked() {
     let manner = Manner {
-        response: |_, _| Answer::Say("HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", true),
+        response: |_, _| Reply::Send("HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", true),
         ..Manner::default()
     };
     let (home, server) = (Home::new(), Server::start(manner).await);
@@ -335,7 +335,7 @@ async fn an_error_status_is_an_error_where_asked() {
 #[tokio::test]
 async fn a_server_that_closes_without_a_ticket_does_not_hold_the_client_up() {
     let manner =
-        Manner { issues: false, response: |_, _| Answer::Say(OK, false), ..Manner::default() };
+        Manner { issues: false, response: |_, _| Reply::Send(OK, false), ..Manner::default() };
     let (home, server) = (Home::new(), Server::start(manner).await);
     for _ in 0..2 {
         let (report, body) = get(&home.client(|_| {}), &server).await;

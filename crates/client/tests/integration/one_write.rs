@@ -107,7 +107,7 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
     assert_eq!(head.status, 200);
     assert_eq!(stream.facts().unwrap().early_data, EarlyData::Accepted);
     let writes = writes.lock().unwrap().clone();
-    assert_eq!(writes.len(), 1, "one write before the first answer: {writes:?}");
+    assert_eq!(writes.len(), 1, "one write before the first response: {writes:?}");
     assert!(writes[0] > stream.early_bytes() + 200, "with the ClientHello: {writes:?}");
     assert!(server.seen().last().unwrap().early);
 }

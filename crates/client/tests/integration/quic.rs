@@ -412,7 +412,7 @@ async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
     drop(silent);
 }
 
-/// The first address's server runs the request and is gone before it has answered, which the
+/// The first address's server runs the request and is stopped before it has responded, which the
 /// network says when the flight is sent again.
 #[tokio::test]
 async fn rfc9110_9_2_1_a_refusal_of_what_was_sent_again_says_nothing_about_the_first_flight() {

@@ -25,7 +25,7 @@ pub(crate) struct TicketSection {
     pub(crate) key_encryption_file: Option<PathBuf>,
     /// With keys = `"store"`: how long a key encrypts new tickets, 60s to 168h.
     ///
-    /// By default half a day. With the default lifetime, whoever steals the keys can decrypt early
+    /// By default half a day. With the default lifetime, a thief of the keys can decrypt early
     /// data of at most a day.
     #[serde(with = "OptionalDurationText")]
     #[schemars(extend("default" = print_duration(Schedule::default().rotation())))]

@@ -125,14 +125,15 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
         balance: if b { Balance::RoundRobin } else { Balance::LeastRequests },
         connect_timeout: one,
         response_timeout: maybe,
-        keep: number,
+        idle_connections: number,
         requests: number,
-        check: d.then(|| HealthCheck {
+        health_check: d.then(|| HealthCheck {
             host: c.then(|| "app.test".to_owned()),
             interval: other,
             ..HealthCheck::new("/health?x".parse().unwrap())
         }),
-        aside: c.then(|| EjectionRule { most: Duration::from_secs(7), ..EjectionRule::default() }),
+        ejection: c
+            .then(|| EjectionRule { most: Duration::from_secs(7), ..EjectionRule::default() }),
         proxy_protocol: a.then(Default::default),
         ca: b.then(|| "/ca.pem".into()),
         ..PoolConfig::new(vec![

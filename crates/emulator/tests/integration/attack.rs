@@ -100,7 +100,7 @@ fn tells_how_servers_end() -> Outcome {
     let refused = ConnectionEnd::Failed(ErrorKind::ConnectionRefused);
     assert_eq!(endings(&network)?, [refused].into(), "nobody listens");
 
-    // Holds what it got and never answers, whatever the other side does.
+    // Keeps the data and never responds, whatever the other side does.
     let held = serve(&network, |stream| stream)?;
     assert_eq!(endings(&network)?, [ConnectionEnd::Silent].into());
     assert_eq!(held.iter().take(3).count(), 3);
@@ -112,7 +112,7 @@ fn tells_how_servers_end() -> Outcome {
     assert_eq!(endings(&network)?, [ConnectionEnd::Reset].into());
 
     let network = crate::network([2_000]);
-    // Answers only when the attacker has closed its side.
+    // Responds only after the attacker has closed its side.
     let _late = serve(&network, |mut stream| {
         stream.read_to_end(&mut Vec::new()).unwrap();
         stream.write_all(b"late")

@@ -232,13 +232,13 @@ fn fell_back_after_a_timer(packets: &[CapturedPacket], by: &str) -> Outcome {
 
 fn strip_syn_data() -> Outcome {
     for packets in two_connections(Middlebox::StripSynData)? {
-        let (sent, answered) =
+        let (sent, syn_ack) =
             (fast_open::syn(&packets, Direction::Up), fast_open::syn(&packets, Direction::Down));
         assert_eq!(sent.data, REQUEST.len(), "as the client sent it");
         let packet = packets.iter().find(|packet| packet.altered.is_some()).ok_or("unaltered")?;
         let shortened = packet.altered.as_ref().map(|altered| altered.frame.len());
         assert_eq!(shortened, Some(packet.frame.len() - REQUEST.len()));
-        let acknowledged = answered.acknowledgment.wrapping_sub(sent.sequence) as usize - 1;
+        let acknowledged = syn_ack.acknowledgment.wrapping_sub(sent.sequence) as usize - 1;
         assert_eq!(acknowledged, 0, "the server took a right SYN without data");
     }
     Ok(())

@@ -80,9 +80,9 @@ fn children_run_in_their_namespace() -> Outcome {
         let mut command = Command::new("readlink");
         command.arg("/proc/self/ns/net").stdout(Stdio::piped());
         let mut process = room.spawn_child(command)?;
-        let mut said = String::new();
-        process.stdout.take().ok_or("piped")?.read_to_string(&mut said)?;
-        assert_eq!(said.trim(), format!("net:[{}]", inode(room)));
+        let mut output = String::new();
+        process.stdout.take().ok_or("piped")?.read_to_string(&mut output)?;
+        assert_eq!(output.trim(), format!("net:[{}]", inode(room)));
         let status = process.wait_timeout(TEST_TIMEOUT)?.ok_or("still runs")?;
         assert!(status.success());
     }

@@ -66,10 +66,10 @@ fn as_an_ordinary_user() -> Outcome {
     use std::os::unix::process::CommandExt;
     // By descriptor, since the directories above may be closed to that user.
     let output = Command::new("/proc/self/exe").uid(NOBODY).gid(NOBODY).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "as user {NOBODY}:\n{said}\n{complained}");
-    assert!(said.contains("kill_9_leaves_nothing"), "all trials run:\n{said}");
+    assert!(output.status.success(), "as user {NOBODY}:\n{stdout}\n{complained}");
+    assert!(stdout.contains("kill_9_leaves_nothing"), "all trials run:\n{stdout}");
     Ok(())
 }
 

@@ -63,8 +63,8 @@ fn second_syn_carries_data() -> Outcome {
         network.client().run(|| echo(server))?;
         let packets = network.tap().take().packets;
         let sent = syn(&packets, Direction::Up);
-        let answered = syn(&packets, Direction::Down);
-        let acknowledged = answered.acknowledgment.wrapping_sub(sent.sequence) as usize - 1;
+        let syn_ack = syn(&packets, Direction::Down);
+        let acknowledged = syn_ack.acknowledgment.wrapping_sub(sent.sequence) as usize - 1;
         assert_eq!(acknowledged, sent.data, "the server takes all that the SYN carries");
         data_in_syn.push(sent.data);
     }

@@ -68,8 +68,11 @@ fn refusal_says_how_to_mend_it() -> Outcome {
         Ok(_) => assert!(device_opens()),
         Err(error) => {
             assert!(!device_opens(), "{error}");
-            let said = error.to_string();
-            assert!(said.contains("/dev/net/tun") && said.contains("packet rings"), "{said}");
+            let message = error.to_string();
+            assert!(
+                message.contains("/dev/net/tun") && message.contains("packet rings"),
+                "{message}"
+            );
         }
     }
     Ok(())

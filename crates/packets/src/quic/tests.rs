@@ -188,12 +188,12 @@ fn rfc9000_7_2_a_server_may_use_an_id_issued_in_early_data() {
         frames: frames.to_vec(),
         ..hello.clone()
     };
-    let given = [&[0x18, 1, 0, 4][..], &OTHER_CLIENT_ID, &[0; 16]].concat();
-    let asked = [&given[..], &[0x0b, 0, 3], b"GET"].concat();
+    let first = [&[0x18, 1, 0, 4][..], &OTHER_CLIENT_ID, &[0; 16]].concat();
+    let with_request = [&first[..], &[0x0b, 0, 3], b"GET"].concat();
     let accepted = crypto(0, &[8, 0, 0, 6, 0, 4, 0, 42, 0, 0, 20, 0, 0, 1, 9]);
     let all = [
         hello.clone(),
-        sent(Direction::ToServer, PacketKind::ZeroRtt, &asked),
+        sent(Direction::ToServer, PacketKind::ZeroRtt, &with_request),
         Sent { client_id: OTHER_CLIENT_ID, ..chosen },
         sent(Direction::ToClient, PacketKind::Handshake, &accepted),
         sent(Direction::ToClient, PacketKind::OneRtt, &[&[0x0b, 0, 4][..], b"page"].concat()),

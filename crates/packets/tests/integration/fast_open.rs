@@ -11,7 +11,7 @@ fn check(peers: &Peers, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
     assert_eq!((label.kind, label.version), (kind, version));
     assert_eq!(facts.round_trips(), Some(round_trips), "{label}");
     let (used, syns) = match tfo {
-        Tfo::Off | Tfo::Asked => (FastOpen::Off, 0),
+        Tfo::Off | Tfo::CookieRequested => (FastOpen::Off, 0),
         Tfo::Taken => (FastOpen::Used, 0),
         Tfo::Left => (FastOpen::FellBack, 0),
         Tfo::Lost => (FastOpen::FellBack, 1),
@@ -20,13 +20,13 @@ fn check(peers: &Peers, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
     let tcp = facts.tcp().unwrap();
     let option = match tfo {
         Tfo::Off => None,
-        Tfo::Asked => Some(FastOpenOption::CookieRequest),
+        Tfo::CookieRequested => Some(FastOpenOption::CookieRequest),
         _ => Some(FastOpenOption::Cookie(8)),
     };
     assert_eq!((tcp.fast_open_option, tcp.client_options.fast_open), (option, option));
     // Whether it did without a cookie because none came is seen here.
     assert_eq!(tcp.server_options.unwrap().fast_open, None);
-    assert_eq!(tcp.syn_data > 0, !matches!(tfo, Tfo::Off | Tfo::Asked));
+    assert_eq!(tcp.syn_data > 0, !matches!(tfo, Tfo::Off | Tfo::CookieRequested));
     let taken = if tfo == Tfo::Taken { tcp.syn_data } else { 0 };
     assert_eq!(tcp.syn_data_acknowledged, taken);
     assert_eq!(tcp.syn_retransmissions, syns);
@@ -34,10 +34,10 @@ fn check(peers: &Peers, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
     assert_eq!((tcp.client_retransmissions, tcp.server_retransmissions), (syns, 0));
 }
 
-/// Fast Open asked for in vain, taken, left by the server, lost on the path.
+/// A Fast Open cookie requested in vain; data accepted, ignored by the server, lost on the path.
 fn check_all(peers: impl Fn() -> Peers, kind: LabelKind, version: TlsVersion, round_trips: u32) {
     check(&peers(), Tfo::Off, kind, version, round_trips);
-    check(&peers(), Tfo::Asked, kind, version, round_trips);
+    check(&peers(), Tfo::CookieRequested, kind, version, round_trips);
     check(&peers(), Tfo::Taken, kind, version, round_trips - 1);
     check(&peers(), Tfo::Left, kind, version, round_trips);
     check(&peers(), Tfo::Lost, kind, version, round_trips);

@@ -140,8 +140,8 @@ proptest! {
 #[test]
 fn random_bytes_as_client_hello_are_not_tls() {
     let path = Path::new(MS);
-    let most = 1 << 18;
-    let limits = Limits { bytes_per_direction: most, ..Limits::default() };
+    let max = 1 << 18;
+    let limits = Limits { bytes_per_direction: max, ..Limits::default() };
     let mut observer = Observer::with_limits(limits);
     let mut state = 1u32;
     let mut at = 1;
@@ -165,6 +165,6 @@ fn random_bytes_as_client_hello_are_not_tls() {
     }
     let facts = observer.finish().remove(0);
     assert!(facts.tls.is_none());
-    assert!(facts.first_flight.bytes() <= most);
+    assert!(facts.first_flight.bytes() <= max);
     assert!(facts.label().unwrap_err().to_string().contains("ClientHello"));
 }

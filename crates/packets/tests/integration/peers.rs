@@ -126,7 +126,7 @@ impl Peers {
         self.client = Arc::new(client);
     }
 
-    /// The server's sessions, to be given to another one that accepts its tickets.
+    /// The server's sessions, for another one that accepts its tickets.
     pub(crate) fn sessions(&self) -> Arc<dyn StoresServerSessions> {
         self.server.session_storage.clone()
     }

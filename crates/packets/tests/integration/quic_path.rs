@@ -28,7 +28,7 @@ pub(crate) struct QuicPath {
     pub(crate) late: u64,
     /// The tap gets and delivers every datagram twice.
     pub(crate) twice: bool,
-    /// The server asks for a token first.
+    /// The server requires a token first (Retry).
     pub(crate) retry: bool,
     /// The client updates its keys before each request after the first.
     pub(crate) update_keys: bool,
@@ -90,10 +90,10 @@ pub(crate) struct Run<'a> {
     ends: [QuicEnd; 2],
     /// Where the client is now.
     client: SocketAddr,
-    asked: usize,
+    requests_sent: usize,
     answered: usize,
-    /// When the client asks again.
-    asks: Option<u64>,
+    /// When the client sends the next request.
+    next_request_at: Option<u64>,
     /// When the client closes, once it has all.
     closes: Option<u64>,
     done: bool,
@@ -115,9 +115,9 @@ pub(crate) fn run(path: &QuicPath, talk: &QuicSetup<'_>, seed: u8, base: Instant
         numbers: [0; 2],
         ends: [QuicEnd::new(None, seed), QuicEnd::new(Some(talk.server.clone()), seed ^ 0x80)],
         client: path.client,
-        asked: 0,
+        requests_sent: 0,
         answered: 0,
-        asks: None,
+        next_request_at: None,
         closes: None,
         done: false,
         thinking: Vec::new(),
@@ -129,7 +129,7 @@ pub(crate) fn run(path: &QuicPath, talk: &QuicSetup<'_>, seed: u8, base: Instant
         client.endpoint.connect(at, talk.client.clone(), server, "first.test").unwrap();
     (client.handle, client.connection) = (Some(handle), Some(connection));
     if client.connection.as_ref().is_some_and(Connection::has_0rtt) {
-        run.ask();
+        run.send_request();
     }
     run.all();
     run.captured.sort_by_key(|captured| captured.arrived);
@@ -158,7 +158,8 @@ impl Run<'_> {
             if closed && first.is_none() {
                 return;
             }
-            let waits = timers.chain(first).chain(thought).chain(self.closes).chain(self.asks);
+            let waits =
+                timers.chain(first).chain(thought).chain(self.closes).chain(self.next_request_at);
             let Some(next) = waits.min() else { return };
             self.now = next.max(self.now);
             assert!(self.now < 100_000 * MS, "the simulated connection never ends");
@@ -243,31 +244,33 @@ impl Run<'_> {
         }
     }
 
-    fn ask(&mut self) {
+    fn send_request(&mut self) {
         let client = &mut self.ends[0];
         let connection = client.connection.as_mut().unwrap();
         let stream = connection.streams().open(Dir::Bi).expect("a stream may be opened");
-        if self.asked > 0 && self.path.update_keys {
+        if self.requests_sent > 0 && self.path.update_keys {
             connection.force_key_update();
         }
-        if let Some(to) = self.path.moves_to.filter(|to| self.asked > 0 && *to != self.client) {
+        if let Some(to) =
+            self.path.moves_to.filter(|to| self.requests_sent > 0 && *to != self.client)
+        {
             self.client = to;
             connection.local_address_changed();
         }
-        self.asked += 1;
+        self.requests_sent += 1;
         client.writing.push((stream, self.talk.request.to_vec()));
         client.write();
     }
 
     fn client_app(&mut self) {
-        let (mut ask, mut answered) = (false, 0);
+        let (mut send, mut answered) = (false, 0);
         while let Some(event) = self.ends[0].connection.as_mut().and_then(Connection::poll) {
             let client = &mut self.ends[0];
             match event {
                 Event::Connected => {
                     let accepted = client.connection.as_ref().unwrap().accepted_0rtt();
                     client.connected = true;
-                    ask = self.asked == 0 || !accepted;
+                    send = self.requests_sent == 0 || !accepted;
                 }
                 Event::Stream(StreamEvent::Readable { id }) => {
                     answered += usize::from(client.read(id) && id.dir() == Dir::Bi);
@@ -288,15 +291,15 @@ impl Run<'_> {
         }
         self.answered += answered;
         if answered > 0 && self.answered < self.path.requests {
-            self.asks = Some(self.now + self.path.rest);
+            self.next_request_at = Some(self.now + self.path.rest);
         }
-        if ask && self.path.rest_at_first > 0 {
-            ask = false;
-            self.asks = Some(self.now + self.path.rest_at_first);
+        if send && self.path.rest_at_first > 0 {
+            send = false;
+            self.next_request_at = Some(self.now + self.path.rest_at_first);
         }
-        if ask || self.asks.is_some_and(|time| time <= self.now) {
-            self.asks = None;
-            self.ask();
+        if send || self.next_request_at.is_some_and(|time| time <= self.now) {
+            self.next_request_at = None;
+            self.send_request();
         }
         let done = self.answered == self.path.requests && self.ends[0].connected;
         if done && !self.done {
@@ -313,7 +316,7 @@ impl Run<'_> {
     }
 
     fn server_app(&mut self) {
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         while let Some(event) = self.ends[1].connection.as_mut().and_then(Connection::poll) {
             let server = &mut self.ends[1];
             match event {
@@ -331,18 +334,18 @@ impl Run<'_> {
                     while let Some(id) =
                         server.connection.as_mut().unwrap().streams().accept(Dir::Bi)
                     {
-                        asked.extend(server.read(id).then_some(id));
+                        requested.extend(server.read(id).then_some(id));
                     }
                 }
                 Event::Stream(StreamEvent::Readable { id }) => {
-                    asked.extend(server.read(id).then_some(id));
+                    requested.extend(server.read(id).then_some(id));
                 }
                 Event::Stream(StreamEvent::Writable { .. }) => server.write(),
                 _ => {}
             }
         }
         let begins = self.now + self.path.pause;
-        self.thinking.extend(asked.into_iter().map(|id| (begins, id)));
+        self.thinking.extend(requested.into_iter().map(|id| (begins, id)));
         let (now, response) = (self.now, self.talk.response);
         let due = self.thinking.extract_if(.., |(time, _)| *time <= now);
         let due: Vec<_> = due.map(|(_, id)| (id, response.to_vec())).collect();

@@ -29,8 +29,8 @@ pub(crate) trait Peer {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Tfo {
     Off,
-    /// The SYN asks for a cookie, and nothing on the way back brings one.
-    Asked,
+    /// The SYN requests a cookie, and no response contains one.
+    CookieRequested,
     /// The server takes the SYN's data.
     Taken,
     /// The server answers the SYN and leaves its data.
@@ -206,11 +206,11 @@ impl Run<'_> {
         let mut options = SYN_OPTIONS.to_vec();
         match self.path.tfo {
             Tfo::Off => {}
-            Tfo::Asked => options.extend([34, 2, 1, 1]),
+            Tfo::CookieRequested => options.extend([34, 2, 1, 1]),
             _ => options.extend([34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1]),
         }
         let in_syn = match self.path.tfo {
-            Tfo::Off | Tfo::Asked => 0,
+            Tfo::Off | Tfo::CookieRequested => 0,
             _ => data.len().min(self.path.segment),
         };
         let payload = data[..in_syn].to_vec();

@@ -139,7 +139,7 @@ pub(super) fn crypto_frames(payload: &[u8]) -> Option<Vec<(u64, &[u8])>> {
             PADDING | PING => {}
             ACK | ACK_ECN => reader.skip_ack(kind == ACK_ECN)?,
             CRYPTO => frames.push((reader.number()?, reader.prefixed()?)),
-            // Or CONNECTION_CLOSE: whatever the rest says, there will be no connection.
+            // Or CONNECTION_CLOSE: there will be no connection, so the rest does not matter.
             _ => return None,
         }
     }

@@ -1,5 +1,5 @@
-//! Address tokens (RFC 9000 section 8.1): what a Retry packet or a NEW_TOKEN frame carries, so that
-//! a client shows at its next Initial packet that it receives at its address.
+//! Address tokens (RFC 9000 section 8.1), carried by Retry packets and NEW_TOKEN frames. A client
+//! that returns one in an Initial packet proves that it receives packets at its address.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,26 +12,25 @@ mod spent;
 
 pub use spent::SpentTokens;
 
-/// Seals and opens address tokens, of Retry and of NEW_TOKEN, under the ticket keys: any node that
-/// has the ring opens them, for as long as a ticket that was sealed with them. A token never opens
-/// as a ticket, nor a ticket as a token. Cheap to clone.
+/// Seals and opens the address tokens of Retry and NEW_TOKEN under the ticket keys. Any node with
+/// the same ticket ring can open them, for as long as a ticket sealed at the same time. A token is
+/// never accepted as a ticket, nor a ticket as a token. Cheap to clone.
 ///
-/// Each NEW_TOKEN token carries who issued it and a running number, sealed. So which ones are spent
-/// takes one bit a token ([`SpentTokens`]), and that no token is accepted twice needs no list of
-/// them.
+/// Each NEW_TOKEN token contains its issuer and a serial number, encrypted. Recording that a token
+/// was spent therefore takes one bit ([`SpentTokens`]), without a list of tokens.
 ///
-/// A node takes NEW_TOKEN tokens of its own zone alone: another zone's nodes do not know which of
-/// them are spent. Retry's tokens are good everywhere: they live for seconds, and name the
-/// client's port and connection id.
+/// A node accepts NEW_TOKEN tokens only from its own zone, because nodes of another zone do not
+/// know which of them are spent. Retry tokens are valid on all nodes: they live for seconds, and
+/// are bound to the client's port and connection id.
 #[derive(Clone)]
 pub struct AddressTokens(Arc<Inner>);
 
-/// What names a NEW_TOKEN token among all that the nodes ever issue.
+/// Identifies a NEW_TOKEN token among all tokens of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenSerial {
-    /// The process that issued it, by a random number.
+    /// The process that issued it, identified by a random number.
     pub issuer: u64,
-    /// How many it had issued before.
+    /// How many tokens the process had issued before.
     pub number: u64,
 }
 
@@ -43,11 +42,11 @@ struct Inner {
 }
 
 impl AddressTokens {
-    /// Under these keys, whose tickets are aged by `clock`. One object serves all endpoints of a
+    /// Creates tokens under `keys`, with the time of `clock`. One object serves all endpoints of a
     /// process.
     ///
     /// # Panics
-    /// If the system has no randomness to give.
+    /// If the system provides no random bytes.
     pub fn new(keys: Arc<TicketKeys>, clock: fn() -> UnixTime) -> Self {
         let mut issuer = [0; 8];
         boring::rand::rand_bytes(&mut issuer).expect("the system gives random bytes");
@@ -55,8 +54,8 @@ impl AddressTokens {
         Self(Arc::new(Inner { keys, clock, issuer, issued: AtomicU64::new(0) }))
     }
 
-    /// The serial of a NEW_TOKEN token as an Initial packet carries it; `None`: it is another
-    /// kind of token, or none that opens here.
+    /// Returns the serial of a NEW_TOKEN token of an Initial packet. Returns `None` for other
+    /// tokens, and for tokens that cannot be opened.
     pub fn serial(&self, token: &[u8]) -> Option<TokenSerial> {
         let (sealed, nonce) = token.split_last_chunk::<NONCE>()?;
         self.0.open(sealed, nonce)?.0
@@ -64,7 +63,7 @@ impl AddressTokens {
 }
 
 impl Inner {
-    /// What was sealed, with its serial if it has one.
+    /// Returns the sealed content, and the serial of a NEW_TOKEN token.
     fn open(&self, sealed: &[u8], nonce: &[u8]) -> Option<(Option<TokenSerial>, Vec<u8>)> {
         let (content, zone) = self.keys.open_token(sealed, nonce, (self.clock)())?;
         let (&kind, content) = content.split_first()?;
@@ -82,7 +81,7 @@ impl Inner {
 
     fn seal(&self, payload: &[u8], nonce: &[u8]) -> Vec<u8> {
         let mut content = Vec::with_capacity(1 + 16 + payload.len());
-        // A Retry's token is bound to one handshake: a number would be a bit wasted.
+        // A Retry token is bound to one handshake and needs no serial.
         if payload.first() == Some(&OF_RETRY) {
             content.push(PLAIN);
         } else {
@@ -102,7 +101,7 @@ impl HandshakeTokenKey for AddressTokens {
     }
 }
 
-/// For the token with this nonce, which follows the sealed part in the clear.
+/// The key for the token with this nonce, which follows the sealed part in plain text.
 struct TokenKey {
     inner: Arc<Inner>,
     nonce: Vec<u8>,
@@ -129,19 +128,19 @@ impl AeadKey for TokenKey {
 }
 
 thread_local! {
-    /// The NEW_TOKEN token that was opened last on this thread, by quinn's nonce. quinn asks its
-    /// log for it in the same call that has opened it, and gives the log no more than the nonce.
+    /// The NEW_TOKEN token that this thread opened last, by quinn's nonce. In the same call that
+    /// opened a token, quinn checks it against the log, and passes the nonce only.
     static OPENED: Cell<Option<(u128, TokenSerial)>> = const { Cell::new(None) };
 }
 
-/// The serial of the token with this nonce, if it is the one that was opened last.
+/// Returns the serial of the token with this nonce, if it was the last one opened.
 fn opened(nonce: u128) -> Option<TokenSerial> {
     OPENED.take().filter(|(opened, _)| *opened == nonce).map(|(_, serial)| serial)
 }
 
-/// quinn's nonce at the end of a token.
+/// Length of quinn's nonce at the end of a token.
 const NONCE: usize = 16;
-/// The first byte of what quinn seals for a Retry.
+/// First byte of the payload that quinn seals for a Retry.
 const OF_RETRY: u8 = 0;
 const PLAIN: u8 = 0;
 const NUMBERED: u8 = 1;

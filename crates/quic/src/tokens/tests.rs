@@ -24,7 +24,7 @@ fn tokens() -> AddressTokens {
     AddressTokens::new(Arc::new(keys()), now)
 }
 
-/// As quinn makes a token: the payload sealed, and the nonce behind it.
+/// Makes a token as quinn does: the sealed payload, followed by the nonce.
 fn seal(tokens: &AddressTokens, payload: &[u8], nonce: u128) -> Vec<u8> {
     let mut data = payload.to_vec();
     tokens.aead_from_hkdf(&nonce.to_le_bytes()).seal(&mut data, &[]).expect("sealed");
@@ -32,7 +32,7 @@ fn seal(tokens: &AddressTokens, payload: &[u8], nonce: u128) -> Vec<u8> {
     data
 }
 
-/// As quinn reads one.
+/// Opens a token as quinn does.
 fn open(tokens: &AddressTokens, token: &[u8]) -> Option<Vec<u8>> {
     let (sealed, nonce) = token.split_at_checked(token.len().checked_sub(16)?)?;
     let mut sealed = sealed.to_vec();
@@ -82,7 +82,7 @@ fn rfc9000_8_1_4_new_tokens_are_numbered_and_retry_tokens_are_not() {
 }
 
 #[test]
-fn a_new_token_is_of_its_zone_alone_and_a_retrys_is_not() {
+fn new_tokens_are_valid_in_their_zone_only_and_retry_tokens_everywhere() {
     let directory = TempDir::new().expect("a directory");
     let file = KeyFile::new(directory.path().join("keys"));
     file.write_new(Schedule::default(), NOW).expect("written");
@@ -98,7 +98,7 @@ fn a_new_token_is_of_its_zone_alone_and_a_retrys_is_not() {
 }
 
 #[test]
-fn a_token_is_no_ticket_and_a_ticket_no_token() {
+fn tokens_and_tickets_are_not_interchangeable() {
     let keys = Arc::new(keys());
     let tokens = AddressTokens::new(Arc::clone(&keys), now);
     let token = seal(&tokens, b"\x01payload", 7);
@@ -111,7 +111,7 @@ fn a_token_is_no_ticket_and_a_ticket_no_token() {
 }
 
 #[test]
-fn a_change_to_any_byte_is_found_the_nonce_included() {
+fn a_change_of_any_byte_including_the_nonce_is_detected() {
     let tokens = tokens();
     let token = seal(&tokens, b"\x01payload", 7);
     for at in 0..token.len() {
@@ -137,11 +137,11 @@ fn rfc9000_8_1_4_a_token_is_accepted_once() {
     assert!(open(&tokens, &second).is_some() && !check(&log, 7, NOW), "another was opened");
     let old = seal(&tokens, b"\x01payload", 10);
     let dead = UnixTime(NOW.0 - HALF_A_DAY.as_secs() - 1);
-    assert!(open(&tokens, &old).is_some() && !check(&log, 10, dead), "dead");
+    assert!(open(&tokens, &old).is_some() && !check(&log, 10, dead), "expired");
 }
 
 #[test]
-fn a_full_log_accepts_nothing_new_and_forgets_nothing_that_lives() {
+fn a_full_log_accepts_no_new_blocks_and_forgets_no_live_tokens() {
     thread_local! {
         static TIME: Cell<u64> = const { Cell::new(NOW.0) };
     }
@@ -151,13 +151,13 @@ fn a_full_log_accepts_nothing_new_and_forgets_nothing_that_lives() {
     assert!(log.spend(serial(1, 32_768), until(20)));
     assert!(!log.spend(serial(1, 65_536), until(30)), "full");
     assert!(!log.spend(serial(2, 0), until(30)), "full");
-    assert!(log.spend(serial(1, 32_767), until(15)), "room in a block that is there");
+    assert!(log.spend(serial(1, 32_767), until(15)), "room in an existing block");
     assert!(!log.spend(serial(1, 0), until(10)), "spent");
     TIME.set(NOW.0 + 10);
-    assert!(!log.spend(serial(2, 0), until(30)), "the first block's last token lives");
+    assert!(!log.spend(serial(2, 0), until(30)), "the first block's last token has not expired");
     TIME.set(NOW.0 + 15);
-    assert!(log.spend(serial(2, 0), until(30)), "the first block is dead");
-    assert!(!log.spend(serial(1, 0), until(10)), "dead");
+    assert!(log.spend(serial(2, 0), until(30)), "the first block has expired");
+    assert!(!log.spend(serial(1, 0), until(10)), "expired");
     assert!(!log.spend(serial(1, 32_768), until(20)), "spent");
 }
 

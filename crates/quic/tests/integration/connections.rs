@@ -86,7 +86,7 @@ fn a_retry_that_is_not_the_servers_is_ignored() {
     let forged = [&[0xf0, 0, 0, 0, 1], src, &[2, 9, 9], &[7; 40]].concat();
     pair.client.inbound.push_front((pair.now, forged));
     pair.drive();
-    assert!(pair.client.said(begun.client, "Connected"));
+    assert!(pair.client.has_event(begun.client, "Connected"));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn reject_self_signed_server_cert() {
     let mut pair = setup.pair();
     let begun = pair.begin(Remembered::default());
     pair.drive();
-    assert!(!pair.client.said(begun.client, "Connected"));
+    assert!(!pair.client.has_event(begun.client, "Connected"));
     let [ConnectionError::TransportError(error)] = &pair.client.lost[..] else {
         panic!("{:?}", pair.client.lost);
     };
@@ -143,8 +143,8 @@ fn server_hostname_mismatch() {
             pair.client.endpoint.connect(pair.now, config.clone(), at, host).unwrap();
         pair.client.connections.insert(handle, connection);
         pair.drive();
-        assert_eq!(pair.client.said(handle, "Connected"), believed, "{host}");
-        // The certificate is held against the host given first, so no other may be named.
+        assert_eq!(pair.client.has_event(handle, "Connected"), believed, "{host}");
+        // The certificate is checked against the first host, so no other may be named.
         let other = pair.client.endpoint.connect(pair.now, config, at, "other.example");
         assert!(matches!(other, Err(ConnectError::InvalidServerName(_))));
     }
@@ -159,7 +159,7 @@ fn alpn() {
         let mut pair = setup.pair();
         let begun = pair.begin(Remembered::default());
         pair.drive();
-        match pair.client.said(begun.client, "Connected") {
+        match pair.client.has_event(begun.client, "Connected") {
             true => Ok(facts(pair.client(begun.client)).alpn.unwrap()),
             false => Err(crypto_alert(&pair.client.lost[0]).unwrap()),
         }

@@ -112,7 +112,7 @@ fn refused_by(server: &Setup, client: &Setup, remembered: Remembered) -> (EarlyD
     pair.send(begun.client, b"early");
     pair.drive();
     let connected = pair.connected(begun);
-    assert!(pair.client.said(connected.client, "Connected"), "{:?}", pair.client.lost);
+    assert!(pair.client.has_event(connected.client, "Connected"), "{:?}", pair.client.lost);
     assert!(!pair.client(connected.client).accepted_0rtt());
     assert_eq!(facts(pair.client(connected.client)).early_data, EarlyData::Refused);
     assert!(pair.received(connected.server).is_empty());

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use firstflight_quic::foreign::{crypto_frame, initial_packet};
+use firstflight_quic::test_packets::{crypto_frame, initial_packet};
 use firstflight_quic::{
     FirstFlight, FirstFlightPreview, FirstFlights, FirstFlightsLimits, Remembered,
 };
@@ -17,7 +17,7 @@ use crate::support::{Answer, Pair, Setup, facts};
 /// data that it has rehearsed.
 struct Door {
     flights: Arc<Mutex<FirstFlights>>,
-    /// The client randoms that were rehearsed, and the ones that TLS asked about.
+    /// The client randoms that were rehearsed, and the ones that TLS submitted.
     rehearsed: Arc<Mutex<Vec<[u8; 32]>>>,
     judged: Arc<Mutex<Vec<[u8; 32]>>>,
 }

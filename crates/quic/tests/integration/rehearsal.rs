@@ -17,7 +17,7 @@ fn early_data(rehearsal: FirstFlightPreview) -> Option<Handshake> {
     }
 }
 
-/// The facts that a judge is given when this ClientHello comes in; `None`: it is not asked.
+/// The facts that a judge gets when this ClientHello arrives, or `None` if it is not called.
 fn judged(crypto: &Arc<ServerCrypto>, hello: &[u8]) -> Option<Handshake> {
     let seen = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&seen);

@@ -1,4 +1,4 @@
-//! Handshakes without packets: what TLS has to hold whatever the CRYPTO frames look like.
+//! Handshakes without packets: what TLS guarantees for any CRYPTO frames.
 
 use std::sync::Arc;
 

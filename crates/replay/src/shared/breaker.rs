@@ -1,4 +1,4 @@
-//! A circuit breaker: after failures, a store is not asked for a while.
+//! A circuit breaker: after failures, a store is not used for a while.
 
 use std::time::Duration;
 

@@ -91,8 +91,8 @@ impl Mark {
 
 impl LastHeartbeat {
     /// Whether a batch saw the same process and replication history.
-    fn is_of(&self, seen: &StoreObservation) -> bool {
-        self.run_id == seen.run_id && self.replication_id == seen.replication_id
+    fn is_of(&self, observed: &StoreObservation) -> bool {
+        self.run_id == observed.run_id && self.replication_id == observed.replication_id
     }
 }
 
@@ -148,21 +148,21 @@ impl Continuity {
     }
 
     /// Processes a heartbeat whose reply came at `now`, and returns what to do.
-    pub fn heartbeat(&mut self, seen: &Heartbeat, now: Duration) -> HeartbeatActions {
-        let broken = self.find_break(seen);
-        if broken == Some(DropReason::Offset) || self.may_have_evicted(seen) {
-            self.gap = self.gap.max(Some(seen.store_time));
+    pub fn heartbeat(&mut self, observed: &Heartbeat, now: Duration) -> HeartbeatActions {
+        let broken = self.find_break(observed);
+        if broken == Some(DropReason::Offset) || self.may_have_evicted(observed) {
+            self.gap = self.gap.max(Some(observed.store_time));
         }
         // The snapshot is older than the last mark, so an epoch that is younger was written since.
-        if let Some(mark) = self.lost_mark(seen) {
+        if let Some(mark) = self.lost_mark(observed) {
             self.gap = self.gap.max(Some(mark.store_time.saturating_add(Self::MARK_DELAY)));
         }
-        if self.clock_went_back(seen, now) {
-            self.gap = self.gap.max(Some(self.end_of_step(seen, now)));
+        if self.clock_went_back(observed, now) {
+            self.gap = self.gap.max(Some(self.end_of_step(observed, now)));
             self.clock = None;
         }
-        let write = self.epoch_due(seen, now);
-        self.remember(seen, now);
+        let write = self.epoch_due(observed, now);
+        self.remember(observed, now);
         if broken.is_some() {
             self.disconnected();
         }
@@ -204,8 +204,8 @@ impl Continuity {
     ///
     /// # Errors
     /// Returns the reason if the record may be missing.
-    pub fn check_record(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
-        match self.master(Self::RECORD_TRUST, now)?.is_of(seen) {
+    pub fn check_record(&self, observed: &StoreObservation, now: Duration) -> Result<(), Unknown> {
+        match self.master(Self::RECORD_TRUST, now)?.is_of(observed) {
             true => Ok(()),
             false => Err(Unknown::Absent),
         }
@@ -216,106 +216,111 @@ impl Continuity {
     ///
     /// # Errors
     /// Returns the reason if it does not.
-    pub fn check_claims(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
+    pub fn check_claims(&self, observed: &StoreObservation, now: Duration) -> Result<(), Unknown> {
         self.status(now)?;
-        if !self.last.as_ref().is_some_and(|last| last.is_of(seen)) {
+        if !self.last.as_ref().is_some_and(|last| last.is_of(observed)) {
             return Err(Unknown::Window);
         }
-        let behind = |clock: &Clock| seen.store_time + Self::MAX_STEP_BACK < clock.store_time;
+        let behind = |clock: &Clock| observed.store_time + Self::MAX_STEP_BACK < clock.store_time;
         if self.clock.as_ref().is_some_and(behind) {
             return Err(Unknown::Clock);
         }
-        check_observation(&self.settings, seen)?;
-        match self.is_after_gap(seen.store_time, seen.epoch_age) {
+        check_observation(&self.settings, observed)?;
+        match self.is_after_gap(observed.store_time, observed.epoch_age) {
             true => Ok(()),
             false => Err(Unknown::Window),
         }
     }
 
     /// Why the connection has to be dropped, compared to the previous heartbeat.
-    fn find_break(&self, seen: &Heartbeat) -> Option<DropReason> {
-        if seen.role != Role::Master {
+    fn find_break(&self, observed: &Heartbeat) -> Option<DropReason> {
+        if observed.role != Role::Master {
             return Some(DropReason::Role);
         }
         let last = self.last.as_ref()?;
-        if seen.run_id != last.run_id {
+        if observed.run_id != last.run_id {
             Some(DropReason::Process)
-        } else if seen.replication_id != last.replication_id {
+        } else if observed.replication_id != last.replication_id {
             Some(DropReason::Replication)
-        } else if seen.replication_offset < last.offset {
+        } else if observed.replication_offset < last.offset {
             Some(DropReason::Offset)
         } else {
             None
         }
     }
 
-    fn may_have_evicted(&self, seen: &Heartbeat) -> bool {
+    fn may_have_evicted(&self, observed: &Heartbeat) -> bool {
         let more = |last: &LastHeartbeat| {
-            last.run_id == seen.run_id && seen.evicted_keys > last.evicted_keys
+            last.run_id == observed.run_id && observed.evicted_keys > last.evicted_keys
         };
-        seen.may_evict() || self.last.as_ref().is_some_and(more)
+        observed.may_evict() || self.last.as_ref().is_some_and(more)
     }
 
     /// The last mark that the store confirmed, if the store has lost it.
-    fn lost_mark(&self, seen: &Heartbeat) -> Option<&Mark> {
+    fn lost_mark(&self, observed: &Heartbeat) -> Option<&Mark> {
         self.mark.as_ref().filter(|mark| {
-            mark.is_lost(&seen.run_id, &seen.replication_id, seen.mark, seen.store_time)
+            mark.is_lost(
+                &observed.run_id,
+                &observed.replication_id,
+                observed.mark,
+                observed.store_time,
+            )
         })
     }
 
     /// Whether the store's clock went back.
-    fn clock_went_back(&self, seen: &Heartbeat, now: Duration) -> bool {
+    fn clock_went_back(&self, observed: &Heartbeat, now: Duration) -> bool {
         let Some(clock) = &self.clock else { return false };
         // Another process has another clock. The recording window allows for this difference.
-        let tolerated = match clock.run_id == seen.run_id {
+        let tolerated = match clock.run_id == observed.run_id {
             true => Self::MAX_STEP_BACK,
             false => 2 * self.settings.clock_margin,
         };
-        seen.store_time.saturating_add(tolerated) < self.expected(clock, seen, now)
+        observed.store_time.saturating_add(tolerated) < self.expected(clock, observed, now)
     }
 
     /// Until when flights can be fresh whose records were dropped while the store's clock was ahead.
-    fn end_of_step(&self, seen: &Heartbeat, now: Duration) -> Duration {
-        let reached = self.reached.as_ref().map(|clock| self.expected(clock, seen, now));
+    fn end_of_step(&self, observed: &Heartbeat, now: Duration) -> Duration {
+        let reached = self.reached.as_ref().map(|clock| self.expected(clock, observed, now));
         let near =
-            |end: &Duration| end.saturating_sub(seen.store_time) <= Self::MAX_TICKET_LIFETIME;
-        reached.filter(near).unwrap_or_default().max(seen.store_time)
+            |end: &Duration| end.saturating_sub(observed.store_time) <= Self::MAX_TICKET_LIFETIME;
+        reached.filter(near).unwrap_or_default().max(observed.store_time)
     }
 
     /// The least that the store's clock should show. The same process's clock may be slow or stopped.
     /// Another process's clock is compared to the extrapolated clock of the previous process.
-    fn expected(&self, clock: &Clock, seen: &Heartbeat, now: Duration) -> Duration {
-        match clock.run_id == seen.run_id {
+    fn expected(&self, clock: &Clock, observed: &Heartbeat, now: Duration) -> Duration {
+        match clock.run_id == observed.run_id {
             true => clock.store_time,
             false => clock.store_time.saturating_add(now.saturating_sub(clock.at)),
         }
     }
 
     /// The epoch to write, if one is needed and this node may write it.
-    fn epoch_due(&self, seen: &Heartbeat, now: Duration) -> Option<EpochWrite> {
-        if seen.role != Role::Master || !self.is_confirmed(seen.confirmation, now) {
+    fn epoch_due(&self, observed: &Heartbeat, now: Duration) -> Option<EpochWrite> {
+        if observed.role != Role::Master || !self.is_confirmed(observed.confirmation, now) {
             return None;
         }
-        if seen.may_evict() {
-            let is_void = seen.epoch.as_ref().is_some_and(Epoch::is_void);
+        if observed.may_evict() {
+            let is_void = observed.epoch.as_ref().is_some_and(Epoch::is_void);
             let epoch = Epoch::void(self.settings);
             return (!is_void).then_some(EpochWrite { epoch, life: Epoch::LIFE });
         }
         let of_this_life = |epoch: &Epoch| {
-            epoch.is_of(&seen.run_id, &seen.replication_id, seen.slots, &self.settings)
+            epoch.is_of(&observed.run_id, &observed.replication_id, observed.slots, &self.settings)
         };
-        let counts = seen.epoch.as_ref().is_some_and(of_this_life)
-            && self.is_after_gap(seen.store_time, seen.epoch_age);
-        if counts || !self.is_within_margin(seen) {
+        let counts = observed.epoch.as_ref().is_some_and(of_this_life)
+            && self.is_after_gap(observed.store_time, observed.epoch_age);
+        if counts || !self.is_within_margin(observed) {
             return None;
         }
         let epoch = Epoch {
-            run_id: seen.run_id.clone(),
-            replication_id: seen.replication_id.clone(),
-            slots: seen.slots,
+            run_id: observed.run_id.clone(),
+            replication_id: observed.replication_id.clone(),
+            slots: observed.slots,
             settings: self.settings,
         };
-        let ahead = self.gap.unwrap_or_default().saturating_sub(seen.store_time);
+        let ahead = self.gap.unwrap_or_default().saturating_sub(observed.store_time);
         Some(EpochWrite { epoch, life: Epoch::LIFE + ahead })
     }
 
@@ -334,40 +339,42 @@ impl Continuity {
         }
     }
 
-    fn is_within_margin(&self, seen: &Heartbeat) -> bool {
-        seen.store_time.abs_diff(seen.node_time) <= self.settings.clock_margin
+    fn is_within_margin(&self, observed: &Heartbeat) -> bool {
+        observed.store_time.abs_diff(observed.node_time) <= self.settings.clock_margin
     }
 
-    fn remember(&mut self, seen: &Heartbeat, now: Duration) {
-        if seen.role == Role::Master {
-            let clock = Clock { run_id: seen.run_id.clone(), store_time: seen.store_time, at: now };
-            let is_further = |old: &Clock| seen.store_time >= self.expected(old, seen, now);
-            if self.is_within_margin(seen) && self.reached.as_ref().is_none_or(is_further) {
+    fn remember(&mut self, observed: &Heartbeat, now: Duration) {
+        if observed.role == Role::Master {
+            let clock =
+                Clock { run_id: observed.run_id.clone(), store_time: observed.store_time, at: now };
+            let is_further = |old: &Clock| observed.store_time >= self.expected(old, observed, now);
+            if self.is_within_margin(observed) && self.reached.as_ref().is_none_or(is_further) {
                 self.reached = Some(clock.clone());
             }
-            let is_ahead =
-                |old: &Clock| old.run_id != seen.run_id || seen.store_time >= old.store_time;
+            let is_ahead = |old: &Clock| {
+                old.run_id != observed.run_id || observed.store_time >= old.store_time
+            };
             if self.clock.as_ref().is_none_or(is_ahead) {
                 self.clock = Some(clock);
             }
         }
-        if let Some(number) = seen.marked {
+        if let Some(number) = observed.marked {
             self.mark = Some(Mark {
                 number,
-                run_id: seen.run_id.clone(),
-                replication_id: seen.replication_id.clone(),
-                store_time: seen.store_time,
+                run_id: observed.run_id.clone(),
+                replication_id: observed.replication_id.clone(),
+                store_time: observed.store_time,
             });
         }
         self.last = Some(LastHeartbeat {
             at: now,
-            run_id: seen.run_id.clone(),
-            replication_id: seen.replication_id.clone(),
-            role: seen.role,
-            offset: seen.replication_offset,
-            evicted_keys: seen.evicted_keys,
-            may_evict: seen.may_evict(),
-            confirmation: seen.confirmation,
+            run_id: observed.run_id.clone(),
+            replication_id: observed.replication_id.clone(),
+            role: observed.role,
+            offset: observed.replication_offset,
+            evicted_keys: observed.evicted_keys,
+            may_evict: observed.may_evict(),
+            confirmation: observed.confirmation,
         });
     }
 }

@@ -89,11 +89,11 @@ fn nothing_counts_before_the_first_heartbeat_nor_without_them() {
 
 #[test]
 fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
-    let foreign =
+    let other_process =
         Epoch { settings: SharedConfig { freshness: s(11), ..settings() }, ..epoch_of("p", "r") };
     let other_slots = Epoch { slots: Slots::of([(0, 9)]), ..epoch_of("p", "r") };
     let (process, line) = (epoch_of("q", "r"), epoch_of("p", "q"));
-    for epoch in [None, Some(process), Some(line), Some(foreign), Some(other_slots)] {
+    for epoch in [None, Some(process), Some(line), Some(other_process), Some(other_slots)] {
         let mut continuity = watching(999);
         let seen = Heartbeat { epoch, ..healthy(1000) };
         let actions = continuity.heartbeat(&seen, s(1000));
@@ -414,7 +414,7 @@ fn another_process_may_be_behind_by_two_margins_and_waits_if_it_is_further() {
 }
 
 proptest! {
-    /// Whatever a store says: no panic, and nothing counts that its epoch does not bear out.
+    /// No reply of a store causes a panic, and no claim counts without a matching epoch.
     #[test]
     fn what_counts_has_an_epoch_of_a_window_and_clocks_that_agree(
         beats in prop::collection::vec(

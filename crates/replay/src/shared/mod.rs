@@ -8,8 +8,8 @@
 //!
 //! A node can use its own [`crate::StrikeRegister`] as a filter in front of the store. The filter may
 //! hold only flights whose claim *is settled*, won or lost: every further claim of such a flight is
-//! lost, so the store need not be asked. This needs no trust in the store, since a lost claim
-//! executes nothing. A filter that is full or new only asks more often. A flight whose claim is
+//! lost, so the store need not be queried. This needs no trust in the store, since a lost claim
+//! executes nothing. A filter that is full or new only causes more queries. A flight whose claim is
 //! pending or unknown must not be in it: an honest original would get 425 after a copy that nobody
 //! has executed.
 

@@ -160,14 +160,18 @@ pub enum Unknown {
 ///
 /// # Errors
 /// Returns [`Unknown::Window`] or [`Unknown::Clock`] if it does not.
-pub fn check_observation(config: &SharedConfig, seen: &StoreObservation) -> Result<(), Unknown> {
-    if seen.store_time.abs_diff(seen.node_time) > config.clock_margin {
+pub fn check_observation(
+    config: &SharedConfig,
+    observed: &StoreObservation,
+) -> Result<(), Unknown> {
+    if observed.store_time.abs_diff(observed.node_time) > config.clock_margin {
         return Err(Unknown::Clock);
     }
-    let of_this_life =
-        |epoch: &Epoch| epoch.is_of(&seen.run_id, &seen.replication_id, seen.slots, config);
-    let old_enough = seen.epoch_age >= config.recording_window();
-    match seen.epoch.as_ref().is_some_and(of_this_life) && old_enough {
+    let of_this_life = |epoch: &Epoch| {
+        epoch.is_of(&observed.run_id, &observed.replication_id, observed.slots, config)
+    };
+    let old_enough = observed.epoch_age >= config.recording_window();
+    match observed.epoch.as_ref().is_some_and(of_this_life) && old_enough {
         true => Ok(()),
         false => Err(Unknown::Window),
     }

@@ -1,5 +1,6 @@
-//! One process hands its register over to the next: whatever comes when, and where, no flight and
-//! no name is won twice, and no copy is accepted beside what a refused client sends again.
+//! One process passes its register to the next. In any order of events, no flight and no name is
+//! won twice, and no copy is accepted in addition to the requests that a refused client sends
+//! again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,31 +16,31 @@ use proptest::prelude::*;
 #[derive(Debug, Clone)]
 enum Step {
     Wait(u64),
-    /// A flight comes to the old process or to the new one, its original or a copy.
+    /// A flight arrives at the old process or at the new one, as original or copy.
     Flight {
         new: bool,
         flight: u8,
         honest: bool,
     },
-    /// A request with a name comes.
+    /// A request with a name arrives.
     Name {
         new: bool,
         name: u8,
     },
-    /// What had the name has certainly not run.
+    /// The request with the name was certainly not executed.
     Release {
         new: bool,
         name: u8,
     },
     /// The old process closes its gate.
     Close,
-    /// The new one has read what it left.
+    /// The new process has read the records of the old one.
     TakeOver,
-    /// The new one has died instead.
+    /// The new process has died instead.
     Fail,
 }
 
-/// How far the hand-over has come.
+/// The progress of the handoff.
 enum Stage {
     Before,
     Closed(Vec<u8>),
@@ -52,19 +53,19 @@ struct World {
     new: Gate,
     old_epochs: Arc<TicketEpochs>,
     new_epochs: Arc<TicketEpochs>,
-    /// Of all tickets.
+    /// The epoch of all tickets.
     epoch: u32,
     stage: Stage,
-    /// What came to the old process while nobody had the register: it waits.
+    /// What arrived at the old process while no process had the register: it waits.
     waiting: Vec<Step>,
     sent: HashMap<u8, bool>,
     won: HashMap<u8, u32>,
     sent_again: HashMap<u8, u32>,
-    /// Who holds a name: whether the new process.
+    /// The owner of each name: whether it is the new process.
     held: HashMap<u8, bool>,
 }
 
-/// The new process started so long before the time by which both count.
+/// How long before their common clock's start the new process started.
 const HEAD_START: u64 = 500_000;
 
 fn ms(millis: u64) -> Duration {
@@ -114,7 +115,7 @@ impl World {
         ms(HEAD_START + self.now)
     }
 
-    /// The clock that both read.
+    /// The clock that both processes read.
     fn common(&self) -> Duration {
         ms(7_000_000 + self.now)
     }
@@ -123,7 +124,7 @@ impl World {
         let reaches_new = matches!(self.stage, Stage::Done);
         match step {
             Step::Wait(millis) => self.now += millis,
-            // The new process accepts connections once it has taken over.
+            // The new process accepts connections once it has the register.
             Step::Flight { new: true, .. }
             | Step::Name { new: true, .. }
             | Step::Release { new: true, .. }
@@ -140,18 +141,18 @@ impl World {
                 let snapshot = RegisterSnapshot::parse(bytes).unwrap();
                 self.new.restore(&snapshot, self.common(), self.new_now());
                 self.stage = Stage::Done;
-                self.go_on();
+                self.advance();
             }
             Step::Fail if matches!(self.stage, Stage::Closed(_)) => {
                 self.old.reopen();
                 self.stage = Stage::Before;
-                self.go_on();
+                self.advance();
             }
             Step::Close | Step::Fail => {}
         }
     }
 
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         for step in std::mem::take(&mut self.waiting) {
             self.take(step);
         }
@@ -188,7 +189,7 @@ impl World {
                 | HandoffReply::Spent(SpendOutcome::HandedOver),
                 stage,
             ) => match stage {
-                Stage::Done => self.ask(&query),
+                Stage::Done => self.query(&query),
                 _ => {
                     self.waiting.push(Step::Flight { new, flight, honest });
                     if honest {
@@ -205,7 +206,7 @@ impl World {
             HandoffReply::Flight(Err(_)) | HandoffReply::Spent(SpendOutcome::Recorded)
                 if honest =>
             {
-                // The record of a copy that ran has ended by then.
+                // By then the record of an executed copy has ended.
                 if skew >= -60 {
                     *self.sent_again.entry(flight).or_default() += 1;
                 }
@@ -216,7 +217,7 @@ impl World {
         let times = |of: &HashMap<u8, u32>| of.get(&flight).copied().unwrap_or(0);
         let (won, again) = (times(&self.won), times(&self.sent_again));
         assert!(won <= 1, "flight {flight} won twice");
-        assert!(won + again <= 1, "flight {flight} won, and sent again by its client");
+        assert!(won + again <= 1, "flight {flight} won, and its client sent it again");
     }
 
     fn name(&mut self, new: bool, n: u8) {
@@ -227,7 +228,7 @@ impl World {
         };
         let claim = match (claim, &self.stage) {
             (ClaimOutcome::Closed, Stage::Done) => {
-                match self.ask(&HandoffQuery::Name(name(n), life)) {
+                match self.query(&HandoffQuery::Name(name(n), life)) {
                     HandoffReply::Name(claim) => claim,
                     other => panic!("{other:?}"),
                 }
@@ -251,15 +252,15 @@ impl World {
         match (here, &self.stage) {
             (true, _) => {}
             (false, Stage::Done) => {
-                assert_eq!(self.ask(&HandoffQuery::Release(name(n))), HandoffReply::Released)
+                assert_eq!(self.query(&HandoffQuery::Release(name(n))), HandoffReply::Released)
             }
             (false, _) => return self.waiting.push(Step::Release { new, name: n }),
         }
         self.held.remove(&n);
     }
 
-    /// The old process asks the new one.
-    fn ask(&self, query: &HandoffQuery) -> HandoffReply {
+    /// The old process queries the new one.
+    fn query(&self, query: &HandoffQuery) -> HandoffReply {
         let query = HandoffQuery::parse(&query.to_bytes()).unwrap();
         let reply = query.execute(&self.new, self.common(), self.new_now());
         HandoffReply::parse(reply.to_byte()).unwrap()
@@ -284,7 +285,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_won_twice_across_a_hand_over(
+    fn nothing_is_won_twice_across_a_handoff(
         capacity in prop_oneof![2 => 1usize..4, 3 => Just(100)],
         steps in prop::collection::vec(step(), 1..80),
     ) {
@@ -296,7 +297,7 @@ proptest! {
 }
 
 #[test]
-fn tickets_of_the_old_process_bring_early_data_to_the_new_one() {
+fn the_new_process_accepts_early_data_with_tickets_of_the_old_one() {
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(10, &before), gate(10, &after));
     assert!(!after.accepts(before.current()));
@@ -305,7 +306,7 @@ fn tickets_of_the_old_process_bring_early_data_to_the_new_one() {
 }
 
 #[test]
-fn what_finds_no_room_in_the_new_process_starts_an_epoch() {
+fn records_without_room_in_the_new_process_start_an_epoch() {
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(10, &before), gate(1, &after));
     for flight in 0..2 {
@@ -319,10 +320,10 @@ fn what_finds_no_room_in_the_new_process_starts_an_epoch() {
     assert!([known(0), known(1)].contains(&ClaimOutcome::Lost));
 }
 
-/// Threads claim while the gate is closed under them: each flight is won once, by one of them or by
-/// the next process.
+/// Threads claim while the gate is being closed: each flight is won once, by one of them or by the
+/// next process.
 #[test]
-fn claims_that_race_the_hand_over_are_in_it_or_are_asked_again() {
+fn claims_that_race_the_handoff_are_part_of_it_or_repeated() {
     const FLIGHTS: u16 = 4000;
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(1 << 20, &before), gate(1 << 20, &after));

@@ -1,4 +1,4 @@
-//! The gate's rules one by one, named after the sections that ask for them.
+//! The gate's rules one by one, named after the sections that require them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const TWO: [u8; 32] = [2; 32];
 
 /// The claim is won.
 const WON: Result<bool, Refusal> = Ok(true);
-/// Another connection has it.
+/// Another connection has claimed it.
 const LOST: Result<bool, Refusal> = Ok(false);
 
 fn s(seconds: u64) -> Duration {
@@ -37,12 +37,12 @@ impl Rig {
         FlightOffer::new(ClaimKey::of_flight(&name), skew, s(at), self.epochs.current())
     }
 
-    /// Whether a flight that comes at `at` wins its claim, if it is accepted.
+    /// Returns whether a flight received at `at` wins its claim, if it is accepted.
     fn claim(&self, name: [u8; 32], skew: i32, at: u64) -> Result<bool, Refusal> {
         self.gate.claim(&self.offer(name, skew, at), s(at)).map(|flight| flight.won())
     }
 
-    /// The same for one that TLS refuses, and whose client has completed its handshake.
+    /// The same for a flight that TLS refuses and whose client completes its handshake.
     fn spend(&self, name: [u8; 32], skew: i32, at: u64) -> SpendOutcome {
         self.gate.spend(&self.offer(name, skew, at), s(at))
     }
@@ -62,7 +62,7 @@ fn rfc8446_8_a_spent_flight_is_refused_to_its_copies_whatever_its_skew() {
         let rig = rig(10);
         let start: i64 = 10_000;
         assert_eq!(rig.spend(ONE, skew as i32, start as u64), SpendOutcome::Recorded);
-        // Copies, from then on until none is fresh.
+        // Copies, until none is fresh.
         for at in start..=(start + skew).max(start) + 20 {
             let left = (start + skew - at) as i32;
             if left.abs() <= 60 {
@@ -82,7 +82,7 @@ fn rfc8446_8_a_spent_flight_is_refused_to_its_copies_whatever_its_skew() {
 fn rfc8446_8_the_record_of_a_spent_flight_ends() {
     let rig = rig(1);
     assert_eq!(rig.spend(ONE, 100, 1000), SpendOutcome::Recorded);
-    // Fresh until 1110 s; 6 s more are for rounding and clocks.
+    // Fresh until 1110 s; 6 s more allow for rounding and clocks.
     assert_eq!(rig.claim(TWO, 0, 1115), Err(Refusal::RegisterFull));
     assert_eq!(rig.claim([3; 32], 0, 1117), WON);
 }
@@ -99,7 +99,7 @@ fn rfc8446_8_a_record_lives_no_longer_than_its_ticket() {
 fn rfc8470_5_2_an_original_whose_copy_was_accepted_is_too_early() {
     let rig = rig(10);
     assert_eq!(rig.claim(ONE, 0, 100), WON);
-    // TLS refuses the original, whatever for.
+    // TLS refuses the original, for any reason.
     assert_eq!(rig.spend(ONE, -5, 105), SpendOutcome::Executed);
     assert_eq!(rig.spend(ONE, -65, 165), SpendOutcome::Executed);
     assert_eq!(rig.spend(TWO, 0, 105), SpendOutcome::Recorded);
@@ -118,7 +118,7 @@ fn rfc8446_8_2_refuses_tickets_of_another_epoch() {
 
 #[test]
 fn rfc8446_8_2_a_refused_flight_is_refused_to_its_copies_too() {
-    // Its client sends again, so no copy may run beside that.
+    // Its client sends again, so no copy may be executed.
     let rig = rig(10);
     assert_eq!(rig.claim(TWO, 11, 1077), Err(Refusal::TicketAge));
     assert_eq!(rig.claim(TWO, 0, 1088), Err(Refusal::RefusedBefore));
@@ -132,14 +132,14 @@ fn rfc8446_8_2_a_flight_that_finds_no_room_starts_an_epoch() {
     let copy = rig.offer(TWO, 55, 100);
     assert_eq!(rig.claim(TWO, 55, 100), Err(Refusal::RegisterFull));
     assert!(!rig.epochs.accepts(first));
-    // The copy of the recorded one is known all the same.
+    // The copy of the recorded flight is still detected.
     assert_eq!(rig.claim(ONE, -20, 110), LOST);
-    // There is room again, but the copy's ticket is of an epoch that has ended.
+    // There is room again, but the copy's ticket belongs to a finished epoch.
     assert_eq!(rig.gate.claim(&copy, s(160)), Err(Refusal::TicketEpoch));
     let second = rig.epochs.current();
     assert_eq!(rig.spend([3; 32], 3600, 161), SpendOutcome::Recorded);
     assert!(!rig.epochs.accepts(second), "there was no room for a spent flight");
-    // One that is stale needs no record.
+    // A stale flight needs no record.
     let third = rig.epochs.current();
     assert_eq!(rig.spend([4; 32], -30, 161), SpendOutcome::Recorded);
     assert!(rig.epochs.accepts(third));
@@ -155,12 +155,12 @@ fn rfc8446_8_2_a_register_without_room_at_all() {
 fn rfc8446_8_2_a_delayed_original_finds_the_record_of_its_copy() {
     let rig = rig(10);
     assert_eq!(rig.claim(ONE, 0, 100), WON);
-    // Held up for a minute: TLS still takes it.
+    // Delayed for a minute: TLS still accepts it.
     assert_eq!(rig.claim(ONE, -60, 160), LOST);
 }
 
 #[test]
-fn rfc8446_8_3_refuses_what_is_not_fresh() {
+fn rfc8446_8_3_refuses_flights_that_are_not_fresh() {
     let rig = rig(10);
     let aged = Err(Refusal::TicketAge);
     for (n, skew, expected) in
@@ -172,7 +172,7 @@ fn rfc8446_8_3_refuses_what_is_not_fresh() {
 
 #[test]
 fn rfc8446_8_3_a_flight_ages_until_its_claim_is_settled() {
-    // Between TLS's look at its age and the claim the process stood still.
+    // The process was paused between TLS's check of the age and the claim.
     let rig = rig(10);
     for (name, at, expected) in [(ONE, 110, WON), (TWO, 111, Err(Refusal::TicketAge))] {
         let offer = rig.offer(name, 0, 100);

@@ -1,12 +1,12 @@
-//! A model world: honest clients whose clocks are right or wrong by up to an hour, an attacker who
-//! holds every flight and may deliver copies at any time, before the original too, and a server
-//! that is reconfigured, restarts, forgets and runs out of room. A client whose early data is
-//! refused resends its requests on the same connection, and executions are counted with those.
-//! Whatever happens, no request is executed twice, and every honest request whose connection
-//! completes is answered.
+//! A randomised model: honest clients whose clocks are right or off by up to an hour, an attacker
+//! who holds every flight and may deliver copies at any time, even before the original, and a
+//! server that is reconfigured, restarts, loses records and exhausts its memory. A client whose
+//! early data is refused sends its requests again on the same connection, and executions include
+//! those. In every case no request is executed twice, and every honest request whose connection
+//! completes gets a response.
 //!
-//! Two executions are excused, both by an attacker who lets a copy run and holds the original back:
-//! until the copy's record has ended, or until the server has lost its records.
+//! Two executions are excused, both by an attacker who has a copy executed and holds the original
+//! back: until the copy's record has ended, or until the server has lost its records.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct HonestFlight {
     /// When the stated ticket age is exact, rounded as TLS does. In whole seconds of the server's
     /// time.
     exact_second: i64,
-    /// For each request whether the policy lets it run early: each policy that there may be.
+    /// For each request, whether each policy allows it early.
     requests: Vec<[bool; 2]>,
 }
 
@@ -34,22 +34,22 @@ enum Step {
     Wait(u64),
     /// Time passes until a flight is about to be fresh.
     WaitFor(usize),
-    /// The honest client connects (once).
+    /// The honest client connects, once.
     Original(usize),
     /// The attacker connects with a copy.
     Copy(usize),
-    /// A connection goes on: ClientHello first, then one early request after the other.
+    /// A connection continues: the ClientHello first, then one early request after the other.
     GoOn(usize),
-    /// All that a connection has still to send arrives.
+    /// Everything that a connection still sends arrives.
     GoOnToTheEnd(usize),
-    /// Finished arrives, if the connection is an honest one.
+    /// Finished arrives, if the connection is an honest client's.
     Finish(usize),
     /// The connection breaks.
     DropReason(usize),
-    /// The other policy.
+    /// The policy changes to the other one.
     Reload,
-    /// TLS refuses all early data from now on, or does not any more: early data is switched off,
-    /// or protocols, groups, limits or site names are not those of the tickets.
+    /// TLS starts or stops refusing all early data: because it is disabled, or because protocols,
+    /// groups, limits or site names differ from the tickets'.
     Switch,
     /// The process ends and another starts, some milliseconds later, with the same ticket keys.
     Restart(u64),
@@ -69,7 +69,7 @@ struct Connection {
 
 #[derive(Debug)]
 struct Hello {
-    /// The policy then.
+    /// The policy at that time.
     policy: usize,
     outcome: Outcome,
 }
@@ -78,8 +78,8 @@ struct Hello {
 #[derive(Debug)]
 enum Outcome {
     Accepted(Flight),
-    /// Refused: the client resends its requests after the handshake. With the flight that is
-    /// still to be recorded, if the gate has not seen it.
+    /// Refused: the client sends its requests again after the handshake. Contains the flight to be
+    /// recorded, if the gate has not seen it.
     Refused(Option<FlightOffer>),
 }
 
@@ -98,11 +98,11 @@ struct World {
     policy: usize,
     tls_refuses: bool,
     connections: Vec<Connection>,
-    /// The epoch in which each flight's ticket was issued, once it has been.
+    /// The epoch of each flight's ticket, once issued.
     tickets: Vec<Option<u32>>,
     sent: Vec<bool>,
     copy_won: Vec<bool>,
-    /// Whether a copy won, and its record was lost after that.
+    /// Whether a copy won and its record was lost afterwards.
     copy_forgotten: Vec<bool>,
     executions: HashMap<(usize, usize), usize>,
     replies: HashMap<(usize, usize), HandoffReply>,
@@ -150,8 +150,8 @@ impl World {
                 }
             }
             Step::Copy(i) => self.connect(i % self.flights.len(), false),
-            Step::GoOn(i) => self.with_connection(i, Self::go_on),
-            Step::GoOnToTheEnd(i) => self.with_connection(i, Self::go_on_to_the_end),
+            Step::GoOn(i) => self.with_connection(i, Self::advance),
+            Step::GoOnToTheEnd(i) => self.with_connection(i, Self::advance_to_the_end),
             Step::Finish(i) => self.with_connection(i, Self::finish),
             Step::DropReason(i) => self.with_connection(i, |world, c| {
                 world.connections.remove(c);
@@ -164,7 +164,7 @@ impl World {
                 self.epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
                 self.forget();
             }
-            // Connections live on.
+            // Connections continue.
             Step::LoseClaims => {
                 self.epochs.start_next();
                 self.forget();
@@ -174,7 +174,7 @@ impl World {
 
     fn with_connection(&mut self, i: usize, act: impl FnOnce(&mut Self, usize)) {
         if !self.connections.is_empty() {
-            // Counted from the newest, which a shrunk example refers to most often.
+            // Counted from the newest, to which a shrunk example mostly refers.
             let c = self.connections.len() - 1 - i % self.connections.len();
             act(self, c);
         }
@@ -192,7 +192,7 @@ impl World {
         });
     }
 
-    fn go_on(&mut self, c: usize) {
+    fn advance(&mut self, c: usize) {
         let connection = &mut self.connections[c];
         let Some(hello) = &connection.hello else {
             return self.hello(c);
@@ -216,8 +216,8 @@ impl World {
         }
     }
 
-    /// TLS looks at a ClientHello: at the ticket's epoch, and at the skew, which it counts in whole
-    /// seconds and has its own bound on.
+    /// TLS checks a ClientHello: the ticket's epoch, and the skew, which it counts in whole seconds
+    /// and limits itself.
     fn hello(&mut self, c: usize) {
         let (time, policy) = (self.time(), self.policy);
         let connection = &mut self.connections[c];
@@ -241,10 +241,10 @@ impl World {
         self.connections[c].hello = Some(Hello { policy, outcome });
     }
 
-    fn go_on_to_the_end(&mut self, c: usize) {
+    fn advance_to_the_end(&mut self, c: usize) {
         let requests = self.flights[self.connections[c].flight].requests.len();
         for _ in 0..=requests {
-            self.go_on(c);
+            self.advance(c);
         }
     }
 
@@ -300,13 +300,13 @@ impl World {
     fn too_early(&mut self, c: usize, request: usize) {
         let connection = &self.connections[c];
         let flight = connection.flight;
-        assert!(self.copy_won[flight], "425 without need: {connection:?} at {}", self.now);
+        assert!(self.copy_won[flight], "unnecessary 425: {connection:?} at {}", self.now);
         self.reply(flight, request, HandoffReply::TooEarly);
     }
 
     fn reply(&mut self, flight: usize, request: usize, reply: HandoffReply) {
         let before = self.replies.insert((flight, request), reply);
-        assert_eq!(before, None, "flight {flight} request {request} answered twice");
+        assert_eq!(before, None, "flight {flight} request {request} has two responses");
     }
 
     fn forget(&mut self) {
@@ -314,7 +314,7 @@ impl World {
         self.gate = Gate::new(self.config, self.epochs.clone());
     }
 
-    /// Forgets connections that can do nothing more, once an honest one has all its responses.
+    /// Drops connections that are finished, once an honest one has all its responses.
     fn tidy(&mut self) {
         let Self { connections, flights, replies, .. } = self;
         connections.retain(|connection| {
@@ -332,19 +332,19 @@ impl World {
         });
     }
 
-    /// Every honest connection still there completes.
+    /// Every remaining honest connection completes.
     fn end(&mut self) {
         for c in 0..self.connections.len() {
-            self.go_on_to_the_end(c);
+            self.advance_to_the_end(c);
             self.finish(c);
         }
         self.tidy();
-        assert!(self.connections.is_empty(), "all is done");
+        assert!(self.connections.is_empty(), "all connections are finished");
     }
 }
 
-/// The defaults, and shorter times, which bring their ends closer together. A margin of zero
-/// shows that the rules hold to the millisecond when the clocks do.
+/// The defaults, and shorter times, whose ends are closer together. A margin of zero shows that the
+/// rules hold to the millisecond with exact clocks.
 fn config() -> impl Strategy<Value = GateConfig> {
     let times = prop_oneof![
         Just((10, 5, 60)),
@@ -362,7 +362,7 @@ fn config() -> impl Strategy<Value = GateConfig> {
 }
 
 fn flight() -> impl Strategy<Value = HonestFlight> {
-    // Around the middle of a run that lasts some minutes, or off by up to an hour.
+    // Around the middle of a run that takes some minutes, or off by up to an hour.
     let exact = prop_oneof![3 => 60i64..80, 2 => 0i64..250, 2 => -START_SECOND..START_SECOND];
     let request = [prop::bool::weighted(0.8), prop::bool::weighted(0.5)];
     let requests = prop::collection::vec(request, 1..4);
@@ -398,14 +398,14 @@ fn overflow_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// When the world starts, and how far stated ages may be off.
+/// When the model starts, and how far stated ages may be off.
 const START_SECOND: i64 = 3600;
 
-/// A few seconds' worth, unless PROPTEST_CASES asks for more.
+/// A few seconds of cases, unless PROPTEST_CASES sets more.
 fn cases() -> ProptestConfig {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
     let default = ProptestConfig::default();
-    ProptestConfig { cases: if asked { default.cases } else { 5_000 }, ..default }
+    ProptestConfig { cases: if is_set { default.cases } else { 5_000 }, ..default }
 }
 
 proptest! {
@@ -416,9 +416,9 @@ proptest! {
         flights in prop::collection::vec(flight(), 1..6),
         config in config(),
         steps in prop::collection::vec(step(), 1..80),
-        // Slow time down: the shorter the steps, the more happens around each flight's prime.
+        // Short steps increase the number of events around each flight's exact time.
         slower in prop_oneof![Just(1u64), Just(3), Just(8)],
-        // Let them all in while the register still has room, so that it overflows.
+        // Accept all of them while the register still has room, so that it overflows.
         originals_first in any::<bool>(),
     ) {
         let mut world = World::new(flights, config);
@@ -439,8 +439,8 @@ proptest! {
         world.end();
     }
 
-    /// The same world where it is hardest to reach by chance: a flight comes when the register is
-    /// full, and copies of it come while the room is being freed.
+    /// The same model in the state that chance rarely reaches: a flight arrives when the register
+    /// is full, and copies arrive while memory is being freed.
     #[test]
     fn a_flight_that_found_no_room_is_not_executed_twice(
         config in config(),

@@ -388,7 +388,7 @@ mod tests {
         }
     }
 
-    fn said(packets: &[WaterfallPacket]) -> Vec<(String, &'static str)> {
+    fn described(packets: &[WaterfallPacket]) -> Vec<(String, &'static str)> {
         let packets: Vec<&WaterfallPacket> = packets.iter().collect();
         merged_labels(&packets)
             .into_iter()
@@ -415,11 +415,11 @@ mod tests {
             ("early data 35 B", "p-early"),
         ];
         let expected = expected.map(|(word, color_class)| (word.to_owned(), color_class));
-        assert_eq!(said(std::slice::from_ref(&first)), expected);
+        assert_eq!(described(std::slice::from_ref(&first)), expected);
         assert_eq!(color_class(&first), "p-early");
         let response = |what: &str| packet(false, &["1-RTT packet 4", "ACK", what]);
         let responses = [response("stream 0 1172 B"), response("stream 0 981 B, FIN")];
-        assert_eq!(said(&responses), [("response 2153 B".to_owned(), "p-data")]);
+        assert_eq!(described(&responses), [("response 2153 B".to_owned(), "p-data")]);
         let upkeep = packet(false, &["1-RTT packet 1", "NEW_CONNECTION_ID", "NEW_CONNECTION_ID"]);
         assert_eq!(color_class(&upkeep), "p-tcp");
         assert!(!is_notable(&upkeep) && is_notable(&first));

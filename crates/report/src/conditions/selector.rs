@@ -59,7 +59,7 @@ impl Selector {
             return Err("replays can be filtered by server= only, since the attack covers all protocols of a server".to_owned());
         }
         if self.filters.iter().any(|(other, _)| *other == axis) {
-            return Err(format!("{} is given twice; remove one", axis.name()));
+            return Err(format!("{} appears twice; remove one", axis.name()));
         }
         let value = axis.parse_value(value)?;
         self.filters.push((axis, value));
@@ -250,7 +250,7 @@ impl VisitSelector {
             return Err(format!("unknown filter {name:?} of visits; allowed are {allowed}, time"));
         };
         if self.filters.iter().any(|(other, _)| other == axis) {
-            return Err(format!("{name} is given twice; remove one"));
+            return Err(format!("{name} appears twice; remove one"));
         }
         self.filters.push((*axis, axis.parse_value(value)?));
         Ok(())

@@ -90,7 +90,7 @@ pub(crate) fn page(title: &str, header: &Markup, sections: &[Section]) -> Markup
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // Whatever a record contains, the page cannot send a request.
+                // With any record, the page cannot send a request.
                 meta http-equiv="Content-Security-Policy"
                     content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
                 meta name="generator" content="firstflight";
@@ -118,7 +118,7 @@ pub(crate) fn page(title: &str, header: &Markup, sections: &[Section]) -> Markup
                 }
                 footer {
                     "Made by firstflight " (env!("CARGO_PKG_VERSION"))
-                    " from the record alone. This page asks no other host for anything."
+                    " from the record alone. This page sends no requests."
                 }
             }
         }

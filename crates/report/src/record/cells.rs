@@ -160,7 +160,7 @@ pub struct Residual {
     pub model_ms: f64,
     /// What the median has more.
     pub residual_ms: f64,
-    /// Whether that is more than the model leaves open, so that a reader should ask why.
+    /// Whether that is more than the model leaves open, so that a reader should look for the reason.
     pub flagged: bool,
 }
 
@@ -207,10 +207,10 @@ pub struct Sample {
 pub enum Fault {
     /// The machine stalled: the link was late, or packets were sent twice without its doing.
     Spoiled(String),
-    /// Packets that the network dropped on purpose made it something else than its cell asked for,
+    /// Packets that the network dropped on purpose made it something else than its cell requires,
     /// or made it fail.
     Disturbed(String),
-    /// Its packets show something else than its cell asked for. This fails the run.
+    /// Its packets show something else than its cell requires. This fails the run.
     Mislabelled(String),
     /// The connection failed. This fails the run.
     Failed(String),

@@ -57,7 +57,7 @@ pub fn consensus(counts: impl ExactSizeIterator<Item = Option<u32>>) -> Option<u
 
 /// The rank of percentile `p` among `n` values, from 1 on.
 pub(crate) fn nearest_rank(n: usize, p: f64) -> Option<usize> {
-    // 0.95 of 20 is 19, whatever the last bit of the product says.
+    // 0.95 of 20 is 19, whatever the rounding of the product.
     let rank = (p * n as f64 - 1e-9).ceil() as usize;
     (n > 0).then(|| rank.clamp(1, n))
 }

@@ -263,7 +263,7 @@ fn percentiles(figures: Option<&Figures>) -> [String; 3] {
     [of(|f| Some(f.p50_ms)), of(|f| f.p95_ms), of(|f| f.p99_ms)]
 }
 
-/// Pages over QUIC as the packets have them, whoever the client is.
+/// Pages over QUIC, by their packets, for any client.
 pub(crate) fn page(record: &Record) -> Option<Table> {
     let mut table = Table::new(
         "A page over HTTP/3, from packets",

@@ -215,12 +215,12 @@ fn csv_has_a_line_for_each_sample_and_cell() {
 fn a_run_is_asked_for_labels_replays_and_control() {
     let mut record = crate::synthetic::record(7);
     record.visits.clear();
-    let asked = check_run(&record, "firstflight");
-    let groups: Vec<&str> = asked.iter().map(|outcome| outcome.group.as_str()).collect();
+    let outcomes = check_run(&record, "firstflight");
+    let groups: Vec<&str> = outcomes.iter().map(|outcome| outcome.group.as_str()).collect();
     let expected =
         ["labels", "replay", "replay", "control", "load", "load", "load", "load", "load"];
     assert_eq!(groups, expected);
-    assert!(asked.iter().all(CheckOutcome::passed));
+    assert!(outcomes.iter().all(CheckOutcome::passed));
     record.replays[0].executed = 1;
     assert!(!check_run(&record, "firstflight")[1].passed());
     record.replays[0].originals = 3;

@@ -109,14 +109,14 @@ fn visits_and_their_cells_as_csv() {
 #[test]
 fn visits_that_were_something_else_fail_the_run_and_warnings_do_not() {
     let mut record = crate::synthetic::visits_alone(7);
-    let asked = check_run(&record, "firstflight");
-    assert_eq!(asked.iter().map(|outcome| &*outcome.group).collect::<Vec<_>>(), ["visits"]);
-    assert!(asked.iter().all(CheckOutcome::passed));
+    let outcomes = check_run(&record, "firstflight");
+    assert_eq!(outcomes.iter().map(|outcome| &*outcome.group).collect::<Vec<_>>(), ["visits"]);
+    assert!(outcomes.iter().all(CheckOutcome::passed));
     record.visits[70].fault = Some(Fault::Mislabelled("a full handshake".to_owned()));
     record.visits[71].fault = Some(Fault::Failed("the browser hung".to_owned()));
-    let asked = check_run(&record, "firstflight");
-    assert_eq!(asked[0].findings.len(), 2);
-    assert!(asked[0].findings[0].ends_with("return, 0-RTT on shows a full handshake"));
+    let outcomes = check_run(&record, "firstflight");
+    assert_eq!(outcomes[0].findings.len(), 2);
+    assert!(outcomes[0].findings[0].ends_with("return, 0-RTT on shows a full handshake"));
     assert!(
         terminal::render(&record).contains("WRONG: Firefox, firstflight, HTTP/1.1, small page")
     );

@@ -220,7 +220,7 @@ pub(crate) fn with_ocsp_file(
     }
 }
 
-/// `localhost`, the loopback addresses, the listeners' addresses and the given names.
+/// `localhost`, the loopback addresses, the listeners' addresses and the configured names.
 fn names_for<'a>(
     names: impl IntoIterator<Item = &'a String>,
     addresses: &[SocketAddr],

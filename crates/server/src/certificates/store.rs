@@ -212,7 +212,7 @@ mod tests {
             Some(&b"whole"[..])
         );
         assert_eq!(read(&test_store.node("after", &['b'])).await.as_deref(), Some(&b"whole"[..]));
-        let left: u64 = test_store.redis.ask(&["PTTL", STORE_KEY]).trim().parse().unwrap();
+        let left: u64 = test_store.redis.cli(&["PTTL", STORE_KEY]).trim().parse().unwrap();
         assert!(left > 0 && left <= 3_600_000, "{left}");
     }
 
@@ -221,7 +221,7 @@ mod tests {
         let test_store = TestStore::new();
         let node = test_store.node("kek", &['a']);
         put(&node).await;
-        test_store.redis.ask(&["SET", STORE_KEY, "x"]);
+        test_store.redis.cli(&["SET", STORE_KEY, "x"]);
         assert_eq!(read(&node).await, None);
         let shared = node.0.clone().unwrap();
         let store_key = store_key("ca/certificate/one");

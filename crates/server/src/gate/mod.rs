@@ -292,7 +292,7 @@ impl EarlyDataGate {
     /// Closes the gate and returns its records for `successor`. Returns `None` if it was handed
     /// over before, since the successor's claims are not known here.
     pub(crate) fn hand_over(&self, successor: Successor) -> Option<RegisterSnapshot> {
-        // Sets the successor first: whoever finds the gate closed needs the successor.
+        // Sets the successor first: a task that finds the gate closed needs it.
         let earlier =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
         earlier.is_none().then(|| self.gate.hand_off(monotonic(), self.now()))

@@ -227,7 +227,7 @@ fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
 const MAX_INLINE_BYTES: u64 = 64 * 1024;
 
 /// Opens files below a directory. The kernel makes sure that symbolic links do not lead outside,
-/// whatever is renamed meanwhile.
+/// even if it is renamed meanwhile.
 #[derive(Clone, Debug)]
 pub(crate) struct FileBackend {
     root: Arc<Path>,

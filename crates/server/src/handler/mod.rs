@@ -19,7 +19,7 @@ use crate::gate::EarlyDataGate;
 use crate::observe::connection::ConnectionObserver;
 use crate::observe::request::RequestRecord;
 
-/// What a handler knows about a request besides its head and body.
+/// What a handler knows about a request in addition to its head and body.
 pub(crate) struct RequestContext<'a> {
     pub(crate) connection: &'a ConnectionObserver,
     pub(crate) handshake: &'a HandshakeState,

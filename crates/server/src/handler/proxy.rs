@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn rfc9110_7_6_2_a_request_goes_no_further_than_it_says() {
-        for (method, hops, answered, left) in [
+        for (method, hops, expected, left) in [
             ("OPTIONS", Some("0"), Some(204), Some("0")),
             ("OPTIONS", Some("1"), None, Some("0")),
             ("OPTIONS", Some("010"), None, Some("9")),
@@ -446,7 +446,7 @@ mod tests {
             }
             let mut request = request.body(()).unwrap();
             let status = terminal_status(&mut request).map(|status| status.as_u16());
-            assert_eq!(status, answered, "{method} {hops:?}");
+            assert_eq!(status, expected, "{method} {hops:?}");
             let now =
                 request.headers().get(header::MAX_FORWARDS).map(|left| left.to_str().unwrap());
             assert_eq!(now, left, "{method} {hops:?}");

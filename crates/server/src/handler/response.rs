@@ -25,7 +25,7 @@ pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
 
 /// Reads the body of a request whose response does not depend on it, to verify that the request is
 /// complete: a body of the wrong length must not get a normal response (RFC 9113 section 8.1.1). A
-/// long body is not read to its end, and a client that waits for 100 (Continue) is not asked to
+/// long body is not read to its end, and a client that waits for 100 (Continue) is not told to
 /// send.
 ///
 /// Returns `None` if the body is malformed.

@@ -269,8 +269,9 @@ mod tests {
     #[test]
     fn rfc6455_4_1_an_upgrade_requests_a_websocket() {
         let both = [("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")];
-        let ask = |version, method, fields: &[_]| requested(&request(version, method, fields));
-        assert_eq!(ask(Version::HTTP_11, "GET", &both), Some(WebSocket::Upgrade));
+        let requested_websocket =
+            |version, method, fields: &[_]| requested(&request(version, method, fields));
+        assert_eq!(requested_websocket(Version::HTTP_11, "GET", &both), Some(WebSocket::Upgrade));
         for (version, method, fields) in [
             (Version::HTTP_10, "GET", &both[..]),
             (Version::HTTP_2, "GET", &both),
@@ -282,7 +283,11 @@ mod tests {
             (Version::HTTP_11, "CONNECT", &both),
             (Version::HTTP_2, "CONNECT", &[]),
         ] {
-            assert_eq!(ask(version, method, fields), None, "{version:?} {method} {fields:?}");
+            assert_eq!(
+                requested_websocket(version, method, fields),
+                None,
+                "{version:?} {method} {fields:?}"
+            );
         }
     }
 

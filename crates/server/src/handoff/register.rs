@@ -133,7 +133,7 @@ async fn forward_queries(
     }
 }
 
-/// Takes the register over from the process at the other end, and answers its queries afterwards.
+/// Takes the register over from the process at the other end, and responds to its queries afterwards.
 ///
 /// # Errors
 /// [`HandoverError`]: the other process keeps the register.

@@ -45,7 +45,7 @@ impl Predecessor {
     }
 
     /// Whether a datagram belongs to one of its connections. After it has ended, none does: then
-    /// this process answers with a stateless reset (RFC 9000 section 10.3).
+    /// this process responds with a stateless reset (RFC 9000 section 10.3).
     pub(crate) fn owns(&self, datagram: &[u8]) -> bool {
         !self.queue.is_closed() && self.mark.is_on(datagram)
     }

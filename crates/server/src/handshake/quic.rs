@@ -94,7 +94,7 @@ pub(crate) async fn serve<P>(
     Ok(())
 }
 
-/// Accepts a connection. The flight's claim is settled before TLS answers the ClientHello. Over
+/// Accepts a connection. The flight's claim is settled before TLS responds to the ClientHello. Over
 /// QUIC, lost early data is sent again after the handshake, so a flight without a record must not
 /// be accepted. `initials`: the first packets received on the endpoint, if flights are claimed in a
 /// store.
@@ -181,7 +181,7 @@ pub(crate) async fn accept(
     Ok(Some((connecting, negotiated)))
 }
 
-/// Claims the flight in this process's register when TLS asks.
+/// Claims the flight in this process's register when TLS calls.
 fn judge(
     shared: Arc<ServerContext>,
     outcome: Arc<Mutex<ClaimOutcome>>,

@@ -74,9 +74,9 @@ impl FrameMeter {
     }
 }
 
-/// Subtracts up to `most` from `left`. Returns how much.
-fn subtract_up_to(left: &mut usize, most: usize) -> usize {
-    let count = most.min(*left);
+/// Subtracts up to `max` from `left`. Returns how much.
+fn subtract_up_to(left: &mut usize, max: usize) -> usize {
+    let count = max.min(*left);
     *left -= count;
     count
 }

@@ -10,7 +10,7 @@
 //!
 //! HTTP/2 streams run on this task too. They end with the connection, and a response that is ready
 //! immediately leaves in one write with the server's flight. For that the library's reads must not
-//! send anything: hyper reads on between taking a request and answering it, and would send the
+//! send anything: hyper reads on between taking a request and responding to it, and would send the
 //! flight first. The driver, which is polled after the library, sends what no response took along.
 //!
 //! WebSocket tunnels also run here. Over HTTP/1.1 hyper hands the stream over when the tunnel
@@ -293,7 +293,7 @@ impl ConnectionTask {
         if let Err(error) = &result {
             debug!("{}: {error}", self.connection.facts().client);
         }
-        // A head that was too large has been answered, and the peer should be able to read that.
+        // A head that was too large has got its response, and the peer should be able to read that.
         result.is_ok() || self.connection.is_complete()
     }
 }

@@ -1,4 +1,4 @@
-//! Ping-pong: answers each `PING` with `PONG`, without HTTP, to measure round trips only. Over QUIC
+//! Ping-pong: responds to each `PING` with `PONG`, without HTTP, to measure round trips only. Over QUIC
 //! each ping has its own stream.
 
 use std::future::poll_fn;

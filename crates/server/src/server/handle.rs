@@ -186,7 +186,7 @@ impl ServerHandle {
     /// Hands the strike register over to the process at the other end of `stream`, which calls
     /// [`ServerHandle::take_over`].
     ///
-    /// New flights wait until the handover is complete. After that this process asks the other one
+    /// New flights wait until the handover is complete. After that this process queries the other one
     /// about each flight, over the same stream, so it may continue to accept and serve until it has
     /// drained.
     ///
@@ -199,7 +199,7 @@ impl ServerHandle {
     }
 
     /// Takes the strike register over from the process at the other end of `stream`, which calls
-    /// [`ServerHandle::hand_over`], and answers its queries afterwards.
+    /// [`ServerHandle::hand_over`], and responds to its queries afterwards.
     ///
     /// Call this between [`Server::bind`] and [`Server::run`]: this process does not know the
     /// flights that the other one has executed before.

@@ -101,7 +101,10 @@ async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total(
         upstream.wait_for(&word).await;
         drop(open);
         let status = response.get(9..12).unwrap_or_default();
-        assert!(["200", "425"].contains(&status), "the honest client is answered: {response:?}");
+        assert!(
+            ["200", "425"].contains(&status),
+            "the honest client gets a response: {response:?}"
+        );
     }
     a.stop().await;
     b.stop().await;

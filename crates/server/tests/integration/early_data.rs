@@ -356,7 +356,7 @@ async fn rfc9113_6_1_a_short_response_ends_on_its_data_and_fits_the_initial_wind
     let mut response = vec![0; 64 * 1024];
     tcp.readable().await.unwrap();
     let count = tokio::io::AsyncReadExt::read(&mut tcp, &mut response).await.unwrap();
-    assert!(count > 10 * 1024, "{count} bytes: the answer did not leave in one write");
+    assert!(count > 10 * 1024, "{count} bytes: the response was not sent in one write");
     assert!(count <= 10 * 1448, "{count} bytes exceed ten segments (RFC 6928)");
     client.machine.feed(&response[..count]);
     let frames = client.read_until(&mut tcp, |frames| ends(frames) == 1).await;

@@ -14,7 +14,7 @@ async fn files_are_served_as_over_tcp() {
     assert_eq!((page.status, &page.body[..]), (StatusCode::OK, &b"hello\n"[..]));
     assert_eq!(page.headers["content-length"], "6");
     assert!(page.headers.contains_key("date") && !page.headers.contains_key("alt-svc"));
-    let head = client.ask(Method::HEAD, "/index.html").await.unwrap();
+    let head = client.request(Method::HEAD, "/index.html").await.unwrap();
     assert_eq!((head.status, head.body.len()), (StatusCode::OK, 0));
     assert_eq!(head.headers["content-length"], "6");
     let none = client.get("/none").await;

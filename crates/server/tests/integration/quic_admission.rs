@@ -18,7 +18,7 @@ use crate::support::{RunningServer, TEST_TIMEOUT, line, start_upstream};
 
 /// The server's response to a first flight whose client sends nothing else: its size, and whether
 /// it starts with a Retry.
-async fn answered(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
+async fn count_responses(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for datagram in flight {
         socket.send_to(datagram, server).await.unwrap();
@@ -61,20 +61,20 @@ async fn rfc9000_8_1_4_an_address_token_counts_once_in_the_whole_cluster() {
     // Without a token, a client gets three times what it sent; the library completes the datagram
     // that crosses the limit.
     let new_client = flight(None).await;
-    let (count, retry) = answered(b.address, &new_client).await;
+    let (count, retry) = count_responses(b.address, &new_client).await;
     let limit = |flight: &[Vec<u8>]| 3 * bytes(flight) + 1200;
     assert!(count <= limit(&new_client) && !retry, "{count} of {}", bytes(&new_client));
     // Issued by one node, accepted by another.
     let first = flight(token.clone()).await;
-    let (count, retry) = answered(b.address, &first).await;
+    let (count, retry) = count_responses(b.address, &first).await;
     assert!(count > limit(&first) && !retry, "{count} of {}", bytes(&first));
     // The node that has accepted it remembers that.
     let second = flight(token.clone()).await;
-    let (count, retry) = answered(b.address, &second).await;
+    let (count, retry) = count_responses(b.address, &second).await;
     assert!(count <= limit(&second) && !retry, "{count} of {}", bytes(&second));
     // The other node checks the store and sends a Retry.
     let third = flight(token).await;
-    let (_, retry) = answered(a.address, &third).await;
+    let (_, retry) = count_responses(a.address, &third).await;
     assert!(retry, "spent elsewhere");
     a.stop().await;
     b.stop().await;
@@ -101,7 +101,7 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
             let mut client = Quic::connect(wire.address, remembered).await;
             assert_eq!(client.get(&target).await.status, StatusCode::OK);
             assert!(client.accepted().await, "{target}");
-            // Each datagram of a ClientHello may be answered by one; the client takes the first.
+            // Each datagram of a ClientHello may be count_responses by one; the client takes the first.
             let recorded = wire.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
             assert_eq!(recorded, retried, "{target}");
             client.close().await;
@@ -160,7 +160,7 @@ async fn another_implementations_client_gets_a_retry_and_runs_early() {
     cluster.runs_early(&node, "http/1.1").await;
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();
-    let ask = async |target: &str| {
+    let request = async |target: &str| {
         let mut client = std::process::Command::new("timeout");
         client.args(["30", "gtlsclient", "--exit-on-all-streams-close", "--no-quic-dump"]);
         // Of its tokens this version says that it cannot read the files it has written.
@@ -175,9 +175,9 @@ async fn another_implementations_client_gets_a_retry_and_runs_early() {
         assert!(output.status.success(), "{reply}");
         reply
     };
-    let reply = ask("/stranger").await;
+    let reply = request("/stranger").await;
     assert!(reply.contains("Retry"), "{reply}");
-    let reply = ask("/resumed").await;
+    let reply = request("/resumed").await;
     assert!(reply.contains("Retry"), "{reply}");
     let log = node.stop().await;
     assert_eq!(line(&log, "/stranger")["early_data"], "no_session_offered");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
-use firstflight_quic::foreign::{crypto_frame, initial_packet};
+use firstflight_quic::test_packets::{crypto_frame, initial_packet};
 use firstflight_testkit::{Upstream, skipped_without};
 use http::{Method, StatusCode};
 use tokio::time::{sleep, timeout};
@@ -264,8 +264,8 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
         let mut response = vec![0; 2000];
         let mut longest = 0;
         while longest < 1200 {
-            let answered = timeout(TEST_TIMEOUT, socket.recv(&mut response)).await;
-            longest = longest.max(answered.expect("the copy is answered").unwrap());
+            let received = timeout(TEST_TIMEOUT, socket.recv(&mut response)).await;
+            longest = longest.max(received.expect("the copy gets a response").unwrap());
         }
     }
     a.stop().await;

@@ -105,8 +105,8 @@ async fn replayed_datagrams_are_not_executed() {
     wire.release_down().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     client.close().await;
-    let answered = async { while copy().await.down_within_moments().await.is_empty() {} };
-    tokio::time::timeout(crate::support::TEST_TIMEOUT, answered)
+    let responded = async { while copy().await.down_within_moments().await.is_empty() {} };
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, responded)
         .await
         .expect("a copy is taken for a connection");
     let log = server.stop().await;

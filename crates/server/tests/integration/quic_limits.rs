@@ -74,7 +74,7 @@ async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     // It takes as long as `SHORT`.
     assert_eq!(client.get("/slow").await.status, StatusCode::OK);
-    let second = client.ask(Method::GET, "/second").await;
+    let second = client.request(Method::GET, "/second").await;
     assert_eq!(second.expect("no GOAWAY").status, StatusCode::OK);
     client.close().await;
     server.stop().await;
@@ -227,7 +227,7 @@ async fn complete_bodies_reach_the_upstream_and_wrong_lengths_do_not() {
         let response = reply(post).await;
         assert!(!response.is_ok_and(|response| response.status.is_success()), "{length}");
     }
-    let tunnel = client.ask(Method::CONNECT, "/x").await.unwrap();
+    let tunnel = client.request(Method::CONNECT, "/x").await.unwrap();
     assert_eq!(tunnel.status, StatusCode::NOT_IMPLEMENTED);
     client.close().await;
     server.stop().await;

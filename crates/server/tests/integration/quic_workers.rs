@@ -10,7 +10,7 @@ use crate::support::quic::{Wire, config, endpoint, head};
 use crate::support::{RunningServer, TEST_TIMEOUT};
 
 /// The kernel merges datagrams of several connections from one port and gives them to the worker of
-/// the first one. None may be lost or answered by a stateless reset.
+/// the first one. None may be lost or get a stateless reset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     let server = RunningServer::files(|_| {}).await;
@@ -51,7 +51,8 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     wire.inject_joined(&joined);
     wire.lose_up(false);
     for mut receive in responses {
-        let response = timeout(TEST_TIMEOUT, receive.read_to_end(10_000)).await.expect("an answer");
+        let response =
+            timeout(TEST_TIMEOUT, receive.read_to_end(10_000)).await.expect("a response");
         assert!(response.expect("no reset").ends_with(b"hello\n"));
     }
     server.stop().await;

@@ -59,8 +59,8 @@ impl Generations {
 
 async fn hand_over(old: &RunningServer, new: &RunningServer) {
     let (one, other) = UnixStream::pair().unwrap();
-    let (given, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
-    given.unwrap();
+    let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    handed_over.unwrap();
     taken.unwrap();
 }
 
@@ -181,8 +181,9 @@ async fn a_register_is_handed_over_once() {
     hand_over(&old, &new).await;
     let third = generations.start().await;
     let (one, other) = UnixStream::pair().unwrap();
-    let (given, taken) = tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
-    assert!(matches!(given, Err(HandoverError::NotOwner)), "{given:?}");
+    let (handed_over, taken) =
+        tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
+    assert!(matches!(handed_over, Err(HandoverError::NotOwner)), "{handed_over:?}");
     assert!(taken.is_err());
     assert!(old.handle.state_for_successor().is_err(), "nor is anything else");
     // The owner of the register can hand it over.
@@ -200,8 +201,8 @@ async fn a_process_with_another_store_takes_over_no_register() {
     };
     let new = generations.start_with(change).await;
     let (one, other) = UnixStream::pair().unwrap();
-    let (given, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
-    assert!(given.is_err());
+    let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    assert!(handed_over.is_err());
     assert!(matches!(taken, Err(HandoverError::OtherStore)), "{taken:?}");
     // The register is where it was.
     let session = old.session("http/1.1").await;

@@ -71,12 +71,15 @@ async fn rfc8446_8_2_copies_that_race_the_original_are_executed_once_in_total() 
         for copy in copies {
             open.push(copy.await.unwrap());
         }
-        // Whoever won the claim is left alone until the upstream has seen the request.
+        // The winner of the claim is not disturbed until the upstream has the request.
         upstream.wait_for(&word).await;
         drop(open);
         assert_eq!(upstream.recorded(&word).len(), 1, "round {round}");
         let status = response.get(9..12).unwrap_or_default();
-        assert!(["200", "425"].contains(&status), "the honest client is answered: {response:?}");
+        assert!(
+            ["200", "425"].contains(&status),
+            "the honest client gets a response: {response:?}"
+        );
     }
     let log = server.stop().await;
     for round in 0..20 {

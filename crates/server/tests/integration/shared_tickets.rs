@@ -87,13 +87,13 @@ impl Cluster {
     /// The number of flights recorded in the store.
     fn claims(&self) -> u64 {
         let count = "return #redis.call('KEYS', 'firstflight:c:*')";
-        self.store.ask(&["EVAL", count, "0"]).trim().parse().unwrap()
+        self.store.cli(&["EVAL", count, "0"]).trim().parse().unwrap()
     }
 
     /// Makes the store's epoch a day older, so that claims count immediately.
     fn age(&self) {
-        if let Ok(left) = self.store.ask(&["PTTL", EPOCH]).parse::<u64>() {
-            self.store.ask(&["PEXPIRE", EPOCH, &(left - 86_400_000).to_string()]);
+        if let Ok(left) = self.store.cli(&["PTTL", EPOCH]).parse::<u64>() {
+            self.store.cli(&["PEXPIRE", EPOCH, &(left - 86_400_000).to_string()]);
         }
     }
 }

@@ -45,8 +45,8 @@ impl Successor {
         let server = Server::bind_with(config, arrived).await.unwrap();
         assert_eq!(server.local_addrs(), [old.address]);
         let (one, other) = UnixStream::pair().unwrap();
-        let (given, taken) = tokio::join!(old.handle.hand_over(one), server.take_over(other));
-        given.unwrap();
+        let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), server.take_over(other));
+        handed_over.unwrap();
         taken.unwrap();
         old.handle.hand_over_udp();
         (server, log)

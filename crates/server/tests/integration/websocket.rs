@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::server::{
-    ErrorResponse, Request as Asked, Response,
+    ErrorResponse, Request as UpgradeRequest, Response,
 };
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -50,7 +50,7 @@ impl Echo {
     #[allow(clippy::result_large_err)]
     async fn serve(self, tcp: TcpStream) {
         let recorded = self.recorded;
-        let remember = |requested: &Asked, response: Response| {
+        let remember = |requested: &UpgradeRequest, response: Response| {
             if requested.uri().path() == "/forbidden" {
                 let mut refusal = ErrorResponse::new(None);
                 *refusal.status_mut() = StatusCode::FORBIDDEN;
@@ -202,9 +202,9 @@ async fn a_request_that_is_not_a_websocket_opens_no_tunnel() {
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     // A normal response to a CONNECT would look like a tunnel.
     assert_eq!(over_http2(server.address, "/plain").await.err(), Some(StatusCode::BAD_GATEWAY));
-    let ask =
+    let request =
         "GET /plain HTTP/1.1\r\nHost: h\r\nConnection: upgrade, close\r\nUpgrade: h2c\r\n\r\n";
-    assert!(crate::support::full(server.address, ask).await.starts_with("HTTP/1.1 200"));
+    assert!(crate::support::full(server.address, request).await.starts_with("HTTP/1.1 200"));
     let headers = &upstream.recorded("/plain")[1].headers;
     assert!(!headers.contains_key("upgrade"), "{headers:?}");
 }
@@ -214,15 +214,16 @@ async fn an_early_websocket_request_waits_for_the_handshake() {
     let (echo, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     let session = server.session("http/1.1").await;
-    let ask = b"GET /early HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+    let request =
+        b"GET /early HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    let mut client = Client::prepare("http/1.1", Some(&session), ask);
+    let mut client = Client::prepare("http/1.1", Some(&session), request);
     // A client that never completes its handshake gets no tunnel.
     let copy = crate::support::replay(server.address, &client.flight).await;
     drop(copy);
     assert!(echo.recorded.lock().unwrap().iter().all(|fields| fields["host"] != "h"));
     let session = server.session("http/1.1").await;
-    client = Client::prepare("http/1.1", Some(&session), ask);
+    client = Client::prepare("http/1.1", Some(&session), request);
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
     let response = client.read_until(&mut tcp, |bytes| bytes.ends_with(b"\r\n\r\n")).await;

@@ -49,9 +49,9 @@ struct Fault {
 /// Which samples of a cell.
 #[derive(Clone, Copy, PartialEq)]
 enum Which {
-    /// What the cell asked for.
+    /// What the cell requires.
     Good,
-    /// Early data that was refused though the cell asked for it to be accepted.
+    /// Early data that was refused though the cell requires it to be accepted.
     Refused,
 }
 
@@ -123,13 +123,13 @@ impl Record {
     fn row(&self, cell: usize, which: Which) {
         let Cell { server, rtt_ms, kind, .. } = &self.cells[cell];
         let times = self.times(cell, which);
-        let asked = match which {
+        let expected = match which {
             Which::Good => kind.clone(),
             Which::Refused => format!("{kind}, refused"),
         };
         let at = |p| reported_percentile(&times, p).map_or("-".to_owned(), |ms| format!("{ms:.3}"));
         println!(
-            "{server:<8} {asked:<15} {rtt_ms:>5} ms {:>6} {:>9} {:>9} {:>9}  {}  {}",
+            "{server:<8} {expected:<15} {rtt_ms:>5} ms {:>6} {:>9} {:>9} {:>9}  {}  {}",
             times.len(),
             percentile(&times, 0.5).map_or("-".to_owned(), |ms| format!("{ms:.3}")),
             at(0.95),
@@ -176,9 +176,9 @@ fn shown(Interval { low, estimate, high }: &Interval) -> String {
     format!("{estimate:+.3} ms [{low:+.3}, {high:+.3}]")
 }
 
-/// What was asked, and what was found.
+/// An expectation and the measurement.
 pub(crate) struct Finding {
-    asked: String,
+    expected: String,
     found: String,
     /// `None` where there are too few samples.
     holds: Option<bool>,
@@ -196,22 +196,22 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "asked: {}: {}: {}", self.asked, self.found, self.word())
+        write!(f, "expected: {}: {}: {}", self.expected, self.found, self.word())
     }
 }
 
 /// Findings in Markdown.
 pub(crate) fn table(findings: &[Finding]) -> String {
     let row = |finding: &Finding| {
-        [finding.asked.clone(), finding.found.clone(), finding.word().to_owned()]
+        [finding.expected.clone(), finding.found.clone(), finding.word().to_owned()]
     };
-    markdown(["asked", "found", ""], &findings.iter().map(row).collect::<Vec<_>>())
+    markdown(["expected", "found", ""], &findings.iter().map(row).collect::<Vec<_>>())
 }
 
 /// The same server with its own register and with a store on the same host.
 pub(crate) fn near(record: &Record) -> Vec<Finding> {
     head(
-        "Store on the same host, unix socket: 0-RTT, time to the first byte of the answer",
+        "Store on the same host, unix socket: 0-RTT, time to the first byte of the response",
         record,
     );
     for rtt in record.rtts() {
@@ -227,7 +227,7 @@ pub(crate) fn near(record: &Record) -> Vec<Finding> {
         let shared = record.cell("shared", "0-RTT", rtt)?;
         let grown = record.difference((local, Which::Good), (shared, Which::Good));
         Some(Finding {
-            asked: format!(
+            expected: format!(
                 "store on the same host, RTT {rtt} ms: 0-RTT's p50 grows by at most \
                  {MAX_GROWTH_MS} ms"
             ),
@@ -242,7 +242,7 @@ const MAX_GROWTH_MS: f64 = 0.15;
 
 /// The store 5 ms from the server.
 pub(crate) fn far(record: &Record) -> Vec<Finding> {
-    head("Store 5 ms away: time to the first byte of the answer", record);
+    head("Store 5 ms away: time to the first byte of the response", record);
     let Some(&rtt) = record.rtts().last() else { return Vec::new() };
     for server in ["local", "shared"] {
         for kind in ["resumed", "0-RTT"] {
@@ -262,7 +262,7 @@ pub(crate) fn far(record: &Record) -> Vec<Finding> {
             _ => "store 5 ms away",
         };
         Some(Finding {
-            asked: format!("{store}, RTT {rtt} ms: 0-RTT ends one round trip ahead of 1-RTT"),
+            expected: format!("{store}, RTT {rtt} ms: 0-RTT ends one round trip ahead of 1-RTT"),
             found: format!(
                 "by the packets {} round trips against {}; by the clock {}",
                 record.round_trips(early, Which::Good),
@@ -277,7 +277,10 @@ pub(crate) fn far(record: &Record) -> Vec<Finding> {
 
 /// Stores that were killed or stopped while the lab measured.
 pub(crate) fn dead(record: &Record) -> Vec<Finding> {
-    head("Store dead from a tenth of the samples on: time to the first byte of the answer", record);
+    head(
+        "Store dead from a tenth of the samples on: time to the first byte of the response",
+        record,
+    );
     let Some(&rtt) = record.rtts().last() else { return Vec::new() };
     let asked_for = [("resumed", Which::Good), ("0-RTT", Which::Good), ("0-RTT", Which::Refused)];
     for server in DEAD {
@@ -293,11 +296,11 @@ pub(crate) fn dead(record: &Record) -> Vec<Finding> {
         let early = record.cell(server, "0-RTT", rtt)?;
         let one_rtt = record.times(resumed, Which::Good);
         let refused = record.times(early, Which::Refused);
-        let asked = reported_percentile(&one_rtt, 0.99);
+        let expected = reported_percentile(&one_rtt, 0.99);
         let found = reported_percentile(&refused, 0.99);
         let middle = record.difference((resumed, Which::Good), (early, Which::Refused));
         Some(Finding {
-            asked: format!(
+            expected: format!(
                 "store {server}, RTT {rtt} ms: refused 0-RTT's p99 is at most 1-RTT's, {}, and \
                  {BUDGET_MS} ms",
                 with_interval(&one_rtt)
@@ -307,7 +310,7 @@ pub(crate) fn dead(record: &Record) -> Vec<Finding> {
                 with_interval(&refused),
                 middle.as_ref().map_or(String::new(), shown)
             ),
-            holds: asked.zip(found).map(|(asked, found)| found <= asked + BUDGET_MS),
+            holds: expected.zip(found).map(|(expected, found)| found <= expected + BUDGET_MS),
         })
     });
     found.collect()

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (directory, page) = match arguments.as_slice() {
         [directory] => (Path::new(directory), None),
         [directory, page] => (Path::new(directory), Some(Path::new(page))),
-        _ => return Err("usage: verdict DIRECTORY [PAGE]".into()),
+        _ => return Err("usage: scale_tables DIRECTORY [PAGE]".into()),
     };
     let findings = latency(directory)?;
     for (file, title) in [

@@ -1,5 +1,5 @@
-//! What a shared register costs at sizes that nobody can measure on a desk, reckoned from what was
-//! measured on one: the tables of `docs/scale.md`.
+//! What a shared register costs at sizes that nobody can measure on a desk, calculated from
+//! measurements on one: the tables of `docs/scale.md`.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,7 +18,7 @@ const REGIONS: [f64; 3] = [1.0, 10.0, 50.0];
 /// 0-RTT connections a second that one node takes.
 const NODE: f64 = 1e4;
 /// Connections of a node to each master.
-const LANES: f64 = 2.0;
+const CONNECTIONS_PER_MASTER: f64 = 2.0;
 /// How busy a store process may be on average, which leaves room for peaks and for a failed peer.
 const BUSY: f64 = 0.5;
 /// From a node to the store of its region and back, in seconds.
@@ -66,7 +66,7 @@ impl Need {
         let heartbeats = nodes * costs.heartbeat_us / 1e6;
         let room = BUSY - heartbeats;
         let needs = |masters: f64| {
-            let batch = (rate / nodes / LANES / masters * STORE_RTT).max(1.0);
+            let batch = (rate / nodes / CONNECTIONS_PER_MASTER / masters * STORE_RTT).max(1.0);
             (rate / masters * costs.store_us(batch) / 1e6 <= room).then_some(batch)
         };
         (room > 0.0).then_some(())?;
@@ -134,7 +134,7 @@ fn world(costs: &Costs) -> String {
     for rate in RATES {
         for regions in REGIONS.into_iter().filter(|regions| *regions > 1.0) {
             // What comes while a batch is far away is a large next one.
-            let batch = (NODE / LANES * CROSS_REGION_RTT).max(1.0);
+            let batch = (NODE / CONNECTIONS_PER_MASTER * CROSS_REGION_RTT).max(1.0);
             let sent = rate * (regions - 1.0) / regions * costs.bytes.at(batch);
             rows.push([short(rate), regions.to_string(), bits(sent), bytes(sent * MONTH)]);
         }

@@ -85,7 +85,7 @@ async fn claim(store: &Store, key: ClaimKey) -> StoreReply {
 }
 
 /// Waits until the store's word counts: until its epoch is older than the recording window.
-pub(crate) async fn until_claims_count(store: &Store, longest: Duration) -> Result<(), String> {
+pub(crate) async fn until_claims_count(store: &Store, timeout: Duration) -> Result<(), String> {
     let keys = Keys::new();
     let begin = Instant::now();
     loop {
@@ -93,8 +93,8 @@ pub(crate) async fn until_claims_count(store: &Store, longest: Duration) -> Resu
         if reply == StoreReply::Won {
             return Ok(());
         }
-        if begin.elapsed() > longest {
-            return Err(format!("after {longest:?} a claim is still {reply:?}"));
+        if begin.elapsed() > timeout {
+            return Err(format!("after {timeout:?} a claim is still {reply:?}"));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -34,7 +34,7 @@ pub(crate) struct Claims {
     p99_us: Option<f64>,
     p999_us: Option<f64>,
     max_us: f64,
-    /// Claims for each time that the lane asked for the epoch, which it does once a batch.
+    /// Claims per read of the epoch, which happens once a batch.
     claims_a_batch: f64,
     /// What the kernel let this process and the store's use, for each claim. This process's is left
     /// out at a rate, where it waits busily.
@@ -200,7 +200,7 @@ pub(crate) async fn memory(
         let held = watch.entries()?.saturating_sub(before.0);
         let bytes = watch.info()?.number("used_memory") - before.1;
         if steps.last().is_some_and(|(last, _)| held < *last) {
-            return Err("records expire before all are there; ask for fewer".into());
+            return Err("records expire before all are there; use fewer".into());
         }
         steps.push((held, bytes as u64));
     }

@@ -29,13 +29,13 @@ pub(super) async fn run(
         jobs.iter().any(|job| job.check != Check::None).then_some(BatchCheck { life, master });
     let mut request = Vec::new();
     jobs.iter().for_each(|job| request.extend_from_slice(&job.command));
-    let extra = check.as_ref().map_or(0, |check| check.ask(&mut request));
+    let extra = check.as_ref().map_or(0, |check| check.append_to(&mut request));
     let exchange = connection.exchange(&request, jobs.len() + extra);
-    let answered = match tokio::time::timeout(settings.exchange_timeout, exchange).await {
-        Ok(answered) => answered,
+    let result = match tokio::time::timeout(settings.exchange_timeout, exchange).await {
+        Ok(result) => result,
         Err(_) => Err(StoreError::Unknown(Unknown::Slow)),
     };
-    let mut values = match answered {
+    let mut values = match result {
         Ok(values) => values,
         Err(error) => {
             jobs.into_iter().for_each(|job| drop(job.reply.send(Err(error.clone()))));
@@ -98,7 +98,7 @@ fn claim_error(
     match (refused, verdict) {
         (Some(error), _) => Some(error.to_string()),
         (None, Err(Unknown::Unreplicated)) => {
-            Some("fewer replicas have the claims than `replicas` asks for".to_owned())
+            Some("fewer replicas have the claims than `replicas` requires".to_owned())
         }
         _ => None,
     }
@@ -124,7 +124,7 @@ struct BatchCheck<'a> {
 
 impl BatchCheck<'_> {
     /// Appends the queries, and returns their number.
-    fn ask(&self, request: &mut Vec<u8>) -> usize {
+    fn append_to(&self, request: &mut Vec<u8>) -> usize {
         let settings = &self.master.settings;
         let mut questions = 3;
         if settings.replicas > 0 {

@@ -1,4 +1,4 @@
-//! The heartbeat of a master: checks which process answers, whether it has recorded without a gap,
+//! The heartbeat of a master: checks which process responds, whether it has recorded without a gap,
 //! and when all connections have to be opened again.
 
 use std::sync::Arc;

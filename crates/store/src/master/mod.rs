@@ -23,7 +23,7 @@ pub(crate) use batch::{Check, Reply};
 pub(crate) use heartbeat::ServerInfo;
 
 /// One run of a store process as this node sees it: from the first heartbeat until the connection
-/// breaks or another process answers.
+/// breaks or another process responds.
 struct Incarnation {
     address: Address,
     run_id: String,
@@ -162,19 +162,19 @@ impl Master {
     ) -> Result<Reply, StoreError> {
         let started = Instant::now();
         let (job, reply) = PendingCommand::new(command, started + timeout, check);
-        let answered = match self.queue.push(job) {
+        let result = match self.queue.push(job) {
             false => Err(StoreError::Unknown(Unknown::Slow)),
             true => match tokio::time::timeout(timeout, reply).await {
                 // After a pause of this process, a reply may arrive long after the deadline.
                 Ok(Ok(Ok(_))) if started.elapsed() > timeout => Err(too_slow()),
-                Ok(Ok(answered)) => answered,
+                Ok(Ok(result)) => result,
                 Ok(Err(_)) | Err(_) => Err(too_slow()),
             },
         };
         if check == Check::Claim {
-            self.record_outcome(answered.is_ok());
+            self.record_outcome(result.is_ok());
         }
-        answered
+        result
     }
 
     /// Returns the error of the last connection; `None` while connected.

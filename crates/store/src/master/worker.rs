@@ -69,7 +69,7 @@ async fn serve(
     }
 }
 
-/// Opens a connection, and checks that the same process answers as in the heartbeat, and that it has
+/// Opens a connection, and checks that the same process responds as in the heartbeat, and that it has
 /// not returned to an earlier state since.
 async fn open_worker_connection(
     master: &Master,

@@ -354,8 +354,8 @@ fn status_key(node: &str) -> String {
 const NODES: &str = "nodes";
 const STATUS_TTL: Duration = Duration::from_secs(30);
 
-/// Small records in a store, as [`Store`] has them. Tests have others, which forget and lose
-/// answers when they are told to.
+/// Small records in a store, in a [`Store`]. Tests use others, which lose data and
+/// replies on demand.
 pub trait Records: Send + Sync {
     /// What tells this cluster's records from another's in the same store.
     fn cluster(&self) -> &str;

@@ -57,13 +57,13 @@ impl SentinelWatch {
         // Often enough that one poll may fail.
         let period = POLL_INTERVAL.min(self.settings.shared.confirmation / 4);
         loop {
-            let asked = self.settings.now();
+            let requested_at = self.settings.now();
             let reply =
                 tokio::time::timeout(REQUEST_TIMEOUT, self.query(&mut connection, address)).await;
             match reply.unwrap_or_else(|_| Err(StoreError::Absent("no reply".to_owned()))) {
                 Ok(named) => {
                     failing = false;
-                    self.record_vote(voter, named, asked);
+                    self.record_vote(voter, named, requested_at);
                 }
                 Err(error) => {
                     connection = None;
@@ -95,12 +95,12 @@ impl SentinelWatch {
 
     /// Follows the majority. Without one the address stays, and the master's replies stop counting
     /// when the last confirmation is too old.
-    fn record_vote(&self, voter: usize, named: Option<Address>, asked: Duration) {
+    fn record_vote(&self, voter: usize, named: Option<Address>, requested_at: Duration) {
         let mut votes = self.votes.lock().unwrap_or_else(PoisonError::into_inner);
-        votes.cast(voter, named, asked);
-        let Some((address, asked)) = votes.majority() else { return };
+        votes.cast(voter, named, requested_at);
+        let Some((address, requested_at)) = votes.majority() else { return };
         let address = address.clone();
-        self.confirmations.set(address.clone(), Slots::ALL, asked);
+        self.confirmations.set(address.clone(), Slots::ALL, requested_at);
         if self.master_address.borrow().as_ref() != Some(&address) {
             tracing::info!(master = %address, "the sentinels report a new master");
             self.master_address.send_replace(Some(address));
@@ -109,10 +109,10 @@ impl SentinelWatch {
 }
 
 /// Parses host and port, two texts. Returns `None` for any other reply.
-fn named(reply: &Value, asked: &Address) -> Option<Address> {
+fn named(reply: &Value, responder: &Address) -> Option<Address> {
     let Value::Array(parts) = reply else { return None };
     let [host, port] = parts.as_slice() else { return None };
-    super::address(text(host)?, integer(port)?, asked)
+    super::address(text(host)?, integer(port)?, responder)
 }
 
 #[cfg(test)]
@@ -121,17 +121,17 @@ mod tests {
 
     #[test]
     fn names_and_addresses_are_used_unchanged() {
-        let asked = Address::Tcp("sentinel".to_owned(), 26_379);
+        let responder = Address::Tcp("sentinel".to_owned(), 26_379);
         let reply = |parts: &[&str]| {
             Value::Array(parts.iter().map(|p| Value::BulkString(p.as_bytes().to_vec())).collect())
         };
         for host in ["redis-0.redis.svc", "192.0.2.7", "2001:db8::7"] {
             let wanted = Some(Address::Tcp(host.to_owned(), 6379));
-            assert_eq!(named(&reply(&[host, "6379"]), &asked), wanted);
+            assert_eq!(named(&reply(&[host, "6379"]), &responder), wanted);
         }
         for wrong in [&["h"][..], &["h", "0"], &["h", "65536"], &["h", "x"], &["h", "1", "2"]] {
-            assert_eq!(named(&reply(wrong), &asked), None, "{wrong:?}");
+            assert_eq!(named(&reply(wrong), &responder), None, "{wrong:?}");
         }
-        assert_eq!(named(&Value::Nil, &asked), None);
+        assert_eq!(named(&Value::Nil, &responder), None);
     }
 }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn responder() -> Address {
-        Address::Tcp("asked".to_owned(), 1)
+        Address::Tcp("responder".to_owned(), 1)
     }
 
     fn reply(rows: &[(i64, i64, &str, i64, &str)]) -> Value {
@@ -158,7 +158,7 @@ mod tests {
         let owners: Vec<_> = [0, 5, 6, 8, 9, 10, 30, 31].map(|slot| map.owner(slot)).into();
         let (a, b) = (Some("A"), Some("B"));
         assert_eq!(owners, [a, a, None, b, b, None, a, None]);
-        assert_eq!(map.masters()[0].address, Address::Tcp("asked".to_owned(), 7));
+        assert_eq!(map.masters()[0].address, Address::Tcp("responder".to_owned(), 7));
         assert_eq!(map.masters().len(), 2);
     }
 

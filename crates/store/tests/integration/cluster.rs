@@ -42,7 +42,7 @@ fn slot(cluster: &Cluster, flight: ClaimKey) -> u16 {
     let script = "return redis.call('cluster', 'keyslot', (string.gsub(ARGV[1], '..', function(x) \
                   return string.char(tonumber(x, 16)) end)))";
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    cluster.masters[0].ask(&["eval", script, "0", &hex]).parse().expect("a slot")
+    cluster.masters[0].cli(&["eval", script, "0", &hex]).parse().expect("a slot")
 }
 
 async fn claims_and_records_find_their_master() {
@@ -62,7 +62,7 @@ async fn claims_and_records_find_their_master() {
             assert_eq!(other.take(&key).await.unwrap().value.as_deref(), Some(key.as_bytes()));
         }
         for master in &cluster.masters {
-            assert_ne!(master.ask(&["dbsize"]), "0", "a master without a claim");
+            assert_ne!(master.cli(&["dbsize"]), "0", "a master without a claim");
         }
     }
 }
@@ -77,9 +77,9 @@ async fn a_slot_that_moves_waits_a_window() {
         .find(|(_, slot)| *slot > 11_000)
         .unwrap();
     assert_eq!(claim(&store, flight).await, Won);
-    // The claim does not come along: whoever asks the new owner finds nothing. (A master does not
-    // let go of a slot that holds something.)
-    cluster.masters[2].ask(&["flushall"]);
+    // The claim is not moved: the new owner does not know it. (A master does not
+    // give up a slot that contains keys.)
+    cluster.masters[2].cli(&["flushall"]);
     cluster.move_slot(slot, 2, 0);
     let moved = Instant::now();
     let window = short(Duration::from_secs(2)).recording_window();
@@ -113,7 +113,7 @@ async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
         .unwrap();
     assert_eq!(claim(&store, flight).await, Won);
     drop(store);
-    cluster.masters[2].ask(&["flushall"]);
+    cluster.masters[2].cli(&["flushall"]);
     cluster.move_slot(slot, 2, 0);
     let moved = Instant::now();
     let window = short(Duration::from_secs(2)).recording_window();

@@ -54,8 +54,8 @@ impl Cluster {
         SharedRing::new(open(config(topology)), keys, Schedule::default())
     }
 
-    fn ask(&self, words: &[&str]) -> String {
-        self.process.ask(words).trim().to_owned()
+    fn cli(&self, words: &[&str]) -> String {
+        self.process.cli(words).trim().to_owned()
     }
 }
 
@@ -84,15 +84,15 @@ async fn two_nodes_agree_and_each_record_has_an_end() {
     let period = now().0 - now().0 % half_day;
     for (slot, key) in [(period, &first), (period + half_day, &next)] {
         let place = format!("firstflight:ring:{slot}");
-        let life: u64 = cluster.ask(&["PTTL", &place]).parse().expect("a record with an end");
+        let life: u64 = cluster.cli(&["PTTL", &place]).parse().expect("a record with an end");
         // Current for a period; its tickets live as long; and five minutes.
         let expected = (slot + 2 * half_day + 300 - now().0) * 1000;
         // A second or two each way, on a busy machine more.
         assert!(life.abs_diff(expected) < 30_000, "{life} {expected}");
-        let record = cluster.ask(&["GET", &place]);
+        let record = cluster.cli(&["GET", &place]);
         assert!(!record.contains(&key.name), "sealed");
     }
-    assert_eq!(cluster.ask(&["SCARD", "firstflight:ring"]), "2");
+    assert_eq!(cluster.cli(&["SCARD", "firstflight:ring"]), "2");
 }
 
 async fn a_ring_outlives_its_store() {
@@ -146,7 +146,7 @@ async fn a_swapped_record_is_passed_over_and_told() {
     let slots: Vec<u64> = ring.keys().iter().map(|key| key.not_before.0).collect();
     let next = format!("firstflight:ring:{}", slots[1]);
     let first = format!("firstflight:ring:{}", slots[1] - 12 * 3600);
-    cluster.ask(&["COPY", &first, &next, "REPLACE"]);
+    cluster.cli(&["COPY", &first, &next, "REPLACE"]);
     let late = cluster.node();
     assert_eq!(ring_of(&late).await.keys(), &ring.keys()[..1]);
     let told = late.take_warnings();
@@ -173,9 +173,9 @@ async fn a_rotation_and_the_nodes() {
     };
     one.publish_status(&status).await.expect("told");
     assert_eq!(other.nodes().await.expect("nodes"), [status]);
-    let life: u64 = cluster.ask(&["PTTL", "firstflight:node:a"]).parse().expect("an end");
+    let life: u64 = cluster.cli(&["PTTL", "firstflight:node:a"]).parse().expect("an end");
     assert!(life > 0 && life <= 30_000);
-    cluster.ask(&["DEL", "firstflight:node:a"]);
+    cluster.cli(&["DEL", "firstflight:node:a"]);
     assert_eq!(other.nodes().await.expect("nodes"), []);
-    assert_eq!(cluster.ask(&["SCARD", "firstflight:nodes"]), "0");
+    assert_eq!(cluster.cli(&["SCARD", "firstflight:nodes"]), "0");
 }

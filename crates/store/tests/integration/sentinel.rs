@@ -40,7 +40,7 @@ async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
     for flight in &flights {
         assert_eq!(claim(&store, *flight).await, Won);
     }
-    all.stores[1].ask(&["eval", FORGET, "0"]);
+    all.stores[1].cli(&["eval", FORGET, "0"]);
     all.stores[0].kill();
     let killed = Instant::now();
     loop {

@@ -101,8 +101,8 @@ const CLAIMS: &str = "local keys = redis.call('keys', 'firstflight:c:*')
                       return {#keys, keys[1] and now + redis.call('pttl', keys[1])}";
 
 fn claims(redis: &StoreProcess) -> (u32, Option<Duration>) {
-    let said = redis.ask(&["eval", CLAIMS, "0"]);
-    let mut lines = said.lines().map(|line| line.trim().parse::<u64>().ok());
+    let output = redis.cli(&["eval", CLAIMS, "0"]);
+    let mut lines = output.lines().map(|line| line.trim().parse::<u64>().ok());
     let number = lines.next().flatten().and_then(|number| u32::try_from(number).ok());
     (number.expect("a number"), lines.next().flatten().map(Duration::from_millis))
 }
@@ -150,7 +150,7 @@ async fn a_record_ends_by_the_flights_exact_time() {
 fn clear_claims(redis: &StoreProcess) {
     let script = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')) do \
                   redis.call('del', key) end";
-    redis.ask(&["eval", script, "0"]);
+    redis.cli(&["eval", script, "0"]);
 }
 
 async fn a_record_in_the_past_is_none() {
@@ -227,11 +227,11 @@ async fn a_spend_is_recorded_where_claims_do_not_count() {
     let slow = Store::open(single(at_socket(&redis)), slow_clock).unwrap();
     until(&slow, unknown(Unknown::Clock)).await;
     spends(&slow).await;
-    assert_eq!(redis.ask(&["flushall"]), "OK");
+    assert_eq!(redis.cli(&["flushall"]), "OK");
     until(&store, unknown(Unknown::Window)).await;
     spends(&store).await;
-    redis.ask(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
-    redis.ask(&["config", "set", "maxmemory", "100mb"]);
+    redis.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    redis.cli(&["config", "set", "maxmemory", "100mb"]);
     until(&store, unknown(Unknown::Evicting)).await;
     spends(&store).await;
 }
@@ -259,7 +259,7 @@ async fn a_store_too_slow_for_claims_takes_records() {
 async fn no_store_no_spend() {
     let (mut redis, store) = redis().await;
     let end = end_of(unix_time() + Duration::from_secs(60));
-    redis.ask(&["config", "set", "maxmemory", "1"]);
+    redis.cli(&["config", "set", "maxmemory", "1"]);
     assert_eq!(store.spend(fresh(), claimant(), end).await, Err(Unknown::Refused));
     redis.freeze();
     let began = Instant::now();
@@ -297,7 +297,7 @@ async fn an_emptied_store_begins_anew() {
         assert_eq!(claim(&store, flight).await, Won);
         let emptied = Instant::now();
         match flush {
-            true => assert_eq!(redis.ask(&["flushall"]), "OK"),
+            true => assert_eq!(redis.cli(&["flushall"]), "OK"),
             false => redis.restart(),
         }
         while emptied.elapsed() < Duration::from_secs(1) {
@@ -325,10 +325,10 @@ async fn a_store_set_back_to_a_snapshot_begins_anew() {
     for mark in ["older", "missing"] {
         let flight = fresh();
         assert_eq!(claim(&store, flight).await, Won);
-        redis.ask(&["eval", REVERT, "0", mark]);
+        redis.cli(&["eval", REVERT, "0", mark]);
         let reverted = Instant::now();
         // A machine that is set back does not know its connections any more.
-        redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]);
+        redis.cli(&["client", "kill", "type", "normal", "skipme", "yes"]);
         let window = short(Duration::ZERO).recording_window();
         while claim(&store, fresh()).await != Won {
             let reply = claim(&store, flight).await;
@@ -339,7 +339,7 @@ async fn a_store_set_back_to_a_snapshot_begins_anew() {
         assert!(reverted.elapsed() >= window, "{mark}: {:?}", reverted.elapsed());
     }
     // On connections that stay, the next heartbeat finds it.
-    redis.ask(&["eval", REVERT, "0", "older"]);
+    redis.cli(&["eval", REVERT, "0", "older"]);
     until_within(&store, unknown(Unknown::Window), Duration::from_secs(2)).await;
 }
 
@@ -381,22 +381,22 @@ async fn a_late_answer_is_none() {
 
 async fn a_store_without_memory_refuses() {
     let (redis, store) = redis().await;
-    assert_eq!(redis.ask(&["config", "set", "maxmemory", "1"]), "OK");
+    assert_eq!(redis.cli(&["config", "set", "maxmemory", "1"]), "OK");
     until(&store, unknown(Unknown::Refused)).await;
-    assert_eq!(redis.ask(&["config", "set", "maxmemory", "0"]), "OK");
+    assert_eq!(redis.cli(&["config", "set", "maxmemory", "0"]), "OK");
     // Nothing was lost, so there is nothing to wait for.
     assert_eq!(claim(&store, fresh()).await, Won);
 }
 
 async fn a_store_that_may_evict_does_not_count() {
     let (redis, store) = redis().await;
-    redis.ask(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
-    redis.ask(&["config", "set", "maxmemory", "100mb"]);
+    redis.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    redis.cli(&["config", "set", "maxmemory", "100mb"]);
     until(&store, unknown(Unknown::Evicting)).await;
-    let mended = Instant::now();
-    redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]);
+    let fixed_at = Instant::now();
+    redis.cli(&["config", "set", "maxmemory-policy", "noeviction"]);
     until(&store, Won).await;
-    assert!(mended.elapsed() >= short(Duration::ZERO).recording_window());
+    assert!(fixed_at.elapsed() >= short(Duration::ZERO).recording_window());
 }
 
 async fn a_replica_is_no_register() {
@@ -414,7 +414,7 @@ async fn a_replica_is_no_register() {
         assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(replica.ask(&["replicaof", "no", "one"]), "OK");
+    assert_eq!(replica.cli(&["replicaof", "no", "one"]), "OK");
     until(&store, Won).await;
 }
 
@@ -422,9 +422,9 @@ async fn a_master_that_becomes_a_replica_stops_to_count() {
     let (redis, store) = redis().await;
     let other = StoreProcess::redis(StoreListen::Tcp);
     let (host, port) = other.tcp();
-    assert_eq!(redis.ask(&["replicaof", &host, &port.to_string()]), "OK");
+    assert_eq!(redis.cli(&["replicaof", &host, &port.to_string()]), "OK");
     assert_ne!(claim(&store, fresh()).await, Won);
-    assert_eq!(redis.ask(&["replicaof", "no", "one"]), "OK");
+    assert_eq!(redis.cli(&["replicaof", "no", "one"]), "OK");
     let promoted = Instant::now();
     until(&store, Won).await;
     assert!(promoted.elapsed() >= short(Duration::ZERO).record_life());
@@ -433,7 +433,7 @@ async fn a_master_that_becomes_a_replica_stops_to_count() {
 async fn killed_connections_are_made_again() {
     let (redis, store) = redis().await;
     for _ in 0..5 {
-        redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]);
+        redis.cli(&["client", "kill", "type", "normal", "skipme", "yes"]);
         let killed = Instant::now();
         // The same process, so its epoch goes on.
         until_within(&store, Won, short(Duration::ZERO).recording_window()).await;
@@ -449,8 +449,8 @@ async fn who_is_to_log_in_logs_in() {
                  +setbit +pexpire +select";
     let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];
     words.extend(rules.split(' '));
-    assert_eq!(redis.ask(&words), "OK");
-    assert_eq!(redis.ask(&["acl", "setuser", "default", "off"]), "OK");
+    assert_eq!(redis.cli(&words), "OK");
+    assert_eq!(redis.cli(&["acl", "setuser", "default", "off"]), "OK");
     let with = |username: Option<&str>, password: Option<&str>| StoreConfig {
         username: username.map(ToOwned::to_owned),
         password: password.map(ToOwned::to_owned),
@@ -609,7 +609,7 @@ async fn nodes_that_count_by_other_times_do_not_count() {
 
 async fn the_last_clone_closes_all_connections() {
     let (redis, store) = redis().await;
-    let clients = || redis.ask(&["client", "list"]).lines().count();
+    let clients = || redis.cli(&["client", "list"]).lines().count();
     let copy = store.clone();
     drop(store);
     assert_eq!(claim(&copy, fresh()).await, Won);
@@ -617,7 +617,7 @@ async fn the_last_clone_closes_all_connections() {
     drop(copy);
     let end = Instant::now() + Duration::from_secs(10);
     while clients() > 1 {
-        assert!(Instant::now() < end, "{}", redis.ask(&["client", "list"]));
+        assert!(Instant::now() < end, "{}", redis.cli(&["client", "list"]));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

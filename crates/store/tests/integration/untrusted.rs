@@ -1,4 +1,4 @@
-//! Stores that are none: a proxy before a real one that answers nonsense, and TLS to the wrong one.
+//! Untrusted stores: a proxy that returns garbage, and TLS to the wrong one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,20 +38,20 @@ fn nonsense() -> [Vec<u8>; 9] {
     [Vec::new(), long, a, b, c, d, e, f, g]
 }
 
-/// Passes a connection on; while `mode` is not 0, whatever comes back is replaced by that nonsense,
+/// Passes a connection on; while `mode` is not 0, all replies are replaced by that garbage,
 /// without end.
 async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
     let Ok(mut far) = UnixStream::connect(upstream).await else { return };
-    let (mut asked, mut answered) = ([0; 4096], [0; 4096]);
+    let (mut request, mut reply) = ([0; 4096], [0; 4096]);
     let nonsense = nonsense();
     loop {
         let done = tokio::select! {
-            read = near.read(&mut asked) => match read {
-                Ok(1..) => far.write_all(&asked[..read.unwrap()]).await.is_err(),
+            read = near.read(&mut request) => match read {
+                Ok(1..) => far.write_all(&request[..read.unwrap()]).await.is_err(),
                 _ => true,
             },
-            read = far.read(&mut answered) => match (read, mode.load(Ordering::Relaxed)) {
-                (Ok(read @ 1..), 0) => near.write_all(&answered[..read]).await.is_err(),
+            read = far.read(&mut reply) => match (read, mode.load(Ordering::Relaxed)) {
+                (Ok(read @ 1..), 0) => near.write_all(&reply[..read]).await.is_err(),
                 (Ok(1..), kind) => {
                     while near.write_all(&nonsense[usize::from(kind)]).await.is_ok() {}
                     true

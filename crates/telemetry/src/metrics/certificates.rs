@@ -43,7 +43,7 @@ counted! {
     pub struct Acme {
         challenges: Counters<AcmeChallenge> = counter(
             "firstflight_acme_challenges_total",
-            "ACME challenges answered, by kind of challenge.",
+            "ACME challenges responded to, by kind of challenge.",
             "None while attempts fail: the authority reaches another machine, or something in front \
              of this server blocks it.",
         );

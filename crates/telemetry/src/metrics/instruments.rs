@@ -1,5 +1,4 @@
-//! What is counted where it happens: a cell for each combination of labels, and nothing to wait
-//! for.
+//! Counters, gauges and histograms, with a lock-free cell for each combination of labels.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -11,20 +10,20 @@ use super::{Description, Family, HistogramValue, Kind, Labels, Series, SeriesVal
 #[derive(Debug)]
 pub struct Counters<L> {
     description: &'static Description,
-    /// Whether combinations that have not been met are left out.
+    /// Whether combinations without events are left out.
     sparse: bool,
     cells: Box<[AtomicU64]>,
     labels: PhantomData<fn(L)>,
 }
 
 impl<L: Labels> Counters<L> {
-    /// All combinations are there from the start, so that a first event is a rise from 0.
+    /// All combinations exist from the start, so that the first event is an increase from 0.
     pub(crate) fn new(description: &'static Description) -> Self {
         let cells = (0..L::COUNT).map(|_| AtomicU64::new(0)).collect();
         Self { description, sparse: false, cells, labels: PhantomData }
     }
 
-    /// For many combinations, few of which ever occur.
+    /// For metrics with many combinations of which few occur.
     pub(crate) fn sparse(self) -> Self {
         Self { sparse: true, ..self }
     }
@@ -47,7 +46,7 @@ impl<L: Labels> Counters<L> {
     }
 }
 
-/// How many there are now, with labels.
+/// A current number, with labels.
 #[derive(Debug)]
 pub struct Gauges<L> {
     description: &'static Description,
@@ -78,7 +77,7 @@ impl<L: Labels> Gauges<L> {
     }
 }
 
-/// A histogram with labels. Combinations that have not been met are left out.
+/// A histogram with labels. Combinations without observations are left out.
 #[derive(Debug)]
 pub struct Histograms<L> {
     description: &'static Description,
@@ -90,14 +89,14 @@ pub struct Histograms<L> {
 /// One series.
 #[derive(Debug)]
 pub(super) struct HistogramCell {
-    /// One more than there are bounds: the last is for what lies beyond.
+    /// One more than there are bounds: the last is for values beyond all bounds.
     buckets: Box<[AtomicU64]>,
     /// In millionths.
     sum: AtomicI64,
 }
 
 impl<L: Labels> Histograms<L> {
-    /// `bounds`: the classes' upper ones, rising.
+    /// `bounds`: the upper bounds of the buckets, ascending.
     pub(crate) fn new(description: &'static Description, bounds: &'static [f64]) -> Self {
         let cells = (0..L::COUNT).map(|_| HistogramCell::new(bounds)).collect();
         Self { description, bounds, cells, labels: PhantomData }
@@ -108,7 +107,7 @@ impl<L: Labels> Histograms<L> {
         self.cells[labels.index()].observe(self.bounds, value);
     }
 
-    /// Counts a time.
+    /// Observes a duration.
     pub fn time(&self, labels: L, took: Duration) {
         self.observe(labels, took.as_secs_f64());
     }
@@ -116,7 +115,7 @@ impl<L: Labels> Histograms<L> {
     pub(crate) fn family(&self) -> Family {
         debug_assert_eq!(self.description.kind, Kind::Histogram);
         let read = self.cells.iter().map(|cell| cell.read(self.bounds)).enumerate();
-        // One without labels is always there, as such a counter is.
+        // A histogram without labels always exists, like such a counter.
         let present = read.filter(|(_, value)| value.count() > 0 || L::COUNT == 1);
         let series =
             present.map(|(at, value)| Series::new(L::at(at), SeriesValue::Histogram(value)));
@@ -145,8 +144,9 @@ impl HistogramCell {
     }
 }
 
-/// Defines a group of metrics that are counted where things happen. An entry is all that a metric
-/// needs: its field, labels, name, help and advice (see [`Description`]), and a histogram's bounds.
+/// Defines a group of metrics that are counted where events happen. An entry contains all that a
+/// metric needs: its field, labels, name, help and advice (see [`Description`]), and a histogram's
+/// bounds.
 macro_rules! counted {
     (
         $(#[$group_doc:meta])*
@@ -183,7 +183,7 @@ macro_rules! counted {
 }
 pub(super) use counted;
 
-/// A sum of seconds is kept in microseconds: for 292,000 years.
+/// A sum of seconds is stored in microseconds, enough for 292,000 years.
 const MICROS_PER_SECOND: f64 = 1e6;
 
 #[cfg(test)]
@@ -195,7 +195,7 @@ mod tests {
     static DURATION_BOUNDS: Description = Description::histogram("times_seconds", "Times.", "");
 
     #[test]
-    fn a_counter_is_there_before_its_first_event_unless_it_is_sparse() {
+    fn a_counter_exists_before_its_first_event_unless_it_is_sparse() {
         let counters = Counters::<Transport>::new(&EVENTS);
         counters.count(Transport::Quic);
         let values = |counters: &Counters<Transport>| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_belongs_to_the_class_below_it() {
+    fn a_bound_belongs_to_the_bucket_below_it() {
         let times = Histograms::<()>::new(&DURATION_BOUNDS, &[-1.0, 0.0, 1.0]);
         [-2.0, -1.0, -0.5, 0.0, 1.0, 1.5].iter().for_each(|value| times.observe((), *value));
         let family = times.family();

@@ -1,20 +1,20 @@
-//! Labels of metrics: how an enum becomes a label, and all labels with a fixed set of values.
+//! Labels of metrics: how an enum becomes a label, and all labels with fixed values.
 
 use std::borrow::Cow;
 
 /// A label and all its values, for the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabelInfo {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Each value and what it means; empty where the values are names out of the configuration.
+    /// Each value and its meaning; empty if the values come from the configuration.
     pub values: &'static [(&'static str, &'static str)],
-    /// What the values are, where they are not listed.
+    /// What the values are, if they are not listed.
     pub meaning: &'static str,
 }
 
 impl LabelInfo {
-    /// A label with values out of the configuration.
+    /// A label with values from the configuration.
     pub const fn configured(name: &'static str, meaning: &'static str) -> Self {
         Self { name, values: &[], meaning }
     }
@@ -25,16 +25,16 @@ pub trait Label: Copy {
     /// The label and its values, in the order of their indices.
     const INFO: LabelInfo;
 
-    /// Which of the values it is.
+    /// The index of this value.
     fn index(self) -> usize;
 }
 
 /// The values of all labels of a series.
 pub trait Labels: Copy {
-    /// How many combinations there are.
+    /// The number of combinations.
     const COUNT: usize;
 
-    /// Which of the combinations it is.
+    /// The index of this combination.
     fn index(self) -> usize;
 
     /// The labels.
@@ -77,7 +77,7 @@ impl<A: Label> Labels for A {
     }
 }
 
-/// Several labels are one after the other, as digits are.
+/// Indices of several labels are combined like digits.
 macro_rules! labels {
     ($($label:ident $value:ident),+) => {
         impl<$($label: Label),+> Labels for ($($label,)+) {
@@ -101,7 +101,7 @@ labels!(A a, B b);
 labels!(A a, B b, C c);
 labels!(A a, B b, C c, D d);
 
-/// An enum as a label: each variant's documentation is what the reference says of its value.
+/// Defines an enum as a label: each variant's documentation describes its value in the reference.
 macro_rules! label {
     (
         $(#[doc = $about:literal])+
@@ -116,10 +116,10 @@ macro_rules! label {
         }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// As label, logs and the console have it.
+            /// The name in labels, logs and on the console.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $value,)+
@@ -142,7 +142,7 @@ macro_rules! label {
 }
 
 label! {
-    /// What carries a connection.
+    /// The transport of a connection.
     Transport as "transport" {
         /// TLS over TCP.
         Tcp = "tcp",
@@ -152,21 +152,21 @@ label! {
 }
 
 label! {
-    /// Where a certificate comes from.
+    /// The origin of a certificate.
     CertificateOrigin as "source" {
-        /// Files, which somebody else renews.
+        /// Files, renewed by other means.
         Files = "files",
         /// An authority, by ACME.
         Acme = "acme",
-        /// The development authority, which signs again in time.
+        /// The development authority, which renews it in time.
         Development = "development",
-        /// Made at the start, for ever.
+        /// Generated at the start, never renewed.
         SelfSigned = "self-signed",
     }
 }
 
 label! {
-    /// How a certificate authority looks whether a name leads here.
+    /// How a certificate authority validates that a name leads to this server.
     AcmeChallenge as "kind" {
         /// By a handshake (RFC 8737).
         TlsAlpn01 = "tls-alpn-01",
@@ -184,27 +184,27 @@ label! {
         Tls11 = "1.1",
         /// TLS 1.2.
         Tls12 = "1.2",
-        /// TLS 1.3, QUIC's too.
+        /// TLS 1.3, also with QUIC.
         Tls13 = "1.3",
     }
 }
 
 label! {
-    /// What a handshake started with.
+    /// The kind of a handshake.
     HandshakeKind as "kind" {
-        /// No session: certificate and signature.
+        /// Full: certificate and signature.
         Full = "full",
-        /// A session, without early data.
+        /// Resumed without early data.
         Resumed = "resumed",
-        /// A session, and early data was accepted.
+        /// Resumed, and early data was accepted.
         Early = "early",
     }
 }
 
 label! {
-    /// Why a connection ended before its handshake did, and before a response.
+    /// Why a connection ended before its handshake was complete and before a response.
     HandshakeFailure as "reason" {
-        /// TLS or QUIC found fault, or the client did or went away.
+        /// A TLS or QUIC error on either side, or the client disconnected.
         Protocol = "protocol",
         /// It took longer than `limits.header_timeout`.
         Timeout = "timeout",
@@ -217,51 +217,50 @@ label! {
     RefusedReason as "reason" {
         /// The configuration switches early data off.
         Disabled = "disabled",
-        /// Another connection has claimed the flight: a replay, or an original that a copy
-        /// overtook.
+        /// Another connection has claimed the flight: a replay, or an original after its copy.
         Replayed = "replayed",
-        /// The flight, or a copy of it, was refused before, and its client has sent its requests
-        /// again: somebody sends it a second time.
+        /// The flight or a copy of it was refused before, and its client has sent its requests
+        /// again, so this is a replay.
         RefusedBefore = "refused_before",
         /// The ticket's age is off by more than `early_data.freshness`.
         Age = "age",
-        /// The ticket was issued before the present ticket epoch: before a start without a
-        /// hand-over, a step of the clock, or an overflow of the strike register. The next one
-        /// brings early data again.
+        /// The ticket was issued before the current ticket epoch: before a start without a handoff,
+        /// a step of the clock, or an overflow of the strike register. Early data is accepted again
+        /// with the next ticket.
         TicketEpoch = "ticket_epoch",
-        /// This process is being replaced, and has handed its records to the next one.
+        /// This process is being replaced, and has passed its records to the next one.
         HandedOver = "handed_over",
-        /// The strike register is full, or nearly.
+        /// The strike register is full, or nearly full.
         RegisterFull = "register_full",
         /// The ticket was issued in another zone.
         Zone = "zone",
-        /// The store gave no response within its budget.
+        /// The store did not respond within the time budget.
         StoreTimeout = "store_timeout",
         /// There is no connection to the store.
         StoreDown = "store_down",
-        /// The store answered with an error.
+        /// The store responded with an error.
         StoreRefused = "store_refused",
         /// Too few replicas have the claim.
         StoreUnreplicated = "store_unreplicated",
-        /// The store may have forgotten claims, so a recording window has to pass first.
+        /// The store may have lost claims, so a recording window has to pass first.
         StoreWindow = "store_window",
         /// The clocks of node and store are too far apart.
         StoreClock = "store_clock",
         /// The store may drop claims when its memory is full.
         StoreEvicting = "store_evicting",
-        /// Over QUIC with a store: the first packets were not seen in time.
+        /// Over QUIC with a store: the first packets did not arrive in time.
         Unseen = "unseen",
-        /// The session is gone: its ticket's key was rotated out, or it has expired.
+        /// The session is invalid: its ticket's key was rotated out, or it has expired.
         SessionNotResumed = "session_not_resumed",
         /// The client offered early data without a session.
         NoSessionOffered = "no_session_offered",
         /// The session was issued without early data.
         UnsupportedForSession = "unsupported_for_session",
-        /// The server asked for another key share; see `tls.groups`.
+        /// The server requested another key share; see `tls.groups`.
         HelloRetryRequest = "hello_retry_request",
-        /// The application protocol is not the session's.
+        /// The application protocol differs from the session's.
         AlpnMismatch = "alpn_mismatch",
-        /// The ticket's age is off by more than 60 s, the library's bound.
+        /// The ticket's age is off by more than 60 s, the library's limit.
         TicketAgeSkew = "ticket_age_skew",
         /// Over QUIC: the session was issued under other limits or settings.
         QuicParameters = "quic_parameters",
@@ -269,7 +268,7 @@ label! {
         ProtocolVersion = "protocol_version",
         /// The peer declined it.
         PeerDeclined = "peer_declined",
-        /// The handshake did not come that far.
+        /// The handshake failed before that decision.
         Unknown = "unknown",
         /// Any other reason of the library.
         Other = "other",
@@ -277,9 +276,9 @@ label! {
 }
 
 label! {
-    /// Why a request that came early was not run at once.
+    /// Why an early request was not executed at once.
     HeldReason as "reason" {
-        /// The route's policy does not let it run early.
+        /// The route's policy does not allow it early.
         Policy = "policy",
         /// Another connection has claimed the flight.
         Replayed = "replayed",
@@ -289,22 +288,22 @@ label! {
 }
 
 label! {
-    /// What ended a hold.
+    /// Why a hold ended.
     HoldEnd as "ended" {
-        /// The handshake was complete, and the request ran.
+        /// The handshake was complete, and the request was executed.
         Handshake = "handshake",
         /// The handshake was complete, and the request was refused with 425.
         TooEarly = "too_early",
-        /// The client's Finished did not come within `limits.header_timeout`, as a copy's never
+        /// The client's Finished did not arrive within `limits.header_timeout`; a copy's never
         /// does.
         Timeout = "timeout",
-        /// The connection ended before.
+        /// The connection ended first.
         Disconnected = "disconnected",
     }
 }
 
 label! {
-    /// Who refused with 425 (Too Early).
+    /// Who responded with 425 (Too Early).
     TooEarlyBy as "by" {
         /// This server.
         Server = "server",
@@ -314,7 +313,7 @@ label! {
 }
 
 label! {
-    /// How requests are spoken.
+    /// The protocol of requests.
     Protocol as "protocol" {
         /// HTTP/1.0.
         Http10 = "http1.0",
@@ -324,7 +323,7 @@ label! {
         Http2 = "http2",
         /// HTTP/3.
         Http3 = "http3",
-        /// No HTTP: `PING` and `PONG`, for measuring.
+        /// Not HTTP: `PING` and `PONG`, for measuring.
         PingPong = "ping_pong",
     }
 }
@@ -354,75 +353,76 @@ label! {
 label! {
     /// A response's status, by class.
     Status as "status" {
-        /// 101, on a connection that became another protocol's.
+        /// 101, on a connection that changed to another protocol.
         Switching = "1xx",
         /// Success.
         Success = "2xx",
         /// Redirection.
         Redirection = "3xx",
-        /// The client's fault.
+        /// A client error.
         Client = "4xx",
-        /// The server's fault.
+        /// A server error.
         Server = "5xx",
-        /// No response: the client went before there was one.
+        /// No response: the client disconnected first.
         None = "none",
     }
 }
 
 label! {
-    /// Whether a request came as early data, and what became of it.
+    /// Whether a request was early data, and how it was handled.
     Early as "early" {
-        /// It came after the handshake, or without early data.
+        /// It arrived after the handshake, or without early data.
         No = "no",
-        /// It came early and ran at once.
+        /// It was early and executed at once.
         Ran = "ran",
-        /// It came early and was held or refused with 425.
+        /// It was early and held or refused with 425.
         Held = "held",
     }
 }
 
 label! {
-    /// Why a request was answered without being run, by the rules of its route.
+    /// Why a request was rejected by the rules of its route, without being executed.
     RejectReason as "reason" {
-        /// Its Idempotency-Key was used before: it has run, or may have.
+        /// Its Idempotency-Key was used before: it was executed, or may have been.
         KeyUsed = "key_used",
         /// Its nonce was used before.
         NonceUsed = "nonce_used",
-        /// It came early, and its nonce was there before, maybe in a copy: 425.
+        /// It was early, and its nonce was used before, perhaps by a copy: 425.
         TooEarly = "too_early",
-        /// Its Idempotency-Key is none.
+        /// Its Idempotency-Key is invalid.
         BadKey = "bad_key",
-        /// The register cannot say whether it has run.
+        /// The register cannot tell whether it was executed.
         Unknown = "unknown",
     }
 }
 
 label! {
-    /// Why a connection over QUIC was turned away.
+    /// Why a QUIC connection was refused.
     QuicRefusal as "reason" {
-        /// Its client was asked to show its address first (Retry), because many connections start.
+        /// The client had to prove its address first (Retry), because many connections are
+        /// starting.
         Retry = "retry",
-        /// Its address token was used before, so it was asked to show its address again.
+        /// Its address token was used before, so it had to prove its address again.
         TokenSpent = "token_spent",
-        /// So many handshakes are in progress that it got no response.
+        /// Too many handshakes are in progress, so there was no response.
         Overload = "overload",
-        /// The server is at its limit of connections, is stopping, or serves no HTTP/3 any more.
+        /// The server is at its limit of connections, is stopping, or no longer serves HTTP/3.
         Refused = "refused",
     }
 }
 
 label! {
-    /// What a reload came to.
+    /// The result of a reload.
     ReloadResult as "result" {
-        /// The new configuration serves.
+        /// The new configuration is in force.
         Success = "success",
-        /// The new one is of no use, and the old one serves on.
+        /// The new configuration is invalid, and the old one stays in force.
         Failure = "failure",
     }
 }
 
 impl Method {
-    /// The class of a method as requests spell it.
+    /// The class of a request's method.
     pub fn of(method: &str) -> Self {
         match method {
             "GET" => Self::Get,
@@ -438,7 +438,7 @@ impl Method {
 }
 
 impl Status {
-    /// The class of a status; `None`: there was no response.
+    /// The class of a status; `None` means no response.
     pub fn of(status: Option<u16>) -> Self {
         match status {
             None => Self::None,
@@ -457,7 +457,7 @@ mod tests {
     use crate::metrics::{HandshakeKind, TlsVersion, Transport};
 
     #[test]
-    fn each_combination_has_its_place_and_its_names() {
+    fn each_combination_has_its_index_and_names() {
         type Three = (TlsVersion, HandshakeKind, Transport);
         let mut seen = Vec::new();
         for version in TlsVersion::ALL {

@@ -14,11 +14,11 @@ pub struct Snapshot {
 /// A metric with all its series.
 #[derive(Debug)]
 pub struct Family {
-    /// What it is.
+    /// What the metric measures.
     pub description: &'static Description,
     /// The labels that its series have.
     pub labels: Vec<LabelInfo>,
-    /// Its series; empty where nothing was met yet.
+    /// Its series; empty if there are no observations yet.
     pub series: Vec<Series>,
 }
 
@@ -36,7 +36,7 @@ pub struct Series {
 pub enum SeriesValue {
     /// A counter's.
     Count(u64),
-    /// A gauge's, or a counter's that has fractions.
+    /// A gauge's, or that of a counter with fractions.
     Number(f64),
     /// A histogram's.
     Histogram(HistogramValue),
@@ -45,23 +45,23 @@ pub enum SeriesValue {
 /// A histogram's value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramValue {
-    /// The classes' upper bounds, rising.
+    /// The upper bounds of the buckets, ascending.
     pub bounds: Cow<'static, [f64]>,
-    /// Observations in each class; the last is for what lies beyond the last bound.
+    /// Observations in each bucket; the last is for values beyond all bounds.
     pub buckets: Vec<u64>,
     /// The sum of all observations.
     pub sum: f64,
 }
 
 impl Snapshot {
-    /// The sum of a metric's series that have all of `labels`; of a histogram, how many
-    /// observations.
+    /// Returns the sum of a metric's series that have all of `labels`; for a histogram, the number
+    /// of observations.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let found = self.series(name).filter(|series| series.has(labels));
         found.fold(0.0, |sum, series| sum + series.value.number())
     }
 
-    /// The series of a metric.
+    /// Returns the series of a metric.
     pub fn series(&self, name: &str) -> impl Iterator<Item = &Series> {
         let family = self.families.iter().find(|family| family.description.name == name);
         family.into_iter().flat_map(|family| &family.series)
@@ -71,13 +71,13 @@ impl Snapshot {
         self.families.push(family);
     }
 
-    /// A metric without labels.
+    /// Adds a metric without labels.
     pub(crate) fn number(&mut self, description: &'static Description, value: f64) {
         let series = vec![Series::new(Vec::new(), SeriesValue::Number(value))];
         self.push(Family { description, labels: Vec::new(), series });
     }
 
-    /// A metric with one label, whose values are those given.
+    /// Adds a metric with one label that has these values.
     pub(crate) fn numbers(
         &mut self,
         description: &'static Description,
@@ -97,7 +97,7 @@ impl Series {
         Self { labels, value }
     }
 
-    /// Whether it has all of these labels.
+    /// Returns whether the series has all of `labels`.
     pub fn has(&self, labels: &[(&str, &str)]) -> bool {
         labels.iter().all(|wanted| {
             self.labels.iter().any(|(name, value)| (*name, value.as_ref()) == *wanted)
@@ -106,7 +106,7 @@ impl Series {
 }
 
 impl SeriesValue {
-    /// The value; of a histogram, how many observations.
+    /// Returns the value; for a histogram, the number of observations.
     pub fn number(&self) -> f64 {
         match self {
             Self::Count(count) => *count as f64,
@@ -117,20 +117,20 @@ impl SeriesValue {
 }
 
 impl HistogramValue {
-    /// How many observations.
+    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The value below which a share `q` of the observations lies, reckoned within its class as
-    /// Prometheus' `histogram_quantile` does. `None`: there are no observations.
+    /// Returns the value below which a share `q` of the observations lies, interpolated within its
+    /// bucket as Prometheus' `histogram_quantile` does, or `None` if there are no observations.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;
         let (mut below, mut lower) = (0.0, 0.0);
         for (at, count) in self.buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
             let count = *count as f64;
             lower = if at == 0 { lower } else { self.bounds[at - 1] };
-            // Beyond the last bound nothing is known but that.
+            // Values beyond the last bound count as that bound.
             let Some(upper) = self.bounds.get(at) else { return Some(lower) };
             if below + count >= rank {
                 return Some(lower + (upper - lower) * ((rank - below) / count));
@@ -141,32 +141,32 @@ impl HistogramValue {
     }
 }
 
-/// One metric.
+/// The description of a metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Description {
     /// Its full name; a counter's ends in `_total`.
     pub name: &'static str,
-    /// What kind of figure it is.
+    /// The kind of metric.
     pub kind: Kind,
-    /// What it counts or measures, one sentence.
+    /// What it counts or measures, in one sentence.
     pub help: &'static str,
-    /// What an operator reads from it, or does about it.
+    /// What an operator learns from it, or does about it.
     pub advice: &'static str,
 }
 
-/// What kind of figure a metric is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, until the process ends.
+    /// It only increases until the process ends.
     Counter,
     /// It goes up and down.
     Gauge,
-    /// Observations by size.
+    /// Observations in buckets.
     Histogram,
 }
 
 impl Description {
-    /// A counter's.
+    /// Describes a counter.
     pub const fn counter(
         name: &'static str,
         help: &'static str,
@@ -175,22 +175,22 @@ impl Description {
         Self { name, kind: Kind::Counter, help, advice }
     }
 
-    /// A gauge's.
+    /// Describes a gauge.
     pub const fn gauge(name: &'static str, help: &'static str, advice: &'static str) -> Self {
         Self { name, kind: Kind::Gauge, help, advice }
     }
 
-    /// A histogram's.
+    /// Describes a histogram.
     pub const fn histogram(name: &'static str, help: &'static str, advice: &'static str) -> Self {
         Self { name, kind: Kind::Histogram, help, advice }
     }
 
-    /// The name without a counter's ending, as OpenMetrics names the family.
+    /// The name without a counter's suffix, as OpenMetrics names the family.
     pub fn family(&self) -> &'static str {
         self.name.strip_suffix("_total").unwrap_or(self.name)
     }
 
-    /// The base unit, which the name ends in.
+    /// The base unit, which is the suffix of the name.
     pub fn unit(&self) -> Option<&'static str> {
         ["seconds", "bytes"].into_iter().find(|unit| {
             self.family().strip_suffix(unit).is_some_and(|before| before.ends_with('_'))
@@ -199,7 +199,7 @@ impl Description {
 }
 
 impl Kind {
-    /// As both text formats have it.
+    /// The name in both text formats.
     pub fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_as_prometheus_reckons_them() {
+    fn quantiles_as_in_prometheus() {
         assert_eq!(histogram([0; 4]).quantile(0.5), None);
         assert_eq!(histogram([0, 10, 0, 0]).quantile(0.5), Some(1.5));
         assert_eq!(histogram([10, 0, 10, 0]).quantile(0.75), Some(3.0));

@@ -1,4 +1,4 @@
-//! What is finished, on its way to the collector.
+//! Exports finished spans and metrics to the collector.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +15,23 @@ use crate::otlp::sender::Backoff;
 use crate::otlp::sender::{Refusal, Sender};
 use crate::otlp::{Endpoint, Span, TelemetrySettings, messages};
 
-/// Sends spans, and metrics now and then, from a task of its own. Cheap to clone.
+/// Sends spans, and metrics at an interval, from its own task. Cheap to clone.
 #[derive(Clone)]
 pub struct Exporter {
     spans: mpsc::Sender<Message>,
     counts: Arc<Counts>,
 }
 
-/// What became of spans.
+/// How many spans were exported and dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExporterStatistics {
-    /// Taken by the collector.
+    /// Accepted by the collector.
     pub sent: u64,
-    /// Dropped, because too many waited or the collector did not take them.
+    /// Dropped, because the queue was full or the collector did not accept them.
     pub dropped: u64,
 }
 
-/// Reads this process's metrics.
+/// Reads the metrics of this process.
 pub type SnapshotSource = Box<dyn Fn() -> Snapshot + Send>;
 
 enum Message {
@@ -46,8 +46,8 @@ struct Counts {
 }
 
 impl Exporter {
-    /// Starts to send to `endpoint`, inside a tokio runtime. `instance` names this process among
-    /// its service's (`service.instance.id`).
+    /// Starts to export to `endpoint`; needs a tokio runtime. `instance` identifies this process
+    /// within its service (`service.instance.id`).
     pub fn start(
         endpoint: Endpoint,
         settings: &TelemetrySettings,
@@ -75,14 +75,14 @@ impl Exporter {
         (Self { spans, counts }, running)
     }
 
-    /// Hands over a finished span. Never waits: when too many are on their way, it is dropped.
+    /// Queues a finished span. Never blocks: if the queue is full, the span is dropped.
     pub fn send(&self, span: Span) {
         if let Err(TrySendError::Full(_)) = self.spans.try_send(Message::Span(Box::new(span))) {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Sends what waits, within `limit`.
+    /// Sends queued spans, within `limit`.
     pub async fn flush(&self, limit: Duration) {
         let flushing = async {
             let (done, wait) = oneshot::channel();
@@ -93,7 +93,7 @@ impl Exporter {
         let _ = timeout(limit, flushing).await;
     }
 
-    /// What became of spans so far.
+    /// Returns the statistics of spans so far.
     pub fn statistics(&self) -> ExporterStatistics {
         ExporterStatistics {
             sent: self.counts.sent.load(Ordering::Relaxed),
@@ -109,13 +109,13 @@ struct Task {
     counts: Arc<Counts>,
     metrics: SnapshotSource,
     started: SystemTime,
-    /// Whether the collector was out of reach the last time, so that it is said once.
+    /// Whether the last export failed, so that a failure is logged once.
     failing: bool,
 }
 
 impl Task {
     async fn run(mut self, mut incoming: mpsc::Receiver<Message>, metrics: Option<Duration>) {
-        // Metrics that are not wanted come in an eternity.
+        // Disabled metrics have a very long interval.
         let period = metrics.unwrap_or(NEVER);
         let mut ticks = interval_at(Instant::now() + period, period);
         let mut waiting = Vec::new();
@@ -166,7 +166,7 @@ impl Task {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Metrics are sent once: what was not taken is in the next ones.
+    /// Metrics are sent once: the next export contains what was not accepted.
     async fn send_metrics(&mut self) {
         let times = (self.started, SystemTime::now());
         let message = messages::metrics(&self.resource, &(self.metrics)(), times);
@@ -174,7 +174,8 @@ impl Task {
         self.note(sent.err());
     }
 
-    /// Tries until the collector has taken it, or never will, or it is not worth it any more.
+    /// Retries until the collector has accepted the message, has rejected it, or the retry time is
+    /// over.
     async fn deliver(&mut self, signal: &str, message: &impl prost::Message) -> bool {
         let mut backoff = Backoff::new();
         let url = self.endpoint.signal(signal);
@@ -198,11 +199,11 @@ impl Task {
     fn note(&mut self, refusal: Option<Refusal>) {
         match (&refusal, self.failing) {
             (Some(refusal), false) => {
-                warn!("the collector at {} takes nothing: {refusal}", self.endpoint);
+                warn!("the collector at {} does not accept data: {refusal}", self.endpoint);
             }
             (Some(refusal), true) => debug!("the collector at {}: {refusal}", self.endpoint),
             (None, true) => {
-                warn!("the collector at {} takes spans and metrics again", self.endpoint)
+                warn!("the collector at {} accepts spans and metrics again", self.endpoint)
             }
             (None, false) => {}
         }
@@ -210,10 +211,10 @@ impl Task {
     }
 }
 
-/// Spans in one message.
+/// Maximum number of spans in one message.
 const MAX_BATCH_SPANS: usize = 512;
 
-/// How long the first of a batch waits for others.
+/// How long the first span of a batch waits for others.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);

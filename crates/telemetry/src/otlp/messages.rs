@@ -1,4 +1,4 @@
-//! Spans and metrics as OTLP's messages.
+//! Converts spans and metrics to OTLP messages.
 
 use std::time::SystemTime;
 
@@ -18,7 +18,7 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as P
 use crate::metrics::{self, Family, HistogramValue, Kind, Series, Snapshot};
 use crate::otlp::{AttributeValue, Span, SpanKind, SpanStatus};
 
-/// Spans of the service with these attributes.
+/// The spans of the service with these attributes.
 pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTraceServiceRequest {
     let spans = spans.iter().map(span).collect();
     ExportTraceServiceRequest {
@@ -30,7 +30,7 @@ pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTra
     }
 }
 
-/// Metrics of the service, counted since `started`.
+/// The metrics of the service, counted since `started`.
 pub(crate) fn metrics(
     resource: &[(String, String)],
     snapshot: &Snapshot,
@@ -126,7 +126,7 @@ fn metric(family: &Family, times: (u64, u64)) -> Metric {
         Kind::Gauge => metric::Data::Gauge(Gauge { data_points: points() }),
     };
     Metric {
-        // As scrapers of OpenMetrics name it.
+        // The name that scrapers of OpenMetrics use.
         name: family.description.family().to_owned(),
         description: family.description.help.to_owned(),
         data: Some(data),
@@ -158,8 +158,8 @@ fn histogram(series: &Series, (started, now): (u64, u64)) -> Option<HistogramDat
     })
 }
 
-/// The sum of observations. OTLP allows none where observations may be negative, because the sum
-/// could fall.
+/// Returns the sum of observations. OTLP allows none if observations may be negative, because the
+/// sum could decrease.
 fn monotonic_sum(value: &HistogramValue) -> Option<f64> {
     let falls = value.bounds.first().is_some_and(|bound| *bound < 0.0);
     (!falls).then_some(value.sum)
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_hold_counts_between_bounds() {
+    fn buckets_contain_counts_between_bounds() {
         let points = points(times(&[0.1, 1.0], &[2, 3, 1]));
         assert_eq!(points.len(), 1);
         assert_eq!(points[0].bucket_counts, [2, 3, 1]);

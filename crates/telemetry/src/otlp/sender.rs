@@ -16,13 +16,13 @@ pub(crate) struct Sender {
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
-/// Why a message was not taken.
+/// Why the collector did not accept a message.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// It may be taken later, and not before so long if the collector says so.
+    /// Temporary; the collector may have named the time of the next attempt.
     #[error("{reason}")]
     Later { reason: String, after: Option<Duration> },
-    /// Never.
+    /// Permanent.
     #[error("{0}")]
     Never(String),
 }
@@ -37,7 +37,7 @@ impl Sender {
     /// Posts one message.
     ///
     /// # Errors
-    /// [`Refusal`], as OTLP's specification sorts failures.
+    /// [`Refusal`], classified by OTLP's specification.
     pub(crate) async fn post(&self, url: &str, message: &impl Message) -> Result<(), Refusal> {
         let later = |reason: String| Refusal::Later { reason, after: None };
         let request = Request::builder()
@@ -53,7 +53,7 @@ impl Sender {
                 later(cause.map_or_else(|| error.to_string(), ToString::to_string))
             })?;
             let (parts, body) = response.into_parts();
-            // Read to its end, so that the connection can be used again.
+            // Reading to the end allows reuse of the connection.
             let _ = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
             Ok(parts)
         };
@@ -66,10 +66,10 @@ impl Sender {
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT) => Err(Refusal::Later {
-                reason: format!("it answered {status}"),
+                reason: format!("it responded {status}"),
                 after: retry_after(&parts.headers),
             }),
-            status => Err(Refusal::Never(format!("it answered {status}"))),
+            status => Err(Refusal::Never(format!("it responded {status}"))),
         }
     }
 }
@@ -82,11 +82,11 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of a response that are read.
+/// Maximum number of bytes of a response that are read.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// The pauses between tries of one batch: twice as long each time, up to a limit, and no more tries
-/// once they add up to what a batch is worth.
+/// The pauses between attempts for one batch: each twice as long as the last, up to a limit. After
+/// `MAX_RETRY_TIME` in all there are no more attempts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -98,8 +98,8 @@ impl Backoff {
         Self { next: INITIAL_BACKOFF, spent: Duration::ZERO }
     }
 
-    /// The pause before the next try, in place of which the collector may have asked for another
-    /// (`Retry-After`). `jitter` is random, 0 to 1. `None`: the batch is given up.
+    /// Returns the pause before the next attempt, or the longer one that the collector requested
+    /// (`Retry-After`). `jitter` is random, 0 to 1. Returns `None` when the batch is to be dropped.
     pub(crate) fn pause(&mut self, retry_after: Option<Duration>, jitter: f64) -> Option<Duration> {
         let pause = retry_after.unwrap_or_else(|| self.next.mul_f64(1.0 - JITTER * jitter));
         self.next = (self.next * 2).min(MAX_BACKOFF);
@@ -111,11 +111,11 @@ impl Backoff {
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// Nodes that lost the same collector don't come back all at once.
+/// Spreads the attempts of nodes that lost the same collector.
 const JITTER: f64 = 0.5;
 
-/// How long a batch is tried: a collector's restart, and not an outage, for which memory would have
-/// to last.
+/// How long a batch is retried: enough for a collector's restart, but not for an outage, which
+/// would need too much memory.
 const MAX_RETRY_TIME: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_asks_for_more_time_than_a_batch_is_worth_is_not_waited_for() {
+    fn a_retry_after_beyond_the_retry_time_ends_the_attempts() {
         assert_eq!(Backoff::new().pause(Some(Duration::from_secs(61)), 0.0), None);
         let retry_after = Some(Duration::from_secs(7));
         assert_eq!(Backoff::new().pause(retry_after, 0.9), retry_after);
@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_row_of_pauses_ends(jitters in prop::collection::vec(0.0..=1.0f64, 400)) {
+        fn every_sequence_of_pauses_ends(jitters in prop::collection::vec(0.0..=1.0f64, 400)) {
             let mut backoff = Backoff::new();
             let attempts = jitters.into_iter().take_while(|j| backoff.pause(None, *j).is_some());
             prop_assert!(attempts.count() < 20);

@@ -1,4 +1,4 @@
-//! Spans, and the trace that a request belongs to (W3C Trace Context, level 1).
+//! Spans, and the trace context of a request (W3C Trace Context, level 1).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,45 +7,44 @@ use std::time::SystemTime;
 /// A finished span.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Its trace.
+    /// The trace.
     pub trace: TraceId,
-    /// Itself.
+    /// The id of the span.
     pub id: SpanId,
-    /// The span that it is part of.
+    /// The parent span.
     pub parent: Option<SpanId>,
-    /// What was done, of few kinds: `GET`, `tls.handshake`.
+    /// The operation, one of few names: `GET`, `tls.handshake`.
     pub name: Cow<'static, str>,
-    /// Whose work it was.
+    /// The kind.
     pub kind: SpanKind,
-    /// From when.
+    /// The start.
     pub started: SystemTime,
-    /// Until when.
+    /// The end.
     pub ended: SystemTime,
-    /// What there is to know, named as OpenTelemetry's semantic conventions do where these have
-    /// a name.
+    /// Attributes, with the names of OpenTelemetry's semantic conventions where these have one.
     pub attributes: Vec<(&'static str, AttributeValue)>,
-    /// How it ended.
+    /// The status.
     pub status: SpanStatus,
 }
 
-/// Whose work a span is.
+/// The kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// This server's, for a client.
+    /// Work of this server for a client.
     Server,
-    /// Another server's, asked by this one.
+    /// A request from this server to another one.
     Client,
-    /// This server's, for itself.
+    /// Internal work of this server.
     Internal,
 }
 
-/// How a span ended.
+/// The status of a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpanStatus {
-    /// As it should, or that is the client's affair.
+    /// Successful, or failed because of the client.
     #[default]
     Unset,
-    /// By this side's fault.
+    /// Failed because of this server.
     Error,
 }
 
@@ -54,14 +53,14 @@ pub enum SpanStatus {
 pub enum AttributeValue {
     /// Text.
     Text(Cow<'static, str>),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
 }
 
 impl Span {
-    /// A part of the work on a request, from `started` to `ended`.
+    /// Creates a span for a part of the work on a request, from `started` to `ended`.
     pub fn part(
         context: &TraceContext,
         name: &'static str,
@@ -80,7 +79,7 @@ impl Span {
         }
     }
 
-    /// The same with one more attribute.
+    /// Adds an attribute.
     pub fn with(mut self, name: &'static str, value: impl Into<AttributeValue>) -> Self {
         self.attributes.push((name, value.into()));
         self
@@ -119,7 +118,7 @@ pub struct TraceId(pub(crate) [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanId(pub(crate) [u8; 8]);
 
-/// A request's place in a trace.
+/// The trace context of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     /// The trace.
@@ -128,26 +127,26 @@ pub struct TraceContext {
     pub span: SpanId,
     /// The caller's span, if the trace came from one.
     pub parent: Option<SpanId>,
-    /// Whether spans are kept.
+    /// Whether spans are exported.
     pub sampled: bool,
 }
 
 impl TraceContext {
-    /// The start of a trace, of which `sampled` (0 to 1) are kept.
+    /// Starts a trace; a share `sampled` (0 to 1) of them is sampled.
     pub fn new_root(sampled: f64) -> Self {
         let trace = TraceId(random());
         Self { trace, span: SpanId::random(), parent: None, sampled: trace.is_sampled(sampled) }
     }
 
-    /// Goes on with the trace of a `traceparent` field (W3C Trace Context section 3.2). Whether
-    /// spans are kept is the caller's word. `None`: it is none.
+    /// Continues the trace of a `traceparent` field (W3C Trace Context section 3.2). The caller
+    /// decides whether it is sampled. Returns `None` if the field is invalid.
     pub fn from_traceparent(field: &str) -> Option<Self> {
         let mut parts = field.trim().split('-');
         let version = byte(parts.next()?)?;
         let trace = bytes::<16>(parts.next()?)?;
         let parent = bytes::<8>(parts.next()?)?;
         let flags = byte(parts.next()?)?;
-        // Later versions may add something behind (section 3.2.2); this one may not.
+        // Later versions may append fields (section 3.2.2); this one may not.
         let fits = match version {
             0 => parts.next().is_none(),
             0xff => false,
@@ -162,7 +161,7 @@ impl TraceContext {
         })
     }
 
-    /// The `traceparent` field of a request that `span` sends on.
+    /// Returns the `traceparent` field of a request that `span` forwards.
     pub fn traceparent(&self, span: SpanId) -> String {
         let flags = if self.sampled { SAMPLED } else { 0 };
         format!("00-{}-{span}-{flags:02x}", self.trace)
@@ -170,22 +169,22 @@ impl TraceContext {
 }
 
 impl TraceId {
-    /// The same response on every node, as the id decides.
+    /// The decision depends on the id only, so it is the same on every node.
     fn is_sampled(self, part: f64) -> bool {
         let low = u64::from_be_bytes(self.0[8..].try_into().expect("8 of 16 bytes"));
-        // 53 bits are what a double holds exactly.
+        // A double represents 53 bits exactly.
         ((low >> 11) as f64) < part * (1u64 << 53) as f64
     }
 }
 
 impl SpanId {
-    /// A new one.
+    /// Generates a random id.
     pub fn random() -> Self {
         Self(random())
     }
 }
 
-/// Random bytes that are not all zero. Ids are no secrets, so the thread's own generator will do.
+/// Random bytes that are not all zero. Ids are not secret, so the thread's generator is sufficient.
 fn random<const N: usize>() -> [u8; N]
 where
     rand::distr::StandardUniform: rand::distr::Distribution<[u8; N]>,
@@ -202,7 +201,7 @@ fn byte(text: &str) -> Option<u8> {
     bytes::<1>(text).map(|bytes| bytes[0])
 }
 
-/// Exactly `N` bytes in lower-case hexadecimal, as the standard demands.
+/// Exactly `N` bytes in lower-case hexadecimal, as the standard requires.
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let text = text.as_bytes();
     if text.len() != 2 * N {
@@ -259,7 +258,7 @@ mod tests {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn w3c_3_2_a_parent_is_followed() {
+    fn w3c_3_2_a_valid_traceparent_is_continued() {
         let context = TraceContext::from_traceparent(PARENT).unwrap();
         assert_eq!(context.trace.to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(context.parent.unwrap().to_string(), "b7ad6b7169203331");
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn w3c_3_2_2_what_is_no_parent_is_none() {
+    fn w3c_3_2_2_invalid_traceparents_are_ignored() {
         let zero_trace = "00-00000000000000000000000000000000-b7ad6b7169203331-01";
         let zero_span = "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01";
         let upper = PARENT.to_uppercase();
@@ -280,12 +279,12 @@ mod tests {
         for field in ["", "00", "00-", zero_trace, zero_span, &upper, &longer, &forbidden, "é-1"] {
             assert_eq!(TraceContext::from_traceparent(field), None, "{field}");
         }
-        // A later version is read as this one.
+        // A later version is parsed like this one.
         assert!(TraceContext::from_traceparent(&longer.replacen("00", "cc", 1)).is_some());
     }
 
     #[test]
-    fn the_part_that_is_sampled_is_the_part_that_was_asked_for() {
+    fn the_sampled_share_is_the_configured_one() {
         assert!((0..1000).all(|_| TraceContext::new_root(1.0).sampled));
         assert!((0..1000).all(|_| !TraceContext::new_root(0.0).sampled));
         let kept = (0..20_000).filter(|_| TraceContext::new_root(0.25).sampled).count();
@@ -295,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_field_panics_and_each_that_is_read_can_be_written(field in "[0-9a-f-]{0,60}|.{0,40}") {
+        fn no_field_panics_and_each_parsed_one_can_be_written(field in "[0-9a-f-]{0,60}|.{0,40}") {
             if let Some(context) = TraceContext::from_traceparent(&field) {
                 prop_assert!(TraceContext::from_traceparent(&context.traceparent(context.span)).is_some());
             }

@@ -22,9 +22,10 @@ fn promtool(arguments: &[&str]) -> String {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(example("prometheus"));
     let ended = command.output().expect("promtool is not installed; run `make deps-test`");
-    let said = [ended.stdout, ended.stderr].map(|said| String::from_utf8(said).unwrap()).concat();
-    assert!(ended.status.success(), "{arguments:?}: {said}");
-    said
+    let output =
+        [ended.stdout, ended.stderr].map(|output| String::from_utf8(output).unwrap()).concat();
+    assert!(ended.status.success(), "{arguments:?}: {output}");
+    output
 }
 
 /// Every series name that there is.
@@ -42,8 +43,8 @@ fn names() -> BTreeSet<String> {
     names
 }
 
-/// The metrics that an expression asks for.
-fn asked(expression: &str) -> impl Iterator<Item = &str> {
+/// The metrics in an expression.
+fn metrics_of(expression: &str) -> impl Iterator<Item = &str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = expression.split(move |c| !is_name(c));
     words.filter(|word| {
@@ -92,7 +93,7 @@ fn rules_ask_for_metrics_that_there_are() {
     for line in [&recording, &text("prometheus/alerts.yml")].into_iter().flat_map(|all| all.lines())
     {
         // Annotations may name whole histograms.
-        for name in asked(line).filter(|_| line.contains(['(', '{', '>', '<', '='])) {
+        for name in metrics_of(line).filter(|_| line.contains(['(', '{', '>', '<', '='])) {
             assert!(
                 names.contains(name) || recorded.contains(name) || is_histogram(&names, name),
                 "there is no {name}: {line}"
@@ -111,9 +112,9 @@ fn the_dashboard_asks_for_metrics_that_there_are() {
     let expressions = expressions();
     assert!(expressions.len() > 40, "{}", expressions.len());
     for expression in &expressions {
-        let asked = asked(expression).collect::<Vec<_>>();
-        assert!(!asked.is_empty(), "{expression}");
-        for name in asked {
+        let metrics = metrics_of(expression).collect::<Vec<_>>();
+        assert!(!metrics.is_empty(), "{expression}");
+        for name in metrics {
             assert!(names.contains(name), "there is no {name}: {expression}");
         }
         for label in [r#"job=~"$job""#, r#"instance=~"$instance""#] {
@@ -150,7 +151,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&text("grafana/firstflight.json")).unwrap()
 }
 
-/// All that the dashboard asks for.
+/// The expressions of the dashboard.
 fn expressions() -> Vec<String> {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap().iter();

@@ -80,8 +80,9 @@ fn promtool_has_nothing_to_say_against_the_page() {
     let page = full().encode(Format::Prometheus);
     promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
     let ended = promtool.wait_with_output().unwrap();
-    let said = [ended.stdout, ended.stderr].map(|said| String::from_utf8(said).unwrap()).concat();
-    assert!(ended.status.success() && said.is_empty(), "{said}\n{page}");
+    let output =
+        [ended.stdout, ended.stderr].map(|output| String::from_utf8(output).unwrap()).concat();
+    assert!(ended.status.success() && output.is_empty(), "{output}\n{page}");
 }
 
 #[test]

@@ -11,10 +11,10 @@ fn a_machine_boots_installs_and_starts_a_service() {
         return;
     }
     let machine = Root::make(&PACKAGES).boot("fresh");
-    assert_eq!(machine.ask("hostname"), "fresh\n");
-    assert_eq!(machine.ask("cat /proc/1/comm"), "systemd\n");
-    machine.ask("apt-get install -y redis-server && systemctl is-active redis-server");
-    assert_eq!(machine.ask("redis-cli ping"), "PONG\n");
+    assert_eq!(machine.output("hostname"), "fresh\n");
+    assert_eq!(machine.output("cat /proc/1/comm"), "systemd\n");
+    machine.output("apt-get install -y redis-server && systemctl is-active redis-server");
+    assert_eq!(machine.output("redis-cli ping"), "PONG\n");
     // The kernel's settings are everybody's.
     assert!(!machine.run("echo 1 >/proc/sys/kernel/printk").status.success());
     assert!(machine.run("ip -brief address show scope global").stdout.is_empty());
@@ -26,7 +26,7 @@ fn machines_on_a_network_know_each_other() {
         return;
     }
     let machines = Root::make(&PACKAGES).boot_several(&["left", "right"]);
-    machines[0].ask("systemd-run --unit=web python3 -m http.server --directory /etc 80");
+    machines[0].output("systemd-run --unit=web python3 -m http.server --directory /etc 80");
     let page = "for i in $(seq 100); do curl -sf http://left/hostname && break; sleep 0.1; done";
     assert!(machines[1].run(page).status.success());
     assert!(!machines[1].run("curl -sf http://127.0.0.1/hostname").status.success());

@@ -1,5 +1,4 @@
-//! The rig's own promises: what it starts answers, freezes, comes back empty, and is gone at the
-//! end.
+//! The processes of this crate respond, freeze, restart empty, and have ended at the end of a test.
 
 use firstflight_testkit::{Cluster, Sentinels, StoreKind, StoreListen, StoreOptions, StoreProcess};
 
@@ -7,9 +6,9 @@ use firstflight_testkit::{Cluster, Sentinels, StoreKind, StoreListen, StoreOptio
 fn a_store_keeps_nothing_over_a_restart() {
     for kind in [StoreKind::Redis, StoreKind::Valkey] {
         let mut store = StoreProcess::start(StoreOptions::new(kind, StoreListen::Unix));
-        assert_eq!(store.ask(&["set", "a", "1"]), "OK");
+        assert_eq!(store.cli(&["set", "a", "1"]), "OK");
         store.restart();
-        assert_eq!(store.ask(&["get", "a"]), "");
+        assert_eq!(store.cli(&["get", "a"]), "");
         let pid = store.pid();
         assert!(std::path::Path::new(&format!("/proc/{pid}")).exists());
         drop(store);
@@ -21,8 +20,8 @@ fn a_store_keeps_nothing_over_a_restart() {
 fn a_clock_can_be_off() {
     let store =
         StoreProcess::start(StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).clock("+1000s"));
-    let said = store.ask(&["time"]);
-    let seconds: u64 = said.lines().next().unwrap().parse().unwrap();
+    let output = store.cli(&["time"]);
+    let seconds: u64 = output.lines().next().unwrap().parse().unwrap();
     let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     assert!(seconds.abs_diff(ours + 1000) < 30, "{seconds} and {ours}");
 }
@@ -38,9 +37,9 @@ fn sentinels_put_the_replica_in_the_masters_place() {
 fn a_cluster_is_whole_and_moves_slots() {
     let cluster = Cluster::start(StoreKind::Redis);
     // CLUSTER KEYSLOT foo
-    assert_eq!(cluster.masters[2].ask(&["set", "foo", "1"]), "OK");
-    assert_eq!(cluster.masters[2].ask(&["del", "foo"]), "1");
+    assert_eq!(cluster.masters[2].cli(&["set", "foo", "1"]), "OK");
+    assert_eq!(cluster.masters[2].cli(&["del", "foo"]), "1");
     cluster.move_slot(12182, 2, 0);
-    assert!(cluster.masters[2].ask(&["set", "foo", "1"]).contains("MOVED 12182"));
-    assert_eq!(cluster.masters[0].ask(&["set", "foo", "1"]), "OK");
+    assert!(cluster.masters[2].cli(&["set", "foo", "1"]).contains("MOVED 12182"));
+    assert_eq!(cluster.masters[0].cli(&["set", "foo", "1"]), "OK");
 }

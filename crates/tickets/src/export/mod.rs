@@ -10,11 +10,11 @@
 //! be written again when the ring is rotated, and when its next key becomes current.
 //! [`Target::write`] can be called as often as needed: it writes only if something has changed.
 
-mod foreign;
+mod exported_key;
 mod order;
 mod target;
 
-pub use foreign::ExportedKey;
+pub use exported_key::ExportedKey;
 pub use order::{envoy, haproxy, nginx};
 pub use target::{Format, Target, TargetError};
 

@@ -1,25 +1,26 @@
-//! Which key stands where, for each server.
+//! The order of the keys, for each server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use super::foreign::ExportedKey;
+use super::exported_key::ExportedKey;
 use crate::key::TicketKey;
 use crate::ring::Ring;
 use crate::schedule::UnixTime;
 
-/// The ring's keys for nginx, a file each (`ssl_session_ticket_key`): the first seals, all open.
-/// Current, then all that are to follow, then the previous ones, the newest first.
+/// The ring's keys for nginx, each for its own file (`ssl_session_ticket_key`): the first seals,
+/// all open. The order is the current key, the following ones, then the previous ones from new to
+/// old.
 pub fn nginx(ring: &Ring, now: UnixTime) -> Vec<ExportedKey> {
     first_seals(ring, now, "nginx")
 }
 
-/// The ring's keys for HAProxy (`tls-ticket-keys`): a line each in base64, the last but one seals.
-/// Previous ones, the oldest first, then current and next.
+/// The ring's keys for HAProxy (`tls-ticket-keys`), one per line in base64; the last but one seals.
+/// The order is the previous keys from old to new, then the current and the next one.
 ///
-/// HAProxy wants three keys at least, and in its usual build keeps the last three. Where the ring
-/// has fewer, keys that nobody seals under fill the place of the missing ones.
+/// HAProxy needs at least three keys, and by default keeps the last three. If the ring has fewer,
+/// unused keys fill the missing places.
 pub fn haproxy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
     let derive = |key: &TicketKey| ExportedKey::derive(key, "HAProxy");
     let filler = |context| ExportedKey::derive(&ring.current(now).key, context);
@@ -40,8 +41,8 @@ pub fn haproxy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
     text
 }
 
-/// The ring's keys for Envoy, as the secret that its SDS reads from a file and follows: JSON, which
-/// is YAML too. Its name is `firstflight_tickets`; the first key seals, all open.
+/// The ring's keys for Envoy, as the secret that its SDS reads from a file and watches: JSON, which
+/// is also YAML. Its name is `firstflight_tickets`; the first key seals, all open.
 pub fn envoy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
     let keys = first_seals(ring, now, "Envoy");
     let mut text = room(keys.len());
@@ -62,7 +63,7 @@ pub fn envoy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
 
 fn first_seals(ring: &Ring, now: UnixTime, purpose: &str) -> Vec<ExportedKey> {
     let current = ring.current(now);
-    // More than one may follow: a key that somebody wanted at once, and the next period's.
+    // More than one may follow: an extra key, and the next period's.
     let later = ring.keys().iter().filter(|dated| dated.not_before > current.not_before);
     std::iter::once(current)
         .chain(later)
@@ -71,7 +72,7 @@ fn first_seals(ring: &Ring, now: UnixTime, purpose: &str) -> Vec<ExportedKey> {
         .collect()
 }
 
-/// Room for all of it from the start: growing would leave copies of secrets behind.
+/// Allocated at full size: growing would leave copies of secrets in memory.
 fn room(keys: usize) -> Zeroizing<String> {
     Zeroizing::new(String::with_capacity(512 + keys * 160))
 }

@@ -1,4 +1,4 @@
-//! The files of another server, written so that it never reads half of a change.
+//! The key files of another server, written so that it never reads an incomplete change.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, Metadata};
@@ -14,16 +14,16 @@ use crate::ring::Ring;
 use crate::schedule::UnixTime;
 use crate::secret_file;
 
-/// Whose files.
+/// The server that reads the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A directory: `tickets.conf`, to be included beside `ssl_certificate`, and the keys that it
-    /// names. A key's file has a name of its own and never changes, so whatever `tickets.conf` one
-    /// reads, its keys are those that it was written for.
+    /// A directory: `tickets.conf`, to be included beside `ssl_certificate`, and the key files that
+    /// it names. Each key has its own file, which never changes, so every version of `tickets.conf`
+    /// refers to its own keys.
     Nginx,
     /// A file for `tls-ticket-keys`.
     Haproxy,
-    /// A file for `session_ticket_keys_sds_secret_config`, which Envoy follows by itself.
+    /// A file for `session_ticket_keys_sds_secret_config`, which Envoy watches.
     Envoy,
 }
 
@@ -45,21 +45,21 @@ pub enum TargetError {
         /// The reason.
         source: io::Error,
     },
-    /// nginx has one file for each key.
-    #[error("{} is no directory, and nginx has a file for each key; name a directory", path.display())]
+    /// nginx needs a directory, because it has one file per key.
+    #[error("{} is not a directory; nginx has a file for each key, so name a directory", path.display())]
     NoDirectory {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
-    /// The others have one file for all.
+    /// The other servers have one file for all keys.
     #[error("{} is a directory; name a file for the keys", path.display())]
     Directory {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
-    /// No line of nginx's configuration can say it.
+    /// The path cannot be written in nginx's configuration.
     #[error(
-        "nginx cannot be told of a path such as {path:?}; choose one without special characters"
+        "nginx's configuration cannot contain the path {path:?}; choose one without special characters"
     )]
     Name {
         /// The directory.
@@ -68,21 +68,21 @@ pub enum TargetError {
 }
 
 impl Target {
-    /// The target at `path`: a directory for nginx, a file for the others. Touches nothing.
+    /// The target at `path`: a directory for nginx, a file for the others. Changes nothing.
     pub fn new(format: Format, path: impl Into<PathBuf>) -> Self {
         Self { format, path: path.into() }
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes the ring as it is at `now`, if that is not what is there already. Whether something
-    /// has changed.
+    /// Writes the ring as of `now`, unless the files are up to date. Returns whether something has
+    /// changed.
     ///
-    /// A file is replaced whole or not at all and keeps its mode and owner; a new one has mode
-    /// 0600. A symbolic link stays one.
+    /// A file is replaced atomically and keeps its mode and owner; a new one has mode 0600. A
+    /// symbolic link stays one.
     ///
     /// # Errors
     /// [`TargetError`].
@@ -98,7 +98,8 @@ impl Target {
         replace(&self.path, text.as_bytes(), None)
     }
 
-    /// Keys first, then what names them, and only then are keys removed that it does not name.
+    /// Writes new keys first, then `tickets.conf`, and only then removes keys that it does not
+    /// name.
     fn write_nginx(&self, ring: &Ring, now: UnixTime) -> Result<bool, TargetError> {
         let directory = self.directory()?;
         let shown = quotable(&directory)?;
@@ -122,8 +123,8 @@ impl Target {
         Ok(changed)
     }
 
-    /// The directory by its absolute name, as nginx takes others from where its own
-    /// configuration is. Made for this user alone if it is not there.
+    /// Returns the directory's absolute path, because nginx resolves relative ones from its own
+    /// configuration. Creates it with access for this user only if it does not exist.
     fn directory(&self) -> Result<PathBuf, TargetError> {
         let failed = |source| TargetError::Write { path: self.path.clone(), source };
         if self.path.exists() && !self.path.is_dir() {
@@ -134,8 +135,8 @@ impl Target {
     }
 }
 
-/// Replaces a file whole if it has other bytes. Mode and owner are those of the file, or, if it is
-/// new, those of `like`. Whether it was replaced.
+/// Replaces a file atomically if its content differs. Mode and owner are those of the file or, for
+/// a new one, those of `like`. Returns whether it was replaced.
 fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, TargetError> {
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let there = fs::metadata(&target).ok();
@@ -148,7 +149,7 @@ fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, T
         .map_err(|source| TargetError::Write { path: path.to_owned(), source })
 }
 
-/// Removes keys of ours that are not among `named`: what is dead must not lie about.
+/// Removes our keys that are not among `named`: expired keys must not remain on disk.
 fn remove_others(directory: &Path, named: &[String]) -> Result<(), TargetError> {
     let failed = |source| TargetError::Write { path: directory.to_owned(), source };
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -166,7 +167,7 @@ fn is_ours(name: &str) -> bool {
     middle.is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The path if it can stand between quotes in nginx's configuration.
+/// Returns the path if it can be quoted in nginx's configuration.
 fn quotable(path: &Path) -> Result<&str, TargetError> {
     let special = |c: char| c.is_control() || matches!(c, '"' | '\\' | '$');
     path.to_str()

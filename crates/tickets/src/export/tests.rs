@@ -20,7 +20,7 @@ fn ring(count: u8) -> Ring {
     Ring::new(keys.collect(), schedule).unwrap()
 }
 
-fn foreign(n: u8, purpose: &str) -> Vec<u8> {
+fn exported(n: u8, purpose: &str) -> Vec<u8> {
     let key = TicketKey::new([n; 16], [n + 100; 32]);
     ExportedKey::derive(&key, purpose).as_bytes().to_vec()
 }
@@ -41,8 +41,8 @@ fn for_envoy(ring: &Ring, now: UnixTime) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn rfc5869_derived_as_others_would() {
-    // By Python's hmac: HKDF-SHA256(salt = name, IKM = secret, info = label), 80 bytes.
+fn rfc5869_keys_match_an_independent_derivation() {
+    // From Python's hmac: HKDF-SHA256(salt = name, IKM = secret, info = label), 80 bytes.
     let key = ExportedKey::derive(&TicketKey::new([1; 16], [2; 32]), "nginx");
     assert_eq!(hex::encode(key.as_bytes()), VECTOR);
     assert_eq!(hex::encode(key.name()), VECTOR[..32]);
@@ -52,46 +52,50 @@ fn rfc5869_derived_as_others_would() {
 
 #[test]
 fn nginx_and_envoy_seal_under_the_first() {
-    let order = |purpose| [3, 4, 2, 1].map(|n| foreign(n, purpose)).to_vec();
+    let order = |purpose| [3, 4, 2, 1].map(|n| exported(n, purpose)).to_vec();
     assert_eq!(for_nginx(&ring(4), UnixTime(350)), order("nginx"));
     assert_eq!(for_envoy(&ring(4), UnixTime(350)), order("Envoy"));
-    assert_eq!(for_nginx(&ring(1), UnixTime(350)), [foreign(1, "nginx")]);
-    // Two may follow: after a rotation shortly before a period's end.
-    assert_eq!(for_envoy(&ring(4), UnixTime(250)), [2, 3, 4, 1].map(|n| foreign(n, "Envoy")));
+    assert_eq!(for_nginx(&ring(1), UnixTime(350)), [exported(1, "nginx")]);
+    // Two keys may follow: after a rotation shortly before a period's end.
+    assert_eq!(for_envoy(&ring(4), UnixTime(250)), [2, 3, 4, 1].map(|n| exported(n, "Envoy")));
 }
 
 #[test]
 fn haproxy_seals_under_the_last_but_one() {
     let keys = for_haproxy(&ring(4), UnixTime(350));
-    assert_eq!(keys, [1, 2, 3, 4].map(|n| foreign(n, "HAProxy")));
-    assert_eq!(for_haproxy(&ring(4), UnixTime(250)), [1, 2, 3].map(|n| foreign(n, "HAProxy")));
+    assert_eq!(keys, [1, 2, 3, 4].map(|n| exported(n, "HAProxy")));
+    assert_eq!(for_haproxy(&ring(4), UnixTime(250)), [1, 2, 3].map(|n| exported(n, "HAProxy")));
     assert!(haproxy(&ring(4), UnixTime(350)).ends_with('\n'));
 }
 
 #[test]
 fn haproxy_gets_three_keys_where_the_ring_has_fewer() {
-    let current = foreign(1, "HAProxy");
+    let current = exported(1, "HAProxy");
     let fresh = for_haproxy(&ring(2), UnixTime(150));
-    assert_eq!((fresh.len(), &fresh[1], &fresh[2]), (3, &current, &foreign(2, "HAProxy")));
+    assert_eq!((fresh.len(), &fresh[1], &fresh[2]), (3, &current, &exported(2, "HAProxy")));
     let alone = for_haproxy(&ring(1), UnixTime(150));
     assert_eq!((alone.len(), &alone[1]), (3, &current));
     assert_ne!(alone[0][..16], alone[2][..16], "names differ");
     assert_eq!(alone, for_haproxy(&ring(1), UnixTime(999)), "the same each time");
     let neglected = for_haproxy(&ring(3), UnixTime(350));
-    assert_eq!(neglected[2], foreign(3, "HAProxy"), "the last but one of 4 is current");
+    assert_eq!(neglected[2], exported(3, "HAProxy"), "the last but one of 4 is current");
     assert_eq!(neglected.len(), 4);
 }
 
 #[test]
-fn a_dead_key_is_not_written() {
-    assert_eq!(for_nginx(&ring(3), UnixTime(3800)).len(), 2, "1 died at 3800, 2 dies at 3900");
+fn an_expired_key_is_not_written() {
+    assert_eq!(
+        for_nginx(&ring(3), UnixTime(3800)).len(),
+        2,
+        "1 expired at 3800, 2 expires at 3900"
+    );
 }
 
 proptest! {
-    /// What a server seals that has the old files, one with the new files opens, and the other way
-    /// round; HAProxy keeps the last three.
+    /// Tickets of a server with the old files can be opened by one with the new files and vice
+    /// versa; HAProxy keeps the last three keys.
     #[test]
-    fn a_rotation_halfway_through_the_fleet(count in 1_u8..6, now in 50_u64..700) {
+    fn servers_before_and_after_a_rotation_open_each_others_tickets(count in 1_u8..6, now in 50_u64..700) {
         let (old, now) = (ring(count), UnixTime(now));
         let mut new = old.clone();
         new.rotate(now);
@@ -108,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn a_name_stands_for_one_key(count in 1_u8..6, times in prop::collection::vec(0_u64..9000, 1..20)) {
+    fn a_name_refers_to_one_key(count in 1_u8..6, times in prop::collection::vec(0_u64..9000, 1..20)) {
         let mut seen = std::collections::HashMap::new();
         for now in times.into_iter().map(UnixTime) {
             for format in [for_nginx, for_haproxy, for_envoy] {
@@ -142,7 +146,7 @@ fn a_file_is_written_once_and_keeps_its_mode() {
     assert_eq!(mode(&path), 0o600);
     assert!(!target.write(&ring(2), UnixTime(160)).unwrap(), "the same");
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-    assert!(target.write(&ring(2), UnixTime(200)).unwrap(), "the next has become current");
+    assert!(target.write(&ring(2), UnixTime(200)).unwrap(), "the next key has become current");
     assert_eq!(mode(&path), 0o640);
     assert_eq!(fs::read_to_string(&path).unwrap(), *haproxy(&ring(2), UnixTime(200)));
     assert_eq!(names(dir.path()), ["tickets"], "nothing else is left behind");
@@ -160,13 +164,13 @@ fn a_link_stays_a_link() {
 }
 
 #[test]
-fn nginx_has_a_directory_in_which_no_dead_key_stays() {
+fn nginx_has_a_directory_without_expired_keys() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("made/tickets");
     let target = Target::new(Format::Nginx, &path);
     assert!(target.write(&ring(3), UnixTime(350)).unwrap());
     assert_eq!(mode(&path), 0o700);
-    assert_eq!(names(&path).len(), 4, "three keys, and what names them");
+    assert_eq!(names(&path).len(), 4, "three keys and tickets.conf");
     fs::write(path.join("ticket-of-somebody.key"), "").unwrap();
     fs::set_permissions(path.join("tickets.conf"), Permissions::from_mode(0o640)).unwrap();
 
@@ -179,7 +183,11 @@ fn nginx_has_a_directory_in_which_no_dead_key_stays() {
     assert_eq!(keys, for_nginx(&rotated, UnixTime(3850)), "in nginx's order, by absolute names");
     assert_eq!(mode(Path::new(listed[1])), 0o640, "as tickets.conf");
     assert_eq!(mode(Path::new(listed[2])), 0o600, "as it was");
-    assert_eq!(names(&path).len(), listed.len() + 2, "the dead one is gone, the stranger is not");
+    assert_eq!(
+        names(&path).len(),
+        listed.len() + 2,
+        "the expired key was removed, the unrelated file was not"
+    );
     assert!(!target.write(&rotated, UnixTime(3850)).unwrap());
 }
 

@@ -1,4 +1,4 @@
-//! Key-encryption keys: what ticket keys, and sessions on disk, are sealed under.
+//! Key-encryption keys, which protect ticket keys and sessions on disk.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,14 @@ mod writing;
 use sealing::Envelope;
 pub use sealing::{KeyId, SealingKey};
 
-/// The key-encryption keys in a file: one or more, a line each, 32 bytes as 64 hexadecimal digits
-/// or as base64 (either alphabet, padded or not). Blank lines and lines that start with `#` count
-/// for nothing. The first key seals, all of them open.
+/// The key-encryption keys in a file: one or more, one per line, 32 bytes as 64 hexadecimal digits
+/// or as base64 (either alphabet, padded or not). Blank lines and lines that start with `#` are
+/// ignored. The first key seals, all of them open.
 ///
-/// The file may be replaced at any time, by hand, by a vault's agent or by Kubernetes:
-/// [`refresh`](Self::refresh) takes it up. A key that is no longer in it opens for ten minutes
-/// more, because other nodes get their copy of the new file later and seal under the old key until
-/// then. After that it opens nothing: who takes a key out of the file because somebody has stolen
-/// it must be able to rely on that.
+/// The file may be replaced at any time, by hand, by a vault's agent or by Kubernetes;
+/// [`refresh`](Self::refresh) reads it again. A key that was removed from the file opens for ten
+/// more minutes, because other nodes get the new file later and seal under the old key until then.
+/// After that it opens nothing, so an operator can revoke a stolen key by removing it.
 #[derive(Debug)]
 pub struct KeyEncryption {
     path: PathBuf,
@@ -34,7 +33,7 @@ pub struct KeyEncryption {
     seen: Mutex<FileState>,
 }
 
-/// Why a file of key-encryption keys cannot be used. No message shows a key.
+/// Why a file of key-encryption keys cannot be used. Messages never contain a key.
 #[derive(Debug, Error)]
 pub enum KeyEncryptionError {
     /// It cannot be read.
@@ -49,7 +48,7 @@ pub enum KeyEncryptionError {
         /// The system's reason.
         reason: String,
     },
-    /// Others than its owner may read or write it.
+    /// Other users may read or write it.
     #[error(
         "key-encryption keys in {} can be read by others (mode {mode:03o}); run `chmod 600 {}`, \
          or write `defaultMode: 0400` in the Kubernetes volume, or `perms = \"0600\"` in the \
@@ -62,7 +61,7 @@ pub enum KeyEncryptionError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A new file was requested where one is.
+    /// A new file was requested at an existing path.
     #[error("{} exists already; choose another name, or rotate its keys", path.display())]
     Exists {
         /// The file.
@@ -76,25 +75,25 @@ pub enum KeyEncryptionError {
         /// The system's reason.
         reason: String,
     },
-    /// A line is no key.
+    /// A line is not a key.
     #[error("{} line {line}: {problem}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is expected.
         problem: String,
     },
 }
 
-/// What [`KeyEncryption::unseal`] found.
+/// The result of [`KeyEncryption::unseal`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unsealed {
-    /// What was sealed.
+    /// The sealed content.
     pub content: Zeroizing<Vec<u8>>,
-    /// Whether it is sealed under the key that seals now. If not, seal it again: the key that it
-    /// is under may be about to go.
+    /// Whether it is sealed under the key that seals now. If not, seal it again, because its key
+    /// may soon be removed.
     pub up_to_date: bool,
 }
 
@@ -115,16 +114,16 @@ pub enum UnsealError {
         /// The ids of the keys there.
         held: String,
     },
-    /// It was changed, or put in another's place.
-    #[error("it was changed or moved by somebody who has not the key")]
+    /// It was changed, or moved to another place.
+    #[error("it was changed or moved by somebody without the key")]
     Forged,
-    /// It is none of ours.
-    #[error("it is no sealed record")]
+    /// It does not have the format of a sealed record.
+    #[error("it is not a sealed record")]
     Malformed,
 }
 
 impl KeyEncryption {
-    /// The keys in the file at `path`. Symbolic links are followed.
+    /// Reads the keys in the file at `path`. Symbolic links are followed.
     ///
     /// # Errors
     /// If the file cannot be read, others may read it, or it holds no key.
@@ -136,16 +135,17 @@ impl KeyEncryption {
         Ok(Self { path, keys: RwLock::new(Arc::new(keys)), seen })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes up the file if it has changed since. Whether it had. Call it about once a second.
+    /// Reads the file again if it has changed, and returns whether it had. Call it about once a
+    /// second.
     ///
     /// # Errors
-    /// If the file cannot be used. The keys from before stay in use, and the same error is given
-    /// only once as long as it lasts.
+    /// If the file cannot be used. The earlier keys stay in use, and the same error is returned
+    /// only once while it lasts.
     pub fn refresh(&self, now: UnixTime) -> Result<bool, KeyEncryptionError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         self.drop_expired(now);
@@ -167,8 +167,8 @@ impl KeyEncryption {
 
     /// Seals `content` for `context` under the first key.
     ///
-    /// `context` says what the record is and where it lies: it opens for the same place only, so
-    /// that who can write to the store cannot exchange one record for another.
+    /// `context` says what the record is and where it is stored. It can be opened for the same
+    /// context only, so a writer to the store cannot exchange one record for another.
     pub fn seal(&self, content: &[u8], context: &str) -> Vec<u8> {
         self.keys().first().seal(content, context)
     }
@@ -176,7 +176,7 @@ impl KeyEncryption {
     /// Opens a record that was sealed for `context`.
     ///
     /// # Errors
-    /// [`UnsealError`], to be told to the operator with the record's name in front.
+    /// [`UnsealError`]; report it with the record's name in front.
     pub fn unseal(&self, record: &[u8], context: &str) -> Result<Unsealed, UnsealError> {
         let envelope = Envelope::read(record).ok_or(UnsealError::Malformed)?;
         let keys = self.keys();
@@ -187,7 +187,7 @@ impl KeyEncryption {
         Ok(Unsealed { content, up_to_date: key.id() == keys.first().id() })
     }
 
-    /// The id of the key that seals.
+    /// Returns the id of the key that seals.
     pub fn sealing_key(&self) -> KeyId {
         self.keys().first().id()
     }
@@ -215,7 +215,7 @@ impl KeyEncryption {
         Ok(true)
     }
 
-    /// Forgets the keys whose time is over.
+    /// Drops the keys that have expired.
     fn drop_expired(&self, now: UnixTime) {
         if self.keys().retired.iter().all(|(_, until)| *until > now) {
             return;
@@ -232,7 +232,7 @@ impl KeyEncryption {
 struct Keys {
     /// Those in the file; never empty.
     listed: Vec<SealingKey>,
-    /// Those that were in the file, and until when they open.
+    /// Keys that were removed from the file, and until when they open.
     retired: Vec<(SealingKey, UnixTime)>,
 }
 
@@ -254,7 +254,7 @@ impl Keys {
     }
 }
 
-/// The file as it was when its keys were taken up, and what was wrong with it since.
+/// The file when its keys were last read, and its last error since then.
 #[derive(Debug)]
 struct FileState {
     digest: [u8; 32],
@@ -266,7 +266,7 @@ fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), KeyEncryptionError
     match secret_file::read(&path) {
         Ok(read) => Ok(read),
         Err(SecretFileError::Read(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-            let problem = format!("this is no text; {}", text::SHAPE);
+            let problem = format!("this is not text; {}", text::SHAPE);
             Err(KeyEncryptionError::Content { path, line: 1, problem })
         }
         Err(SecretFileError::Read(error)) => {
@@ -290,11 +290,11 @@ fn parse(path: &Path, text: &str) -> Result<Vec<SealingKey>, KeyEncryptionError>
     })
 }
 
-/// Reads a text as [`KeyEncryption::open`] reads a file: how many keys there are. For tests of the
-/// format with any text at all.
+/// Parses a text as [`KeyEncryption::open`] parses a file, and returns the number of keys. For
+/// tests of the format.
 ///
 /// # Errors
-/// [`KeyEncryptionError::Content`], with `name` as the file's.
+/// [`KeyEncryptionError::Content`], with `name` as the file's name.
 pub fn check_key_encryption_text(name: &str, text: &str) -> Result<usize, KeyEncryptionError> {
     parse(Path::new(name), text).map(|keys| keys.len())
 }
@@ -303,8 +303,8 @@ fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-/// How long a key opens after it was taken out of the file. Kubernetes brings a changed secret to
-/// all nodes within two minutes or so, a vault's agent within its interval of five.
+/// How long a key opens after it was removed from the file. Kubernetes updates a secret on all
+/// nodes within about two minutes, a vault's agent within its interval of five.
 const RETIRED_KEY_LIFETIME: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One key-encryption key, and the format of what is sealed under it.
+//! One key-encryption key, and the format of sealed records.
 
 use std::fmt;
 
@@ -13,15 +13,15 @@ use crate::key::fill_random;
 /// A key under which records are sealed. Wiped when dropped, and not shown by `Debug`.
 ///
 /// A record is `version (1) | key id (8) | nonce (24) | ciphertext | tag (16)`, sealed by
-/// XChaCha20-Poly1305. The associated data are the 33 bytes before the ciphertext and the place.
+/// XChaCha20-Poly1305. The associated data are the 33 bytes before the ciphertext and the context.
 #[derive(Clone)]
 pub struct SealingKey {
     id: KeyId,
     secret: Zeroizing<[u8; SECRET_BYTES]>,
 }
 
-/// What a key-encryption key is called where it must not be shown: 8 bytes of SHA-256 over it,
-/// with a label in front. Keys are 32 random bytes, so nobody can guess one from it.
+/// Identifies a key-encryption key without showing it: 8 bytes of the SHA-256 of a label and the
+/// key. Keys are 32 random bytes, so they cannot be guessed from it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId([u8; ID_BYTES]);
 
@@ -37,7 +37,7 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// A record's parts, not opened yet.
+/// A record's parts, still sealed.
 pub(super) struct Envelope<'a> {
     pub(super) id: KeyId,
     header: &'a [u8; HEADER_BYTES],
@@ -46,7 +46,7 @@ pub(super) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// `None`: the bytes have not our format.
+    /// Returns `None` if the bytes do not have this format.
     pub(super) fn read(record: &'a [u8]) -> Option<Self> {
         let (header, sealed) = record.split_first_chunk::<HEADER_BYTES>()?;
         if header[0] != VERSION || sealed.len() < TAG_BYTES {
@@ -59,7 +59,7 @@ impl<'a> Envelope<'a> {
 }
 
 impl SealingKey {
-    /// The key with this secret: 32 bytes that nobody can guess.
+    /// Creates a key from 32 random bytes.
     pub fn new(secret: Zeroizing<[u8; SECRET_BYTES]>) -> Self {
         let mut digest = Sha256::new();
         digest.update(b"firstflight key-encryption key id");
@@ -69,7 +69,7 @@ impl SealingKey {
         Self { id: KeyId(id), secret }
     }
 
-    /// Seals `content` for `context`, which says what the record is and where it lies.
+    /// Seals `content` for `context`, which says what the record is and where it is stored.
     pub fn seal(&self, content: &[u8], context: &str) -> Vec<u8> {
         let mut nonce = [0; NONCE_BYTES];
         fill_random(&mut nonce);
@@ -86,7 +86,8 @@ impl SealingKey {
         record
     }
 
-    /// Opens a record that was sealed for `context`. `None`: it is sealed under another key.
+    /// Opens a record that was sealed for `context`. Returns `None` if it is sealed under another
+    /// key.
     ///
     /// # Errors
     /// [`UnsealError::Forged`] or [`UnsealError::Malformed`].
@@ -102,7 +103,7 @@ impl SealingKey {
         self.open(&envelope, context).map(Some).ok_or(UnsealError::Forged)
     }
 
-    /// For writing it to a file.
+    /// Returns the secret, for writing it to a file.
     pub(super) fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.secret
     }
@@ -111,7 +112,7 @@ impl SealingKey {
         self.id
     }
 
-    /// `None`: changed, or sealed for another place.
+    /// Returns `None` if the record was changed, or sealed for another context.
     pub(super) fn open(
         &self,
         envelope: &Envelope<'_>,

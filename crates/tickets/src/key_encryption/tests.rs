@@ -9,7 +9,7 @@ use super::*;
 const NOW: UnixTime = UnixTime(1_790_000_000);
 const PLACE: &str = "firstflight/ticket-key/1790000000";
 
-/// Two keys in their forms. The bytes make `+` and `/` in base64.
+/// Two keys in different encodings. Their bytes need `+` and `/` in base64.
 const HEX: &str = "fbefbefbefbefbefbefbefbefbefbefbefbefbefbefbefbefbefbefbefbefffe";
 const PADDED: &str = "++++++++++++++++++++++++++++++++++++++++//4=";
 const OTHER: &str = "0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20";
@@ -44,7 +44,7 @@ fn open(keys: &KeyEncryption, record: &[u8]) -> Result<bool, UnsealError> {
 }
 
 #[test]
-fn every_way_to_write_a_key_is_the_same_key() {
+fn all_encodings_of_a_key_are_equivalent() {
     let (_directory, keys) = keys_of(HEX);
     let record = keys.seal(b"secret", PLACE);
     for text in [
@@ -96,11 +96,11 @@ fn a_record_opens_in_its_place_only_and_unchanged() {
 }
 
 #[test]
-fn a_replaced_file_is_taken_up_and_the_old_key_opens_for_ten_minutes() {
+fn a_replaced_file_is_read_and_the_old_key_opens_for_ten_minutes() {
     let (directory, keys) = keys_of(OTHER);
     let old = keys.seal(b"secret", PLACE);
     assert!(!keys.refresh(NOW).unwrap());
-    // As a vault's agent does it: another file in its place.
+    // As a vault's agent does: a new file replaces the old one.
     let next = directory.path().join("next");
     put(&next, HEX);
     fs::rename(next, keys.path()).unwrap();
@@ -113,7 +113,7 @@ fn a_replaced_file_is_taken_up_and_the_old_key_opens_for_ten_minutes() {
     assert_eq!(open(&keys, &old), Ok(false));
     keys.refresh(later(600)).unwrap();
     assert!(matches!(open(&keys, &old), Err(UnsealError::UnknownKey { .. })));
-    // Back in the file, it is as good as ever.
+    // A key that is back in the file opens again.
     put(keys.path(), &format!("{HEX}\n{OTHER}"));
     keys.refresh(later(601)).unwrap();
     put(keys.path(), &format!("{OTHER}\n{THIRD}"));
@@ -141,7 +141,7 @@ fn a_kubernetes_volume_is_followed_through_its_links() {
 }
 
 #[test]
-fn a_broken_replacement_leaves_the_old_in_use_and_is_complained_about_once() {
+fn after_an_invalid_replacement_the_old_keys_stay_and_the_error_is_returned_once() {
     let (_directory, keys) = keys_of(HEX);
     let record = keys.seal(b"secret", PLACE);
     let broken = [("no key", 0o600), ("", 0o600), (HEX, 0o644)];
@@ -156,9 +156,9 @@ fn a_broken_replacement_leaves_the_old_in_use_and_is_complained_about_once() {
     assert!(matches!(keys.refresh(NOW), Err(KeyEncryptionError::Read { .. })));
     assert!(!keys.refresh(NOW).unwrap());
     put(keys.path(), HEX);
-    assert!(!keys.refresh(NOW).unwrap(), "the same keys as ever");
+    assert!(!keys.refresh(NOW).unwrap(), "the same keys");
     fs::remove_file(keys.path()).unwrap();
-    assert!(keys.refresh(NOW).is_err(), "the same complaint is news after a good time");
+    assert!(keys.refresh(NOW).is_err(), "the error is returned again after a valid file");
 }
 
 #[test]
@@ -174,15 +174,18 @@ fn a_file_that_others_can_read_is_refused_with_the_fix() {
 }
 
 #[test]
-fn what_is_no_key_is_named_by_its_line_and_not_shown() {
+fn invalid_keys_are_reported_by_line_and_not_shown() {
     for (text, expected) in [
         (String::new(), "kek line 1: there is no key; each line is a key of 32 random bytes"),
         ("# nothing\n\n".to_owned(), "kek line 1: there is no key"),
-        (format!("{OTHER}\n{}", &HEX[2..]), "kek line 2: 62 characters that are no key"),
-        (format!("{}g", &HEX[1..]), "kek line 1: 64 characters that are no key"),
-        (format!("#\n{}", PADDED.replace('=', "A")), "kek line 2: 44 characters that are no key"),
-        (PADDED.replace("//", "_/"), "kek line 1: 44 characters that are no key"),
-        ("0".repeat(64), "kek line 1: the same byte 32 times is no secret"),
+        (format!("{OTHER}\n{}", &HEX[2..]), "kek line 2: 62 characters, which are not a key"),
+        (format!("{}g", &HEX[1..]), "kek line 1: 64 characters, which are not a key"),
+        (
+            format!("#\n{}", PADDED.replace('=', "A")),
+            "kek line 2: 44 characters, which are not a key",
+        ),
+        (PADDED.replace("//", "_/"), "kek line 1: 44 characters, which are not a key"),
+        ("0".repeat(64), "kek line 1: the same byte 32 times is not a secret"),
     ] {
         let error = check_key_encryption_text("kek", &text).expect_err(expected).to_string();
         assert!(error.starts_with(expected), "{error}");
@@ -191,7 +194,7 @@ fn what_is_no_key_is_named_by_its_line_and_not_shown() {
     let (_directory, path) = file_of("");
     fs::write(&path, [0xff; 32]).unwrap();
     let error = KeyEncryption::open(&path).expect_err("binary").to_string();
-    assert!(error.contains("this is no text; each line is a key"), "{error}");
+    assert!(error.contains("this is not text; each line is a key"), "{error}");
 }
 
 #[test]

@@ -7,13 +7,13 @@ use zeroize::Zeroizing;
 
 use super::sealing::{SECRET_BYTES, SealingKey};
 
-/// The keys in a text, in its order, each once.
+/// Parses the keys of a text, in order and without duplicates.
 ///
 /// # Errors
-/// The line, from 1, and what is wrong with it. Never what stands there.
+/// The line number, from 1, and what is wrong with it, never its content.
 pub(super) fn parse(text: &str) -> Result<Vec<SealingKey>, (usize, String)> {
     let mut keys: Vec<SealingKey> = Vec::new();
-    // An editor on another system may have put a byte order mark in front.
+    // Editors of some systems write a byte order mark.
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -21,10 +21,10 @@ pub(super) fn parse(text: &str) -> Result<Vec<SealingKey>, (usize, String)> {
         }
         let problem = |what: String| (at + 1, format!("{what}; {SHAPE}"));
         let secret = decode(line).ok_or_else(|| {
-            problem(format!("{} characters that are no key", line.chars().count()))
+            problem(format!("{} characters, which are not a key", line.chars().count()))
         })?;
         if secret.iter().all(|byte| *byte == secret[0]) {
-            return Err(problem("the same byte 32 times is no secret".to_owned()));
+            return Err(problem("the same byte 32 times is not a secret".to_owned()));
         }
         let key = SealingKey::new(secret);
         if keys.iter().all(|other| other.id() != key.id()) {
@@ -43,7 +43,7 @@ fn decode(line: &str) -> Option<Zeroizing<[u8; SECRET_BYTES]>> {
         hex::decode_to_slice(line, secret.as_mut()).ok()?;
         return Some(secret);
     }
-    // 32 bytes are 43 characters and a padding; the decoder asks for room for 33.
+    // 32 bytes are 43 characters and a padding; the decoder needs room for 33.
     if !(43..=44).contains(&line.len()) {
         return None;
     }

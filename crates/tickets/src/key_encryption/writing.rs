@@ -1,4 +1,4 @@
-//! Files of key-encryption keys for those who have no vault to make them.
+//! Creates and rotates files of key-encryption keys, for installations without a vault.
 
 use std::io;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::key::fill_random;
 use crate::secret_file;
 
 impl KeyEncryption {
-    /// Writes a new file with one fresh key, mode 0600, whole or not at all. The key's id.
+    /// Writes a new file atomically, with one new key and mode 0600. Returns the key's id.
     ///
     /// # Errors
-    /// If something is at the path already, or it cannot be written.
+    /// If the path exists, or cannot be written.
     pub fn write_new(path: &Path) -> Result<KeyId, KeyEncryptionError> {
         let key = fresh();
         let file = secret_file::prepare(path, text_of(&[&key]).as_bytes(), None);
@@ -26,12 +26,12 @@ impl KeyEncryption {
         Ok(key.id())
     }
 
-    /// Puts a fresh key first in the file, in front of the one that was first until now; those
-    /// behind it go. The file is replaced whole or not at all and keeps its mode and owner; a
-    /// symbolic link stays one. The fresh key's id.
+    /// Puts a new key first in the file, before the one that was first so far, and removes all
+    /// others. The file is replaced atomically and keeps its mode and owner; a symbolic link stays
+    /// one. Returns the new key's id.
     ///
     /// # Errors
-    /// If the file cannot be read, holds no key, or cannot be replaced.
+    /// If the file cannot be read, contains no key, or cannot be replaced.
     pub fn rotate(path: &Path) -> Result<KeyId, KeyEncryptionError> {
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let (text, metadata) = read(&target)?;
@@ -52,12 +52,12 @@ fn fresh() -> SealingKey {
 }
 
 fn text_of(keys: &[&SealingKey]) -> Zeroizing<String> {
-    // Room for all of it from the start: growing would leave copies of secrets behind.
+    // Allocated at full size: growing would leave copies of secrets in memory.
     let mut text = Zeroizing::new(String::with_capacity(512 + keys.len() * 128));
     text.push_str(
-        "# Key-encryption keys of firstflight: the first seals, all open. Whoever has one can read\n\
-         # what is sealed (ticket keys in the store, session jars), and early data by it: keep this\n\
-         # file at mode 600.\n",
+        "# Key-encryption keys of firstflight: the first seals, all open. Anyone with one of them\n\
+         # can read the sealed records (ticket keys in the store, session jars), and so early data:\n\
+         # keep this file at mode 600.\n",
     );
     for key in keys {
         text.push_str(&Zeroizing::new(hex::encode(key.secret())));
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_file_can_be_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kek");
         let first = KeyEncryption::write_new(&path).unwrap();
@@ -90,7 +90,11 @@ mod tests {
 
         fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
         let second = KeyEncryption::rotate(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o400, "kept");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o400,
+            "the mode is kept"
+        );
         let both = KeyEncryption::open(&path).unwrap();
         assert_eq!(both.sealing_key(), second);
         assert!(!both.unseal(&old.seal(b"record", "place"), "place").unwrap().up_to_date);
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_left_alone() {
+    fn an_invalid_file_is_not_changed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kek");
         fs::write(&path, "a password").unwrap();

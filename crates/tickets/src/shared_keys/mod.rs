@@ -1,16 +1,17 @@
 //! Ticket keys that nodes share through a store, without a leader.
 //!
 //! The store holds one record for each key, in a [`Slot`]. Time is divided into periods of the
-//! schedule's rotation, counted from 1970, and a period's slot is its start; so nodes that
-//! have never talked name the same slot, and the first to write there has drawn the period's key
-//! for all. Each period's key is offered a whole period ahead, when the period before it starts:
-//! a store may be away for hours, and nobody is without a key or has another one than the others.
+//! schedule's rotation, counted from 1970, and a period's slot is its start. Nodes that have never
+//! communicated therefore name the same slot, and the first to write there has generated the
+//! period's key for all. The key of each period is offered a whole period ahead, when the preceding
+//! one starts: the store may then be unavailable for hours, and no node lacks the key or has a
+//! different one.
 //!
-//! A key that comes late (the store was empty, or an operator wants another one now) is not current
-//! before [`SharedKeys::PROPAGATION_DELAY`] has passed, so that every node has it when the first seals under
-//! it.
+//! A key that is created late (the store was empty, or an operator requested a new one) becomes
+//! current only after [`SharedKeys::PROPAGATION_DELAY`], so that every node has it when the first
+//! one seals under it.
 //!
-//! What is read and offered follows from [`SharedKeys`]; whoever has the store does it.
+//! [`SharedKeys`] decides what to read and to offer; the caller does it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,11 +24,11 @@ mod record;
 
 pub use record::{InvalidKeyEntry, KeyEntry, KeyRecords, RecordError, Slot};
 
-/// The keys in the store, as one node knows them.
+/// The keys in the store, as far as this node knows them.
 #[derive(Debug)]
 pub struct SharedKeys {
     schedule: Schedule,
-    /// In the order of their times, then of their names. One per slot.
+    /// Ordered by time, then by name. One per slot.
     held: Vec<Held>,
     /// When the record of each entry was last read.
     last_read: BTreeMap<KeyEntry, UnixTime>,
@@ -55,7 +56,7 @@ impl SharedKeys {
     /// the rest is for their clocks, which may differ from the store's by 6 s.
     pub const PROPAGATION_DELAY: Duration = Duration::from_secs(15);
 
-    /// Creates it without keys. The schedule has to be the same on all nodes.
+    /// Creates a set without keys. The schedule has to be the same on all nodes.
     pub fn new(schedule: Schedule) -> Self {
         Self { schedule, held: Vec::new(), last_read: BTreeMap::new() }
     }
@@ -72,7 +73,7 @@ impl SharedKeys {
         listed.iter().rev().filter(due).take(MAX_READS_AT_ONCE).copied().collect()
     }
 
-    /// Notes that the record of `entry` was requested at `now`, whatever was found.
+    /// Notes that the record of `entry` was requested at `now`, whether it was found or not.
     pub fn mark_read(&mut self, entry: KeyEntry, now: UnixTime) {
         self.last_read.insert(entry, now);
     }
@@ -121,12 +122,13 @@ impl SharedKeys {
     /// period starts.
     pub fn rotation(&self, now: UnixTime) -> KeyOffer {
         let mut at = now.after(Self::PROPAGATION_DELAY);
-        // The first key of all seals before its time comes. One with an earlier time would take
-        // its place at once, and on some nodes first.
+        // The first key of all seals before its time. A key with an earlier time would replace it
+        // immediately, on some nodes earlier than on others.
         if let Some(first) = self.held.first() {
             at = at.max(first.key.not_before.after(SECOND));
         }
-        // Not in a period's slot, where another key is or will be, nor in a taken one.
+        // The slot must not be that of a period, which has or will have another key, nor a taken
+        // one.
         let taken = |at: UnixTime| {
             at.0.is_multiple_of(self.period()) || self.held.iter().any(|held| held.slot.0 == at.0)
         };
@@ -144,24 +146,24 @@ impl SharedKeys {
         (slot.0 > from.0).then(|| self.offer(slot, fresh(UnixTime(slot.0)), now))
     }
 
-    /// The key that is known for `slot`.
+    /// Returns the key known for `slot`.
     pub fn held(&self, slot: Slot) -> Option<KeyEntry> {
         let held = self.held.iter().find(|held| held.slot == slot)?;
         Some(KeyEntry { slot, name: *held.key.key.name() })
     }
 
-    /// How long the store has to keep `key` from `now` on: until its last ticket is dead, and a
-    /// little longer, because clocks differ.
+    /// Returns how long the store has to keep `key` from `now` on: until its last ticket has
+    /// expired, and a little longer because clocks differ.
     pub fn life(&self, key: &DatedKey, now: UnixTime) -> Duration {
         let later = self.held.iter().map(|held| held.key.not_before);
         let successor = later.filter(|time| *time > key.not_before).min();
-        // The next period's key is its successor at the latest, or will be.
+        // The next period's key is its successor at the latest.
         let from = key.not_before.max(now);
         let rest = self.period() - from.0 % self.period();
         let end = successor
             .unwrap_or_else(|| from.after(Duration::from_secs(rest)))
             .after(self.schedule.lifetime());
-        // A node whose clock is years off may have dated a key.
+        // A node with a clock that is years off may have dated a key.
         Duration::from_secs(end.0.saturating_sub(now.0)).min(MAX_ROTATION) + MARGIN
     }
 
@@ -171,8 +173,8 @@ impl SharedKeys {
         for held in &self.held {
             let mut key = held.key.clone();
             if let Some(before) = keys.last() {
-                // Two may have been drawn for the same second; every node puts them into the same
-                // order.
+                // Two keys may have been generated for the same second; the order must be the same
+                // on every node.
                 key.not_before = key.not_before.max(before.not_before.after(SECOND));
             }
             keys.push(key);
@@ -180,12 +182,12 @@ impl SharedKeys {
         Ring::new(keys, self.schedule).ok()
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     pub fn schedule(&self) -> Schedule {
         self.schedule
     }
 
-    /// In seconds.
+    /// The length of a period in seconds.
     fn period(&self) -> u64 {
         self.schedule.rotation().as_secs()
     }
@@ -200,17 +202,17 @@ fn fresh(not_before: UnixTime) -> DatedKey {
     DatedKey { key: TicketKey::random(), not_before }
 }
 
-/// What the store keeps a record longer than its last ticket lives.
+/// How much longer than its last ticket a record is kept.
 const MARGIN: Duration = Duration::from_secs(300);
 
-/// Two rotations and a lifetime of seven days each.
+/// Maximum rotation: two rotations and a lifetime of seven days each.
 const MAX_ROTATION: Duration = Duration::from_secs(21 * 24 * 3600);
 
 const SECOND: Duration = Duration::from_secs(1);
 
 const REREAD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How many records are read at a time, the latest first.
+/// Maximum number of records read at a time, the latest first.
 const MAX_READS_AT_ONCE: usize = 256;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A ticket key as a store holds it.
+//! A ticket key as it is stored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,8 +11,8 @@ use crate::key_encryption::{KeyEncryption, UnsealError};
 use crate::ring::DatedKey;
 use crate::schedule::UnixTime;
 
-/// Where a key lies in the store: seconds since 1970, the start of its period, or the time
-/// from which it was wanted beside the schedule.
+/// The place of a key in the store, in seconds since 1970: the start of its period, or the
+/// requested start of an extra key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u64);
 
@@ -22,11 +22,12 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A line of the store's list of keys, `SLOT-NAME_BYTES`. With the name in it, a node sees at once that
-/// a slot's key is another one than it holds, as after a store has come back empty.
+/// An entry of the store's list of keys, `SLOT-NAME_BYTES`. Because it contains the name, a node
+/// notices at once that a slot has a different key than it knows, as after a store has restarted
+/// empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyEntry {
-    /// Where the key lies.
+    /// The slot of the key.
     pub slot: Slot,
     /// Its name.
     pub name: [u8; 16],
@@ -46,14 +47,14 @@ impl FromStr for KeyEntry {
         let mut bytes = [0; 16];
         hex::decode_to_slice(name, &mut bytes).map_err(|_| InvalidKeyEntry)?;
         let entry = Self { slot: Slot(slot.parse().map_err(|_| InvalidKeyEntry)?), name: bytes };
-        // Written otherwise, it could not be removed by its own name.
+        // With a different spelling, it could not be removed by its name.
         if entry.to_string() == text { Ok(entry) } else { Err(InvalidKeyEntry) }
     }
 }
 
-/// A text is no [`KeyEntry`].
+/// Invalid text for a [`KeyEntry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("a line of the list of ticket keys is a time, a dash and a key's name")]
+#[error("an entry of the list of ticket keys has the form TIME-NAME")]
 pub struct InvalidKeyEntry;
 
 /// Seals and opens the records of one cluster's keys.
@@ -63,18 +64,18 @@ pub struct KeyRecords {
     cluster: String,
 }
 
-/// A record whose key cannot be had.
+/// A record without a usable key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// It does not open.
+    /// It cannot be opened.
     #[error("the ticket key {slot} in the store cannot be read: {why}")]
     Sealed {
-        /// Its slot.
+        /// The slot.
         slot: Slot,
-        /// Why not.
+        /// The reason.
         why: UnsealError,
     },
-    /// It opens and is something else.
+    /// Its content has an unknown format.
     #[error(
         "the ticket key {0} in the store is of another version of firstflight; run the same \
          version on all nodes"
@@ -83,15 +84,15 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// Whether the record is sealed under a key-encryption key that is not here.
+    /// Returns whether the record is sealed under an unknown key-encryption key.
     pub fn is_unknown_key(&self) -> bool {
         matches!(self, Self::Sealed { why: UnsealError::UnknownKey { .. }, .. })
     }
 }
 
 impl KeyRecords {
-    /// Records under `keys`, of the cluster whose name in the store (its keys' prefix) is
-    /// `cluster`. A record is bound to cluster and slot: it opens nowhere else.
+    /// Creates the records of the cluster `cluster` (the prefix of its keys in the store) under
+    /// `keys`. A record is bound to cluster and slot and cannot be opened for another one.
     pub fn new(keys: KeyEncryption, cluster: &str) -> Self {
         Self { keys, cluster: cluster.to_owned() }
     }
@@ -101,7 +102,7 @@ impl KeyRecords {
         &self.keys
     }
 
-    /// The record for `slot` with `key` in it.
+    /// Seals `key` for `slot`.
     pub fn seal(&self, slot: Slot, key: &DatedKey) -> Vec<u8> {
         // `version (1) | not_before (8) | name (16) | secret (32)`
         let mut plain = Zeroizing::new(Vec::with_capacity(LENGTH));
@@ -112,11 +113,11 @@ impl KeyRecords {
         self.keys.seal(&plain, &self.context(slot))
     }
 
-    /// The key in a record of `slot`, and whether it is sealed under the key-encryption key that
-    /// seals now.
+    /// Opens a record of `slot`. Also returns whether it is sealed under the key-encryption key
+    /// that seals now.
     ///
     /// # Errors
-    /// [`RecordError`], one sentence for the operator.
+    /// [`RecordError`].
     pub fn open(&self, slot: Slot, record: &[u8]) -> Result<(DatedKey, bool), RecordError> {
         let unsealed = self
             .keys
@@ -127,7 +128,7 @@ impl KeyRecords {
     }
 
     fn context(&self, slot: Slot) -> String {
-        // The length keeps apart what a name with a slash could make look alike.
+        // The length keeps names with slashes distinct.
         format!("{}:{}/ticket-key/{slot}", self.cluster.len(), self.cluster)
     }
 }

@@ -24,7 +24,7 @@ fn entries(slots: &[u64]) -> BTreeSet<KeyEntry> {
     slots.iter().map(|slot| entry(*slot)).collect()
 }
 
-/// Puts all offers into the store.
+/// Stores all offers.
 fn settle(keys: &mut SharedKeys, present: &mut BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyOffer> {
     let offers = keys.offers(present, now);
     for offer in &offers {
@@ -42,14 +42,14 @@ fn the_first_node_offers_this_period_and_the_next() {
     let offers = settle(&mut keys, &mut present, now);
     let places: Vec<_> = offers.iter().map(|offer| (offer.slot.0, offer.key.not_before)).collect();
     let next = START.0 + HOUR;
-    // Late: not before everybody can have it.
+    // Late: current once every node can have it.
     assert_eq!(
         places,
         [(START.0, now.after(SharedKeys::PROPAGATION_DELAY)), (next, UnixTime(next))]
     );
     assert_eq!(offers[1].life, seconds(2 * HOUR - 100 + 2 * HOUR) + MARGIN);
     assert_eq!(keys.offers(&present, now), []);
-    // Sealing starts at once all the same, as there is no other key.
+    // Sealing starts at once, because there is no other key.
     assert_eq!(keys.ring().unwrap().current(now).key, offers[0].key.key);
 }
 
@@ -74,12 +74,12 @@ fn what_the_store_has_lost_is_offered_again_as_it_was() {
     let now = START.after(seconds(HOUR + 5));
     let again = settle(&mut keys, &mut present, now);
     assert_eq!(again.len(), 3);
-    assert_eq!(again[0].life, seconds(2 * HOUR - 5) + MARGIN, "until its last ticket is dead");
+    assert_eq!(again[0].life, seconds(2 * HOUR - 5) + MARGIN, "until its last ticket has expired");
     assert_eq!(keys.ring(), ring);
 }
 
 #[test]
-fn a_key_goes_with_its_last_ticket() {
+fn a_key_is_dropped_when_its_last_ticket_has_expired() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
     for hour in 0..10 {
         settle(&mut keys, &mut present, START.after(seconds(hour * HOUR)));
@@ -92,7 +92,7 @@ fn a_key_goes_with_its_last_ticket() {
 }
 
 #[test]
-fn a_rotation_beside_the_schedule_holds_until_the_next_period() {
+fn an_extra_rotation_lasts_until_the_next_period() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
     settle(&mut keys, &mut present, START);
     let now = START.after(seconds(600));
@@ -106,7 +106,7 @@ fn a_rotation_beside_the_schedule_holds_until_the_next_period() {
     assert_eq!(current(now.after(SharedKeys::PROPAGATION_DELAY)), offer.key.key);
     assert_eq!(current(UnixTime(START.0 + HOUR - 1)), offer.key.key);
     assert_ne!(current(START.after(seconds(HOUR))), offer.key.key);
-    // Another at once, and one whose time would be a period's start.
+    // Another one at once, and one at the start of a period.
     assert_ne!(keys.rotation(now).slot, offer.slot);
     let before = UnixTime(START.0 + HOUR - SharedKeys::PROPAGATION_DELAY.as_secs());
     assert_eq!(keys.rotation(before).slot, Slot(START.0 + HOUR + 1));
@@ -114,7 +114,7 @@ fn a_rotation_beside_the_schedule_holds_until_the_next_period() {
 
 #[test]
 fn a_rotation_does_not_overtake_the_first_key_of_all() {
-    // The node that drew it has a clock that is ahead by up to some seconds.
+    // The clock of the node that generated it is some seconds ahead.
     for ahead in 0..7 {
         let (mut keys, mut present) = (keys(), BTreeSet::new());
         let now = START.after(seconds(100));
@@ -123,7 +123,7 @@ fn a_rotation_does_not_overtake_the_first_key_of_all() {
         let offer = keys.rotation(now);
         keys.adopt(offer.slot, offer.key.clone(), now);
         let ring = keys.ring().unwrap();
-        assert_eq!(ring.current(now).key, first.key, "nobody else has the other yet");
+        assert_eq!(ring.current(now).key, first.key, "no other node has the new one yet");
         assert_eq!(ring.current(offer.key.not_before).key, offer.key.key);
     }
 }
@@ -144,7 +144,7 @@ fn two_keys_for_the_same_second_have_one_order_everywhere() {
 }
 
 #[test]
-fn another_key_in_a_slot_takes_the_place_of_the_one_held() {
+fn another_key_in_a_slot_replaces_the_known_one() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
     let offers = settle(&mut keys, &mut present, START);
     let other = fresh(offers[1].key.not_before);
@@ -155,7 +155,7 @@ fn another_key_in_a_slot_takes_the_place_of_the_one_held() {
 }
 
 #[test]
-fn records_are_read_at_first_sight_and_once_a_minute() {
+fn records_are_read_when_new_and_once_a_minute() {
     let mut keys = keys();
     let present = entries(&[1, 2]);
     let at = |n| START.after(seconds(n));
@@ -170,7 +170,7 @@ fn records_are_read_at_first_sight_and_once_a_minute() {
     keys.mark_read(entry(1), START);
     let another_key = KeyEntry { name: [9; 16], ..entry(1) };
     assert_eq!(keys.to_read(&BTreeSet::from([another_key]), START), [another_key]);
-    assert_eq!(keys.to_read(&present, START).len(), 2, "gone in between");
+    assert_eq!(keys.to_read(&present, START).len(), 2, "removed in between");
     let many = (0..1000).map(entry).collect();
     assert_eq!(keys.to_read(&many, START)[0], entry(999), "the latest first");
 }
@@ -181,7 +181,7 @@ fn an_entry_has_one_spelling() {
     let text = format!("1790000000-{name}");
     let entry: KeyEntry = text.parse().expect("an entry");
     assert_eq!((entry.slot, entry.name[15], entry.to_string()), (Slot(1_790_000_000), 15, text));
-    for foreign in [
+    for text in [
         String::new(),
         "5".to_owned(),
         format!("05-{name}"),
@@ -190,7 +190,7 @@ fn an_entry_has_one_spelling() {
         format!("5-{name}0"),
         format!("18446744073709551616-{name}"),
     ] {
-        assert_eq!(foreign.parse::<KeyEntry>(), Err(InvalidKeyEntry), "{foreign}");
+        assert_eq!(text.parse::<KeyEntry>(), Err(InvalidKeyEntry), "{text}");
     }
 }
 
@@ -208,7 +208,7 @@ fn a_record_opens_in_its_cluster_and_slot_only() {
     let forged = |slot| Err(RecordError::Sealed { slot, why: UnsealError::Forged });
     assert_eq!(records.open(Slot(6), &record), forged(Slot(6)));
     assert_eq!(others.open(Slot(5), &record), forged(Slot(5)));
-    let foreign = open().seal(b"\x02something else", "3:one/ticket-key/5");
-    assert_eq!(records.open(Slot(5), &foreign), Err(RecordError::Version(Slot(5))));
-    assert!(records.open(Slot(5), b"x").unwrap_err().to_string().contains("no sealed record"));
+    let other_version = open().seal(b"\x02something else", "3:one/ticket-key/5");
+    assert_eq!(records.open(Slot(5), &other_version), Err(RecordError::Version(Slot(5))));
+    assert!(records.open(Slot(5), b"x").unwrap_err().to_string().contains("not a sealed record"));
 }

@@ -79,7 +79,7 @@ async fn first_flight(
 }
 
 /// Refuses the early data of a connection that offers some; returns both ends after the request
-/// was sent again and answered.
+/// was sent again and got a response.
 async fn refused(
     acceptor: &Acceptor,
     client: TlsStream<DuplexStream>,
@@ -147,20 +147,20 @@ proptest! {
             assert!(facts.resumed);
             assert_eq!(facts.early_data_reason, EarlyDataReason::Disabled);
             assert_eq!(facts.client_random, client.facts().client_random);
-            let next = client.take_sessions().pop().expect("a ticket came with the answer");
+            let next = client.take_sessions().pop().expect("a ticket arrived with the response");
             assert!(next.early_data_capable());
         });
     }
 }
 
 #[tokio::test]
-async fn early_data_that_is_accepted_later_is_still_read_and_answered_early() {
+async fn early_data_that_is_accepted_later_is_still_read_and_gets_an_early_response() {
     let setup = Setup::default();
     let (mut client, socket, written) =
         first_flight(&setup, setup.session(), &[b"PING".to_vec()], 1 << 20).await;
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
     assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
-    assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData, "may be asked again");
+    assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData, "may be called again");
     assert_eq!(written.load(Ordering::SeqCst), 0);
     let mut server = accepting.into_stream();
     assert!(server.reading_early() && !server.is_complete());
@@ -203,12 +203,12 @@ async fn a_ticket_without_early_data_is_resumed_and_the_next_one_allows_it_again
         let mut server = accepting.into_stream();
         echo(&mut server).await;
     };
-    let answer = async {
+    let response = async {
         client.read_exact(&mut [0; 4]).await.unwrap();
         assert_eq!(client.facts().early_data, EarlyData::Refused);
         client.take_sessions().pop().expect("a ticket")
     };
-    let ((), next) = tokio::join!(server, answer);
+    let ((), next) = tokio::join!(server, response);
     assert!(next.early_data_capable());
     let plain = Setup::default();
     let (_client, socket, _) = first_flight(&plain, next, &[b"PING".to_vec()], 1 << 20).await;

@@ -58,8 +58,11 @@ fn an_unknown_or_missing_name_gets_the_first_certificate() {
         let setup = Setup { trust: first.clone(), ..calling(&sites, host) };
         let error = Pair::new(&setup, None, false).fails_on_client();
         // Trusted, and for another name: that it is the first's.
-        let said = error.to_string().to_lowercase();
-        assert!(said.contains("hostname mismatch") || said.contains("ip address"), "{said}");
+        let message = error.to_string().to_lowercase();
+        assert!(
+            message.contains("hostname mismatch") || message.contains("ip address"),
+            "{message}"
+        );
     }
     assert!(sites.identities.for_name(None).covers("one.test"));
     assert!(sites.identities.for_name(Some("TWO.test.")).covers("two.test"));

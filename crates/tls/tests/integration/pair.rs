@@ -66,7 +66,7 @@ fn rfc8446_4_2_11_1_a_session_from_the_future_is_not_offered() {
 }
 
 #[test]
-fn rfc8446_2_3_early_data_arrives_with_the_first_flight_and_is_answered_before_finished() {
+fn rfc8446_2_3_early_data_arrives_with_the_first_flight_and_gets_a_response_before_finished() {
     let setup = Setup::default();
     let session = setup.session();
     let mut pair = Pair::new(&setup, Some(session), true);
@@ -82,9 +82,9 @@ fn rfc8446_2_3_early_data_arrives_with_the_first_flight_and_is_answered_before_f
     assert_eq!(pair.server.write(b"200").unwrap(), Progress::Done(3));
     pair.server_to_client();
 
-    let mut answer = [0; 8];
-    assert_eq!(pair.client.read(&mut answer).unwrap(), Progress::Done(3));
-    assert_eq!(&answer[..3], b"200");
+    let mut response = [0; 8];
+    assert_eq!(pair.client.read(&mut response).unwrap(), Progress::Done(3));
+    assert_eq!(&response[..3], b"200");
     assert_eq!(pair.client.facts().early_data, EarlyData::Accepted);
     assert!(!pair.server.is_complete(), "half-RTT data came before the client's Finished");
     pair.complete();

@@ -78,7 +78,7 @@ async fn client_hello_and_request_leave_in_one_write_and_so_do_flight_and_respon
     client.read_exact(&mut pong).await.unwrap();
     assert_eq!(&pong, b"PONG");
     assert_eq!(client.facts().early_data, EarlyData::Accepted);
-    assert!(!client.take_sessions().is_empty(), "the next ticket came with the answer");
+    assert!(!client.take_sessions().is_empty(), "the next ticket arrived with the response");
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn a_library_that_reads_before_it_responds_does_not_send_the_flight_alone(
         Poll::Ready(())
     })
     .await;
-    assert_eq!(server_writes.load(Ordering::SeqCst), 0, "the flight waits for its answer");
+    assert_eq!(server_writes.load(Ordering::SeqCst), 0, "the flight waits for the response");
     io.write_all(b"PONG").await.unwrap();
     io.flush().await.unwrap();
     assert_eq!(server_writes.load(Ordering::SeqCst), 1);
@@ -211,9 +211,9 @@ async fn closing_after_an_early_response_reads_to_finished_and_sends_close_notif
         assert!(server.is_complete());
     };
     let reader = async {
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer).await.unwrap();
-        assert_eq!(answer, b"PONG", "close_notify ends it, no reset");
+        let mut response = Vec::new();
+        client.read_to_end(&mut response).await.unwrap();
+        assert_eq!(response, b"PONG", "close_notify ends it, no reset");
     };
     tokio::join!(server, reader);
 }

@@ -56,7 +56,7 @@ fn text(body: http_body_util::Collected<Bytes>) -> String {
     String::from_utf8(body.to_bytes().to_vec()).unwrap()
 }
 
-/// Answers are all there a moment before the pool has taken note.
+/// The client has the responses a moment before the pool has processed their end.
 async fn settled(pool: &Pool) {
     while pool.status().servers.iter().any(|server| server.in_flight > 0) {
         sleep(Duration::from_millis(1)).await;
@@ -78,7 +78,7 @@ async fn connections_are_kept() {
 
 #[tokio::test]
 async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
-    // Answers once, and closes the connection on the next request.
+    // Responds once, and closes the connection on the next request.
     let peer = Peer::raw(|mut stream| async move {
         crate::peer::head(&mut stream).await;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
@@ -238,7 +238,7 @@ async fn checks_take_a_server_out_and_bring_it_back() {
     .await;
     let pool = pool(&[&peer], |config| {
         let check = HealthCheck::new("/health".parse().unwrap());
-        config.check = Some(HealthCheck { interval: Duration::from_millis(10), ..check });
+        config.health_check = Some(HealthCheck { interval: Duration::from_millis(10), ..check });
     });
     for state in [ServerHealth::Up, ServerHealth::Down, ServerHealth::Up] {
         *healthy.lock().unwrap() = state == ServerHealth::Up;
@@ -410,7 +410,7 @@ async fn observers_are_told_of_each_try() {
         settled(&pool).await;
     }
     let told = memory.0.lock().unwrap().clone();
-    // Which of the two is asked first may change with the turn.
+    // Which of the two gets the first request depends on the turn.
     assert_eq!(told[..2], ["test kept connect", "test new 200 OK"]);
     assert_eq!(told.last().unwrap(), "test kept 200 OK");
 }

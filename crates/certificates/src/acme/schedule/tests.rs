@@ -131,7 +131,7 @@ fn rfc9773_4_2_the_suggested_window_is_followed() {
     let suggested = Some(Window { start: 10 * DAY, end: 11 * DAY });
     let at = next_attempt(0, current(0), suggested, &seeded(7));
     assert!((10 * DAY..=11 * DAY).contains(&at));
-    // In the past: at once. But an authority that always suggests the past is not asked
+    // In the past: at once. But an authority that always suggests the past is not queried
     // continually.
     let past = Some(Window { start: -2, end: -1 });
     assert!(next_attempt(0, current(0), past, &seeded(7)) <= 0);

@@ -180,7 +180,7 @@ fn an_order_is_resumed_until_its_certificate_is_stored() {
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     let stored = |now| state.pending(&names(), now).unwrap().map(|it| it.key);
     assert_eq!(stored(1000 + 36 * 3600), Some(issued.key.clone()));
-    // Not forever, and whatever the clock says.
+    // Not forever, even with a wrong clock.
     assert_eq!(stored(1001 + 36 * 3600), None);
     assert!(!path.exists());
     state.save_pending(&names(), &pending()).unwrap();

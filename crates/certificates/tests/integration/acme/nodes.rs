@@ -18,17 +18,18 @@ async fn two_nodes_create_one_order_and_either_responds() {
     let pebble = Pebble::start(respond_to_challenges(&other, NAMES).await);
     let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let records = SharedMemory::default();
-    let mut asks = RunningManager::sharing(config(&pebble, state.path()), &[NAMES], &one, &records);
-    asks.until("an order", |it| it.phase == Phase::OrderRequest).await;
+    let mut first =
+        RunningManager::sharing(config(&pebble, state.path()), &[NAMES], &one, &records);
+    first.until("an order", |it| it.phase == Phase::OrderRequest).await;
     let config = config(&pebble, other_state.path());
     let mut responses = RunningManager::sharing(config, &[NAMES], &other, &records);
-    let issued = asks.until_issued().await;
+    let issued = first.until_issued().await;
     let taken = responses.until_issued().await;
     assert_eq!(issued.issued.unwrap().chain, taken.issued.unwrap().chain);
     assert_eq!((issued.attempts.issued, taken.attempts.issued, taken.attempts.adopted), (1, 0, 1));
     assert_eq!(pebble.orders(), 1);
     // The records of the order are removed, those of the certificate stay.
-    asks.end().await;
+    first.end().await;
     responses.end().await;
     assert!(records.names("/lease").is_empty() && records.names("/answers").is_empty());
     assert!(one.is_idle() && other.is_idle());
@@ -93,9 +94,9 @@ async fn an_unreadable_record_does_not_block_orders() {
     let records = SharedMemory::default();
     records.make_unreadable("/certificate/");
     let one = config(&pebble, state.path());
-    let mut asks = RunningManager::sharing(one, &[NAMES], &responses, &records);
-    let issued = asks.until_issued().await;
-    asks.end().await;
+    let mut first = RunningManager::sharing(one, &[NAMES], &responses, &records);
+    let issued = first.until_issued().await;
+    first.end().await;
     // The new certificate replaced the broken record.
     let other = config(&pebble, other_state.path());
     let mut finds = RunningManager::sharing(other, &[NAMES], &responses, &records);
@@ -112,9 +113,9 @@ async fn a_lost_record_is_published_again() {
     let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let records = SharedMemory::default();
     let one = config(&pebble, state.path());
-    let mut asks = RunningManager::sharing(one.clone(), &[NAMES], &responses, &records);
-    asks.until_issued().await;
-    asks.end().await;
+    let mut first = RunningManager::sharing(one.clone(), &[NAMES], &responses, &records);
+    first.until_issued().await;
+    first.end().await;
     // The keys that encrypted it are lost.
     records.make_unreadable("/certificate/");
     let has = RunningManager::sharing(one, &[NAMES], &responses, &records);

@@ -45,13 +45,13 @@ pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
     let run = stage.run.clone();
     run.flights(20, &ALL);
     let storm = run.storm();
-    storm.rage(Duration::from_secs(8));
+    storm.run_for(Duration::from_secs(8));
     stage.cluster.set_clock(1, "-15s");
     run.copies(0.3, &[1]);
-    storm.rage(Duration::from_secs(6));
+    storm.run_for(Duration::from_secs(6));
     stage.cluster.set_clock(1, "+0s");
     run.copies(0.3, &[1]);
-    storm.rage(Duration::from_secs(4));
+    storm.run_for(Duration::from_secs(4));
     storm.end();
     vec![stage.end(&["store_clock", "age", "session_not_resumed"])]
 }

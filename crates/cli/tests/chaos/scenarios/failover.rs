@@ -29,14 +29,14 @@ pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
     let storm = run.storm();
     let link = lag(sentinels(&stage));
     run.copies(0.2, &ALL);
-    storm.rage(Duration::from_secs(3));
+    storm.run_for(Duration::from_secs(3));
     stage.process().kill();
     promote(sentinels(&stage));
     drop(link);
     run.copies(0.2, &ALL);
     stage.process().restart();
     run.copies(0.2, &ALL);
-    storm.until_taken(20, WINDOW);
+    storm.until_accepted(20, WINDOW);
     storm.end();
     // The budget may be over before the store gives the replica up.
     vec![stage.end(&["store_unreplicated", "store_timeout"])]
@@ -63,7 +63,7 @@ fn failover(
     run.copies(0.3, &ALL);
     then(&mut stage);
     run.copies(0.2, &ALL);
-    storm.until_taken(20, WINDOW);
+    storm.until_accepted(20, WINDOW);
     storm.end();
     vec![stage.end(&["store_window"])]
 }
@@ -71,13 +71,13 @@ fn failover(
 /// The proof that a replica behind a cut pipe lacks what came last, also as a master.
 pub(super) fn lag_is_real(_: &Plan) -> Vec<Row> {
     let mut store = Sentinels::start();
-    store.stores[0].ask(&["set", "before", "1"]);
+    store.stores[0].cli(&["set", "before", "1"]);
     let link = lag(&store);
-    assert_eq!(store.stores[0].ask(&["set", "after", "1"]), "OK");
+    assert_eq!(store.stores[0].cli(&["set", "after", "1"]), "OK");
     store.stores[0].kill();
     promote(&store);
     drop(link);
-    let has = |key| store.stores[1].ask(&["exists", key]);
+    let has = |key| store.stores[1].cli(&["exists", key]);
     assert_eq!((has("before"), has("after")), ("1".to_owned(), "0".to_owned()));
     Vec::new()
 }
@@ -91,7 +91,7 @@ fn sentinels(stage: &Stage) -> &Sentinels {
 
 /// Bytes of the stream of what was recorded.
 fn replicated(store: &StoreProcess, field: &str) -> i64 {
-    let stderr = store.ask(&["info", "replication"]);
+    let stderr = store.cli(&["info", "replication"]);
     let value = stderr.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     value.and_then(|value| value.trim().parse().ok()).expect("a number")
 }
@@ -110,9 +110,9 @@ fn lag(store: &Sentinels) -> Link {
     tell_sentinels(store, "failover-timeout", 120_000);
     let (master, replica) = (&store.stores[0], &store.stores[1]);
     let link = Link::to(master.tcp().1);
-    replica.ask(&["replicaof", "127.0.0.1", &link.port().to_string()]);
+    replica.cli(&["replicaof", "127.0.0.1", &link.port().to_string()]);
     let up = || {
-        let stderr = replica.ask(&["info", "replication"]);
+        let stderr = replica.cli(&["info", "replication"]);
         stderr.contains(&format!("master_port:{}", link.port()))
             && stderr.contains("master_link_status:up")
     };

@@ -15,7 +15,7 @@ pub(super) fn overtaken(plan: &Plan) -> Vec<Row> {
 }
 
 /// Copies and original come at once.
-pub(super) fn abreast(plan: &Plan) -> Vec<Row> {
+pub(super) fn concurrently(plan: &Plan) -> Vec<Row> {
     race("copies_abreast", plan, true)
 }
 

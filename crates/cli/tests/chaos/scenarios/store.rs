@@ -11,7 +11,7 @@ pub(super) fn stopped(plan: &Plan) -> Vec<Row> {
     fault("store_stopped", plan, &["store_down"], |stage| stage.process().kill(), restart)
 }
 
-/// SIGSTOP: connections stay, nothing is answered.
+/// SIGSTOP: connections stay open, but the store does not respond.
 pub(super) fn frozen(plan: &Plan) -> Vec<Row> {
     let reasons = ["store_timeout", "store_down"];
     fault(
@@ -32,26 +32,26 @@ pub(super) fn restarted_empty(plan: &Plan) -> Vec<Row> {
 
 /// `FLUSHALL` by somebody who thought it was a cache.
 pub(super) fn flushed(plan: &Plan) -> Vec<Row> {
-    let flush = |stage: &mut Stage| ask(stage, &["flushall"]);
+    let flush = |stage: &mut Stage| store_cli(stage, &["flushall"]);
     fault("store_flushed", plan, &["store_window"], flush, |_| {})
 }
 
 /// No room for another record.
 pub(super) fn out_of_memory(plan: &Plan) -> Vec<Row> {
-    let full = |stage: &mut Stage| ask(stage, &["config", "set", "maxmemory", "1"]);
-    let room = |stage: &mut Stage| ask(stage, &["config", "set", "maxmemory", "0"]);
+    let full = |stage: &mut Stage| store_cli(stage, &["config", "set", "maxmemory", "1"]);
+    let room = |stage: &mut Stage| store_cli(stage, &["config", "set", "maxmemory", "0"]);
     fault("store_out_of_memory", plan, &["store_refused"], full, room)
 }
 
 /// Room is made by dropping records.
 pub(super) fn evicting(plan: &Plan) -> Vec<Row> {
     let evict = |stage: &mut Stage| {
-        ask(stage, &["config", "set", "maxmemory-policy", "allkeys-random"]);
-        ask(stage, &["config", "set", "maxmemory", "1"]);
+        store_cli(stage, &["config", "set", "maxmemory-policy", "allkeys-random"]);
+        store_cli(stage, &["config", "set", "maxmemory", "1"]);
     };
     let keep = |stage: &mut Stage| {
-        ask(stage, &["config", "set", "maxmemory", "0"]);
-        ask(stage, &["config", "set", "maxmemory-policy", "noeviction"]);
+        store_cli(stage, &["config", "set", "maxmemory", "0"]);
+        store_cli(stage, &["config", "set", "maxmemory-policy", "noeviction"]);
     };
     fault("store_evicting", plan, &["store_evicting", "store_window"], evict, keep)
 }
@@ -103,13 +103,13 @@ fn fault_on(
     let run = stage.run.clone();
     run.flights(run.size(), &ALL);
     let storm = run.storm();
-    storm.rage(Duration::from_secs(1));
+    storm.run_for(Duration::from_secs(1));
     begin(&mut stage);
     run.copies(0.2, &ALL);
-    storm.rage(Duration::from_secs(6));
+    storm.run_for(Duration::from_secs(6));
     end(&mut stage);
     run.copies(0.2, &ALL);
-    storm.until_taken(20, WINDOW);
+    storm.until_accepted(20, WINDOW);
     storm.end();
     vec![stage.end(reasons)]
 }
@@ -122,6 +122,6 @@ fn open(stage: &mut Stage) {
     stage.links.iter().for_each(crate::link::Link::open);
 }
 
-fn ask(stage: &mut Stage, words: &[&str]) {
-    assert_eq!(stage.process().ask(words), "OK", "{words:?}");
+fn store_cli(stage: &mut Stage, words: &[&str]) {
+    assert_eq!(stage.process().cli(words), "OK", "{words:?}");
 }

@@ -1,5 +1,5 @@
-//! The compose file: loaded as Docker's own program loads it, and its processes run without
-//! containers, by the same configuration. Grafana is not run; its files are read.
+//! The compose file, loaded by Docker's own library, and its processes, run without containers with
+//! the same configuration. Grafana is not run; its files are checked.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use crate::support::program::{
     Ended, Running, Serve, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within,
 };
 
-/// What `compose.yaml` comes to, with these variables set.
+/// Loads `compose.yaml` with these variables set.
 fn loaded(file: &Path, variables: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(program_path("compose-go"));
     command.env_remove("EARLY_DATA").env_remove("KEEP_ALIVE");
     run(command.arg(file).envs(variables.iter().copied()))
 }
 
-/// The services' part of it.
+/// Its services.
 fn services(variables: &[(&str, &str)]) -> String {
     let ended = loaded(&example("compose/compose.yaml"), variables);
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -60,7 +60,7 @@ fn the_compose_file_is_valid_and_hardened() {
         assert_eq!(words(&service["security_opt"]), ["no-new-privileges:true"], "{name}");
         assert!(service.as_mapping_get("privileged").is_none(), "{name}");
         let checked = service.as_mapping_get("healthcheck").is_some();
-        assert_eq!(checked, name != "secrets", "{name}: it ends by itself");
+        assert_eq!(checked, name != "secrets", "{name}: it exits by itself");
         for volume in service.as_mapping_get("volumes").and_then(Yaml::as_vec).into_iter().flatten()
         {
             if volume["type"].as_str() == Some("bind") {
@@ -70,7 +70,7 @@ fn the_compose_file_is_valid_and_hardened() {
             }
         }
     }
-    // Nobody but the server reaches the store, which takes nobody else's word.
+    // Only the server can reach the store, which accepts connections of its clients only.
     let networks = |name: &str| -> Vec<String> {
         let service = services.iter().find(|(key, _)| key.as_str() == Some(name)).unwrap().1;
         let networks = service["networks"].as_mapping().unwrap();
@@ -82,15 +82,15 @@ fn the_compose_file_is_valid_and_hardened() {
     assert_eq!(near, ["firstflight", "valkey"]);
     assert!(out.contains("- --aclfile\n"), "{out}");
 
-    // Ours is the one that is made here.
+    // The image of this version is the one that is built here.
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(out.matches(&format!("image: firstflight:{version}\n")).count(), 2, "{out}");
     assert!(out.contains(&format!("ROOT: firstflight-{version}-image.tar\n")), "{out}");
-    // Operators' ports are this machine's alone.
+    // The ports for operators are bound to this machine only.
     let open = out.matches("published:").count() - out.matches("host_ip: 127.0.0.1").count();
     assert_eq!(open, 2, "the server's, over TCP and UDP: {out}");
 
-    // What loads it finds mistakes.
+    // The loader detects mistakes.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("compose.yaml");
     let wrong = text(&example("compose/compose.yaml")).replace("stop_grace_period", "stop_grace");
@@ -135,7 +135,7 @@ fn grafana_finds_prometheus_and_the_dashboard() {
     assert_eq!(home, format!("{path}/firstflight.json"));
 }
 
-/// The processes of the compose file, but for Grafana.
+/// The processes of the compose file except Grafana.
 struct Stack {
     dir: tempfile::TempDir,
     store: StoreProcess,
@@ -164,15 +164,15 @@ impl Stack {
         let [kek, token, shown, password, users] = &drawn;
         assert!(kek.len() == 65 && token.len() == 65 && kek != token && token == shown);
         assert!(password.len() == 65 && users.contains(&format!(" >{} ", password.trim())));
-        assert_eq!(secrets(), drawn, "the second start keeps them");
+        assert_eq!(secrets(), drawn, "the second start keeps the secrets");
         let password = password.trim().to_owned();
         let users = dir.path().join("secrets/valkey/users.acl");
         let plan =
             StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).set("aclfile", users.display());
         let store = StoreProcess::start(plan);
-        let unrelated = store.ask(&["SET", "firstflight:epoch", "1"]);
-        assert!(unrelated.contains("NOPERM") && store.ask(&["PING"]) == "PONG", "{unrelated}");
-        let stderr = dir.path().join("app.said");
+        let unrelated = store.cli(&["SET", "firstflight:epoch", "1"]);
+        assert!(unrelated.contains("NOPERM") && store.cli(&["PING"]) == "PONG", "{unrelated}");
+        let stderr = dir.path().join("app.stderr");
         let app = Running::start(
             Command::new("python3")
                 .arg(example("compose/app/app.py"))
@@ -191,7 +191,7 @@ impl Stack {
         Self { dir, store, password, _app: app, app: app_address }
     }
 
-    /// The server as compose starts it, with these variables set.
+    /// Starts the server as compose does, with these variables set.
     fn serve(&self, name: &str, variables: &[(&str, &str)]) -> Serve {
         let dir = self.dir.path().join(name);
         fs::create_dir(&dir).unwrap();
@@ -218,7 +218,7 @@ impl Stack {
             .map(|(name, value)| (name.as_str().unwrap(), value.as_str().unwrap()))
             .collect();
         let flags: Vec<&str> = command[2..].iter().map(String::as_str).collect();
-        // As the image has it, in whose volume the authority then lies.
+        // The image sets it; its volume then contains the authority.
         let image = text(&example("../packaging/image/Dockerfile"));
         assert!(image.contains("XDG_DATA_HOME=/var/lib\n"), "{image}");
         environment.push(("XDG_DATA_HOME", self.dir.path().to_str().unwrap()));
@@ -239,10 +239,11 @@ impl Stack {
         Prometheus::configured(self.dir.path(), &adapted("compose/prometheus.yml", &places))
     }
 
-    /// Fetches by the one jar that all servers here share, as they share their ticket keys.
-    fn ask(&self, path: &Recorder, target: &str) -> (String, String) {
+    /// Sends a request with the one jar that all servers here share, as they share their ticket
+    /// keys.
+    fn fetch(&self, path: &Recorder, target: &str) -> (String, String) {
         let flags = ["--tls-earlydata", "--http1.1"];
-        // Whoever copied it out of the volume trusts both servers.
+        // A user who has copied the authority out of the volume trusts both servers.
         let authority = self.dir.path().join("firstflight/authority/authority.pem");
         let fetched = fetch(self.dir.path(), &authority, &path.url(target), &flags);
         let facts = fields(&fetched.facts, "tls_resumed early_data http_code");
@@ -259,22 +260,22 @@ fn a_changed_mount_is_detected_and_sessions_survive() {
     let server = stack.serve("on", &[]);
     let prometheus = stack.prometheus(&server);
     prometheus.wait_for_series("firstflight:replays:increase5m");
-    // Sessions belong to host and port: to the client it is one server, before and after.
+    // Sessions belong to host and port, so to the client both servers are the same.
     let path = Recorder::start(server.address);
-    // The store has to have recorded for a window before early data is trusted.
+    // The store has to have recorded for a window before early data is accepted.
     let accepted = within(TEST_TIMEOUT, Duration::from_millis(50), || {
-        age(|words| stack.store.ask_as(Some(("firstflight", &stack.password)), words));
-        let (facts, page) = stack.ask(&path, "/");
+        age(|words| stack.store.cli_as(Some(("firstflight", &stack.password)), words));
+        let (facts, page) = stack.fetch(&path, "/");
         facts == "1 accepted 200" && page.contains("Early data: <b>yes</b>")
     });
     assert!(accepted, "{:#?}", server.log().last());
-    let (_, page) = stack.ask(&path, "/account");
+    let (_, page) = stack.fetch(&path, "/account");
     assert!(page.contains("Early data: <b>no</b>"), "{page}");
-    let (_, counts) = stack.ask(&path, "/count");
+    let (_, counts) = stack.fetch(&path, "/count");
     let counts: Value = serde_json::from_str(&counts).unwrap();
     assert_eq!(counts["GET /account"], 1, "{counts}");
     prometheus.wait_for_series("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
-    // The health check, which finds the address in the configuration; there it has a port.
+    // The health check reads the address from the configuration, which contains a port here.
     let health = ["health", "--admin", &server.console().to_string()].map(str::to_owned);
     let ended = run(firstflight(stack.dir.path()).args(health));
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -282,14 +283,14 @@ fn a_changed_mount_is_detected_and_sessions_survive() {
 
     let server = stack.serve("off", &[("EARLY_DATA", "off"), ("KEEP_ALIVE", "off")]);
     path.forward_to(server.address);
-    let (facts, page) = stack.ask(&path, "/");
+    let (facts, page) = stack.fetch(&path, "/");
     assert!(
         facts.starts_with("1 ") && !facts.contains("accepted"),
         "{facts} {}",
         text(&server.stderr)
     );
     assert!(page.contains("Early data: <b>no</b>"), "{page}");
-    let (facts, image) = stack.ask(&path, "/image");
+    let (facts, image) = stack.fetch(&path, "/image");
     assert!(facts.starts_with("1 ") && !facts.contains("accepted"), "{facts}");
     assert!(image.len() > 1_000_000, "{}", image.len());
     server.stop();

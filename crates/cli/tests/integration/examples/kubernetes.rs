@@ -1,5 +1,5 @@
 //! The Kubernetes manifests: checked against Kubernetes' schemas, and their nodes run as processes,
-//! by the configuration, the secrets and the store's arguments that the manifests hold.
+//! with the configuration, the secrets and the store's arguments of the manifests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use crate::prometheus::age;
 use crate::support::peer::certificate;
 use crate::support::program::{Ended, Serve, fetch, firstflight, run, site, text, until, within};
 
-/// All that the kustomization makes.
+/// Runs `kubectl kustomize`.
 fn manifests(dir: &Path) -> Ended {
     run(Command::new("kubectl").args(["kustomize"]).arg(dir))
 }
 
-/// Whether Kubernetes of this version takes them.
+/// Validates the manifests against the schemas of a Kubernetes version.
 fn validated(version: &str, manifests: &Path) -> Ended {
     let module = program_path("kubernetes-validate");
     let library = module.parent().and_then(Path::parent).unwrap_or(Path::new(""));
@@ -32,7 +32,7 @@ fn validated(version: &str, manifests: &Path) -> Ended {
     run(command.args(["--kubernetes-version", version]).arg(manifests))
 }
 
-/// The one of this kind and name.
+/// Finds the manifest of this kind and name.
 fn find<'a>(all: &'a [Yaml<'a>], kind: &str, name: &str) -> &'a Yaml<'a> {
     let is = |one: &&Yaml<'_>| {
         one["kind"].as_str() == Some(kind) && one["metadata"]["name"].as_str() == Some(name)
@@ -58,13 +58,13 @@ fn kubernetes_accepts_the_manifests() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("all.yaml");
     fs::write(&file, &made.out).unwrap();
-    // The oldest that is still in use anywhere, and the newest that is known.
+    // The oldest version still in use, and the newest known one.
     for version in ["1.27", "1.37"] {
         let ended = validated(version, &file);
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
     fs::write(&file, made.out.replace("maxUnavailable", "maxUnavailible")).unwrap();
-    assert_ne!(validated("1.37", &file).code, Some(0), "it finds mistakes");
+    assert_ne!(validated("1.37", &file).code, Some(0), "the validator detects mistakes");
 
     let all = Yaml::load_from_str(&made.out).unwrap();
     let spec = pod(&all, "firstflight");
@@ -85,7 +85,7 @@ fn kubernetes_accepts_the_manifests() {
             assert_eq!(secret["defaultMode"].as_integer(), Some(0o400), "{name}");
         }
     }
-    // A pod is given the time that its configuration takes.
+    // The grace period of a pod is longer than the drain times of its configuration.
     let config = text(&example("kubernetes/firstflight.toml"));
     let seconds = |key: &str| -> i64 {
         let line = config.lines().find_map(|line| line.strip_prefix(key)).expect(key);
@@ -125,7 +125,7 @@ impl Nodes {
         nodes
     }
 
-    /// A node by the ConfigMap's file and the pod's arguments.
+    /// Starts a node with the ConfigMap's file and the pod's arguments.
     fn node(&self, name: &str) -> Serve {
         let dir = self.dir.path().join(name);
         fs::create_dir_all(&dir).unwrap();
@@ -140,7 +140,7 @@ impl Nodes {
             ("/etc/firstflight/secret/kek", at("secret/kek")),
             ("/etc/firstflight/secret/token", at("secret/token")),
             ("redis://store:6379", self.store.url()),
-            // Nothing here is about the application: files stand in for it.
+            // The application is not part of this test: files replace it.
             ("upstream = \"app\"", format!("root = {:?}", at("root"))),
             ("drain_delay = \"10s\"", "drain_delay = \"100ms\"".to_owned()),
         ];
@@ -157,14 +157,14 @@ impl Nodes {
         Serve::configured(&dir)
     }
 
-    /// Has the nodes trust a store that has recorded for hardly a second.
+    /// Makes the nodes trust a store that has just started.
     fn age(&self) {
         let password = text(&self.dir.path().join("secret/store-password"));
-        age(|words| self.store.ask_as(Some(("firstflight", password.trim())), words));
+        age(|words| self.store.cli_as(Some(("firstflight", password.trim())), words));
     }
 
-    /// Asks early by way of the attacker until it is accepted, which a claim that takes longer than
-    /// its budget delays; the target that was.
+    /// Sends early requests through the recorder until one is accepted, because a claim may exceed
+    /// its budget; returns its target.
     fn early(&self, path: &Recorder, node: usize, when: &str, before: impl Fn()) -> String {
         path.forward_to(self.all[node].address);
         let mut round = 0;
@@ -181,7 +181,8 @@ impl Nodes {
         target
     }
 
-    /// As the pods' probes ask, who have no token; and nothing else is told without one.
+    /// Checks the pods' probes, which have no token, and that nothing else is accessible without
+    /// one.
     fn probes_get_responses(&self, node: &Serve) {
         let made = manifests(&example("kubernetes"));
         let all = Yaml::load_from_str(&made.out).unwrap();
@@ -199,14 +200,14 @@ impl Nodes {
         assert_eq!(status("/metrics"), "401");
     }
 
-    /// How often a target was executed, at all nodes together.
+    /// How often a target was executed by all nodes together.
     fn executed(&self, target: &str) -> usize {
         let log = self.all.iter().flat_map(Serve::log);
         log.filter(|line: &Value| line["target"] == target && line["executed"] == true).count()
     }
 }
 
-/// By the README's own commands.
+/// Makes the secrets with the README's commands.
 fn make_secrets(dir: &Path) {
     let readme = text(&example("kubernetes/README.md"));
     let block = readme.split("```sh\n").find(|block| block.starts_with("umask")).unwrap();
@@ -219,7 +220,7 @@ fn make_secrets(dir: &Path) {
         .env("HOME", dir)
         .env("PATH", format!("{}:{search}", path.parent().unwrap().display())));
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    // What would make the secret of them.
+    // The command that makes a Kubernetes secret of them.
     let create = "create secret generic firstflight --dry-run=client --output=yaml \
                   --from-file=kek --from-file=token --from-file=store-password \
                   --from-file=users.acl";
@@ -233,7 +234,7 @@ fn make_secrets(dir: &Path) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// Valkey by the manifest's arguments.
+/// Starts Valkey with the manifest's arguments.
 fn store(secret: &Path) -> StoreProcess {
     let made = manifests(&example("kubernetes"));
     let all = Yaml::load_from_str(&made.out).unwrap();
@@ -255,8 +256,8 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_also_after_a_restart() {
         return;
     }
     let mut nodes = Nodes::start();
-    // Nobody else gets in.
-    assert!(nodes.store.ask(&["GET", "firstflight:epoch"]).contains("NOAUTH"));
+    // Other clients are rejected.
+    assert!(nodes.store.cli(&["GET", "firstflight:epoch"]).contains("NOAUTH"));
     let path = Recorder::start(nodes.all[0].address);
     let mut targets = Vec::new();
     for node in [0, 1, 2] {
@@ -267,7 +268,7 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_also_after_a_restart() {
         targets.push(target);
     }
     nodes.probes_get_responses(&nodes.all[0]);
-    // A rolling update: a node ends and another one starts, which needs no window.
+    // A rolling update: a node is replaced by another one, which needs no window.
     let log = nodes.all.remove(0).stop();
     let line = |line: &&Value, target: &str| line["target"] == target && line["executed"] == true;
     let gone = targets.iter().map(|target| log.iter().filter(|l| line(l, target)).count());
@@ -276,7 +277,7 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_also_after_a_restart() {
     nodes.all.insert(0, another);
     let late = nodes.early(&path, 0, "later", || {});
     resend(nodes.all[1].address, &path.flight(), 10, 1);
-    // A line is written when its request has ended.
+    // A log line is written when its request has ended.
     assert!(until(|| nodes.executed(&late) > 0));
     for (target, gone) in targets.iter().zip(gone) {
         assert_eq!(nodes.executed(target) + gone, 1, "{target}");
@@ -287,5 +288,6 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_also_after_a_restart() {
     }
 }
 
-/// A new store is not trusted for 47 s, so who is accepted within this has met no window.
+/// A new store is not trusted for 47 s. Early data that is accepted within this time did not wait
+/// for a window.
 const TIMEOUT_BELOW_A_WINDOW: Duration = Duration::from_secs(40);

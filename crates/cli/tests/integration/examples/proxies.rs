@@ -1,6 +1,6 @@
-//! nginx and HAProxy by their examples, two nodes each with the keys of one ring: which requests
-//! run early, what the application is told, and what becomes of copies. That sessions go on through
-//! rotations is tried in `keys_fleet`, with the same examples.
+//! nginx and HAProxy with their examples, two nodes each with the keys of one ring: which requests
+//! are executed early, what the application is told, and what happens to copies. `keys_fleet` tests
+//! sessions across rotations with the same examples.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ struct Fleet {
     application: Upstream,
     nodes: [Peer; 2],
     path: Recorder,
-    /// So many lines the first node's log has to have before what follows a first flight may pass.
+    /// The number of lines in the first node's log before packets after a first flight may pass.
     wanted: Arc<AtomicUsize>,
     http: &'static str,
     log: &'static str,
@@ -65,9 +65,9 @@ impl Fleet {
         Self { dir, application, nodes, path, wanted, http, log }
     }
 
-    /// Asks the first node. Where it is `early`, the client's Finished is held back until the node
-    /// has answered.
-    fn ask(&self, target: &str, early: bool, flags: &[&str]) -> Fetched {
+    /// Sends a request to the first node. If `early`, the client's Finished is delayed until the
+    /// node has responded.
+    fn fetch(&self, target: &str, early: bool, flags: &[&str]) -> Fetched {
         let lines = if early { self.lines().len() + 1 } else { 0 };
         self.wanted.store(lines, Ordering::Relaxed);
         let arguments = [flags, &[self.http, "--include"]].concat();
@@ -84,7 +84,7 @@ impl Fleet {
         text(&self.dir.path().join("a").join(self.log)).lines().map(str::to_owned).collect()
     }
 
-    /// What the first node answers on a socket of its own.
+    /// The response of the first node on one of its sockets.
     fn curl(&self, socket: &str) -> String {
         let mut command = Command::new("curl");
         command.arg("--unix-socket").arg(self.dir.path().join("a").join(socket));
@@ -97,21 +97,21 @@ impl Fleet {
         assert!(there && moved.contains(" 308 "), "{moved}");
     }
 
-    /// How often the application was requested this, by whatever method.
-    fn asked(&self, target: &str) -> usize {
+    /// How often the application got a request for this target, with any method.
+    fn requested(&self, target: &str) -> usize {
         self.application.recorded(target).len()
     }
 
-    /// Sends the latest first flight so often again to each node, and waits for its first response,
-    /// which is the handshake's. The connections stay open as long as what is returned: a server
-    /// may leave off a request whose client has gone.
+    /// Sends the latest first flight `times` times to each node, and waits for the first bytes of
+    /// each response, which belong to the handshake. The connections stay open as long as the
+    /// returned streams: a server may drop a request whose client has disconnected.
     fn copies(&self, times: usize) -> Vec<TcpStream> {
         let flight = self.path.flight();
         let copy = |node: &Peer| {
             let mut tcp = TcpStream::connect(address_of(node)).unwrap();
             tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             tcp.write_all(&flight).unwrap();
-            assert!(tcp.read(&mut [0; 1024]).unwrap() > 0, "a copy is answered");
+            assert!(tcp.read(&mut [0; 1024]).unwrap() > 0, "a copy gets a response");
             tcp
         };
         self.nodes.iter().flat_map(|node| (0..times).map(|_| copy(node))).collect()
@@ -139,20 +139,20 @@ fn rfc8470_nginx_executes_safe_requests_early_and_responds_425_to_others() {
     for http in ["--http1.1", "--http2"] {
         let fleet = Fleet::start(http, "nginx", "early-data.log", start_nginx);
         let verdict = |fetched: Fetched| fields(&fetched.facts, "early_data num_retries http_code");
-        assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
-        assert_eq!(verdict(fleet.ask("/early", true, &EARLY)), "accepted 0 200");
-        assert_eq!(verdict(fleet.ask("/late", false, &[])), "none 0 200");
-        // The 425 is the response for which the client's Finished waits.
-        assert_eq!(verdict(fleet.ask("/order", true, &ORDER)), "accepted 1 200");
+        assert_eq!(verdict(fleet.fetch("/full", false, &EARLY)), "none 0 200");
+        assert_eq!(verdict(fleet.fetch("/early", true, &EARLY)), "accepted 0 200");
+        assert_eq!(verdict(fleet.fetch("/late", false, &[])), "none 0 200");
+        // The client's Finished waits for the 425.
+        assert_eq!(verdict(fleet.fetch("/order", true, &ORDER)), "accepted 1 200");
         let _copies = fleet.copies(3);
         let of = |words: &str| {
             let lines = fleet.lines();
             lines.into_iter().filter(|line| line.contains(words)).collect::<Vec<_>>()
         };
-        // They come as far as the rule.
+        // The copies reach the rule.
         assert!(until(|| of("POST /order").len() == 2 + 3), "{:#?}", fleet.lines());
-        // The mark of a proxy in front of this one stays.
-        assert_eq!(verdict(fleet.ask("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
+        // The field of a proxy in front of this one is kept.
+        assert_eq!(verdict(fleet.fetch("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
         let seen = ["GET /full - ", "GET /early 1 ", "GET /late - ", "POST /order - book=1"];
         assert_eq!(fleet.application.summaries(), [&seen[..], &["GET /marked 1 "]].concat());
         let [early, late] = ["GET /early", "GET /late"].map(|words| of(words).remove(0));
@@ -165,7 +165,7 @@ fn rfc8470_nginx_executes_safe_requests_early_and_responds_425_to_others() {
     }
 }
 
-/// As examples/nginx/README.md says. This is why its rule is as narrow as it is.
+/// As described in examples/nginx/README.md. This is the reason for its narrow rule.
 #[test]
 fn nginx_executes_each_replay_at_each_node() {
     if skipped_without(&["nginx"]) {
@@ -174,23 +174,23 @@ fn nginx_executes_each_replay_at_each_node() {
     let fleet = Fleet::start("--http1.1", "nginx", "early-data.log", start_nginx);
     let (mut round, mut target) = (0, String::new());
     let mut sent = Instant::now();
-    // A copy counts for ten seconds, which a busy machine may need for other things.
+    // A copy is fresh for ten seconds, which a busy machine may exceed.
     let executed = until(|| {
         round += 1;
         target = format!("/copied/{round}/");
         sent = Instant::now();
-        fleet.ask("/full", false, &EARLY);
-        assert_eq!(fleet.ask(&target, true, &EARLY).facts["early_data"], "accepted");
+        fleet.fetch("/full", false, &EARLY);
+        assert_eq!(fleet.fetch(&target, true, &EARLY).facts["early_data"], "accepted");
         let _copies = fleet.copies(3);
-        within(Duration::from_secs(5), OFTEN, || fleet.asked(&target) == 1 + 2 * 3)
+        within(Duration::from_secs(5), OFTEN, || fleet.requested(&target) == 1 + 2 * 3)
     });
     assert!(executed, "{:#?}", fleet.application.summaries());
     fleet.redirects();
-    // OpenSSL trusts a ticket's age to ten seconds, and a second more where both are rounded.
+    // OpenSSL accepts a ticket's age within ten seconds, plus one for rounding.
     thread::sleep(Duration::from_secs(12).saturating_sub(sent.elapsed()));
     let _stale = fleet.copies(3);
-    fleet.ask("/full", false, &[]);
-    assert_eq!(fleet.asked(&target), 1 + 2 * 3, "stale copies are executed");
+    fleet.fetch("/full", false, &[]);
+    assert_eq!(fleet.requested(&target), 1 + 2 * 3, "stale copies are executed");
 }
 
 #[test]
@@ -199,17 +199,17 @@ fn haproxy_holds_early_data_and_executes_no_replay() {
         return;
     }
     for http in ["--http1.1", "--http2"] {
-        let fleet = Fleet::start(http, "haproxy", "peer.said", |dir, to| {
+        let fleet = Fleet::start(http, "haproxy", "peer.stderr", |dir, to| {
             start_haproxy(dir, to, |config| config)
         });
         let verdict = |fetched: Fetched| fields(&fetched.facts, "early_data num_retries http_code");
-        assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
-        // Held back, the client's Finished would be waited for by both sides.
-        assert_eq!(verdict(fleet.ask("/early", false, &EARLY)), "accepted 0 200");
+        assert_eq!(verdict(fleet.fetch("/full", false, &EARLY)), "none 0 200");
+        // If it were delayed, both sides would wait for the client's Finished.
+        assert_eq!(verdict(fleet.fetch("/early", false, &EARLY)), "accepted 0 200");
         let _copies = fleet.copies(3);
-        assert_eq!(verdict(fleet.ask("/order", false, &ORDER)), "accepted 0 200");
+        assert_eq!(verdict(fleet.fetch("/order", false, &ORDER)), "accepted 0 200");
         let _more = fleet.copies(3);
-        assert_eq!(verdict(fleet.ask("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
+        assert_eq!(verdict(fleet.fetch("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
         let seen = ["GET /full - ", "GET /early - ", "POST /order - book=1"];
         assert_eq!(fleet.application.summaries(), [&seen[..], &["GET /marked 1 "]].concat());
         let lines = fleet.lines();
@@ -218,26 +218,26 @@ fn haproxy_holds_early_data_and_executes_no_replay() {
     }
 }
 
-/// 2.6 never says that a request is early, so its rule is tried by another property.
+/// HAProxy 2.6 never reports a request as early, so its rule is tested with another property.
 #[test]
 fn haproxy_responds_425_by_its_rule() {
     if skipped_without(&["haproxy"]) {
         return;
     }
-    let fleet = Fleet::start("--http1.1", "haproxy", "peer.said", |dir, to| {
+    let fleet = Fleet::start("--http1.1", "haproxy", "peer.stderr", |dir, to| {
         start_haproxy(dir, to, |config| {
             config.replace("if { ssl_fc_has_early }", "if { ssl_fc_is_resumed }")
         })
     });
-    fleet.ask("/full", false, &[]);
-    fleet.ask("/resumed", false, &[]);
+    fleet.fetch("/full", false, &[]);
+    fleet.fetch("/resumed", false, &[]);
     let url = fleet.path.url("/order");
     let refused = fetch(fleet.dir.path(), &fleet.nodes[0].cert, &url, &["--http1.1", "-d", "x=1"]);
     assert_eq!(fields(&refused.facts, "tls_resumed http_code"), "1 425");
     assert_eq!(fleet.application.summaries(), ["GET /full - ", "GET /resumed - "]);
 
-    let answered = "haproxy_frontend_http_responses_total{proxy=\"web\",code=\"4xx\"} 1";
+    let rejected = "haproxy_frontend_http_responses_total{proxy=\"web\",code=\"4xx\"} 1";
     let page = fleet.curl("metrics");
-    assert!(page.lines().any(|line| line == answered), "{page}");
+    assert!(page.lines().any(|line| line == rejected), "{page}");
     fleet.redirects();
 }

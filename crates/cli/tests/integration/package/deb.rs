@@ -1,4 +1,4 @@
-//! The Debian package on a fresh machine: installed, in use, upgraded under load, removed.
+//! The Debian package on a new machine: installed, used, upgraded under load, removed.
 
 use std::process::Command;
 
@@ -6,11 +6,11 @@ use firstflight_testkit::{Machine, Root, skipped_without_root};
 
 use crate::package::{output_of, package};
 
-/// The list of other suites too, so that one root is made for all.
+/// Includes the packages of other tests, so that all share one root file system.
 const PACKAGES: [&str; 7] =
     ["curl", "openssl", "procps", "python3", "+haproxy", "+nginx", "+redis-server"];
 
-/// An upgrade as well, as far as the package manager's scripts can tell.
+/// Reinstalling, which the package manager's scripts treat as an upgrade.
 const AGAIN: &str = "apt-get install -y --reinstall ./second.deb 2>&1";
 
 const URL: &str = "https://localhost:8443/";
@@ -22,7 +22,7 @@ fn the_debian_package_installs_upgrades_and_purges() {
     }
     let (_first, deb) = package("deb", "0.1.0");
     let (_second, newer) = package("deb", "0.1.1");
-    // That it is not packed small is this test's own doing.
+    // The lack of compression is a setting of this test.
     let unpacked = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags", unpacked]);
@@ -31,50 +31,51 @@ fn the_debian_package_installs_upgrades_and_purges() {
     let machine = Root::make(&PACKAGES).boot("packaged");
     machine.copy(&deb, "/root/first.deb");
     machine.copy(&newer, "/root/second.deb");
-    machine.ask("apt-get install -y ./first.deb");
+    machine.output("apt-get install -y ./first.deb");
     serves(&machine);
     let old = main_process(&machine);
     upgrades(&machine);
     assert_ne!(main_process(&machine), old, "the new version has taken over");
-    assert!(machine.ask("dpkg-query -W firstflight").contains("0.1.1"));
+    assert!(machine.output("dpkg-query -W firstflight").contains("0.1.1"));
 
-    decisions_stand(&machine);
+    decisions_survive(&machine);
     sockets_wait(&machine);
     is_removed(&machine);
     comes_back(&machine);
 
-    machine.ask("apt-get purge -y firstflight");
+    machine.output("apt-get purge -y firstflight");
     assert_eq!(left(&machine), "");
-    // Numbers of users are not given again while files of theirs may be about.
-    machine.ask("getent passwd firstflight");
+    // User ids are not reused while files of the user may remain.
+    machine.output("getent passwd firstflight");
 }
 
-/// Started by the installation, as the unit has it, and taking early data.
+/// Checks that the installation has started the service, and that it accepts early data.
 fn serves(machine: &Machine) {
-    machine.ask("systemctl is-active firstflight && systemctl is-enabled firstflight");
+    machine.output("systemctl is-active firstflight && systemctl is-enabled firstflight");
     let health = "firstflight health --config /etc/firstflight/firstflight.toml";
-    assert_eq!(machine.ask(health), "ok\n");
-    let owner = machine.ask(&format!("ps -o user= -p {}", main_process(machine)));
+    assert_eq!(machine.output(health), "ok\n");
+    let owner = machine.output(&format!("ps -o user= -p {}", main_process(machine)));
     assert!(owner.starts_with("firstfl"), "{owner}");
-    // Whoever could read the program could open its memory as it starts.
-    assert_eq!(machine.ask("stat --format '%U %a' /usr/bin/firstflight"), "root 711\n");
+    // A user who can read the program could access its memory at the start.
+    assert_eq!(machine.output("stat --format '%U %a' /usr/bin/firstflight"), "root 711\n");
     let fetch = "firstflight fetch --cacert /var/lib/firstflight/authority/authority.pem --silent \
                  --show-error --tls-earlydata --output page \
                  --write-out '%{http_code} %{tls_earlydata}\\n'";
     for http3 in ["", "--http3-only"] {
-        machine.ask("rm -f jar");
+        machine.output("rm -f jar");
         let twice = format!("for _ in 1 2; do {fetch} {http3} --ssl-sessions jar {URL}; done");
-        let responses = machine.ask(&twice);
+        let responses = machine.output(&twice);
         let (first, second) = responses.trim().split_once('\n').unwrap();
         assert_eq!(first, "200 0", "no session yet");
         assert!(early(second), "early data is accepted {http3}: {second}");
     }
-    assert!(machine.ask("cat page").contains("firstflight works"));
-    machine.ask("test -e /usr/share/man/man5/firstflight.toml.5.gz");
-    machine.ask("test -e /usr/share/doc/firstflight/examples/firstflight.toml");
+    assert!(machine.output("cat page").contains("firstflight works"));
+    machine.output("test -e /usr/share/man/man5/firstflight.toml.5.gz");
+    machine.output("test -e /usr/share/doc/firstflight/examples/firstflight.toml");
 }
 
-/// To the second version, while clients come and keep their sessions: not one request fails.
+/// Upgrades to the second version while clients send requests with their sessions: no request
+/// fails.
 fn upgrades(machine: &Machine) {
     let client = format!(
         "#!/bin/bash
@@ -86,13 +87,13 @@ fn upgrades(machine: &Machine) {
         "
     );
     machine.write("/root/client", &client);
-    // The same program throughout: what is upgraded is the server.
-    machine.ask("cp /usr/bin/firstflight /usr/local/bin/ && chmod +x client && hash -r");
+    // The client's program stays the same; the server is upgraded.
+    machine.output("cp /usr/bin/firstflight /usr/local/bin/ && chmod +x client && hash -r");
     let fetch = format!(
         "firstflight fetch --insecure --silent --show-error --tls-earlydata --ssl-sessions kept \
          --output /dev/null --write-out '%{{http_code}} %{{tls_earlydata}}\\n' {URL}"
     );
-    machine.ask(&fetch);
+    machine.output(&fetch);
     let script = "trap 'touch stop' EXIT
         for one in a b; do ./client $one & ./client $one-quic --http3-only & done
         came() { cat *.log 2>/dev/null | wc -l; }
@@ -104,41 +105,39 @@ fn upgrades(machine: &Machine) {
         apt-get install -y ./second.deb || exit
         wait_for $(( $(came) + 40 ))
         touch stop; wait; rm /usr/local/bin/firstflight";
-    machine.ask(script);
-    let log = machine.ask("cat *.log");
+    machine.output(script);
+    let log = machine.output("cat *.log");
     let failed: Vec<_> = log.lines().filter(|line| !line.starts_with("200 ")).collect();
     assert!(failed.is_empty(), "of {} failed: {failed:?}", log.lines().count());
     assert!(log.lines().filter(|line| early(line)).count() > 40, "{log}");
-    let response = machine.ask(&fetch);
-    assert!(
-        early(response.trim()),
-        "a session of the version before is worth its while: {response}"
-    );
+    let response = machine.output(&fetch);
+    assert!(early(response.trim()), "a session of the previous version is accepted: {response}");
     println!("{} requests during an upgrade, 0 failed", log.lines().count());
 }
 
-/// What somebody has decided about the service is so after an upgrade, too.
-fn decisions_stand(machine: &Machine) {
+/// Checks that an administrator's decisions about the service survive an upgrade.
+fn decisions_survive(machine: &Machine) {
     let old = main_process(machine);
     machine.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n");
-    machine.ask("chmod +x /usr/sbin/policy-rc.d");
-    let output_of = machine.ask(AGAIN);
+    machine.output("chmod +x /usr/sbin/policy-rc.d");
+    let output_of = machine.output(AGAIN);
     assert!(output_of.contains("is still the version before"), "{output_of}");
-    assert_eq!(main_process(machine), old, "no process is to be started");
-    machine.ask("rm /usr/sbin/policy-rc.d");
+    assert_eq!(main_process(machine), old, "no process may be started");
+    machine.output("rm /usr/sbin/policy-rc.d");
 
-    machine.ask("systemctl stop firstflight");
-    machine.ask(AGAIN);
-    assert_eq!(machine.ask("systemctl is-active firstflight || true"), "inactive\n");
-    // Someone's decision is requested at each upgrade.
-    machine
-        .ask(&format!("systemctl start firstflight && {AGAIN} && systemctl is-active firstflight"));
+    machine.output("systemctl stop firstflight");
+    machine.output(AGAIN);
+    assert_eq!(machine.output("systemctl is-active firstflight || true"), "inactive\n");
+    // An upgrade respects the administrator's decision.
+    machine.output(&format!(
+        "systemctl start firstflight && {AGAIN} && systemctl is-active firstflight"
+    ));
 }
 
-/// Its sockets, once somebody has enabled them, stay through an upgrade: who comes while no server
+/// Checks that enabled sockets stay open during an upgrade: a client that connects while no server
 /// runs waits for one.
 fn sockets_wait(machine: &Machine) {
-    machine.ask("mkdir -p /run/systemd/system/firstflight.socket.d");
+    machine.output("mkdir -p /run/systemd/system/firstflight.socket.d");
     let file = "/run/systemd/system/firstflight.socket.d/addresses.conf";
     machine.write(
         file,
@@ -151,26 +150,26 @@ fn sockets_wait(machine: &Machine) {
          ListenDatagram=[::1]:8443
         ",
     );
-    machine.ask(
+    machine.output(
         "systemctl daemon-reload && systemctl stop firstflight
          systemctl enable --now firstflight.socket && systemctl start firstflight",
     );
     let old = main_process(machine);
-    machine.ask(AGAIN);
+    machine.output(AGAIN);
     assert_ne!(main_process(machine), old, "it is upgraded with its sockets");
-    machine.ask("systemctl is-active firstflight.socket");
-    machine.ask("systemctl stop firstflight");
-    machine.ask(&format!("curl --silent --insecure --output /dev/null --max-time 60 {URL}"));
-    machine.ask("systemctl is-active firstflight");
+    machine.output("systemctl is-active firstflight.socket");
+    machine.output("systemctl stop firstflight");
+    machine.output(&format!("curl --silent --insecure --output /dev/null --max-time 60 {URL}"));
+    machine.output("systemctl is-active firstflight");
 }
 
-/// With its sockets. What was configured, enabled and made while it ran is there when it is
-/// installed again.
+/// Removes the package with its sockets. Configuration, enabled units and state remain for a
+/// reinstallation.
 fn is_removed(machine: &Machine) {
-    // What the package manager starts with: who comes from now on must not start it again.
-    machine.ask("/var/lib/dpkg/info/firstflight.prerm remove");
-    assert_eq!(machine.ask("ss --no-header --listening --tcp --udp 'sport = 8443'"), "");
-    machine.ask("apt-get remove -y firstflight");
+    // The package manager's first step: from now on a client must not start the service again.
+    machine.output("/var/lib/dpkg/info/firstflight.prerm remove");
+    assert_eq!(machine.output("ss --no-header --listening --tcp --udp 'sport = 8443'"), "");
+    machine.output("apt-get remove -y firstflight");
     assert!(!machine.run("pgrep firstflight").status.success(), "the service has ended");
     let kept = [
         "/etc/firstflight",
@@ -183,27 +182,27 @@ fn is_removed(machine: &Machine) {
     assert_eq!(left(machine).lines().collect::<Vec<_>>(), kept);
 }
 
-/// After a removal: what was enabled is started, by nobody's upgrade.
+/// Checks that a reinstallation starts what was enabled, without an upgrade handover.
 fn comes_back(machine: &Machine) {
     let upgrades = "journalctl --sync; journalctl --unit firstflight | grep -c 'has taken over'";
-    let before = machine.ask(upgrades);
-    machine.ask("apt-get install -y ./second.deb");
-    machine.ask("systemctl is-active firstflight.socket firstflight.service");
-    assert_eq!(machine.ask(upgrades), before, "nobody is there to hand over");
+    let before = machine.output(upgrades);
+    machine.output("apt-get install -y ./second.deb");
+    machine.output("systemctl is-active firstflight.socket firstflight.service");
+    assert_eq!(machine.output(upgrades), before, "no process was running");
 }
 
-/// Whether bytes were sent early and accepted.
+/// Whether early data was sent and accepted.
 fn early(response: &str) -> bool {
     response.strip_prefix("200 ").and_then(|bytes| bytes.parse().ok()).is_some_and(|n: i64| n > 0)
 }
 
 fn main_process(machine: &Machine) -> String {
-    machine.ask("systemctl show --property=MainPID --value firstflight").trim().to_owned()
+    machine.output("systemctl show --property=MainPID --value firstflight").trim().to_owned()
 }
 
-/// What bears the package's name, but for the package manager's own notes and those of people.
+/// Files with the package's name, except those of the package manager and of administrators.
 fn left(machine: &Machine) -> String {
-    machine.ask(
+    machine.output(
         r"find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /root \
             -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/log/journal \) -prune \
             -o -name '*firstflight*' -print | sort",

@@ -1,5 +1,5 @@
-//! The image's root, entered without a container engine: nothing else in it, read-only, a network
-//! and processes of its own, as its user and without a way to more rights.
+//! The image's root file system, entered without a container engine: no other files, read-only, own
+//! network and process namespaces, the image's user, and no way to gain privileges.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::package::{output_of, package};
 
-/// How a certificate of a bundle ends.
+/// The last line of a certificate in a bundle.
 const END: &str = "-----END CERTIFICATE-----";
 
 #[test]
@@ -25,43 +25,43 @@ fn the_image_serves_without_other_files() {
     fs::create_dir(&root).unwrap();
     output_of(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root));
     as_its_dockerfile_says(&root);
-    believes_mozilla_alone(&root);
+    trusts_mozilla_only(&root);
 
     let mut container = Container::start(&root);
     let health = "for _ in {1..600}; do $firstflight health && break; sleep 0.1; done";
-    let responses = container.ask(health);
+    let responses = container.output(health);
     assert_eq!(responses.lines().last(), Some("ok"), "{responses}");
     let fetch = "$firstflight fetch --insecure --silent --show-error --tls-earlydata --ssl-sessions \
                  /tmp/jar --output /tmp/page --write-out '%{http_code} %{tls_earlydata}\\n'";
-    // By /etc/hosts, and by DNS.
+    // Resolved by /etc/hosts and by DNS.
     for name in ["by-file.test", "by-dns.test"] {
-        assert_eq!(container.ask(&format!("{fetch} https://{name}:8443/")), "200 0\n");
-        let second = container.ask(&format!("{fetch} https://{name}:8443/"));
+        assert_eq!(container.output(&format!("{fetch} https://{name}:8443/")), "200 0\n");
+        let second = container.output(&format!("{fetch} https://{name}:8443/"));
         let early = second.trim().strip_prefix("200 ").and_then(|bytes| bytes.parse::<i64>().ok());
         assert!(early.is_some_and(|bytes| bytes > 0), "early data is accepted: {second}");
     }
-    assert!(container.ask("cat \"$root/tmp/page\"").contains("firstflight works"));
-    // One file with all authorities is all that there is, and it is found.
+    assert!(container.output("cat \"$root/tmp/page\"").contains("firstflight works"));
+    // The only file with authorities is found.
     let trusting = "$firstflight fetch --no-authority --silent --show-error --output /tmp/own \
                     --write-out '%{http_code}\\n' https://localhost:8443/";
-    let unrelated = container.ask(trusting);
+    let unrelated = container.output(trusting);
     assert!(unrelated.ends_with("failed: 60\n"), "{unrelated}");
-    container.ask(BELIEVE);
-    assert_eq!(container.ask(trusting), "200\n");
-    let status = container.ask("cat /proc/$server/status");
+    container.output(TRUST_SERVER);
+    assert_eq!(container.output(trusting), "200\n");
+    let status = container.output("cat /proc/$server/status");
     for line in ["Uid:\t65532\t65532\t65532\t65532", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"]
     {
         assert!(status.contains(line), "{line} in {status}");
     }
-    let refused = container.ask("touch \"$root/etc/new\"");
+    let refused = container.output("touch \"$root/etc/new\"");
     assert!(refused.contains("Read-only file system"), "{refused}");
-    // A server that stops is not ready, and says nothing in its image's favour.
-    let gone = container.ask("kill $server; wait $server; echo $?; $firstflight health");
+    // A stopping server is not ready, and the health check fails.
+    let gone = container.output("kill $server; wait $server; echo $?; $firstflight health");
     assert!(gone.starts_with("0\nno response from 127.0.0.1:9090"), "{gone}");
     assert!(gone.ends_with("failed: 1\n"), "{gone}");
 }
 
-/// What the Dockerfile names is in the root.
+/// Checks that everything that the Dockerfile names is in the root.
 fn as_its_dockerfile_says(root: &Path) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/image/Dockerfile");
     let text = fs::read_to_string(file).unwrap();
@@ -82,23 +82,23 @@ fn as_its_dockerfile_says(root: &Path) {
     }
 }
 
-/// Nobody is trusted in the image because the machine on which it was made trusts them.
-fn believes_mozilla_alone(root: &Path) {
+/// Checks that the image does not trust authorities of the machine on which it was built.
+fn trusts_mozilla_only(root: &Path) {
     let bundle = fs::read_to_string(root.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
     let of_debian = fs::read_dir("/usr/share/ca-certificates/mozilla").unwrap();
     let mut of_debian: Vec<_> = of_debian
         .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap().trim().to_owned())
         .collect();
-    let mut believed: Vec<_> =
+    let mut trusted: Vec<_> =
         bundle.split_inclusive(END).map(|certificate| certificate.trim().to_owned()).collect();
-    assert_eq!(believed.pop().as_deref(), Some(""), "nothing is behind the last");
+    assert_eq!(trusted.pop().as_deref(), Some(""), "nothing is behind the last");
     of_debian.sort_unstable();
-    believed.sort_unstable();
-    assert!(believed.len() > 50 && believed == of_debian, "{} authorities", believed.len());
+    trusted.sort_unstable();
+    assert!(trusted.len() > 50 && trusted == of_debian, "{} authorities", trusted.len());
 }
 
-/// Does what a container engine does, ROOT and STATE given: starts the image's entry, then runs the
-/// lines that it reads.
+/// Does what a container engine does with ROOT and STATE: starts the image's entrypoint, then runs
+/// the lines that it reads.
 const ENTER: &str = r#"set -eu
 root=$1 state=$2
 ip link set lo up
@@ -127,13 +127,13 @@ while read -r command; do
 done
 "#;
 
-/// Adds the server's certificate, which is signed by itself, to the authorities in the root.
-const BELIEVE: &str = "openssl s_client -connect localhost:8443 -servername localhost 2>&1 | \
-    openssl x509 >\"$state/own\"; believed=$root/etc/ssl/certs/ca-certificates.crt; \
-    cat \"$believed\" \"$state/own\" >\"$state/believed\"; \
-    mount --bind \"$state/believed\" \"$believed\"";
+/// Adds the server's self-signed certificate to the authorities in the root.
+const TRUST_SERVER: &str = "openssl s_client -connect localhost:8443 -servername localhost 2>&1 | \
+    openssl x509 >\"$state/own\"; trusted=$root/etc/ssl/certs/ca-certificates.crt; \
+    cat \"$trusted\" \"$state/own\" >\"$state/trusted\"; \
+    mount --bind \"$state/trusted\" \"$trusted\"";
 
-/// A DNS server that has every name on this machine (A records; of other types there are none).
+/// A DNS server that resolves every name to this machine (A records only).
 const NAMES: &str = r#"
 import socket, sys
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -148,7 +148,7 @@ while True:
     server.sendto(head + query[12:end] + record, peer)
 "#;
 
-/// Processes in namespaces of their own, which end with it.
+/// Processes in their own namespaces, which end with it.
 struct Container {
     child: Child,
     to: Option<ChildStdin>,
@@ -163,7 +163,7 @@ impl Container {
             .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ENTER, "-"])
             .args([root, state.path()])
             .arg(NAMES)
-            // As an engine does it: where this machine's authorities are is not the image's affair.
+            // Like a container engine, without the location of this machine's authorities.
             .env_clear()
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .stdin(Stdio::piped())
@@ -175,8 +175,8 @@ impl Container {
         Self { child, to, from, state }
     }
 
-    /// What a line of bash says, on both its outputs.
-    fn ask(&mut self, command: &str) -> String {
+    /// Runs a line of bash and returns both its outputs.
+    fn output(&mut self, command: &str) -> String {
         writeln!(self.to.as_mut().unwrap(), "{command}").unwrap();
         let mut output_of = String::new();
         loop {

@@ -12,20 +12,20 @@ use firstflight_testkit::skipped_without;
 
 use tempfile::TempDir;
 
-/// The program under test: the one built for tests, or, to try what is shipped, the one that
+/// The program under test: the one built for tests or, to test a release, the one that
 /// FIRSTFLIGHT_PROGRAM names.
 fn program() -> String {
     std::env::var("FIRSTFLIGHT_PROGRAM")
         .unwrap_or_else(|_| env!("CARGO_BIN_EXE_firstflight").to_owned())
 }
 
-/// What scripts/package makes of a kind, in a directory.
+/// Runs scripts/package for one kind of package, in a temporary directory.
 fn package(kind: &str, version: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package");
     let mut command = Command::new(script);
     command.args(["--binary", &program(), "--version", version, kind, "--out"]).arg(dir.path());
-    // Packed for a minute's use, and read as it is by those who install it.
+    // Not compressed, because it is used for a minute only.
     output_of(command.env("PACKAGE_COMPRESSION", "none").env("PACKAGE_ARCHIVE", "no"));
     let file = dir.path().join(match kind {
         "deb" => format!("firstflight_{version}_amd64.deb"),
@@ -35,7 +35,7 @@ fn package(kind: &str, version: &str) -> (TempDir, PathBuf) {
     (dir, file)
 }
 
-/// What a command says that must not fail.
+/// The output of a command, which must succeed.
 fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -61,7 +61,7 @@ fn manual_pages_pass_mandoc() {
     }
     let text = fs::read_to_string(dir.path().join("firstflight.toml.5")).unwrap();
     assert!(text.contains(".SS early_data") && text.contains(".SH [admin]"), "{text}");
-    // It ends with something else than 0 if it has a warning.
+    // Its exit code is not 0 if there is a warning.
     output_of(Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).args(&pages));
 }
 

@@ -1,4 +1,4 @@
-//! aioquic from PyPI, in a script of ours that says what happened.
+//! aioquic from PyPI, run by our script `aioquic_peer.py`, which reports what happened.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,14 +22,14 @@ fn python() -> Command {
     command
 }
 
-/// Runs the client; what it saw. Its ticket and its token stay in `dir`.
+/// Runs the client and returns its report. Its ticket and its token stay in `dir`.
 pub(crate) fn client(dir: &Path, cert: &Path, port: u16, flags: &[&str]) -> Value {
     let mut command = python();
     command.args(["client", "--ticket", "aioquic.ticket", "--token", "aioquic.token"]);
     command.args(["--keylog", "keys", "--port", &port.to_string()]).arg("--cacert").arg(cert);
     let ended = run(command.current_dir(dir).args(flags));
     let output = ended.out.lines().last().and_then(|line| serde_json::from_str(line).ok());
-    output.unwrap_or_else(|| panic!("aioquic (`make deps-test`) said nothing: {ended:?}"))
+    output.unwrap_or_else(|| panic!("aioquic (`make deps-test`) reported nothing: {ended:?}"))
 }
 
 /// A running server.
@@ -40,10 +40,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers each request by its method, its target and the length of its body. Its certificate
-    /// is cert.pem in `dir`, its key key.pem; sessions outlive it there.
+    /// Starts a server that responds with each request's method, target and length of body. Its
+    /// certificate is cert.pem in `dir`, its key key.pem; sessions there outlive it.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Self {
-        let (output, stderr) = (dir.join("aioquic.said"), dir.join("aioquic.err"));
+        let (output, stderr) = (dir.join("aioquic.stdout"), dir.join("aioquic.stderr"));
         let mut command = python();
         command.args(["server", "--cert", "cert.pem", "--key", "key.pem"]).args(flags);
         command.current_dir(dir).stdin(Stdio::null()).stdout(File::create(&output).unwrap());
@@ -59,12 +59,12 @@ impl Server {
         Self { _running: running, port: port as u16, output }
     }
 
-    /// What it said of handshakes.
+    /// Its reports of handshakes.
     pub(crate) fn handshakes(&self) -> Vec<Value> {
         entries(&self.output).into_iter().filter(|entry| entry["handshake"] == true).collect()
     }
 
-    /// What it said of connections that ended, once there is one.
+    /// Its reports of ended connections, once there is one.
     pub(crate) fn ends(&self) -> Vec<Value> {
         let ends = || {
             let all = entries(&self.output).into_iter();
@@ -74,29 +74,29 @@ impl Server {
         ends()
     }
 
-    /// What it said of requests.
+    /// Its reports of requests.
     pub(crate) fn requests(&self) -> Vec<Value> {
         let requests = entries(&self.output).into_iter().map(|mut entry| entry["request"].take());
         requests.filter(|request| !request.is_null()).collect()
     }
 }
 
-/// What was said so far, without a line that is only half there.
+/// The reports so far, without an incomplete last line.
 fn entries(output: &Path) -> Vec<Value> {
     let output = text(output);
     let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// aioquic, for this target.
+/// Runs aioquic for this target.
 fn aio(setup: &Setup, flags: &[&str]) -> Value {
     let flags = [flags, &["/index.html"]].concat();
     client(setup.dir(), &setup.cert, setup.port(), &flags)
 }
 
-/// resumed, early, key phases, version; and how many answers with the page.
+/// The fields resumed, early, key_phase and version; and the number of responses with the page.
 fn outcome(output: &Value) -> (String, usize) {
-    let responses = output["answers"].as_array().unwrap();
+    let responses = output["responses"].as_array().unwrap();
     let pages = responses.iter().filter(|a| a["status"] == 200 && a["body"] == PAGE).count();
     (fields(output, "resumed early key_phase version"), pages)
 }
@@ -112,7 +112,7 @@ fn aioquic_full_resumed_and_early() {
     setup.delay_finished(2);
     let output = aio(&setup, &["--early"]);
     assert_eq!(outcome(&output), ("true true [0,0] 1".into(), 1), "{output}");
-    // The second one offered early data and had none.
+    // The second one offered early data, which was not accepted.
     assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
@@ -152,7 +152,7 @@ fn rfc9000_9_aioquic_changes_its_address() {
 }
 
 #[test]
-fn rfc9000_3_5_stop_sending_is_answered_with_its_error_code() {
+fn rfc9000_3_5_stop_sending_is_followed_by_a_reset_with_its_error_code() {
     if skipped_without(&["aioquic"]) {
         return;
     }

@@ -26,12 +26,12 @@ def say(**facts):
 
 
 class Client(QuicConnectionProtocol):
-    """One connection; answers are collected by stream."""
+    """One connection; responses are collected by stream."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.http = H3Connection(self._quic)
-        self.answers = {}
+        self.responses = {}
         self.waiting = {}
         self.handshake = None
         self.complete = asyncio.Event()
@@ -52,7 +52,7 @@ class Client(QuicConnectionProtocol):
         self.http.send_headers(stream, fields, end_stream=not body)
         if body:
             self.http.send_data(stream, body, end_stream=True)
-        self.answers[stream] = {"status": None, "fields": {}, "body": b""}
+        self.responses[stream] = {"status": None, "fields": {}, "body": b""}
         self.waiting[stream] = self._loop.create_future()
         return stream
 
@@ -70,26 +70,26 @@ class Client(QuicConnectionProtocol):
             self.resets.append(event.error_code)
             self.waiting[event.stream_id].set_result(None)
         for event in self.http.handle_event(event):
-            answer = self.answers.get(getattr(event, "stream_id", None))
-            if answer is None:
+            response = self.responses.get(getattr(event, "stream_id", None))
+            if response is None:
                 continue
             if isinstance(event, HeadersReceived):
                 if self.stop is not None:
                     self._quic.stop_stream(event.stream_id, self.stop)
                 fields = {name.decode(): value.decode() for name, value in event.headers}
-                # The last head counts: those before it are interim answers.
-                answer["status"] = int(fields.pop(":status", 0)) or answer["status"]
-                answer["fields"].update(fields)
+                # The last head counts: those before it are interim responses.
+                response["status"] = int(fields.pop(":status", 0)) or response["status"]
+                response["fields"].update(fields)
             elif isinstance(event, DataReceived):
-                answer["body"] += event.data
+                response["body"] += event.data
             if event.stream_ended and not self.waiting[event.stream_id].done():
                 self.waiting[event.stream_id].set_result(None)
 
-    async def answer(self, stream):
+    async def response(self, stream):
         await self.waiting[stream]
-        answer = self.answers[stream]
-        answer["body"] = answer["body"].decode(errors="replace")
-        return answer
+        response = self.responses[stream]
+        response["body"] = response["body"].decode(errors="replace")
+        return response
 
 
 def load(path, otherwise):
@@ -136,10 +136,10 @@ async def client(args):
     if args.early:
         # What does not fit behind a token and a ticket waits for another call.
         protocol.transmit()
-    answers = [await protocol.answer(stream) for stream in streams]
+    responses = [await protocol.response(stream) for stream in streams]
     ports = [transport.get_extra_info("sockname")[1]]
     if not protocol.ended:
-        # An early answer may be here before the handshake's end, which brings tickets.
+        # An early response may be here before the handshake's end, which brings tickets.
         await protocol.complete.wait()
         with contextlib.suppress(ConnectionError):
             await protocol.ping()
@@ -153,7 +153,7 @@ async def client(args):
             old.close()
         stream = protocol.send(args.method, authority, args.then, body)
         protocol.transmit()
-        answers.append(await protocol.answer(stream))
+        responses.append(await protocol.response(stream))
     if args.linger:
         await asyncio.wait_for(protocol.wait_closed(), 20)
     handshake, ended = protocol.handshake, protocol.ended
@@ -168,7 +168,7 @@ async def client(args):
         ports=ports,
         tickets=len(tickets),
         tokens=len(tokens),
-        answers=answers,
+        responses=responses,
         resets=protocol.resets,
         ended=ended and {"code": ended.error_code, "reason": ended.reason_phrase},
     )
@@ -241,9 +241,9 @@ class Server(QuicConnectionProtocol):
             if getattr(event, "stream_ended", False) and event.stream_id in self.requests:
                 request = self.requests.pop(event.stream_id)
                 say(request=request)
-                self.answer(event.stream_id, request)
+                self.response(event.stream_id, request)
 
-    def answer(self, stream, request):
+    def response(self, stream, request):
         body = f"{request['method']} {request['path']} {request['body']}\n".encode()
         if request["path"].startswith("/long/"):
             body = b"x" * int(request["path"][6:])
@@ -304,7 +304,7 @@ def arguments():
     role.add_argument("--key-update", action="store_true", help="between the paths and `then`")
     role.add_argument("--migrate", action="store_true", help="between the paths and `then`")
     role.add_argument("--then", default="/index.html?then")
-    role.add_argument("--stop", type=int, help="code to stop each answer with, at its head")
+    role.add_argument("--stop", type=int, help="code to stop each response with, at its head")
     role.add_argument("--linger", action="store_true", help="until the server closes")
     role.add_argument("path", nargs="+")
     role = roles.add_parser("server")

@@ -1,4 +1,4 @@
-//! Who has recorded first flights and sends them again.
+//! An attacker who has recorded first flights and sends them again.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use super::initial::{FULL, header};
 use crate::support::program::TEST_TIMEOUT;
 
-/// A port of the attacker's.
+/// One of the attacker's ports.
 pub(crate) struct Attacker {
     socket: UdpSocket,
 }
 
 impl Attacker {
-    /// A new port towards a server.
+    /// Opens a port for sending to a server.
     pub(crate) fn new(server: SocketAddr) -> Self {
         Self::from(Ipv4Addr::LOCALHOST.octets(), server)
     }
 
-    /// The same, at this address.
+    /// The same, from this address.
     pub(crate) fn from(address: [u8; 4], server: SocketAddr) -> Self {
         let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
         socket.connect(server).unwrap();
@@ -30,16 +30,16 @@ impl Attacker {
         self.socket.send(datagram).unwrap();
     }
 
-    /// The next datagram; `None` if nothing comes for 200 ms.
+    /// Returns the next datagram, or `None` if none arrives for 200 ms.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         let mut buffer = [0; 65_536];
         let count = self.socket.recv(&mut buffer).ok()?;
         Some(buffer[..count].to_vec())
     }
 
-    /// Waits until the server has read all that this port has sent to the worker of that
-    /// connection id, and gives what came meanwhile. A server answers a version that it does not
-    /// know at once, and reads in order.
+    /// Waits until the server has read everything that this port has sent to the worker of that
+    /// connection id, and returns the datagrams received meanwhile. A server responds at once to an
+    /// unknown version, and reads in order.
     pub(crate) fn settle(&self, destination: &[u8]) -> Vec<Vec<u8>> {
         let mut question = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, destination.len() as u8];
         question.extend_from_slice(destination);
@@ -47,7 +47,7 @@ impl Attacker {
         question.resize(FULL, 0);
         let mut received = Vec::new();
         for _ in 0..TEST_TIMEOUT.as_millis() / 200 {
-            // It may be lost: sockets overflow.
+            // It may be lost, because sockets overflow.
             self.send(&question);
             while let Some(datagram) = self.receive() {
                 if header(&datagram).is_some_and(|header| header.kind.is_none()) {
@@ -56,11 +56,10 @@ impl Attacker {
                 received.push(datagram);
             }
         }
-        panic!("the server does not answer any more");
+        panic!("the server no longer responds");
     }
 
-    /// The same, and waits for responses that the server does not give at once, until none has come
-    /// for 200 ms.
+    /// The same, but also waits for delayed responses, until none has arrived for 200 ms.
     pub(crate) fn settle_slowly(&self, destination: &[u8]) -> Vec<Vec<u8>> {
         let mut received = self.settle(destination);
         while let Some(datagram) = self.receive() {
@@ -70,8 +69,8 @@ impl Attacker {
     }
 }
 
-/// Sends each flight so often, all from new ports, by so many threads, and goes on when the server
-/// has read it. How many copies were answered with anything.
+/// Sends each flight `times` times, each copy from a new port, on several threads, and returns when
+/// the server has read them. Returns how many copies got any response.
 pub(crate) fn resend(server: SocketAddr, flights: &[Vec<Vec<u8>>], times: usize) -> usize {
     let copies = || flights.iter().cycle().take(flights.len() * times);
     thread::scope(|scope| {
@@ -85,7 +84,8 @@ pub(crate) fn resend(server: SocketAddr, flights: &[Vec<Vec<u8>>], times: usize)
     })
 }
 
-/// Sends a flight from a new port; whether anything came back before the server had read it all.
+/// Sends a flight from a new port. Returns whether a response arrived before the server had read
+/// all of it.
 pub(crate) fn resend_one(server: SocketAddr, flight: &[Vec<u8>]) -> bool {
     let attacker = Attacker::new(server);
     for datagram in flight {
@@ -95,5 +95,5 @@ pub(crate) fn resend_one(server: SocketAddr, flight: &[Vec<u8>]) -> bool {
     !attacker.settle(&destination).is_empty()
 }
 
-/// Few enough that a server's socket holds what they have under way.
+/// Few enough that the server's socket buffer holds the copies in transit.
 const THREADS: usize = 8;

@@ -1,5 +1,5 @@
-//! `firstflight fetch --http3-only` and other people's servers. What happened is read in what they
-//! say of their handshakes, packets and requests.
+//! `firstflight fetch --http3-only` with other QUIC servers. The tests check the servers' reports
+//! of handshakes, packets and requests.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) const FULL: &str = "3 200 0 none 0";
 pub(super) const RESUMED: &str = "3 200 1 none 0";
 pub(super) const EARLY: &str = "3 200 1 accepted 0";
 pub(super) const REFUSED: &str = "3 200 1 refused 0";
-/// Nothing is resumed where the keys are gone.
+/// No session is resumed after the keys were lost.
 pub(super) const KEYS_LOST: &str = "3 200 0 refused 0";
 
 pub(super) fn certified_site() -> TempDir {
@@ -31,7 +31,7 @@ pub(super) fn certified_site() -> TempDir {
     site
 }
 
-/// What fetch says of itself, and the response.
+/// What fetch reports, and the response.
 pub(super) fn request(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (String, Ended) {
     let url = format!("https://localhost:{port}{target}");
     let flags = [&["--http3-only"], flags].concat();
@@ -43,8 +43,8 @@ pub(super) fn facts(dir: &Path, port: u16, target: &str, flags: &[&str]) -> Stri
     request(dir, port, target, flags).0
 }
 
-/// Asks until early data is accepted. GnuTLS refuses what seems to be older than the server, and a
-/// client that reckons in seconds may seem up to a second older than it is.
+/// Sends requests until early data is accepted. GnuTLS refuses tickets that seem to be older than
+/// the server, and a client that counts in seconds may seem up to a second older than it is.
 fn early(dir: &Path, port: u16, target: &str) {
     let mut last = String::new();
     let accepted = within(TEST_TIMEOUT, Duration::from_millis(250), || {
@@ -86,7 +86,7 @@ fn rfc9000_8_1_rustls_server_sends_a_retry() {
     let (site, server) = serve_with_rustls(options);
     let dir = site.path();
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
-    // The second one brings a token, and is not asked.
+    // The second connection has a token and gets no Retry.
     assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), EARLY);
     let logged: Vec<_> =
         server.logged().iter().map(|logged| (logged.retried, logged.validated)).collect();
@@ -126,7 +126,7 @@ fn ngtcp2_full_resumed_early_and_refused() {
     }
     early(dir, relay.port, target);
     assert!(server.received("0RTT") > 0);
-    // An early response may be here before the next ticket; this one's is behind it.
+    // An early response may arrive before the next ticket; this one's ticket comes first.
     request(dir, relay.port, target, &[]);
     drop(server);
     let server = ngtcp2::Server::start(dir, &[]);
@@ -146,7 +146,7 @@ fn rfc9000_8_1_ngtcp2_server_sends_a_retry() {
     assert_eq!(facts(dir, server.port, "/index.html", &[]), FULL);
     let retries = server.count("Retry");
     assert!(retries > 0);
-    // The second one brings a token, and is not asked.
+    // The second connection has a token and gets no Retry.
     early(dir, server.port, "/index.html");
     assert_eq!(server.count("Retry"), retries);
 }

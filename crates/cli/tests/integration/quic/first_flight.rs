@@ -1,4 +1,4 @@
-//! First flights that the path loses, doubles or turns round: each request is executed once.
+//! First flights with lost, duplicated or reordered datagrams: each request is executed once.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,8 @@ use super::rustls_client::{Client, get};
 use super::setup::Setup;
 use crate::support::program::PAGE;
 
-/// Asks early over a path of this rule, and again over a good one, for another session.
+/// Sends an early request over a path with this rule, then one over a good path for another
+/// session.
 fn request(
     setup: &Setup,
     client: &Client,
@@ -24,7 +25,7 @@ fn request(
     link.close();
 }
 
-/// Each target that is not for a session only was executed once.
+/// Checks that each target, except those for sessions, was executed once.
 fn executed_once(mut setup: Setup, count: usize) {
     let log = setup.end();
     let mut targets: Vec<_> = log
@@ -79,7 +80,7 @@ fn duplicated_datagrams_of_a_first_flight() {
     request(&setup, &client, "/index.html?twice", |_, _, datagram| {
         vec![datagram.clone(), datagram]
     });
-    // All that went up before, once more behind each.
+    // Every earlier datagram to the server is repeated after each datagram.
     let mut before = Vec::new();
     request(&setup, &client, "/index.html?later", move |direction, _, datagram| {
         if direction == Direction::Down {
@@ -98,7 +99,7 @@ fn early_data_before_its_initial_packet() {
     let setup = Setup::new(&[]);
     let client = Client::new(&setup.cert);
     for held in 1..3 {
-        // The first datagram after so many others.
+        // The first datagram is delayed until after this many others.
         let mut queue = VecDeque::new();
         request(
             &setup,

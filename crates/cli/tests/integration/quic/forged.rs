@@ -1,4 +1,4 @@
-//! Packets that no honest client sends: the server goes on, and answers within bounds.
+//! Packets that no honest client sends: the server continues, and its responses are bounded.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use firstflight_testkit::skipped_without;
 
 use crate::support::program::PAGE;
 
-/// Somebody who is served after whatever came before.
+/// Checks that the server still serves an honest client.
 fn still_serves(setup: &mut Setup) {
     let client = Client::new(&setup.cert);
     let mut link = client.connect(setup.port());
@@ -26,13 +26,13 @@ fn still_serves(setup: &mut Setup) {
     assert_eq!(log.last().unwrap()["target"], "/index.html?honest");
 }
 
-/// A ClientHello that the server takes: an honest client's.
+/// The ClientHello of an honest client, which the server accepts.
 fn hello(setup: &Setup) -> Vec<u8> {
     Client::new(&setup.cert).connect(setup.port()).close();
     client_hello(&setup.relay.flight())
 }
 
-/// The error code of the CONNECTION_CLOSE in Initial packets that came.
+/// The error code of a CONNECTION_CLOSE in the received Initial packets.
 fn close_code(received: &[Vec<u8>], destination: &[u8]) -> Option<u8> {
     let initials = received.iter().flat_map(|datagram| packets(datagram));
     let frames = initials.filter_map(|(_, packet)| open(packet, destination, Side::Server));
@@ -49,7 +49,7 @@ fn rfc9000_7_5_an_endless_client_hello() {
     for number in 0..50_u8 {
         let initials = Initials::new(&[number, 1, 2, 3, 4, 5, 6, 7], b"source");
         let attacker = Attacker::new(setup.server.address);
-        // The first bytes of a message of 16 MB, and then ever more of it, beyond all buffers.
+        // The first bytes of a message of 16 MB, followed by more of it, beyond all buffers.
         attacker.send(&initials.packet(0, &[], &crypto(0, &[1, 0xff, 0xff, 0xff]), FULL));
         for (number, offset) in (1..).zip((0..200_000_u64).step_by(1_000)) {
             let frames = crypto(offset + 4, &[0; 1000]);
@@ -85,8 +85,8 @@ fn overlapping_crypto_frames_with_different_bytes() {
     for cut in (50..honest.len().min(1_000)).step_by(50) {
         let initials = Initials::new(&[cut as u8, 9, 9, 9, 9, 9, 9, cut as u8], b"source");
         let attacker = Attacker::new(setup.server.address);
-        // The rest before the start, another rest after it, and the start once more with
-        // another client random.
+        // The rest before the start, then a different rest, and the start again with a different
+        // client random.
         let mut other = honest.clone();
         other[6..38].fill(7);
         let later = &honest[cut..honest.len().min(cut + 1_000)];
@@ -109,7 +109,7 @@ fn truncated_and_corrupted_packets() {
     let attacker = Attacker::new(setup.server.address);
     for length in 0..packet.len().min(100) {
         attacker.send(&packet[..length.max(1)]);
-        // Long enough, but with another byte in it.
+        // Long enough, but with a changed byte.
         let mut spoiled = packet.clone();
         spoiled[length] ^= 0x55;
         attacker.send(&spoiled);
@@ -134,7 +134,7 @@ fn rfc9000_8_1_at_most_three_times_the_received_bytes_are_sent() {
     for question in &questions {
         attacker.send(question);
     }
-    // All that comes in two seconds, probes and all.
+    // Everything received within two seconds, including probes.
     let mut received = 0;
     for _ in 0..10 {
         while let Some(datagram) = attacker.receive() {
@@ -159,14 +159,14 @@ fn rfc9000_10_3_guessed_stateless_resets_are_ignored() {
         guess[1..5].copy_from_slice(&number.to_be_bytes());
         attacker.send(&guess);
         if number % 50 == 0 {
-            // What comes is a reset, shorter than what it answers (section 10.3.3).
+            // The response is a reset, shorter than the packet that caused it (section 10.3.3).
             let received = attacker.settle(&guess[1..9]);
             assert!(received.iter().all(|reset| reset.len() < guess.len()), "{received:?}");
             responses += received.len();
         }
     }
     assert!(responses > 0, "no reset at all");
-    // Nor does the client take what somebody else made up.
+    // The client ignores forged resets too.
     setup.relay.send_down(&[0x41; 60]);
     assert_eq!(link.request(get("/index.html?after")).status, 200);
     link.close();
@@ -176,7 +176,7 @@ fn rfc9000_10_3_guessed_stateless_resets_are_ignored() {
 #[test]
 fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
     let mut setup = Setup::new(&[]);
-    // Behind the server's first response, and one that names the client's own version before it.
+    // After the server's first response, and one that names the client's own version before it.
     setup.relay.rule(move |direction, nth, datagram| {
         if direction == super::relay::Direction::Up || nth > 0 {
             return vec![datagram];
@@ -197,18 +197,18 @@ fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
     still_serves(&mut setup);
 }
 
-/// A token as aioquic was given it.
+/// An address token that the server gave to aioquic.
 fn token(setup: &Setup) -> Vec<u8> {
     let stderr = aioquic::client(setup.dir(), &setup.cert, setup.port(), &["/index.html"]);
-    assert_eq!(stderr["answers"][0]["status"], 200, "{stderr}");
+    assert_eq!(stderr["responses"][0]["status"], 200, "{stderr}");
     let kept = setup.dir().join("aioquic.token");
     let token = fs::read(&kept).unwrap();
-    // Or the next call would use it.
+    // Otherwise the next call would use it.
     fs::remove_file(kept).unwrap();
     token
 }
 
-/// Whether this Initial with this token is answered by a Retry.
+/// Whether the server responds to this Initial packet with a Retry.
 fn retried(attacker: &Attacker, destination: &[u8], token: &[u8]) -> bool {
     let initials = Initials::new(destination, b"source");
     attacker.send(&initials.packet(0, token, &PING, FULL));
@@ -230,14 +230,14 @@ fn rfc9000_8_1_3_a_token_is_valid_once_and_only_from_its_address() {
     let mut setup = Setup::configured(setup::RETRY, &[]);
     let (first, second) = (token(&setup), token(&setup));
     let elsewhere = Attacker::from([127, 0, 0, 2], setup.server.address);
-    assert!(retried(&elsewhere, b"elsewhere", &first), "somebody else's address");
+    assert!(retried(&elsewhere, b"elsewhere", &first), "another address");
     let here = Attacker::new(setup.server.address);
     assert!(!retried(&here, b"the first", &first), "its own address");
     assert!(retried(&here, b"the first again", &first), "its own address, once more");
     assert!(!retried(&here, b"one more token", &second), "another token");
     let mut spoiled = second.clone();
     spoiled[20] ^= 1;
-    assert!(retried(&here, b"spoilt token", &spoiled), "a token that nobody gave");
+    assert!(retried(&here, b"spoilt token", &spoiled), "a forged token");
     still_serves(&mut setup);
 }
 
@@ -246,12 +246,12 @@ fn rfc9000_8_1_2_a_retry_token_is_invalid_from_another_address() {
     let mut setup = Setup::configured(setup::RETRY, &[]);
     let honest = hello(&setup);
     let here = Attacker::new(setup.server.address);
-    let initials = Initials::new(b"who asks", b"source");
+    let initials = Initials::new(b"requester", b"source");
     here.send(&initials.packet(0, &[], &crypto(0, &honest[..200]), FULL));
     let received = here.settle_slowly(&initials.destination);
     let mut headers = received.iter().filter_map(|datagram| header(datagram));
     let retry = headers.find(|header| header.kind == Some(RETRY)).expect("a Retry");
-    // With its token and the id that it gave, from another port and from another address.
+    // With the Retry's token and connection id, from another port and from another address.
     let again = Initials::new(&retry.source, b"source");
     let packet = again.packet(1, &retry.token, &crypto(0, &honest[..200]), FULL);
     for elsewhere in
@@ -261,7 +261,7 @@ fn rfc9000_8_1_2_a_retry_token_is_invalid_from_another_address() {
         let received = elsewhere.settle_slowly(&again.destination);
         assert_eq!(close_code(&received, &again.destination), Some(INVALID_TOKEN), "{received:?}");
     }
-    // From where it was requested, it counts.
+    // From the address of the request, it is valid.
     here.send(&packet);
     let received = here.settle_slowly(&again.destination);
     let mut frames = received

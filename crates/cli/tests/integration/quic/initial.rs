@@ -1,4 +1,4 @@
-//! Initial packets, which anybody can open and make: their keys follow from the connection id
+//! Initial packets, which anyone can open and create: their keys are derived from the connection id
 //! (RFC 9001 section 5.2).
 
 use rustls::Side;
@@ -11,7 +11,7 @@ pub(crate) const PING: [u8; 1] = [0x01];
 /// CONNECTION_CLOSE without an error, of type 0x1c.
 pub(crate) const CLOSE: [u8; 4] = [0x1c, 0, 0, 0];
 
-/// The size of a datagram that a server has to look at (RFC 9000 section 14.1).
+/// The minimum size of a datagram that a server processes (RFC 9000 section 14.1).
 pub(crate) const FULL: usize = 1200;
 
 /// The Initial packets that one side of a connection sends.
@@ -22,19 +22,19 @@ pub(crate) struct Initials {
 }
 
 impl Initials {
-    /// By the two connection ids of the first packet.
+    /// Derives the keys from the two connection ids of the first packet.
     pub(crate) fn new(destination: &[u8], source: &[u8]) -> Self {
         let keys = keys(destination, Side::Client);
         Self { keys, destination: destination.to_vec(), source: source.to_vec() }
     }
 
-    /// A server's, whose client's first packet had this header.
-    pub(crate) fn answering(client: &Header, source: &[u8]) -> Self {
+    /// Those of a server whose client's first packet had this header.
+    pub(crate) fn server(client: &Header, source: &[u8]) -> Self {
         let keys = keys(&client.destination, Side::Server);
         Self { keys, destination: client.source.clone(), source: source.to_vec() }
     }
 
-    /// A datagram of `size` bytes with one packet that has these frames.
+    /// A datagram of `size` bytes with one packet that contains these frames.
     pub(crate) fn packet(&self, number: u32, token: &[u8], frames: &[u8], size: usize) -> Vec<u8> {
         // Form and fixed bit, Initial, a packet number of four bytes.
         let mut packet = vec![0xc3, 0, 0, 0, 1];
@@ -74,28 +74,28 @@ pub(crate) fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
 pub(crate) fn close(code: u64, reason: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x1c];
     varint(&mut frame, code);
-    // The type of the frame that caused it: none.
+    // The type of the frame that caused it: unknown.
     varint(&mut frame, 0);
     varint(&mut frame, reason.len() as u64);
     frame.extend_from_slice(reason);
     frame
 }
 
-/// What a long header says.
+/// A long header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// 0: Initial, 1: 0-RTT, 2: Handshake, 3: Retry; `None`: version negotiation.
     pub(crate) kind: Option<u8>,
     pub(crate) destination: Vec<u8>,
     pub(crate) source: Vec<u8>,
-    /// An Initial's; or all behind the ids of a Retry, less its tag.
+    /// The token of an Initial packet, or the content of a Retry after the ids, without its tag.
     pub(crate) token: Vec<u8>,
     /// Where its packet number starts, and where the packet ends.
     number: usize,
     end: usize,
 }
 
-/// The header of the packet that starts here; `None` for a short one.
+/// Parses the header of a packet, or returns `None` for a short header.
 pub(crate) fn header(packet: &[u8]) -> Option<Header> {
     if packet[0] & 0x80 == 0 {
         return None;
@@ -126,7 +126,7 @@ pub(crate) fn header(packet: &[u8]) -> Option<Header> {
     Some(Header { kind, destination, source, token, number: at, end })
 }
 
-/// The packets of a datagram: header and bytes of each, as far as their headers are long.
+/// The packets of a datagram with their headers, up to the first short header.
 pub(crate) fn packets(datagram: &[u8]) -> Vec<(Header, &[u8])> {
     let mut found = Vec::new();
     let mut rest = datagram;
@@ -138,7 +138,7 @@ pub(crate) fn packets(datagram: &[u8]) -> Vec<(Header, &[u8])> {
     found
 }
 
-/// The frames of an Initial packet that goes this way, of the connection that started with
+/// Returns the frames of an Initial packet from this side, of the connection that started with
 /// `destination`.
 pub(crate) fn open(packet: &[u8], destination: &[u8], from: Side) -> Option<Vec<u8>> {
     let header = header(packet).filter(|header| header.kind == Some(INITIAL))?;
@@ -153,7 +153,7 @@ pub(crate) fn open(packet: &[u8], destination: &[u8], from: Side) -> Option<Vec<
     Some(keys.packet.decrypt_in_place(number, head, payload).ok()?.to_vec())
 }
 
-/// The ClientHello of a first flight, put together from its CRYPTO frames.
+/// The ClientHello of a first flight, assembled from its CRYPTO frames.
 pub(crate) fn client_hello(flight: &[Vec<u8>]) -> Vec<u8> {
     let mut message = Vec::new();
     let first = header(&flight[0]).unwrap().destination;
@@ -170,7 +170,7 @@ pub(crate) fn client_hello(flight: &[Vec<u8>]) -> Vec<u8> {
     message
 }
 
-/// Offset and data of the CRYPTO frames; of others, only those that a first flight may have.
+/// Offset and data of the CRYPTO frames; the other frames must be allowed in a first flight.
 fn crypto_frames(frames: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -215,6 +215,6 @@ pub(crate) const INITIAL: u8 = 0;
 pub(crate) const ZERO_RTT: u8 = 1;
 pub(crate) const RETRY: u8 = 3;
 
-/// Lengths of the tag and of what header protection is made from.
+/// Lengths of the tag and of the sample for header protection.
 const TAG: usize = 16;
 const SAMPLE: usize = 16;

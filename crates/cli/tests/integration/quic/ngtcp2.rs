@@ -1,5 +1,5 @@
-//! ngtcp2's client and server on GnuTLS, as Debian builds them. What they say of each packet is the
-//! evidence of the tests.
+//! ngtcp2's client and server on GnuTLS, as packaged by Debian. The tests rely on their logs of
+//! packets.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use firstflight_testkit::{free_port, skipped_without};
 use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
 use crate::support::program::{Ended, Running, run, text, until};
 
-/// How a call of the client ended, and all that it said.
+/// The result of a run of the client, and its log.
 pub(crate) struct ClientRun {
     ended: Ended,
 }
 
-/// Runs the client for these targets, one after the other on one connection. Its session, its
-/// transport parameters and its token stay in `dir`.
+/// Runs the client for these targets, one after the other on one connection. Its session, transport
+/// parameters and token stay in `dir`.
 pub(crate) fn client(dir: &Path, port: u16, flags: &[&str], targets: &[&str]) -> ClientRun {
     let mut command = Command::new("gtlsclient");
     command.current_dir(dir).env("SSLKEYLOGFILE", dir.join("keys"));
@@ -29,17 +29,18 @@ pub(crate) fn client(dir: &Path, port: u16, flags: &[&str], targets: &[&str]) ->
 }
 
 impl ClientRun {
-    /// Packets of this type (`Initial`, `0RTT`, `Handshake`, `1RTT`) that left.
+    /// The number of sent packets of this type (`Initial`, `0RTT`, `Handshake`, `1RTT`).
     pub(crate) fn sent(&self, kind: &str) -> usize {
         packets(self.lines(), "pkt tx", kind)
     }
 
-    /// Packets of this type (and `Retry`) that came and could be opened.
+    /// The number of received packets of this type (also `Retry`) that could be opened.
     pub(crate) fn received(&self, kind: &str) -> usize {
         packets(self.lines(), "pkt rx", kind)
     }
 
-    /// Packets of 1-RTT under the keys after the first update that left and that could be opened.
+    /// The numbers of 1-RTT packets sent, and received and opened, under the keys after the first
+    /// update.
     pub(crate) fn under_new_keys(&self) -> (usize, usize) {
         let new = |direction: &str| {
             let new = |line: &&str| line.contains(direction) && line.contains("type=1RTT k=1");
@@ -54,12 +55,12 @@ impl ClientRun {
         statuses.map(|(_, status)| status.trim_end_matches(']')).collect()
     }
 
-    /// Whether a frame of this name came.
+    /// Whether a frame of this name was received.
     pub(crate) fn received_frame(&self, name: &str) -> bool {
         self.lines().any(|line| line.contains("frm rx") && line.contains(name))
     }
 
-    /// Whether some line has this in it.
+    /// Whether a line contains this text.
     pub(crate) fn logged(&self, text: &str) -> bool {
         self.lines().any(|line| line.contains(text))
     }
@@ -68,7 +69,7 @@ impl ClientRun {
         self.ended.err.lines().chain(self.ended.out.lines())
     }
 
-    /// The same, for a failed assertion: what packets there were.
+    /// A summary of the packets, for failed assertions.
     pub(crate) fn summary(&self) -> String {
         let lines = self.lines().filter(|line| line.contains("pkt ") || line.contains("http"));
         format!("{:?}\n{}", self.ended.code, lines.collect::<Vec<_>>().join("\n"))
@@ -92,9 +93,9 @@ impl Server {
     /// Serves the directory `root` in `dir`; its certificate is cert.pem there, and its key
     /// key.pem.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Self {
-        let output = dir.join("ngtcp2.said");
+        let output = dir.join("ngtcp2.stderr");
         for _ in 0..5 {
-            // It takes no port 0.
+            // It does not support port 0.
             let port = free_port();
             let mut command = Command::new("gtlsserver");
             command.env("PATH", path_with_sbin()).current_dir(dir).stdin(Stdio::null());
@@ -110,12 +111,12 @@ impl Server {
         panic!("ngtcp2's server does not start: {}", text(&output));
     }
 
-    /// How often it said this.
+    /// How often it logged this.
     pub(crate) fn count(&self, text_logged: &str) -> usize {
         text(&self.output).lines().filter(|line| line.contains(text_logged)).count()
     }
 
-    /// Packets of this type that came and could be opened.
+    /// The number of received packets of this type that could be opened.
     pub(crate) fn received(&self, kind: &str) -> usize {
         packets(text(&self.output).lines(), "pkt rx", kind)
     }
@@ -128,7 +129,7 @@ impl Server {
     }
 }
 
-/// Whether somebody has that UDP port of the loopback.
+/// Whether this UDP port of the loopback interface is in use.
 pub(crate) fn listens(port: u16) -> bool {
     let wanted = format!(":{port:04X} ");
     let table = fs::read_to_string("/proc/net/udp").unwrap();
@@ -200,7 +201,7 @@ fn rfc9000_9_ngtcp2_changes_its_address() {
         return;
     }
     let setup = Setup::new(&[]);
-    // Whoever moves on purpose asks whether the path is there; behind a NAT it is the server.
+    // A client that moves on purpose validates the path; behind a NAT the server does.
     for (nat, frame) in [(None, "PATH_RESPONSE"), (Some("--nat-rebinding"), "PATH_CHALLENGE")] {
         let mut flags = vec!["--change-local-addr=1ms", "--delay-stream=50ms"];
         flags.extend(["--disable-early-data"].into_iter().chain(nat));

@@ -1,5 +1,5 @@
-//! Three nodes that share a real store and their ticket keys: a first flight that was executed at
-//! one of them is executed at none again.
+//! Three nodes with a shared store and shared ticket keys: a first flight that one of them executed
+//! is not executed by any of them again.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ struct Nodes {
     store: StoreProcess,
     _site: TempDir,
     nodes: Vec<Serve>,
-    /// In front of the first one.
+    /// In front of the first node.
     relay: Relay,
     client: Client,
 }
@@ -38,7 +38,7 @@ impl Nodes {
         Self { store, _site: site, nodes, relay, client }
     }
 
-    /// Asks early at a node until it is accepted; the target that was.
+    /// Sends early requests to a node until one is accepted, and returns its target.
     fn early(&self, node: usize, name: &str) -> String {
         self.relay.forward_to(self.nodes[node].address);
         let mut round = 0;
@@ -59,14 +59,14 @@ impl Nodes {
         target
     }
 
-    /// Sends each flight so often to each node.
+    /// Sends each flight `times` times to each node.
     fn resend(&self, flights: &[Vec<Vec<u8>>], times: usize) {
         for node in &self.nodes {
             resend(node.address, flights, times);
         }
     }
 
-    /// At which nodes the log says this of a target, and how often.
+    /// The nodes whose logs have this value for a target, with the number of entries.
     fn counts(&self, target: &str, field: &str, value: impl Into<Value>) -> Vec<(usize, usize)> {
         let value = value.into();
         let lines = |node: &Serve| {
@@ -96,7 +96,7 @@ fn node(site: &TempDir, store: &StoreProcess, name: &str) -> Serve {
     Serve::start(&dir, &[&arguments[..], &more].concat())
 }
 
-/// Longer than the window after the store's start, in which nothing is accepted early.
+/// Longer than the recording window after the store's start.
 const STARTUP: Duration = Duration::from_secs(150);
 
 #[test]
@@ -109,7 +109,7 @@ fn rfc8446_8_2_ten_thousand_replays_at_three_nodes_execute_nothing() {
     for number in 0..30 {
         let target = nodes.early(number % 3, &format!("flight={number}"));
         let flight = [nodes.relay.flight()];
-        // Fresh, everywhere.
+        // The tickets are fresh at every node.
         nodes.resend(&flight, 10);
         recorded.push((number % 3, target, flight));
     }
@@ -123,7 +123,7 @@ fn rfc8446_8_2_ten_thousand_replays_at_three_nodes_execute_nothing() {
     for node in 0..3 {
         nodes.relay.forward_to(nodes.nodes[node].address);
         let mut link = nodes.client.connect(nodes.relay.port);
-        // Its ClientHello offers early data, and nobody can record that without the store.
+        // Its ClientHello offers early data, which cannot be recorded without the store.
         assert_eq!(link.request(get("/index.html?honest")).status, 425);
         link.close();
     }
@@ -133,5 +133,5 @@ fn rfc8446_8_2_ten_thousand_replays_at_three_nodes_execute_nothing() {
         let lost = nodes.counts(target, "claim", "lost");
         elsewhere += lost.iter().filter(|(at, _)| at != node).count();
     }
-    assert!(elsewhere > 10, "hardly a copy got as far as the shared register: {elsewhere}");
+    assert!(elsewhere > 10, "hardly any copy reached the shared register: {elsewhere}");
 }

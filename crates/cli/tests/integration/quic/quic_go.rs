@@ -1,5 +1,5 @@
-//! quic-go from the Go module proxy, in a program of ours that says what happened
-//! (`scripts/quic-go`).
+//! quic-go from the Go module proxy, run by our program `scripts/quic-go`, which reports what
+//! happened.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn program() -> Command {
     Command::new(program_path("quic-go"))
 }
 
-/// Runs the client; what it said of each connection. Its session stays in `dir`.
+/// Runs the client and returns its report of each connection. Its session stays in `dir`.
 pub(crate) fn client(dir: &Path, cert: &Path, port: u16, flags: &[&str], path: &str) -> Vec<Value> {
     let mut command = program();
     command.args(["client", "-session", "quic-go.session", "-port", &port.to_string()]);
@@ -36,10 +36,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers each request by its method, its target and the length of its body. Its certificate
-    /// is cert.pem in `dir`, its key key.pem.
+    /// Starts a server that responds with each request's method, target and length of body. Its
+    /// certificate is cert.pem in `dir`, its key key.pem.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Self {
-        let (output, stderr) = (dir.join("quic-go.said"), dir.join("quic-go.err"));
+        let (output, stderr) = (dir.join("quic-go.stdout"), dir.join("quic-go.stderr"));
         let mut command = program();
         command.args(["server", "-cert", "cert.pem", "-key", "key.pem"]).args(flags);
         command.current_dir(dir).stdin(Stdio::null()).stdout(File::create(&output).unwrap());
@@ -53,20 +53,20 @@ impl Server {
         Self { _running: running, port: port as u16, output }
     }
 
-    /// What it said of requests.
+    /// Its reports of requests.
     pub(crate) fn requests(&self) -> Vec<Value> {
         let requests = entries(&self.output).into_iter().map(|mut entry| entry["request"].take());
         requests.filter(|request| !request.is_null()).collect()
     }
 
-    /// How often it said that it has new keys, by its own wish.
+    /// How often it reported a key update that it had initiated.
     pub(crate) fn key_updates(&self) -> usize {
         let entries = entries(&self.output);
         entries.iter().filter(|entry| entry["key_update"] == "local_update").count()
     }
 }
 
-/// What was said so far, without a line that is only half there.
+/// The reports so far, without an incomplete last line.
 fn entries(output: &Path) -> Vec<Value> {
     let output = text(output);
     let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -75,7 +75,7 @@ fn entries(output: &Path) -> Vec<Value> {
 
 const FACTS: &str = "status resumed early retries";
 
-/// The client, for this target; what it said of its one connection.
+/// Runs the client for this target and returns the report of its one connection.
 fn go(setup: &Setup, flags: &[&str], path: &str) -> Value {
     let mut output = client(setup.dir(), &setup.cert, setup.port(), flags, path);
     assert_eq!(output.len(), 1, "{output:?}");
@@ -98,7 +98,7 @@ fn quic_go_full_resumed_and_early() {
     assert_eq!(page(&setup, &[]), "200 true true 0");
     setup.delay_finished(2);
     assert_eq!(page(&setup, &["-early"]), "200 true true 0");
-    // The second one offered early data and had none.
+    // The second one offered early data, which was not accepted.
     assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
@@ -112,7 +112,7 @@ fn quic_go_refused_by_a_server_without_its_keys() {
     setup.restart("", &[]);
     let output = client(setup.dir(), &setup.cert, setup.port(), &["-early"], "/index.html");
     assert_eq!((&output[0]["refused"], output.len()), (&true.into(), 2), "{output:?}");
-    // The new server's ticket came all the same.
+    // The new server's ticket was received nevertheless.
     assert_eq!(fields(&output[1], FACTS), "200 true true 0");
     assert_eq!(setup.logged(2), [FULL, RESUMED]);
 }
@@ -136,7 +136,7 @@ fn rfc9001_6_quic_go_updates_keys() {
         return;
     }
     let setup = Setup::new(&[]);
-    // It does so after a hundred packets.
+    // quic-go updates its keys after a hundred packets.
     fs::write(setup.dir().join("root/long"), vec![b'x'; 600_000]).unwrap();
     let output = go(&setup, &[], "/long");
     assert_eq!(output["body"].as_str().unwrap().len(), 600_000);
@@ -159,7 +159,7 @@ fn quic_go_server_full_resumed_early_and_refused() {
     let logged: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
     assert_eq!(logged, ["/1 false", "/2 false", "/3 true"]);
     drop(server);
-    // One that resumes and wants no early data, and one that has other keys.
+    // One that resumes but refuses early data, and one with other keys.
     for (flag, expected) in
         [(&["-no-early"][..], fetch::REFUSED), (&["-ticket-key", "1"], fetch::KEYS_LOST)]
     {
@@ -185,7 +185,7 @@ fn rfc9000_8_1_fetch_validates_its_address_at_quic_go_by_retry_or_token() {
     let dir = site.path();
     let server = Server::start(dir, &["-retry"]);
     assert_eq!(facts(dir, server.port, "/1", &[]), fetch::FULL);
-    // The second one brings a token, and is not asked.
+    // The second connection has a token and gets no Retry.
     assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), fetch::EARLY);
     let retries: Vec<_> = server.requests().iter().map(|r| r["retries"].clone()).collect();
     assert_eq!(retries[0], retries[1], "{retries:?}");

@@ -1,4 +1,4 @@
-//! Early data refused: each request is at the upstream once, and nothing is lost.
+//! Refused early data: each request reaches the upstream once, and none is lost.
 
 use std::fs;
 
@@ -11,13 +11,13 @@ use super::rustls_client::{Client, TestRequest};
 use super::setup::Setup;
 use crate::support::program::{fetch, fields, firstflight, run};
 
-/// What the upstream has to have seen of a client's two rounds.
+/// Checks the requests of a client's two rounds at the upstream.
 fn check(upstream: &Upstream, requests: [&str; 4]) {
     assert_eq!(upstream.summaries(), requests.map(|request| request.to_owned()));
 }
 
-/// Keys gone, or other limits under the same keys, so that the first session's early data cannot be
-/// accepted.
+/// Servers that restart without their keys, or with other limits and the same keys, so that the
+/// early data of the first session cannot be accepted.
 fn setups() -> Vec<(Upstream, Setup, Restart)> {
     let gone = {
         let upstream = Upstream::start();

@@ -1,4 +1,5 @@
-//! Somebody on the path: passes datagrams on, or not, keeps first flights, and sends what it likes.
+//! A relay on the path. It forwards, drops or modifies datagrams, keeps first flights, and can send
+//! packets itself.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -8,7 +9,7 @@ use std::thread;
 use super::initial::{Header, INITIAL, RETRY, ZERO_RTT, header, packets};
 use crate::support::program::until;
 
-/// Which way a datagram goes.
+/// The direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To the server.
@@ -17,10 +18,11 @@ pub(crate) enum Direction {
     Down,
 }
 
-/// What becomes of a datagram, the nth (from 0) of its connection's way: those that go on now.
+/// Handles the nth datagram (from 0) of a connection in one direction; returns the datagrams to
+/// forward now.
 type Rule = Box<dyn FnMut(Direction, usize, Vec<u8>) -> Vec<Vec<u8>> + Send>;
 
-/// A relay in front of a server. It keeps its port while servers come and go, as a client's
+/// A relay in front of a server. It keeps its port when servers are replaced, because a client's
 /// sessions belong to host and port.
 pub(crate) struct Relay {
     pub(crate) port: u16,
@@ -40,19 +42,19 @@ struct State {
 /// One client address.
 struct Client {
     from: SocketAddr,
-    /// Towards the server, with a port of its own.
+    /// The socket towards the server, with a port of its own.
     up: UdpSocket,
     flight: Vec<Vec<u8>>,
     counts: [usize; 2],
 }
 
 impl Relay {
-    /// Passes all on.
+    /// Forwards everything.
     pub(crate) fn start(server: SocketAddr) -> Self {
         Self::ruled(server, |_, _, datagram| vec![datagram])
     }
 
-    /// Passes on what the rule gives.
+    /// Forwards what the rule returns.
     pub(crate) fn ruled(
         server: SocketAddr,
         rule: impl FnMut(Direction, usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
@@ -78,7 +80,7 @@ impl Relay {
         Self { port, socket: kept, state }
     }
 
-    /// Another rule from now on.
+    /// Sets another rule.
     pub(crate) fn rule(
         &self,
         rule: impl FnMut(Direction, usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
@@ -86,8 +88,7 @@ impl Relay {
         self.state.lock().unwrap().rule = Box::new(rule);
     }
 
-    /// From now on, what a client sends under the handshake's keys or later waits until this is
-    /// true.
+    /// Delays packets that a client sends under handshake or later keys until `opens` returns true.
     pub(crate) fn hold_until(&self, opens: impl Fn() -> bool + Send + 'static) {
         let held = Arc::new(Mutex::new((false, Vec::new())));
         let holder = held.clone();
@@ -101,7 +102,7 @@ impl Relay {
         });
         let state = self.state.clone();
         thread::spawn(move || {
-            assert!(until(opens), "what was held back may pass");
+            assert!(until(opens), "the condition for delayed packets is met");
             let late = {
                 let mut held = held.lock().unwrap();
                 held.0 = true;
@@ -113,50 +114,49 @@ impl Relay {
         });
     }
 
-    /// From now on a client's nth datagram (from 0) and all after it come from another port, as
-    /// behind a NAT that forgets.
+    /// Sends a client's nth datagram (from 0) and all later ones from another port, like a NAT that
+    /// has dropped its mapping.
     pub(crate) fn rebind_at(&self, nth: usize) {
         self.state.lock().unwrap().rebind_at = Some(nth);
     }
 
-    /// Another server from now on, for clients that come.
+    /// Forwards new clients to another server.
     pub(crate) fn forward_to(&self, server: SocketAddr) {
         self.state.lock().unwrap().server = server;
     }
 
-    /// What the latest client sent of Initial and 0-RTT packets: its first flight, datagram by
-    /// datagram.
+    /// The first flight of the latest client: its datagrams with Initial and 0-RTT packets only.
     pub(crate) fn flight(&self) -> Vec<Vec<u8>> {
         let latest = self.state.lock().unwrap().latest.clone();
         latest.map(|client| client.lock().unwrap().flight.clone()).unwrap_or_default()
     }
 
-    /// Sends the latest client a datagram in the name of the server.
+    /// Sends a datagram to the latest client as if from the server.
     pub(crate) fn send_down(&self, datagram: &[u8]) {
         let state = self.state.lock().unwrap();
         let latest = state.latest.as_ref().expect("a client").lock().unwrap();
         self.socket.send_to(datagram, latest.from).unwrap();
     }
 
-    /// Retry packets that went down.
+    /// The number of Retry packets that were forwarded.
     pub(crate) fn retries(&self) -> usize {
         self.state.lock().unwrap().retries
     }
 }
 
-/// In the name of the latest client.
+/// Sends a datagram to the server as if from the latest client.
 fn send(state: &Mutex<State>, datagram: &[u8]) {
     let latest = state.lock().unwrap().latest.clone().expect("a client");
     let client = latest.lock().unwrap();
     let _ = client.up.send(datagram);
 }
 
-/// Whether it has Initial and 0-RTT packets alone: what can be sent before a response.
+/// Whether it contains only Initial and 0-RTT packets, which can be sent before a response.
 fn is_first_flight(datagram: &[u8]) -> bool {
     let packets = packets(datagram);
     let length: usize = packets.iter().map(|(_, packet)| packet.len()).sum();
     let first = |header: &Header| matches!(header.kind, Some(INITIAL | ZERO_RTT));
-    // A short header's packet is not among them; padding behind the packets starts by a zero.
+    // Packets with short headers do not belong to it; padding after the packets starts with a zero.
     let rest_is_padding = datagram[length..].first().is_none_or(|byte| *byte == 0);
     rest_is_padding && packets.iter().all(|(header, _)| first(header))
 }
@@ -183,19 +183,19 @@ fn upwards(socket: &UdpSocket, state: &Arc<Mutex<State>>, from: SocketAddr, data
     }
     client.counts[0] += 1;
     for datagram in (locked.rule)(Direction::Up, nth, datagram.to_vec()) {
-        // A server that is gone refuses; another may come.
+        // A stopped server refuses datagrams; another one may follow.
         let _ = client.up.send(&datagram);
     }
 }
 
-/// A port of its own.
+/// Opens a socket towards a server.
 fn towards(server: SocketAddr) -> UdpSocket {
     let up = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     up.connect(server).unwrap();
     up
 }
 
-/// Passes back what comes to the client's present port, by a thread of its own.
+/// Forwards datagrams to the client's current port, on its own thread.
 fn read_back(
     socket: &UdpSocket,
     state: &Arc<Mutex<State>>,
@@ -216,7 +216,7 @@ fn downwards(
 ) {
     let mut buffer = [0; 65_536];
     loop {
-        // A refusal of what was sent up is told here; it ends nothing.
+        // The error of a refused datagram is reported here; it ends nothing.
         let Ok(count) = reader.recv(&mut buffer) else { continue };
         let mut locked = state.lock().unwrap();
         let retry = header(&buffer[..count]).is_some_and(|header| header.kind == Some(RETRY));

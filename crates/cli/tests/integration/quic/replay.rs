@@ -1,4 +1,4 @@
-//! First flights over QUIC, resent: executed once, whatever comes.
+//! Replayed first flights over QUIC: each is executed once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::rustls_client::{Client, get};
 use super::setup::Setup;
 use crate::support::program::{TEST_TIMEOUT, fields, within};
 
-/// A first flight that was executed, and the target that names it.
+/// A first flight that was executed, and its unique target.
 struct Recorded {
     datagrams: Vec<Vec<u8>>,
     target: String,
 }
 
-/// Has a client ask early through the relay, and keeps the flights that were executed early.
+/// Sends early requests through the relay, and returns the flights that were executed early.
 fn record(setup: &Setup, client: &Client, count: usize) -> Vec<Recorded> {
     client.connect(setup.port()).request(get("/index.html"));
     let one = |number: usize| {
@@ -29,15 +29,16 @@ fn record(setup: &Setup, client: &Client, count: usize) -> Vec<Recorded> {
         Recorded { datagrams: setup.relay.flight(), target }
     };
     let mut all: Vec<_> = (0..count).map(one).collect();
-    // On a busy machine the handshake may be over before the request is written.
+    // On a busy machine the handshake may be complete before the request is written.
     let log = setup.server.lines(count + 1);
     let early = counts(&log, "claim", "won");
     all.retain(|one| early.contains_key(&*one.target));
-    assert!(all.len() > count / 4, "hardly anything is early: {log:#?}");
+    assert!(all.len() > count / 4, "hardly any request is early: {log:#?}");
     all
 }
 
-/// How many lines of the log say of each target that it was executed, or that its claim was lost.
+/// The number of log lines for each target with this value, such as executed requests or lost
+/// claims.
 fn counts<'a>(log: &'a [Value], field: &str, value: impl Into<Value>) -> HashMap<&'a str, usize> {
     let value = value.into();
     let mut counts = HashMap::new();
@@ -47,7 +48,7 @@ fn counts<'a>(log: &'a [Value], field: &str, value: impl Into<Value>) -> HashMap
     counts
 }
 
-/// Each flight was executed once, and whoever comes now is served.
+/// Checks that each flight was executed once, and that an honest client is still served.
 fn executed_once(setup: &mut Setup, recorded: &[Recorded], client: &Client) {
     let (link, responses) = client.connect_early(setup.port(), &[get("/index.html?honest")]);
     assert_eq!((link.early, responses[0].status), (Some(true), 200));
@@ -62,21 +63,21 @@ fn executed_once(setup: &mut Setup, recorded: &[Recorded], client: &Client) {
 
 #[test]
 fn rfc9001_9_2_ten_thousand_replays_over_quic_execute_nothing() {
-    // While a copy's connection lives, the server takes others of the same flight for its packets.
+    // While a copy's connection lives, the server treats other copies of its flight as its packets.
     let mut setup = Setup::configured(FRESH, &["--header-timeout", "1s"]);
     let client = Client::new(&setup.cert);
     let recorded = record(&setup, &client, 40);
     let flights: Vec<_> = recorded.iter().map(|one| one.datagrams.clone()).collect();
     for round in 1..=2 {
         resend(setup.server.address, &flights, 5_000_usize.div_ceil(flights.len()));
-        // So each flight has been a connection of its own that often, and has come to the gate.
+        // So each flight has been a connection of its own that often, and has reached the gate.
         let all = within(TEST_TIMEOUT, Duration::from_millis(250), || {
             resend(setup.server.address, &flights, 1);
             let log = setup.server.log();
             let lost = counts(&log, "claim", "lost");
             recorded.iter().all(|one| lost.get(&*one.target).is_some_and(|lost| *lost >= round))
         });
-        assert!(all, "copies do not get as far as the strike register");
+        assert!(all, "copies do not reach the strike register");
     }
     executed_once(&mut setup, &recorded, &client);
 }
@@ -84,8 +85,8 @@ fn rfc9001_9_2_ten_thousand_replays_over_quic_execute_nothing() {
 /// Tickets stay fresh longer than the test takes.
 const FRESH: &str = "[early_data]\nfreshness = \"1m\"\n";
 
-/// What of early data is lost is sent again after the handshake, where nothing tells it from new
-/// requests: who has kept the packets that were lost must not have them executed, too.
+/// Lost early data is sent again after the handshake, where it looks like a new request. An
+/// attacker who has kept the lost packets must not have them executed as well.
 #[test]
 fn rfc9001_9_2_a_replay_of_lost_early_data_executes_nothing() {
     let mut setup = Setup::new(&["--header-timeout", "1s"]);
@@ -105,12 +106,13 @@ fn rfc9001_9_2_a_replay_of_lost_early_data_executes_nothing() {
         resend(setup.server.address, &flight, 1);
         setup.server.log().len() > 2
     });
-    assert!(held, "no copy gets as far as the gate");
+    assert!(held, "no copy reaches the gate");
     let log = setup.end();
     assert_eq!(counts(&log, "executed", true)["/index.html?lost"], 1, "{log:#?}");
 }
 
-/// The datagram without its 0-RTT packets, as long as before; `None`: there was nothing else in it.
+/// The datagram without its 0-RTT packets, padded to its size, or `None` if it contained nothing
+/// else.
 fn without_early_data(datagram: &[u8]) -> Option<Vec<u8>> {
     let all = packets(datagram);
     if all.iter().all(|(header, _)| header.kind != Some(ZERO_RTT)) {

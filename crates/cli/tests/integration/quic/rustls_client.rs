@@ -1,4 +1,4 @@
-//! quinn's client on rustls, as anybody would build one from crates.io.
+//! quinn's client with rustls, both from crates.io.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -26,20 +26,20 @@ pub(crate) struct Client {
     config: quinn::ClientConfig,
 }
 
-/// One of its connections.
+/// A connection of the client.
 pub(crate) struct Link<'a> {
     client: &'a Client,
     endpoint: Endpoint,
     connection: Connection,
     http: Http,
     port: u16,
-    /// Whether its early data was accepted; `None` where none was offered.
+    /// Whether its early data was accepted; `None` if none was offered.
     pub(crate) early: Option<bool>,
 }
 
 type Http = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct TestResponse {
     pub(crate) status: u16,
@@ -56,7 +56,7 @@ pub(crate) fn get(target: &str) -> TestRequest {
 }
 
 impl Client {
-    /// That trusts this certificate.
+    /// Creates a client that trusts this certificate.
     pub(crate) fn new(cert: &Path) -> Self {
         Self::with(cert, |_| true)
     }
@@ -68,12 +68,12 @@ impl Client {
         client
     }
 
-    /// The same, with only such cipher suites.
+    /// The same, with these cipher suites only.
     pub(crate) fn with(cert: &Path, suites: impl Fn(CipherSuite) -> bool) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(cert).unwrap()).unwrap();
         let mut provider = ring::default_provider();
-        // Initial packets are AES-128-GCM's, whatever is negotiated (RFC 9001 section 5.2).
+        // Initial packets always use AES-128-GCM (RFC 9001 section 5.2).
         let initial = provider
             .cipher_suites
             .iter()
@@ -89,12 +89,12 @@ impl Client {
         tls.alpn_protocols = vec![b"h3".to_vec()];
         tls.enable_early_data = true;
         let tls = QuicClientConfig::with_initial(Arc::new(tls), initial).unwrap();
-        // Of one thread: what is written before the first wait leaves with the ClientHello.
+        // One thread: data written before the first wait is sent with the ClientHello.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { runtime, config: quinn::ClientConfig::new(Arc::new(tls)) }
     }
 
-    /// A connection that waits for its handshake.
+    /// Connects and waits for the handshake.
     pub(crate) fn connect(&self, port: u16) -> Link<'_> {
         self.wait(async {
             let (endpoint, connecting) = self.start(port);
@@ -104,11 +104,10 @@ impl Client {
         })
     }
 
-    /// A connection whose requests leave as early data, and again after the handshake if it was
-    /// refused.
+    /// Connects and sends requests as early data, and again after the handshake if it was refused.
     ///
     /// # Panics
-    /// If there is nothing to resume with early data.
+    /// If there is no session with early data.
     pub(crate) fn connect_early(
         &self,
         port: u16,
@@ -123,12 +122,13 @@ impl Client {
             let mut responses = request_all(&mut http, port, requests).await;
             let taken = accepted.await;
             if !taken {
-                // Its streams are gone. Without its driver it cannot close what goes on.
+                // Its streams are gone. Without its driver it cannot close the connection that
+                // continues.
                 driver.abort();
                 let _ = driver.await;
                 http = start_http(&connection).await.0;
                 for (response, request) in responses.iter_mut().zip(requests) {
-                    // One whose stream was opened late was no early data.
+                    // A request whose stream was opened late was not early data.
                     if response.is_err() {
                         *response =
                             request_all(&mut http, port, slice::from_ref(request)).await.remove(0);
@@ -148,11 +148,12 @@ impl Client {
     }
 
     fn wait<T>(&self, what: impl Future<Output = T>) -> T {
-        self.runtime.block_on(async { timeout(TEST_TIMEOUT, what).await.expect("it hangs") })
+        self.runtime
+            .block_on(async { timeout(TEST_TIMEOUT, what).await.expect("finished in time") })
     }
 }
 
-/// On a port of the loopback.
+/// An endpoint on a port of the loopback interface.
 pub(crate) fn endpoint(server: Option<quinn::ServerConfig>) -> Endpoint {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let runtime = Arc::new(quinn::TokioRuntime);
@@ -170,18 +171,18 @@ impl TokenStore for NoTokens {
 }
 
 impl Link<'_> {
-    /// One request and its response.
+    /// Sends a request and returns its response.
     pub(crate) fn request(&mut self, request: TestRequest) -> TestResponse {
         let responses = request_all(&mut self.http, self.port, slice::from_ref(&request));
         self.client.wait(responses).remove(0).unwrap()
     }
 
-    /// New keys from here on (RFC 9001 section 6).
+    /// Updates the keys (RFC 9001 section 6).
     pub(crate) fn update_keys(&self) {
         self.connection.force_key_update();
     }
 
-    /// Another port from here on (RFC 9000 section 9), unannounced as behind a NAT; which.
+    /// Moves to another port without notice, like a NAT (RFC 9000 section 9), and returns it.
     pub(crate) fn move_on(&self) -> u16 {
         let _entered = self.client.runtime.enter();
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -190,17 +191,17 @@ impl Link<'_> {
         port
     }
 
-    /// The port that it sends from.
+    /// The port from which it sends.
     pub(crate) fn from(&self) -> u16 {
         self.endpoint.local_addr().unwrap().port()
     }
 
-    /// Paths that were validated, by the frames that did it.
+    /// The number of validated paths, counted by PATH_RESPONSE frames.
     pub(crate) fn path_responses(&self) -> u64 {
         self.connection.stats().frame_tx.path_response
     }
 
-    /// Says good-bye and waits until it has left.
+    /// Closes the connection and waits until the close has been sent.
     pub(crate) fn close(self) {
         self.connection.close(0x100_u16.into(), b"");
         self.client.wait(self.endpoint.wait_idle());
@@ -216,7 +217,7 @@ async fn start_http(connection: &Connection) -> (Http, JoinHandle<()>) {
     (http, driver)
 }
 
-/// All at once.
+/// Sends all requests at once.
 async fn request_all(
     http: &mut Http,
     port: u16,
@@ -307,7 +308,7 @@ fn rfc9000_9_rustls_changes_its_address() {
     assert_eq!(link.request(get("/index.html")).status, 200);
     assert_ne!(link.move_on(), before);
     assert_eq!(link.request(get("/index.html")).status, 200);
-    assert!(link.path_responses() > 0, "the server asks whether it is there");
+    assert!(link.path_responses() > 0, "the server validates the path");
     link.close();
     assert_eq!(setup.logged(2), [FULL; 2]);
 }
@@ -339,7 +340,7 @@ fn rfc9000_8_1_rustls_validates_its_address_by_retry_or_token() {
     assert_eq!((setup.relay.retries(), setup.logged(2)), (1, vec![FULL.into(), EARLY.into()]));
 }
 
-/// A client that has lost its tokens, and not its session.
+/// A client that has lost its tokens, but not its session.
 #[test]
 fn rustls_sends_early_data_again_after_a_retry() {
     let setup = Setup::configured(RETRY, &[]);

@@ -1,4 +1,4 @@
-//! quinn's server on rustls.
+//! quinn's server with rustls.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,34 +20,34 @@ use tokio::runtime::Runtime;
 
 use super::rustls_client::endpoint;
 
-/// What is asked of a server.
+/// Options of a server.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ServerOptions {
-    /// Every address has to be validated.
+    /// Whether every address has to be validated.
     pub(crate) retry: bool,
-    /// ChaCha20-Poly1305 alone.
+    /// Whether only ChaCha20-Poly1305 is offered.
     pub(crate) chacha: bool,
-    /// New keys before every response (RFC 9001 section 6).
+    /// Whether keys are updated before every response (RFC 9001 section 6).
     pub(crate) new_keys: bool,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Observed {
     pub(crate) method: String,
     pub(crate) target: String,
     pub(crate) body: usize,
-    /// Before the handshake was complete.
+    /// Whether it was received before the handshake was complete.
     pub(crate) early: bool,
     /// The client's port.
     pub(crate) from: u16,
-    /// Whether its connection started at an address that was validated.
+    /// Whether its connection started at a validated address.
     pub(crate) validated: bool,
     /// Whether its connection's first packet got a Retry.
     pub(crate) retried: bool,
 }
 
-/// A running server, whose responses say what the request was.
+/// A running server, whose responses describe the request.
 pub(crate) struct Server {
     pub(crate) port: u16,
     endpoint: Endpoint,
@@ -59,7 +59,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Its certificate is cert.pem in `dir`, its key key.pem.
+    /// Starts it. Its certificate is cert.pem in `dir`, its key key.pem.
     pub(crate) fn start(dir: &Path, options: ServerOptions) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -77,13 +77,13 @@ impl Server {
         Self { port, endpoint, logged, sessions, dir: dir.to_owned(), options, _runtime: runtime }
     }
 
-    /// Resumes from here on, and refuses early data.
+    /// Accepts resumption but refuses early data from now on.
     pub(crate) fn refuse_early_data(&self) {
         let config = config(&self.dir, self.options, false, self.sessions.clone());
         self.endpoint.set_server_config(Some(config));
     }
 
-    /// The requests, as they come in.
+    /// The list to which requests are added as they arrive.
     pub(crate) fn requests(&self) -> Arc<Mutex<Vec<Observed>>> {
         self.logged.clone()
     }
@@ -121,7 +121,7 @@ fn config(
         .unwrap();
     tls.alpn_protocols = vec![b"h3".to_vec()];
     tls.session_storage = sessions;
-    // One or the other: RFC 9001 section 4.6.1.
+    // Either of them: RFC 9001 section 4.6.1.
     tls.max_early_data_size = if early { u32::MAX } else { 0 };
     let tls = QuicServerConfig::with_initial(Arc::new(tls), initial).unwrap();
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(tls));
@@ -131,7 +131,7 @@ fn config(
     config
 }
 
-/// Each token once.
+/// Accepts each token once.
 #[derive(Default)]
 struct Spent(Mutex<HashSet<u128>>);
 
@@ -166,7 +166,8 @@ async fn serve(
     logged: Arc<Mutex<Vec<Observed>>>,
 ) {
     let validated = incoming.remote_address_validated();
-    // A ClientHello may take several datagrams, and how many streams it allows is known only then.
+    // A ClientHello may need several datagrams, and only then is the number of streams known that
+    // it allows.
     let mut connecting = incoming.accept().unwrap();
     if connecting.handshake_data().await.is_err() {
         return;
@@ -176,7 +177,7 @@ async fn serve(
     let http = h3_quinn::Connection::new(connection.clone());
     let Ok(mut http) = h3::server::Connection::<_, Bytes>::new(http).await else { return };
     while let Ok(Some(request)) = http.accept().await {
-        // Asked here and now: another task would learn of it a little later.
+        // Checked here, because another task would notice it later.
         let mut nobody = Context::from_waker(Waker::noop());
         early = early && Pin::new(&mut complete).poll(&mut nobody).is_pending();
         let facts = Facts { early, validated, retried };

@@ -1,4 +1,4 @@
-//! Our server behind a relay, with one certificate for all that come after one another.
+//! Our server behind a relay, with one certificate for all servers that follow each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,42 +10,42 @@ use super::relay::Relay;
 use crate::support::peer::certificate;
 use crate::support::program::{Serve, fields, site, text};
 
-/// What of the log's lines is compared.
+/// The compared fields of the access log.
 pub(crate) const FIELDS: &str = "protocol resumed early claim executed status complete";
 
-/// A full handshake, a resumed one, and one with a request that was run early.
+/// A full handshake, a resumed one, and one with a request that was executed early.
 pub(crate) const FULL: &str = "HTTP/3 false false none true 200 true";
 pub(crate) const RESUMED: &str = "HTTP/3 true false none true 200 true";
 pub(crate) const EARLY: &str = "HTTP/3 true true won true 200 true";
 
-/// Every client has to show its address, unless it brings a token.
+/// Every client without a token has to validate its address.
 pub(crate) const RETRY: &str = "[http3]\nretry_above = 0\n";
 
 /// A site, a certificate and a running server.
 pub(crate) struct Setup {
     site: TempDir,
-    /// What is served, as arguments.
+    /// The service, as arguments.
     service: [String; 2],
     pub(crate) cert: PathBuf,
     pub(crate) server: Serve,
-    /// In front of it.
+    /// In front of the server.
     pub(crate) relay: Relay,
 }
 
 impl Setup {
-    /// Serves a page.
+    /// Starts a server for a page.
     pub(crate) fn new(arguments: &[&str]) -> Self {
         Self::configured("", arguments)
     }
 
-    /// The same, by a configuration file.
+    /// The same, with a configuration file.
     pub(crate) fn configured(config: &str, arguments: &[&str]) -> Self {
         let site = site();
         let root = site.path().join("root").display().to_string();
         Self::serving(site, ["--root".to_owned(), root], config, arguments)
     }
 
-    /// Passes on to an upstream.
+    /// Starts a server that forwards to an upstream.
     pub(crate) fn in_front_of(upstream: &str, config: &str, arguments: &[&str]) -> Self {
         let service = ["--upstream", upstream].map(ToOwned::to_owned);
         Self::serving(site(), service, config, arguments)
@@ -67,15 +67,15 @@ impl Setup {
         self.relay.port
     }
 
-    /// Has the server end and another one, of these arguments, take its place. The log goes on.
+    /// Stops the server and starts another one with these arguments. The log continues.
     pub(crate) fn restart(&mut self, config: &str, arguments: &[&str]) {
         self.server.end();
         self.server = serve(self.site.path(), &self.service, config, arguments);
         self.relay.forward_to(self.server.address);
     }
 
-    /// From now on a client's Finished waits until the log has one more line than this: on loopback
-    /// it could be there before an early request is handed over.
+    /// Delays a client's Finished until the log has one more line than this: over loopback it could
+    /// arrive before an early request is delivered.
     pub(crate) fn delay_finished(&self, lines: usize) {
         self.server.lines(lines);
         let wanted = lines + 1;
@@ -83,19 +83,19 @@ impl Setup {
         self.relay.hold_until(move || text(&log).matches('\n').count() >= wanted);
     }
 
-    /// Has the server end; its log.
+    /// Stops the server and returns its log.
     pub(crate) fn end(&mut self) -> Vec<Value> {
         self.server.end();
         self.server.log()
     }
 
-    /// The log's lines once there are so many, each in one string.
+    /// Returns the fields of the log's lines once there are `count` of them.
     pub(crate) fn logged(&self, count: usize) -> Vec<String> {
         self.server.lines(count).iter().map(|line| fields(line, FIELDS)).collect()
     }
 }
 
-/// With the certificate of the directory.
+/// Starts a server with the certificate in the directory.
 fn serve(dir: &Path, service: &[String; 2], config: &str, arguments: &[&str]) -> Serve {
     fs::write(dir.join("config.toml"), config).unwrap();
     let files = [("--cert", "cert.pem"), ("--key", "key.pem"), ("--config", "config.toml")];

@@ -85,15 +85,15 @@ impl Firefox {
         let mut length = 0;
         loop {
             let mut byte = [0];
-            self.stream.read_exact(&mut byte).expect("firefox answers");
+            self.stream.read_exact(&mut byte).expect("firefox responds");
             match byte[0] {
                 b':' => break,
                 digit => length = length * 10 + usize::from(digit - b'0'),
             }
         }
         let mut bytes = vec![0; length];
-        self.stream.read_exact(&mut bytes).expect("firefox answers");
-        serde_json::from_slice(&bytes).expect("firefox answers by JSON")
+        self.stream.read_exact(&mut bytes).expect("firefox responds");
+        serde_json::from_slice(&bytes).expect("firefox responds with JSON")
     }
 }
 

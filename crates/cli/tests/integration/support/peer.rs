@@ -90,7 +90,7 @@ impl Peer {
         if !cert.exists() {
             certificate(dir);
         }
-        let stderr = dir.join("peer.said");
+        let stderr = dir.join("peer.stderr");
         for _ in 0..5 {
             let port = free_port();
             fs::write(dir.join("peer.conf"), config(port)).unwrap();

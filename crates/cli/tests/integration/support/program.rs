@@ -106,7 +106,7 @@ impl Serve {
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(dir.join("said")).unwrap());
+            .stderr(File::create(dir.join("stderr")).unwrap());
         if !arguments.contains(&"--cert") {
             command.arg("--save-cert").arg(&cert);
         }
@@ -134,12 +134,12 @@ impl Serve {
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(dir.join("said")).unwrap());
+            .stderr(File::create(dir.join("stderr")).unwrap());
         Self::ready(dir, command)
     }
 
     fn ready(dir: &Path, mut command: Command) -> Self {
-        let (log, cert, stderr) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
+        let (log, cert, stderr) = (dir.join("log"), dir.join("cert.pem"), dir.join("stderr"));
         let running = Running::start(&mut command);
         let mut address = None;
         until(|| {

@@ -51,21 +51,21 @@ pub(crate) struct Manner {
     pub(crate) max: Version,
     /// Declines early data by the connection.
     pub(crate) decline: bool,
-    pub(crate) response: fn(usize, bool) -> Answer,
+    pub(crate) response: fn(usize, bool) -> Reply,
 }
 
 /// What to do with a request, given its number from 0 on and whether it was early data.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     /// Write this; keep the connection or close it with close_notify.
-    Say(&'static str, bool),
+    Send(&'static str, bool),
     /// Write this and drop the socket as it is.
     Drop(&'static str),
     /// Write so many informational heads, and then a response.
     After(usize),
     /// Write informational heads without end.
     Endless,
-    /// Never answer.
+    /// Never respond.
     Hang,
 }
 
@@ -81,7 +81,7 @@ impl Default for Manner {
             alpn: "http/1.1",
             max: Version::Tls13,
             decline: false,
-            response: |_, _| Answer::Say(OK, true),
+            response: |_, _| Reply::Send(OK, true),
         }
     }
 }
@@ -152,7 +152,7 @@ impl Server {
         while let Some((text, early)) = read_request(&mut tls).await {
             let number = self.remember(text, early, connection);
             match (manner.response)(number, early) {
-                Answer::Say(response, keep) => {
+                Reply::Send(response, keep) => {
                     if tls.write_all(response.as_bytes()).await.is_err() {
                         return;
                     }
@@ -162,21 +162,21 @@ impl Server {
                         return;
                     }
                 }
-                Answer::Drop(response) => {
+                Reply::Drop(response) => {
                     let _ = tls.write_all(response.as_bytes()).await;
                     let _ = tls.flush().await;
                     return;
                 }
-                Answer::After(count) => {
+                Reply::After(count) => {
                     let _ = tls.write_all((EARLY_HINTS.repeat(count) + OK).as_bytes()).await;
                     let _ = tls.flush().await;
                 }
-                Answer::Endless => {
+                Reply::Endless => {
                     let heads = EARLY_HINTS.repeat(100);
                     while tls.write_all(heads.as_bytes()).await.is_ok() {}
                     return;
                 }
-                Answer::Hang => std::future::pending::<()>().await,
+                Reply::Hang => std::future::pending::<()>().await,
             }
         }
         let _ = tls.shutdown().await;

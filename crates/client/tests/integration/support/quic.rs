@@ -34,7 +34,7 @@ pub(crate) struct QuicManner {
     pub(crate) tokens: u32,
     /// Bytes that a connection may send: bound to the early data.
     pub(crate) window: u32,
-    /// Answers a client without a token by Retry.
+    /// Sends a Retry to a client without a token.
     pub(crate) retry: bool,
     pub(crate) alpn: &'static str,
     pub(crate) response: fn(usize, bool) -> QuicAnswer,
@@ -70,9 +70,9 @@ pub(crate) enum QuicAnswer {
     Reset(Code),
     /// Close the connection with this code.
     Close(Code),
-    /// Answer, with a GOAWAY after it.
+    /// Respond, then send GOAWAY.
     Last(u16, &'static str),
-    /// Never answer.
+    /// Never respond.
     Hang,
 }
 
@@ -267,7 +267,7 @@ impl QuicServer {
             }
             match response {
                 QuicAnswer::After(_) => {
-                    // Whoever refuses one of the heads has turned away.
+                    // A client that refuses one of the heads has closed the connection.
                     let _ = stream.send_response(say(200).body(()).unwrap()).await;
                     let _ = stream.send_data(Bytes::from_static(b"hello")).await;
                     let _ = stream.finish().await;

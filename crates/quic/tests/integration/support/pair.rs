@@ -119,8 +119,8 @@ impl Pair {
         let begun = self.begin(remembered);
         self.drive();
         let connected = self.connected(begun);
-        assert!(self.client.said(connected.client, "Connected"), "{:?}", self.client.lost);
-        assert!(self.server.said(connected.server, "Connected"), "{:?}", self.server.lost);
+        assert!(self.client.has_event(connected.client, "Connected"), "{:?}", self.client.lost);
+        assert!(self.server.has_event(connected.server, "Connected"), "{:?}", self.server.lost);
         connected
     }
 
@@ -232,7 +232,7 @@ impl End {
     }
 
     /// Whether a connection has told of such an event.
-    pub(crate) fn said(&self, handle: ConnectionHandle, event: &str) -> bool {
+    pub(crate) fn has_event(&self, handle: ConnectionHandle, event: &str) -> bool {
         self.events.iter().any(|(of, told)| *of == handle && told == event)
     }
 

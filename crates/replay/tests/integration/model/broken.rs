@@ -1,48 +1,48 @@
-//! Without one of the rules: the explorer has to find what the rule is there for.
+//! Leaves out one rule at a time: the explorer has to find the attack that the rule prevents.
 
 use std::time::Duration;
 
 use firstflight_replay::SharedConfig;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use crate::model::setting::{Rule, Setting, TICK, Trouble};
+use crate::model::setting::{Fault, Rule, Setting, TICK};
 use crate::model::world::{Step, World};
 use crate::model::{AT_MOST_ONCE, NO_NEEDLESS_425};
 
-/// The explorer finds `property` violated when `rule` is left out.
+/// Checks that the explorer finds a violation of `property` without `rule`.
 #[track_caller]
 fn breaks(property: &'static str, rule: Rule, setting: Setting) {
     let setting = Setting { without: Some(rule), ..setting };
     let checker = setting.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let Some(path) = checker.discovery(property) else {
-        panic!("without {rule:?} all is well in {} states", checker.unique_state_count());
+        panic!("no violation without {rule:?} in {} states", checker.unique_state_count());
     };
     let steps: Vec<_> = path.into_actions().iter().map(|step| format!("  {step:?}")).collect();
     println!("without {rule:?}:\n{}", steps.join("\n"));
 }
 
-fn with(troubles: &[Trouble]) -> Setting {
-    let most_troubles = troubles.len() as u8;
-    Setting { troubles: troubles.to_vec(), most_troubles, ..Setting::single() }
+fn with(faults: &[Fault]) -> Setting {
+    let max_faults = faults.len() as u8;
+    Setting { faults: faults.to_vec(), max_faults, ..Setting::single() }
 }
 
-fn sentinels_with(troubles: &[Trouble]) -> Setting {
-    Setting { stores: vec![0, 0], config: Setting::sentinels().config, ..with(troubles) }
+fn sentinels_with(faults: &[Fault]) -> Setting {
+    Setting { stores: vec![0, 0], config: Setting::sentinels().config, ..with(faults) }
 }
 
-/// Flights are fresh for a moment alone, and the window is as short as it can be: two ticks.
-fn sentinels_at_once(troubles: &[Trouble]) -> Setting {
+/// Flights are fresh for a moment only, and the window has its minimum of two ticks.
+fn sentinels_at_once(faults: &[Fault]) -> Setting {
     let config = SharedConfig {
         freshness: Duration::ZERO,
         clock_margin: Duration::ZERO,
         ..Setting::sentinels().config
     };
-    Setting { config, zero_skew: 3, horizon: 3, ..sentinels_with(troubles) }
+    Setting { config, zero_skew: 3, horizon: 3, ..sentinels_with(faults) }
 }
 
 #[test]
 fn without_a_window_after_a_loss() {
-    breaks(AT_MOST_ONCE, Rule::Window, with(&[Trouble::Flush]));
+    breaks(AT_MOST_ONCE, Rule::Window, with(&[Fault::Flush]));
 }
 
 #[test]
@@ -52,41 +52,41 @@ fn with_a_window_as_long_as_records_live() {
 
 #[test]
 fn with_an_epoch_of_any_life() {
-    breaks(AT_MOST_ONCE, Rule::EpochOfThisLife, with(&[Trouble::RestartFromSnapshot]));
+    breaks(AT_MOST_ONCE, Rule::EpochOfThisLife, with(&[Fault::RestartFromSnapshot]));
 }
 
 #[test]
 fn with_an_epoch_dated_by_its_writer() {
-    // One is written late, after the store was emptied once more.
-    let troubles = [Trouble::Flush, Trouble::LateEpoch, Trouble::Flush];
-    let setting = Setting { zero_skew: 8, horizon: 9, ..with(&troubles) };
+    // A node writes one late, after the store was emptied once more.
+    let faults = [Fault::Flush, Fault::LateEpoch, Fault::Flush];
+    let setting = Setting { zero_skew: 8, horizon: 9, ..with(&faults) };
     breaks(AT_MOST_ONCE, Rule::EpochDatedByStore, setting);
 }
 
 #[test]
 fn with_an_epoch_from_before_the_majority() {
-    let troubles = [Trouble::Failover, Trouble::Disconnect];
-    breaks(AT_MOST_ONCE, Rule::EpochAfterMajority, sentinels_at_once(&troubles));
+    let faults = [Fault::Failover, Fault::Disconnect];
+    breaks(AT_MOST_ONCE, Rule::EpochAfterMajority, sentinels_at_once(&faults));
 }
 
 #[test]
 fn with_a_master_that_nobody_confirms() {
-    let troubles = [Trouble::Failover, Trouble::Deaf];
-    breaks(AT_MOST_ONCE, Rule::Confirmation, sentinels_at_once(&troubles));
+    let faults = [Fault::Failover, Fault::Deaf];
+    breaks(AT_MOST_ONCE, Rule::Confirmation, sentinels_at_once(&faults));
 }
 
 #[test]
-fn with_an_epoch_written_by_who_does_not_agree_with_the_clock() {
-    // A new node writes it on a new master whose clock is wrong, and is set right afterwards.
-    let troubles = [Trouble::Failover, Trouble::Kill, Trouble::StoreClock(8 * TICK)];
+fn with_an_epoch_written_by_a_node_that_disagrees_with_the_clock() {
+    // A new node writes it on a new master whose clock is wrong and is corrected afterwards.
+    let faults = [Fault::Failover, Fault::Kill, Fault::StoreClock(8 * TICK)];
     let setting =
-        Setting { nodes: vec![vec![0]], stores: vec![0, -8 * TICK], ..sentinels_with(&troubles) };
+        Setting { nodes: vec![vec![0]], stores: vec![0, -8 * TICK], ..sentinels_with(&faults) };
     breaks(AT_MOST_ONCE, Rule::EpochWithinMargin, setting);
 }
 
 #[test]
-fn with_records_that_go_too_soon() {
-    // As long as the flight is fresh where clocks are right: once freshness, once margin.
+fn with_records_that_end_too_early() {
+    // As long as the flight is fresh with correct clocks: freshness and margin, once each.
     let life = Duration::from_millis(2 * TICK as u64);
     let setting = Setting { nodes: vec![vec![-TICK], vec![TICK]], ..with(&[]) };
     breaks(AT_MOST_ONCE, Rule::RecordLife(life), setting);
@@ -99,7 +99,7 @@ fn with_clocks_that_disagree() {
 }
 
 #[test]
-fn with_what_is_unknown_executed() {
+fn with_unknown_claims_executed() {
     breaks(AT_MOST_ONCE, Rule::RefuseUnknown, with(&[]));
 }
 
@@ -110,22 +110,22 @@ fn with_stale_flights() {
 
 #[test]
 fn with_a_flight_timed_after_its_hello() {
-    breaks(AT_MOST_ONCE, Rule::TimeBeforeHello, with(&[Trouble::Pause]));
+    breaks(AT_MOST_ONCE, Rule::TimeBeforeHello, with(&[Fault::Pause]));
 }
 
 #[test]
-fn without_what_heartbeats_remember() {
-    let there_and_back = [Trouble::StoreClock(6 * TICK), Trouble::StoreClock(-6 * TICK)];
+fn without_the_comparison_of_heartbeats() {
+    let there_and_back = [Fault::StoreClock(6 * TICK), Fault::StoreClock(-6 * TICK)];
     breaks(AT_MOST_ONCE, Rule::Memory, with(&there_and_back));
 }
 
 #[test]
 fn with_a_store_that_evicts() {
-    breaks(AT_MOST_ONCE, Rule::Evictions, with(&[Trouble::Evict]));
+    breaks(AT_MOST_ONCE, Rule::Evictions, with(&[Fault::Evict]));
 }
 
 #[test]
-fn with_a_filter_of_claims_under_way() {
+fn with_a_filter_of_claims_in_progress() {
     breaks(
         NO_NEEDLESS_425,
         Rule::FilterOfOutcomes,
@@ -133,13 +133,13 @@ fn with_a_filter_of_claims_under_way() {
     );
 }
 
-fn requests_with(troubles: &[Trouble]) -> Setting {
-    Setting { honest: true, horizon: 9, ..with(troubles) }
+fn requests_with(faults: &[Fault]) -> Setting {
+    Setting { honest: true, horizon: 9, ..with(faults) }
 }
 
-/// Fresh only a good while after the first connection may come.
-fn far_from_fresh(troubles: &[Trouble]) -> Setting {
-    Setting { zero_skew: 9, horizon: 12, ..requests_with(troubles) }
+/// Fresh only long after the first connection may arrive.
+fn far_from_fresh(faults: &[Fault]) -> Setting {
+    Setting { zero_skew: 9, horizon: 12, ..requests_with(faults) }
 }
 
 #[test]
@@ -148,42 +148,41 @@ fn with_records_whose_end_does_not_follow_the_skew() {
 }
 
 #[test]
-fn with_records_whose_end_the_writers_clock_counts_off() {
-    // The writer's clock is far ahead; nobody there accepts anything, but records are written.
+fn with_records_whose_end_is_relative_to_the_writers_clock() {
+    // The writer's clock is far ahead; it accepts nothing, but writes records.
     let nodes = vec![vec![25 * TICK], vec![0]];
     breaks(AT_MOST_ONCE, Rule::AbsoluteEnd, Setting { nodes, ..requests_with(&[]) });
 }
 
 #[test]
 fn without_spends() {
-    breaks(AT_MOST_ONCE, Rule::Spends, requests_with(&[Trouble::Disconnect]));
+    breaks(AT_MOST_ONCE, Rule::Spends, requests_with(&[Fault::Disconnect]));
 }
 
 #[test]
 fn without_waiting() {
-    breaks(AT_MOST_ONCE, Rule::Waiting, requests_with(&[Trouble::CutOff]));
+    breaks(AT_MOST_ONCE, Rule::Waiting, requests_with(&[Fault::CutOff]));
 }
 
 #[test]
 fn with_records_in_a_master_that_nobody_confirms() {
-    let troubles = [Trouble::Failover, Trouble::Deaf];
-    let setting =
-        Setting { honest: true, zero_skew: 6, horizon: 7, ..sentinels_at_once(&troubles) };
+    let faults = [Fault::Failover, Fault::Deaf];
+    let setting = Setting { honest: true, zero_skew: 6, horizon: 7, ..sentinels_at_once(&faults) };
     breaks(AT_MOST_ONCE, Rule::ConfirmedRecord, setting);
 }
 
-/// The explorer finds a world that is excused, and in which a request is executed twice.
+/// Checks that the explorer finds an excused state in which a request is executed twice.
 #[track_caller]
 fn is_real(setting: Setting) {
     let checker = Excused(setting).checker().finish_when(HasDiscoveries::All).spawn_bfs().join();
-    let path = checker.discovery(EXCUSED).expect("the exception comes up");
+    let path = checker.discovery(EXCUSED).expect("the exception occurs");
     let steps: Vec<_> = path.into_actions().iter().map(|step| format!("  {step:?}")).collect();
     println!("executed twice:\n{}", steps.join("\n"));
 }
 
 const EXCUSED: &str = "executed twice";
 
-/// The same model, asked for its exceptions.
+/// The same model, searched for its exceptions.
 struct Excused(Setting);
 
 impl Model for Excused {
@@ -209,20 +208,20 @@ impl Model for Excused {
 
 #[test]
 fn a_request_that_comes_after_the_record_of_a_copy() {
-    is_real(Setting { horizon: 8, ..requests_with(&[Trouble::Pause]) });
+    is_real(Setting { horizon: 8, ..requests_with(&[Fault::Pause]) });
 }
 
 #[test]
 fn a_copys_record_lost_before_its_original_is_recorded() {
-    is_real(requests_with(&[Trouble::Flush]));
+    is_real(requests_with(&[Fault::Flush]));
 }
 
 #[test]
 fn records_lost_before_the_flight_is_fresh() {
-    is_real(far_from_fresh(&[Trouble::Flush]));
+    is_real(far_from_fresh(&[Fault::Flush]));
 }
 
 #[test]
 fn a_copy_that_ran_before_its_originals_node_was_cut_off() {
-    is_real(requests_with(&[Trouble::CutOff]));
+    is_real(requests_with(&[Fault::CutOff]));
 }

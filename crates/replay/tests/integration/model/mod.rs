@@ -1,44 +1,47 @@
 //! A model of the shared register, checked over all interleavings: nodes, an attacker with copies
-//! of a flight, a store that is emptied, restarted, failed over, set to another time or told to
-//! evict, and messages that come late or never.
+//! of a flight, late or lost messages, and a store that is emptied, restarted, failed over, set to
+//! another time or configured to evict.
 //!
-//! What decides here is the crate's own code ([`firstflight_replay::SharedGate`], `check_claims`,
-//! `Continuity`); the model is what is around it. One flight is enough, since flights share no
-//! record. The attacker delivers copies to any node at any time, the original too, and as often as
-//! he likes. What is counted is how often the flight's request is executed: as early data, on any
-//! connection, or on the client's own connection after its early data was refused. Time goes in
-//! ticks of 4 s, of which freshness and clock margin are one each; so a record ends 4.75 of them
-//! after the flight's exact time, and a recording window lasts 6.75 or 7.75. Within a tick, all
-//! orders of all steps are tried.
+//! The decisions are made by the crate's own code ([`firstflight_replay::SharedGate`],
+//! `check_claims`, `Continuity`); the model is the environment. One flight is enough, because
+//! flights share no record. The attacker delivers copies to any node at any time, even before the
+//! original, and as often as he likes. The model counts how often the flight's request is executed:
+//! as early data on any connection, or on the client's own connection after its early data was
+//! refused. Time advances in ticks of 4 s. Freshness and clock margin are one tick each, so a
+//! record ends 4.75 ticks after the flight's exact time, and a recording window lasts 6.75 or 7.75.
+//! Within a tick, all orders of all steps are tried.
 //!
-//! *Executed at most once* has to hold in every state that can be reached. That the model can fail
-//! is shown by leaving out the rules one by one (`broken.rs`): for each, the explorer has to find
-//! a flight that is executed twice.
+//! *Executed at most once* has to hold in every reachable state. `broken.rs` shows that the model
+//! can fail: it leaves out the rules one by one, and each time the explorer has to find a flight
+//! that is executed twice.
 //!
-//! Four exceptions are left, in which one execution is *excused*. For each a test shows that it is
-//! real (`broken.rs`):
+//! There are four exceptions, in which one execution is *excused*. For each, a test in `broken.rs`
+//! shows that it is real:
 //!
-//! - A copy ran, and the original comes, or can be recorded, only after the record has ended.
-//! - A copy ran, the store lost its record, and the original is recorded as spent after that. A
-//!   record in a young epoch says that no copy will run, not that none did.
+//! - A copy was executed, and the original arrives, or can be recorded, only after the record has
+//! ended.
+//! - A copy was executed, the store lost its record, and then the original is recorded as spent. A
+//! record in a young epoch says that no copy will be executed, not that none was.
 //! - The original was recorded as spent long before it is fresh, and the store lost the record: the
-//!   window that follows is over by the time that a copy is fresh.
-//! - A copy ran, and the original's node cannot reach the store until no node accepts a copy. A
-//!   server that then executed the request ([`setting::AtClose::Runs`]) would need this exception.
-//!   `firstflight serve` responds with 425 instead ([`setting::AtClose::TooEarly`]), without it.
+//! window that follows has passed by the time a copy is fresh.
+//! - A copy was executed, and the original's node cannot reach the store until no node accepts a
+//! copy. A server that then executed the request ([`setting::AtClose::Runs`]) would need this
+//! exception. `firstflight serve` responds with 425 instead ([`setting::AtClose::TooEarly`]) and
+//! does not.
 //!
-//! Another one is not in the model: another zone, which has another register.
+//! A further exception is not in the model: another zone, which has its own register.
 //!
-//! Three assumptions, all about what happens between two heartbeats: a store's clock that is set
-//! back was ahead for at least one of each connected node, and is seen by the next before the next
-//! claim; a store whose policy is set to evict does so after the next, with a node connected; and a
-//! process does not lose the mastership and get it back within one.
+//! There are three assumptions, all about events between two heartbeats. A store's clock that is
+//! set back was ahead during at least one heartbeat of each connected node, and the change is
+//! noticed by the next one before the next claim. A store that is configured to evict does so after
+//! the next heartbeat, with a node connected. And a process does not lose and regain mastership
+//! between two heartbeats.
 //!
-//! In `make test` two things go wrong in each run, in any order, at any moment (one where clocks
-//! disagree across a failover, with three nodes, and nearly everywhere where the honest client's
-//! connection comes too): 4.3 million states, about a minute. `FIRSTFLIGHT_MODEL=deep` lets one
-//! more go wrong: many times as many. The states of either are printed with `--nocapture`, and so
-//! is what the explorer finds without a rule.
+//! In `make test` each run has two faults, in any order and at any moment (one where clocks
+//! disagree across a failover, with three nodes, and in most runs with the honest client's
+//! connection): 4.3 million states, about a minute. `FIRSTFLIGHT_MODEL=deep` adds one more fault
+//! and has many times as many states. With `--nocapture`, the tests print the number of states, and
+//! the traces found without a rule.
 
 mod broken;
 mod node;
@@ -53,7 +56,7 @@ use stateright::{Model, Property};
 use world::{Original, Step, World};
 
 const AT_MOST_ONCE: &str = "executed at most once";
-const NO_NEEDLESS_425: &str = "425 only if a copy's claim came out";
+const NO_NEEDLESS_425: &str = "425 only if a copy's claim succeeded";
 
 impl Model for Setting {
     type State = World;
@@ -100,7 +103,7 @@ impl Model for Setting {
     }
 }
 
-/// What the honest client sees, and what the attacker's copies come to.
+/// The outcomes for the honest client and for the attacker's copies.
 fn of_honest_clients() -> Vec<Property<Setting>> {
     vec![
         Property::sometimes("an original runs early", |_, world: &World| {
@@ -109,7 +112,7 @@ fn of_honest_clients() -> Vec<Property<Setting>> {
         Property::sometimes("a copy loses", |_, world: &World| {
             world.original == Original::RanEarly && world.copy.lost
         }),
-        Property::sometimes("an original that a copy overtook is told so", |_, world: &World| {
+        Property::sometimes("an original that a copy overtook gets 425", |_, world: &World| {
             world.original == Original::TooEarly && world.copy.ran
         }),
         Property::sometimes("a copy is refused", |_, world: &World| world.copy.refused),
@@ -119,10 +122,10 @@ fn of_honest_clients() -> Vec<Property<Setting>> {
         Property::sometimes("a refused request runs once it is recorded", |_, world: &World| {
             world.original == Original::RanLate && world.copy.claimed
         }),
-        // The second of RFC 8446 section 8's attacks: the client sends its request again by
-        // itself, because it was refused where the copy was not.
+        // The second attack of RFC 8446 section 8: the client sends its request again because it
+        // was refused where the copy was not.
         Property::sometimes(
-            "a refused request waits beside a copy that ran",
+            "a refused request waits while a copy was executed",
             |_, world: &World| world.original == Original::Waiting && world.copy.ran,
         ),
     ]

@@ -1,4 +1,4 @@
-//! A node: its clock, what it knows of the store, its filter, and claims under way.
+//! A node: its clock, its knowledge of the store, its filter, and its claims in progress.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use firstflight_replay::{
 use crate::model::setting::{Rule, START, Setting};
 use crate::model::store::{Process, Read, Reply, replication_id, run_id};
 
-/// One node. The rules are the crate's; what is here is what a server would have around them.
+/// One node. The rules are those of the crate; the code here is what a server adds to them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     /// How far its clock is from the true time, in milliseconds.
     pub(crate) offset: i64,
     pub(crate) continuity: Continuity,
     pub(crate) link: Option<Link>,
-    /// When a majority last named the store that it is connected to, on the monotonic clock.
+    /// When a majority last named the store to which it is connected, on the monotonic clock.
     pub(crate) confirmed: Option<Duration>,
-    /// How far the store's clock was from the true time at the last heartbeat. (The node knows
-    /// how far from its own; that comes to the same.)
+    /// How far the store's clock was from the true time at the last heartbeat. (A node knows the
+    /// difference to its own clock; the result is the same.)
     pub(crate) store_offset: Option<i64>,
     pub(crate) is_deaf: bool,
     pub(crate) is_cut_off: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Node {
     pub(crate) filter: bool,
 }
 
-/// A connection to a store process, and what its `INFO` said when it was last asked.
+/// A connection to a store process, with the content of its last `INFO`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Link {
     pub(crate) store: usize,
@@ -37,19 +37,19 @@ pub(crate) struct Link {
     pub(crate) line: u8,
 }
 
-/// A connection whose flight's claim is under way.
+/// A connection with a claim in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pending {
     pub(crate) node: usize,
-    /// The honest client's own, not a copy.
+    /// Whether it is the honest client's own, not a copy.
     pub(crate) original: bool,
     /// As TLS computed it.
     pub(crate) skew: i32,
     /// By the node's clock, in milliseconds.
     pub(crate) received_at: i64,
-    /// The store's answer, which the node has not read yet.
+    /// The store's reply, which the node has not read yet.
     pub(crate) reply: Option<Reply>,
-    /// Whether the record that the response tells of is lost since, or will be.
+    /// Whether the record of the reply was lost since, or will be.
     pub(crate) is_forgotten: bool,
 }
 
@@ -72,7 +72,7 @@ impl Node {
         now + self.offset
     }
 
-    /// Its clock, corrected by what it last knew of the store's.
+    /// Its clock, corrected by the last known difference to the store's.
     pub(crate) fn corrected_clock(&self, now: i64) -> i64 {
         now + self.store_offset.unwrap_or(self.offset)
     }
@@ -88,7 +88,7 @@ impl Node {
         self.continuity.disconnected();
     }
 
-    /// Asks the process at the other end how it is, and takes it in.
+    /// Sends a heartbeat to the connected process, and processes the reply.
     pub(crate) fn beat(
         &mut self,
         setting: &Setting,
@@ -141,7 +141,7 @@ impl Node {
         }
     }
 
-    /// Whether the record of a spend counts; then whether it is this connection's.
+    /// Whether the record of a spend counts, and whether it is this connection's.
     pub(crate) fn spent(
         &self,
         setting: &Setting,
@@ -168,7 +168,7 @@ impl Node {
         }
     }
 
-    /// What the node makes of the response to a claim.
+    /// How the node interprets the reply to a claim.
     pub(crate) fn reply(&self, setting: &Setting, reply: &Reply, now: i64) -> StoreReply {
         let Reply::HandoffReply { won, seen } = reply else {
             return StoreReply::Unknown(Unknown::Refused);
@@ -202,7 +202,7 @@ impl Node {
         }
     }
 
-    /// What becomes of a connection's early data.
+    /// Decides about a connection's early data.
     pub(crate) fn settle(
         &self,
         setting: &Setting,
@@ -222,7 +222,7 @@ impl Node {
 }
 
 impl Pending {
-    /// By the flight's own word; the same at each node.
+    /// As stated by the flight; the same at each node.
     pub(crate) fn exact_at(&self) -> i64 {
         let offer =
             FlightOffer::new(ClaimKey::of_flight(&[1; 32]), self.skew, millis(self.received_at), 0);
@@ -236,7 +236,7 @@ impl Link {
     }
 }
 
-/// The process's ids; or, without that rule, whatever the epoch record says they are.
+/// The process's ids or, without that rule, those in the epoch record.
 fn ids(setting: &Setting, run: u8, line: u8, read: &Read) -> (String, String) {
     match (&read.epoch, setting.leaves_out(Rule::EpochOfThisLife)) {
         (Some(epoch), true) => (epoch.run_id.clone(), epoch.replication_id.clone()),
@@ -251,7 +251,7 @@ fn age(setting: &Setting, read: &Read) -> Duration {
     }
 }
 
-/// The nodes' monotonic clock: it goes evenly, whatever is set.
+/// The nodes' monotonic clock, which nobody sets.
 pub(crate) fn monotonic(now: i64) -> Duration {
     millis(now - START)
 }

@@ -1,4 +1,4 @@
-//! What a run of the explorer is given: times, nodes, troubles, and rules left out on purpose.
+//! Settings of a run of the explorer: times, nodes, faults, and rules left out on purpose.
 
 use std::time::Duration;
 
@@ -7,81 +7,80 @@ use firstflight_replay::{SharedConfig, SharedGate};
 /// One step of the model's time. The windows are a few of these.
 pub(crate) const TICK: i64 = 4_000;
 
-/// Where true time starts, in milliseconds, so that clocks may be set back.
+/// The true time at the start, in milliseconds, so that clocks may be set back.
 pub(crate) const START: i64 = 1_000_000_000;
 
-/// What the explorer goes through.
+/// What the explorer checks.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
-    /// The rules' times.
+    /// The times of the rules.
     pub(crate) config: SharedConfig,
     /// How far each store process's clock is from the true time, in milliseconds.
     pub(crate) stores: Vec<i64>,
-    /// How far each node's clock may be at first: the explorer tries them all.
+    /// How far each node's clock may be off at first: the explorer tries all combinations.
     pub(crate) nodes: Vec<Vec<i64>>,
-    /// The tick at which a clock that is right finds the flight's skew zero.
+    /// The tick at which a correct clock finds the flight's skew zero.
     pub(crate) zero_skew: u8,
     /// The last tick.
     pub(crate) horizon: u8,
-    /// What may go wrong.
-    pub(crate) troubles: Vec<Trouble>,
-    /// How often something may go wrong in one run.
-    pub(crate) most_troubles: u8,
-    /// Connections whose claims may be under way at the same time.
-    pub(crate) most_pending: usize,
-    /// Whether the honest client's own connection comes too. Its request is executed early, or,
-    /// where early data was refused, once the flight is recorded as spent. There are many more
-    /// states with it.
+    /// The possible faults.
+    pub(crate) faults: Vec<Fault>,
+    /// Maximum number of faults in one run.
+    pub(crate) max_faults: u8,
+    /// Maximum number of connections with claims in progress.
+    pub(crate) max_pending: usize,
+    /// Whether the honest client's own connection arrives too. Its request is executed early or, if
+    /// early data was refused, once the flight is recorded as spent. This adds many states.
     pub(crate) honest: bool,
-    /// Whether to look for all that may come of honest clients and of copies, also of such as are
-    /// refused anyway.
+    /// Whether to look for all outcomes of honest clients and copies, including copies that are
+    /// refused in any case.
     pub(crate) outcomes: bool,
-    /// What becomes of a request whose flight could not be recorded by the time that no node
-    /// accepts a copy.
+    /// What happens to a request whose flight could not be recorded by the time no node accepts a
+    /// copy.
     pub(crate) at_close: AtClose,
-    /// The rule that is left out, to see that the explorer misses it.
+    /// The rule that is left out, so that the explorer finds the attack.
     pub(crate) without: Option<Rule>,
 }
 
-/// What becomes of a request whose flight could not be recorded in time.
+/// What happens to a request whose flight could not be recorded in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum AtClose {
-    /// It is executed: no copy will be from now on.
+    /// It is executed: no copy will be executed from now on.
     Runs,
     /// It gets 425: a copy may have been executed before.
     TooEarly,
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Trouble {
-    /// Somebody empties the store.
+pub(crate) enum Fault {
+    /// The store is emptied.
     Flush,
     /// A store process ends and starts again, empty.
     Restart,
-    /// It starts again from a snapshot that has the epoch and lacks the claims.
+    /// It starts again from a snapshot that contains the epoch but not the claims.
     RestartFromSnapshot,
     /// A replica that lacks the claims becomes a master.
     Failover,
-    /// A store's clock is set, by so many milliseconds.
+    /// A store's clock is set, by this many milliseconds.
     StoreClock(i64),
     /// A node's clock is set.
     NodeClock(i64),
     /// A node is killed and starts again.
     Kill,
-    /// A node does not hear the sentinels any more.
+    /// A node is cut off from the sentinels.
     Deaf,
-    /// A node cannot reach any store process, for as long as it takes.
+    /// A node is cut off from all store processes, for any time.
     CutOff,
-    /// A node's connection breaks; what it has sent may still arrive.
+    /// A node's connection breaks; messages in transit may still arrive.
     Disconnect,
-    /// An order to write an epoch is held up on its way.
+    /// A command that writes an epoch is delayed in transit.
     LateEpoch,
-    /// A claim is held up on its way, until after its node has given it up.
+    /// A claim is delayed in transit until after its node has given up.
     LateClaim,
-    /// A node's process stands still for some ticks, in the middle of what it was about.
+    /// A node's process pauses for some ticks, in the middle of an operation.
     Pause,
-    /// The store is told to drop records when it is full, and does.
+    /// The store is configured to evict records when it is full, and does.
     Evict,
 }
 
@@ -90,37 +89,37 @@ pub(crate) enum Trouble {
 pub(crate) enum Rule {
     /// No claim counts in the recording window.
     Window,
-    /// The window allows for an old master that is still asked, and for clocks that disagree.
+    /// The window allows for an old master that is still in use, and for clocks that disagree.
     WholeWindow,
-    /// The epoch has to be of the process that answers.
+    /// The epoch has to be that of the responding process.
     EpochOfThisLife,
-    /// The epoch's age is the store's to say.
+    /// The epoch's age is measured by the store.
     EpochDatedByStore,
     /// An epoch is written once a majority has named the master.
     EpochAfterMajority,
     /// A master counts for a while after a majority named it.
     Confirmation,
-    /// An epoch is written by who agrees with the store's clock.
+    /// Only a node that agrees with the store's clock writes an epoch.
     EpochWithinMargin,
     /// Records live long enough.
     RecordLife(Duration),
     /// A node's clock has to agree with the store's.
     ClockMargin,
-    /// What is unknown is refused.
+    /// An unknown claim is refused.
     RefuseUnknown,
     /// Only fresh flights run early.
     Freshness,
     /// A flight's time is taken before its ClientHello is processed.
     TimeBeforeHello,
-    /// What one heartbeat saw is compared to what the last one did.
+    /// Each heartbeat is compared with the previous one.
     Memory,
     /// A store that may evict records does not count.
     Evictions,
-    /// The filter holds only claims that came out.
+    /// The filter contains only claims that succeeded.
     FilterOfOutcomes,
     /// A record's end follows from the flight's exact time, not from when it is written.
     EndFollowsSkew,
-    /// It is an absolute time of the store's clock, not one that the writer's clock counts off.
+    /// It is an absolute time of the store's clock, not relative to the writer's clock.
     AbsoluteEnd,
     /// A refused flight is recorded before its request is executed.
     Spends,
@@ -131,7 +130,7 @@ pub(crate) enum Rule {
 }
 
 impl Setting {
-    /// One store process, two nodes, clocks that are right.
+    /// One store process, two nodes, correct clocks.
     pub(crate) fn single() -> Self {
         Self {
             config: SharedConfig {
@@ -143,9 +142,9 @@ impl Setting {
             nodes: vec![vec![0], vec![0]],
             zero_skew: 3,
             horizon: 8,
-            troubles: Vec::new(),
-            most_troubles: 1,
-            most_pending: 2,
+            faults: Vec::new(),
+            max_faults: 1,
+            max_pending: 2,
             honest: false,
             outcomes: false,
             at_close: AtClose::Runs,
@@ -158,19 +157,13 @@ impl Setting {
         let single = Self::single();
         let config =
             SharedConfig { confirmation: Duration::from_millis(TICK as u64), ..single.config };
-        Self {
-            config,
-            stores: vec![0, 0],
-            troubles: vec![Trouble::Failover],
-            horizon: 10,
-            ..single
-        }
+        Self { config, stores: vec![0, 0], faults: vec![Fault::Failover], horizon: 10, ..single }
     }
 
-    /// A failover where each clock is as far off as it may be, to the side that helps the attacker.
+    /// A failover in which each clock is as far off as allowed, in the attacker's favour.
     pub(crate) fn worst_failover() -> Self {
         Self {
-            troubles: vec![Trouble::Failover, Trouble::Deaf],
+            faults: vec![Fault::Failover, Fault::Deaf],
             stores: vec![TICK, -TICK],
             nodes: vec![vec![2 * TICK], vec![-2 * TICK]],
             zero_skew: 5,
@@ -188,13 +181,13 @@ impl Setting {
         Self { honest: true, horizon: 9, ..Self::single() }
     }
 
-    /// When the ticket age that the client states is exact: a whole second.
+    /// When the ticket age stated by the client is exact: a whole second.
     pub(crate) fn exact_at(&self) -> i64 {
         START + i64::from(self.zero_skew) * TICK
     }
 
-    /// Until when a record lives, by the store's clock, if it is written when the node's clock and
-    /// the store's show this.
+    /// When a record ends by the store's clock, if it is written at these times of the node's clock
+    /// and the store's.
     pub(crate) fn record_end(&self, exact_at: i64, node_clock: i64, store_clock: i64) -> i64 {
         let life = match self.without {
             Some(Rule::RecordLife(life)) => life,
@@ -213,7 +206,7 @@ impl Setting {
         }
     }
 
-    /// From when on no node accepts a copy, by a clock that is within the margin of the store's.
+    /// The time from which no node accepts a copy, by a clock within the margin of the store's.
     pub(crate) fn closed_at(&self) -> i64 {
         let exact_at = Duration::from_millis(self.exact_at() as u64);
         SharedGate::new(self.config).closed_at(exact_at).as_millis() as i64

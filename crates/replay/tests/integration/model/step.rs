@@ -1,21 +1,21 @@
-//! What comes of each step.
+//! The effect of each step.
 
 use firstflight_replay::{Role, StoreReply, Unknown};
 
 use crate::model::node::{Node, Pending, monotonic};
-use crate::model::setting::{AtClose, Rule, Setting, Trouble};
+use crate::model::setting::{AtClose, Fault, Rule, Setting};
 use crate::model::store::Process;
 use crate::model::world::{Late, Message, Original, Step, Unseen, Waiting, World};
 
 impl World {
-    /// The world after `step`.
+    /// Applies `step`.
     pub(crate) fn take(&mut self, setting: &Setting, step: Step) {
         match step {
             Step::Tick => self.tick(setting),
             Step::Connect { node, store } => self.connect(setting, node, store),
             Step::Beat { node } => self.beat(setting, node, false),
             Step::Hello { node, original } => self.hello(setting, node, original),
-            Step::Ask { pending } => self.ask(setting, pending),
+            Step::Process { pending } => self.process(setting, pending),
             Step::Settle { pending } => self.settle(setting, pending),
             Step::GiveUp { pending } => self.give_up(setting, pending),
             Step::Spend => self.spend(setting),
@@ -37,9 +37,9 @@ impl World {
                 self.lose_records(setting, store);
                 self.stores[store].drop_record();
             }
-            Step::Wrong { trouble, at } => {
-                self.troubles += 1;
-                self.go_wrong(setting, trouble, at);
+            Step::Wrong { fault, at } => {
+                self.faults += 1;
+                self.inject(setting, fault, at);
             }
         }
         self.pending.sort_by_key(|p| (p.node, p.original, p.received_at, p.reply.is_some()));
@@ -88,7 +88,7 @@ impl World {
                 }
             }
         }
-        // Who hears the sentinels goes where they say.
+        // A node that is connected to the sentinels follows them.
         let stays = actions.dropped.is_none() && (is_named || node.is_deaf);
         match &mut node.link {
             Some(link) if stays => link.line = process.line,
@@ -112,13 +112,13 @@ impl World {
         if setting.leaves_out(Rule::FilterOfOutcomes) {
             self.nodes[node].filter = true;
         }
-        // A copy beside its like changes nothing that one of them would not.
+        // A second copy at the same node adds nothing.
         if !self.pending.contains(&pending) {
             self.pending.push(pending);
         }
     }
 
-    fn ask(&mut self, setting: &Setting, pending: usize) {
+    fn process(&mut self, setting: &Setting, pending: usize) {
         let now = self.now();
         let asking = &mut self.pending[pending];
         let node = &self.nodes[asking.node];
@@ -149,7 +149,7 @@ impl World {
         self.conclude(setting, &pending, StoreReply::Unknown(Unknown::Slow));
     }
 
-    /// What a node has asked of the store goes on its way, though nobody waits for it any more.
+    /// Sends a node's message although the node no longer waits for the reply.
     fn send_late(&mut self, pending: usize) {
         let pending = &self.pending[pending];
         if let (None, Some(link)) = (&pending.reply, &self.nodes[pending.node].link) {
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// What the node does with a connection, now that its claim is won, lost or unknown.
+    /// Handles a connection after its claim was won, lost or unknown.
     fn conclude(&mut self, setting: &Setting, pending: &Pending, reply: StoreReply) {
         let node = &self.nodes[pending.node];
         let settled = node.settle(setting, pending, reply, self.now());
@@ -248,7 +248,7 @@ impl World {
     fn close(&mut self, setting: &Setting) {
         match setting.at_close {
             AtClose::Runs => {
-                // Whether one did before, the node does not know.
+                // The node does not know whether one was executed before.
                 let is_in_time = !setting.leaves_out(Rule::Waiting);
                 self.excused += u8::from(self.copy.ran && is_in_time);
                 self.run_late();
@@ -260,12 +260,12 @@ impl World {
         }
     }
 
-    /// A store loses records, or will. No window covers that of a flight that becomes fresh only
-    /// after it.
+    /// A store loses records, or will. No window covers the record of a flight that becomes fresh
+    /// only after it.
     fn lose_records(&mut self, setting: &Setting, store: usize) {
         self.forgot_copy |= self.copy.ran;
-        let answered = self.pending.iter_mut().filter(|pending| pending.reply.is_some());
-        answered.for_each(|pending| pending.is_forgotten |= setting.honest);
+        let with_reply = self.pending.iter_mut().filter(|pending| pending.reply.is_some());
+        with_reply.for_each(|pending| pending.is_forgotten |= setting.honest);
         let bound = setting.config.freshness + setting.config.clock_margin;
         let last = self.stores[store].clock(self.now()) + bound.as_millis() as i64;
         let is_asked = self.waiting.as_ref().is_some_and(|waiting| waiting.reply.is_some());
@@ -301,32 +301,32 @@ impl World {
         }
     }
 
-    fn go_wrong(&mut self, setting: &Setting, trouble: Trouble, at: usize) {
-        match trouble {
-            Trouble::Flush => {
+    fn inject(&mut self, setting: &Setting, fault: Fault, at: usize) {
+        match fault {
+            Fault::Flush => {
                 self.lost = setting.honest;
                 self.lose_records(setting, at);
                 self.stores[at].flush();
             }
-            Trouble::Restart => self.restart(setting, at, false),
-            Trouble::RestartFromSnapshot => self.restart(setting, at, true),
-            Trouble::Failover => self.promote(setting, at),
-            Trouble::StoreClock(step) => self.set_store_clock(setting, at, step),
-            Trouble::NodeClock(step) => self.nodes[at].offset += step,
-            Trouble::Kill => self.kill(setting, at),
-            Trouble::Deaf => self.nodes[at].is_deaf = true,
-            Trouble::CutOff => {
+            Fault::Restart => self.restart(setting, at, false),
+            Fault::RestartFromSnapshot => self.restart(setting, at, true),
+            Fault::Failover => self.promote(setting, at),
+            Fault::StoreClock(step) => self.set_store_clock(setting, at, step),
+            Fault::NodeClock(step) => self.nodes[at].offset += step,
+            Fault::Kill => self.kill(setting, at),
+            Fault::Deaf => self.nodes[at].is_deaf = true,
+            Fault::CutOff => {
                 self.nodes[at].is_cut_off = true;
                 self.nodes[at].disconnect();
             }
-            Trouble::Disconnect => self.nodes[at].disconnect(),
-            Trouble::LateEpoch => self.beat(setting, at, true),
-            Trouble::LateClaim => {
+            Fault::Disconnect => self.nodes[at].disconnect(),
+            Fault::LateEpoch => self.beat(setting, at, true),
+            Fault::LateClaim => {
                 self.send_late(at);
                 self.give_up(setting, at);
             }
-            Trouble::Pause => self.nodes[at].is_paused = true,
-            Trouble::Evict => self.stores[at].may_evict = true,
+            Fault::Pause => self.nodes[at].is_paused = true,
+            Fault::Evict => self.stores[at].may_evict = true,
         }
     }
 
@@ -342,7 +342,7 @@ impl World {
         self.stores[at] = new;
     }
 
-    /// A replica that lags becomes a master; the old one does not know yet.
+    /// A lagging replica becomes a master; the old master does not know yet.
     fn promote(&mut self, setting: &Setting, at: usize) {
         self.lost = setting.honest;
         self.lose_records(setting, self.named);
@@ -368,7 +368,7 @@ impl World {
         self.nodes[at] = Node::new(setting, self.nodes[at].offset);
     }
 
-    /// Connections of a node end before anything came of them.
+    /// Ends a node's connections before their claims are decided.
     fn break_off(&mut self, at: usize) {
         let is_there = |pending: &Pending| pending.node == at;
         if self.pending.iter().any(|pending| is_there(pending) && pending.original) {

@@ -1,10 +1,10 @@
-//! A store process: what it holds, and what it answers.
+//! A store process: its content and its replies.
 
 use std::time::Duration;
 
 use firstflight_replay::{Epoch, EpochWrite, Role};
 
-/// One store process and its data. It holds the record of one flight, or not.
+/// One store process and its data. It contains the record of one flight, or not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     /// Stands for the `run_id`.
@@ -22,13 +22,13 @@ pub(crate) struct Process {
 /// The flight's record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Record {
-    /// Until when it lives, by the store's clock.
+    /// When it ends, by the store's clock.
     until: i64,
     /// Whether the honest client's connection wrote it.
     original: bool,
 }
 
-/// The epoch record, and when it was written by the word of its writer.
+/// The epoch record, and when it was written according to its writer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct StoredEpoch {
     epoch: Epoch,
@@ -36,10 +36,10 @@ struct StoredEpoch {
     stamp: i64,
 }
 
-/// What a batch with one claim is answered.
+/// The reply to a batch with one claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reply {
-    /// It is no master.
+    /// It is not a master.
     ReadOnly,
     HandoffReply {
         won: bool,
@@ -47,11 +47,11 @@ pub(crate) enum Reply {
     },
 }
 
-/// What a batch or a heartbeat reads.
+/// The result of the reads in a batch or heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Read {
     pub(crate) epoch: Option<Epoch>,
-    /// By the store's word, and by that of the writer.
+    /// By the store's clock, and by the writer's.
     pub(crate) age: Duration,
     pub(crate) age_by_writer: Duration,
     pub(crate) store_time: Duration,
@@ -81,7 +81,7 @@ impl Process {
         Reply::HandoffReply { won, seen: self.read(now) }
     }
 
-    /// The same for a spend, which takes its own claim for a win.
+    /// The same for a spend, which treats its own claim as a win.
     pub(crate) fn spend(&mut self, until: i64, now: i64) -> Reply {
         match self.claim(true, until, now) {
             Reply::HandoffReply { won, seen } => {
@@ -113,7 +113,7 @@ impl Process {
         }
     }
 
-    /// An epoch of this life that is `age` old.
+    /// With an epoch of this life that is `age` old.
     pub(crate) fn with_epoch(mut self, epoch: Epoch, age: Duration, now: i64) -> Self {
         let stamp = self.clock(now) - age.as_millis() as i64;
         let until = stamp + Epoch::LIFE.as_millis() as i64;
@@ -125,7 +125,7 @@ impl Process {
         self.record.is_some()
     }
 
-    /// Records that are over are dropped, also if nobody asks for them.
+    /// Drops records that have ended, even if nobody reads them.
     pub(crate) fn expire_at(&mut self, now: i64) {
         self.expire(self.clock(now));
     }
@@ -143,13 +143,13 @@ impl Process {
         self.epoch = None;
     }
 
-    /// As a replica that has all of `master` but its claims.
+    /// Becomes a replica with all data of `master` except its claims.
     pub(crate) fn take_epoch_of(&mut self, master: &Self) {
         self.epoch = master.epoch.clone();
         self.record = None;
     }
 
-    /// As a replica that has all of `master`.
+    /// Becomes a replica with all data of `master`.
     pub(crate) fn follow(&mut self, master: &Self) {
         self.role = Role::Replica;
         self.line = master.line;
@@ -158,12 +158,12 @@ impl Process {
     }
 }
 
-/// What `INFO` says of a process.
+/// The `run_id` of a process in `INFO`.
 pub(crate) fn run_id(run: u8) -> String {
     format!("run{run}")
 }
 
-/// What it says of a line of replication.
+/// The replication id in `INFO`.
 pub(crate) fn replication_id(line: u8) -> String {
     format!("line{line}")
 }

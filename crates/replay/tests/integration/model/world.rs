@@ -1,24 +1,24 @@
-//! The world: what may happen next, and what comes of it.
+//! The state of the model, and the steps that are possible in it.
 
 use firstflight_replay::{Epoch, EpochWrite, Role, Slots, Unknown};
 
 use crate::model::node::{Link, Node, Pending, monotonic};
-use crate::model::setting::{Rule, START, Setting, TICK, Trouble};
+use crate::model::setting::{Fault, Rule, START, Setting, TICK};
 use crate::model::store::{Process, Reply, replication_id, run_id};
 
-/// All of it at one moment.
+/// The state at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) tick: u8,
     pub(crate) stores: Vec<Process>,
-    /// The master that a majority of the sentinels names.
+    /// The master named by a majority of the sentinels.
     pub(crate) named: usize,
     pub(crate) nodes: Vec<Node>,
-    /// Sorted, so that worlds that differ in their order only are one.
+    /// Sorted, so that states that differ in order only are equal.
     pub(crate) pending: Vec<Pending>,
     pub(crate) late: Option<Late>,
-    pub(crate) troubles: u8,
-    /// What came of the honest client's own connection.
+    pub(crate) faults: u8,
+    /// What became of the honest client's own connection.
     pub(crate) original: Original,
     pub(crate) copy: Copies,
     /// The honest client's connection while its request waits for a record.
@@ -26,18 +26,18 @@ pub(crate) struct World {
     /// How often the flight's request was executed, as early data or on the connection that was
     /// refused.
     pub(crate) runs: u8,
-    /// How many of those are for exceptions that are left (see `main.rs`).
+    /// How many of those fall under the remaining exceptions (see `mod.rs`).
     pub(crate) excused: u8,
     /// The record of a copy is lost, or will be.
     pub(crate) forgot_copy: bool,
     pub(crate) next_id: u8,
     pub(crate) unseen: Unseen,
-    /// Whether claims were lost, and one counted again afterwards.
+    /// Whether claims were lost, and a claim counted again afterwards.
     pub(crate) lost: bool,
     pub(crate) counted_again: bool,
 }
 
-/// Something that is still on its way to a store process, when its sender has given up.
+/// A message still in transit to a store process after its sender has given up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Late {
     pub(crate) store: usize,
@@ -51,12 +51,12 @@ pub(crate) enum Message {
     Epoch { write: EpochWrite, stamp: i64 },
 }
 
-/// A step of a store's clock that not all connected nodes have seen yet. That their heartbeats come
-/// before the clock steps again, or, if it was set back, before the next claim, is an assumption:
-/// they come four times a second.
+/// A step of a store's clock that not all connected nodes have noticed yet. It is an assumption
+/// that their heartbeats arrive before the clock steps again or, if it was set back, before the
+/// next claim: they are sent four times a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Unseen {
-    /// One bit for each node that has not seen it.
+    /// One bit for each node that has not noticed it.
     pub(crate) by: u8,
     pub(crate) is_back: bool,
 }
@@ -67,43 +67,43 @@ pub(crate) enum Original {
     NotSent,
     Asking,
     RanEarly,
-    /// Refused by TLS: the client has sent its request again on the same connection, where it
-    /// waits until the flight is recorded.
+    /// Refused by TLS: the client has sent its request again on the same connection, where it waits
+    /// until the flight is recorded.
     Waiting,
     /// Executed after that.
     RanLate,
-    /// Answered 425.
+    /// The response was 425.
     TooEarly,
-    /// Answered 425 because the flight could not be recorded in time.
+    /// The response was 425 because the flight could not be recorded in time.
     Closed,
     /// The node was killed.
     Broken,
 }
 
-/// A request that waits for a record.
+/// A request that waits for its record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Waiting {
     pub(crate) node: usize,
-    /// The response to a spend, which the node has not read yet, and the connection it came by.
+    /// The reply to a spend, which the node has not read yet, and its connection.
     pub(crate) reply: Option<(Link, Reply)>,
     /// Whether that spend came after the record's end.
     pub(crate) is_late: bool,
 }
 
-/// What came of copies so far.
+/// What became of copies so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Copies {
-    /// The store, or a filter, has a copy's claim.
+    /// The store or a filter contains a copy's claim.
     pub(crate) claimed: bool,
     pub(crate) ran: bool,
     pub(crate) lost: bool,
     pub(crate) refused: bool,
 }
 
-/// What may happen next.
+/// A possible step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
-    /// Time goes on; heartbeats come by themselves.
+    /// Time passes, with heartbeats.
     Tick,
     Connect {
         node: usize,
@@ -117,36 +117,36 @@ pub(crate) enum Step {
         node: usize,
         original: bool,
     },
-    /// The store does what a node asks of it.
-    Ask {
+    /// The store processes a node's request.
+    Process {
         pending: usize,
     },
-    /// The node reads the response.
+    /// The node reads the reply.
     Settle {
         pending: usize,
     },
-    /// The store does what a waiting request's node asks of it.
+    /// The store processes the request of a waiting request's node.
     Spend,
-    /// The node reads the response, or it is lost.
+    /// The node reads the reply, or it is lost.
     SpendOutcome,
     SpendLost,
-    /// No node accepts a copy any more, and the request still waits.
+    /// No node accepts a copy any more, but the request is still waiting.
     Close,
-    /// The budget is over.
+    /// The time budget is exhausted.
     GiveUp {
         pending: usize,
     },
-    /// What was on its way arrives.
+    /// A message in transit arrives.
     Arrive,
-    /// A node reaches the stores again.
+    /// A node can reach the stores again.
     Reach {
         node: usize,
     },
-    /// A node's process goes on.
+    /// A paused node continues.
     WakeUp {
         node: usize,
     },
-    /// The sentinels agree on a new master; the old one learns of it.
+    /// The sentinels agree on a new master; the old one is told.
     Name {
         store: usize,
     },
@@ -160,7 +160,7 @@ pub(crate) enum Step {
         store: usize,
     },
     Wrong {
-        trouble: Trouble,
+        fault: Fault,
         at: usize,
     },
 }
@@ -179,7 +179,7 @@ impl World {
             nodes: clocks.iter().map(|offset| Node::new(setting, *offset)).collect(),
             pending: Vec::new(),
             late: None,
-            troubles: 0,
+            faults: 0,
             original: Original::NotSent,
             copy: Copies::default(),
             waiting: None,
@@ -190,12 +190,12 @@ impl World {
             lost: false,
             counted_again: false,
         };
-        world.begin(setting);
+        world.start(setting);
         world
     }
 
-    /// All nodes are connected, and the store has recorded for a window already.
-    fn begin(&mut self, setting: &Setting) {
+    /// All nodes are connected, and a recording window has passed.
+    fn start(&mut self, setting: &Setting) {
         let process = &self.stores[0];
         let epoch = Epoch {
             run_id: run_id(process.run),
@@ -220,15 +220,15 @@ impl World {
         setting.exact_at().div_euclid(1000) - clock.div_euclid(1000)
     }
 
-    /// A stale flight's claim can only leave a record, and so keep others from running: nothing
-    /// is missed without it.
+    /// The claim of a stale flight can only leave a record, and so prevent executions. Leaving it
+    /// out misses nothing.
     fn is_worth_sending(&self, setting: &Setting, node: usize) -> bool {
         let fresh = self.skew(setting, node).unsigned_abs() <= setting.config.freshness.as_secs();
         fresh || setting.outcomes || setting.leaves_out(Rule::Freshness)
     }
 
-    /// Whether the honest client's flight may still come, and what would come of it is of interest:
-    /// it is held back for no longer than a record lives.
+    /// Whether the honest client's flight may still arrive with an interesting outcome: it is
+    /// delayed for at most the life of a record.
     fn may_come(&self, setting: &Setting) -> bool {
         let life = setting.config.record_life().as_millis() as i64;
         setting.honest
@@ -236,16 +236,16 @@ impl World {
             && self.now() <= setting.exact_at() + life
     }
 
-    /// Whether a request is executed before the flight is recorded is still open.
+    /// It is still open whether a request is executed before the flight is recorded.
     fn is_under_way(&self, setting: &Setting) -> bool {
         self.waiting.is_some() || self.may_come(setting)
     }
 
-    /// Whether no node will ever find the flight fresh again.
+    /// Whether no node will find the flight fresh again.
     fn is_over(&self, setting: &Setting) -> bool {
         let freshness = setting.config.freshness.as_secs() as i64;
         let is_stale = |node| self.skew(setting, node) < -freshness;
-        let clocks_stay = !setting.troubles.iter().any(|t| matches!(t, Trouble::NodeClock(_)));
+        let clocks_stay = !setting.faults.iter().any(|t| matches!(t, Fault::NodeClock(_)));
         self.pending.is_empty()
             && !self.is_under_way(setting)
             && clocks_stay
@@ -253,12 +253,12 @@ impl World {
             && (0..self.nodes.len()).all(is_stale)
     }
 
-    /// What may happen next.
+    /// Adds the possible steps.
     pub(crate) fn steps(&self, setting: &Setting, steps: &mut Vec<Step>) {
         if self.is_over(setting) {
             return;
         }
-        // Budgets are short: what is under way is concluded in the same tick, but for a pause.
+        // Budgets are short: claims in progress end in the same tick, unless a process is paused.
         let stands_still = |pending: &Pending| self.nodes[pending.node].is_paused;
         let spends = self
             .waiting
@@ -273,13 +273,13 @@ impl World {
         let awake = |(_, pending): &(usize, &Pending)| !self.nodes[pending.node].is_paused;
         for (i, pending) in self.pending.iter().enumerate().filter(awake) {
             match pending.reply {
-                None if self.can_ask(pending) => steps.push(Step::Ask { pending: i }),
+                None if self.can_process(pending) => steps.push(Step::Process { pending: i }),
                 None => {}
                 Some(_) => steps.push(Step::Settle { pending: i }),
             }
             steps.push(Step::GiveUp { pending: i });
-            if self.can_go_wrong(setting, Trouble::LateClaim) && self.late.is_none() {
-                steps.push(Step::Wrong { trouble: Trouble::LateClaim, at: i });
+            if self.can_inject(setting, Fault::LateClaim) && self.late.is_none() {
+                steps.push(Step::Wrong { fault: Fault::LateClaim, at: i });
             }
         }
         self.steps_of_waiting(setting, steps);
@@ -324,7 +324,7 @@ impl World {
                 steps.extend(masters.map(|store| Step::Connect { node, store }));
             }
         }
-        if self.pending.len() < setting.most_pending {
+        if self.pending.len() < setting.max_pending {
             if self.may_come(setting) {
                 steps.push(Step::Hello { node, original: true });
             }
@@ -332,22 +332,22 @@ impl World {
                 steps.push(Step::Hello { node, original: false });
             }
         }
-        let troubles = setting.troubles.iter().filter(|trouble| match trouble {
-            Trouble::NodeClock(_) | Trouble::Kill => true,
-            Trouble::Deaf => !self.nodes[node].is_deaf,
-            Trouble::Pause => self.pending.iter().any(|pending| pending.node == node),
-            Trouble::CutOff => !self.nodes[node].is_cut_off,
-            Trouble::Disconnect | Trouble::LateEpoch => self.nodes[node].link.is_some(),
+        let faults = setting.faults.iter().filter(|fault| match fault {
+            Fault::NodeClock(_) | Fault::Kill => true,
+            Fault::Deaf => !self.nodes[node].is_deaf,
+            Fault::Pause => self.pending.iter().any(|pending| pending.node == node),
+            Fault::CutOff => !self.nodes[node].is_cut_off,
+            Fault::Disconnect | Fault::LateEpoch => self.nodes[node].link.is_some(),
             _ => false,
         });
-        let troubles = troubles.filter(|trouble| self.can_go_wrong(setting, **trouble));
-        steps.extend(troubles.map(|trouble| Step::Wrong { trouble: *trouble, at: node }));
+        let faults = faults.filter(|fault| self.can_inject(setting, **fault));
+        steps.extend(faults.map(|fault| Step::Wrong { fault: *fault, at: node }));
     }
 
     fn steps_of_store(&self, setting: &Setting, store: usize, steps: &mut Vec<Step>) {
         let process = &self.stores[store];
         let is_master = process.role == Role::Master;
-        // They do not change their mind: only to a master that is newer.
+        // Sentinels change only to a newer master.
         if is_master && process.line > self.stores[self.named].line {
             steps.push(Step::Name { store });
         }
@@ -361,22 +361,20 @@ impl World {
                 steps.push(Step::DropRecord { store });
             }
         }
-        let troubles = setting.troubles.iter().filter(|trouble| match trouble {
-            Trouble::Flush | Trouble::Restart | Trouble::RestartFromSnapshot => is_master,
-            // Twice within a heartbeat does not happen: a replica has to catch up first.
-            Trouble::Failover => !is_master && self.linked_to(store) == 0,
-            Trouble::StoreClock(_) => self.linked_to(store) != 0,
-            Trouble::Evict => is_master && !process.may_evict,
+        let faults = setting.faults.iter().filter(|fault| match fault {
+            Fault::Flush | Fault::Restart | Fault::RestartFromSnapshot => is_master,
+            // Not twice within a heartbeat: a replica has to catch up first.
+            Fault::Failover => !is_master && self.linked_to(store) == 0,
+            Fault::StoreClock(_) => self.linked_to(store) != 0,
+            Fault::Evict => is_master && !process.may_evict,
             _ => false,
         });
-        let troubles = troubles.filter(|trouble| self.can_go_wrong(setting, **trouble));
-        steps.extend(troubles.map(|trouble| Step::Wrong { trouble: *trouble, at: store }));
+        let faults = faults.filter(|fault| self.can_inject(setting, **fault));
+        steps.extend(faults.map(|fault| Step::Wrong { fault: *fault, at: store }));
     }
 
-    fn can_go_wrong(&self, setting: &Setting, trouble: Trouble) -> bool {
-        self.troubles < setting.most_troubles
-            && self.unseen.by == 0
-            && setting.troubles.contains(&trouble)
+    fn can_inject(&self, setting: &Setting, fault: Fault) -> bool {
+        self.faults < setting.max_faults && self.unseen.by == 0 && setting.faults.contains(&fault)
     }
 
     /// One bit for each node that is connected to `store`.
@@ -386,8 +384,8 @@ impl World {
         bits.filter(|(_, node)| is_linked(node)).map(|(i, _)| 1 << i).sum()
     }
 
-    /// Whether the store can process what this connection's node asks of it.
-    fn can_ask(&self, pending: &Pending) -> bool {
+    /// Whether the store can process the request of this connection's node.
+    fn can_process(&self, pending: &Pending) -> bool {
         self.can_reach(pending.node)
     }
 
@@ -397,8 +395,8 @@ impl World {
             && link.is_some_and(|link| link.is_to(&self.stores[link.store]))
     }
 
-    /// A policy that is set on a full store is an assumption of its own: some node is connected,
-    /// and nothing is dropped before the next heartbeats.
+    /// That a policy is set on a full store is an assumption of its own: some node is connected,
+    /// and nothing is evicted before the next heartbeats.
     fn all_know_of_evictions(&self, store: usize) -> bool {
         let linked = |node: &&Node| node.link.as_ref().is_some_and(|link| link.store == store);
         let now = monotonic(self.now());

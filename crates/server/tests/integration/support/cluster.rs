@@ -71,13 +71,13 @@ impl Cluster {
     /// lifetime of its record.
     pub(crate) fn age(&self) {
         if let Some(left) = self.epoch() {
-            self.store.ask(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
+            self.store.cli(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
         }
     }
 
     /// The remaining lifetime of the epoch's record, in milliseconds.
     pub(crate) fn epoch(&self) -> Option<u128> {
-        self.store.ask(&["PTTL", EPOCH]).parse().ok()
+        self.store.cli(&["PTTL", EPOCH]).parse().ok()
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) async fn send(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket
 pub(crate) async fn replay(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
     let socket = send(server, datagrams).await;
     let mut response = [0; 2000];
-    timeout(TEST_TIMEOUT, socket.recv(&mut response)).await.expect("the server answers").unwrap();
+    timeout(TEST_TIMEOUT, socket.recv(&mut response)).await.expect("the server responds").unwrap();
     socket
 }
 

@@ -269,7 +269,7 @@ impl Client {
         self.send(tcp).await;
         let mut buffer = [0; 16 * 1024];
         let read = tokio::time::timeout(TEST_TIMEOUT, tcp.read(&mut buffer)).await;
-        match read.expect("the server answers") {
+        match read.expect("the server responds") {
             Ok(count) if count > 0 => self.machine.feed(&buffer[..count]),
             _ => self.machine.feed_eof(),
         }
@@ -292,7 +292,7 @@ pub(crate) async fn replay(address: SocketAddr, flight: &[u8]) -> TcpStream {
     tcp.write_all(flight).await.unwrap();
     let mut byte = [0; 1];
     let read = tokio::time::timeout(TEST_TIMEOUT, tcp.read(&mut byte)).await;
-    let _ = read.expect("the server answers a replayed ClientHello");
+    let _ = read.expect("the server responds to a replayed ClientHello");
     tcp
 }
 

@@ -162,7 +162,8 @@ impl Quic {
 
     /// Whether the server accepted early data, once the handshake is complete.
     pub(crate) async fn accepted(&mut self) -> bool {
-        let accepted = self.accepted.take().expect("early data was sent, and not asked for yet");
+        let accepted =
+            self.accepted.take().expect("early data was sent, and its result not read yet");
         timeout(TEST_TIMEOUT, accepted).await.expect("the handshake ends")
     }
 
@@ -210,13 +211,17 @@ impl Quic {
         }
     }
 
-    pub(crate) async fn ask(&mut self, method: Method, target: &str) -> Result<Reply, StreamError> {
+    pub(crate) async fn request(
+        &mut self,
+        method: Method,
+        target: &str,
+    ) -> Result<Reply, StreamError> {
         let stream = self.send_head(request(method, target), true).await;
         reply(stream).await
     }
 
     pub(crate) async fn get(&mut self, target: &str) -> Reply {
-        self.ask(Method::GET, target).await.unwrap()
+        self.request(Method::GET, target).await.unwrap()
     }
 
     /// Closes the connection, and waits until the close has been sent.
@@ -256,7 +261,7 @@ pub(crate) async fn reply(mut stream: Stream) -> Result<Reply, StreamError> {
         stream.recv_trailers().await?;
         Ok(Reply { status: head.status, headers: head.headers, body: body.into() })
     };
-    timeout(TEST_TIMEOUT, reading).await.expect("the server answers")
+    timeout(TEST_TIMEOUT, reading).await.expect("the server responds")
 }
 
 /// A session and a token from a full handshake.

@@ -1,4 +1,4 @@
-//! A store in memory that forgets, goes away and loses answers when it is told to.
+//! A store in memory that can be made to lose data, fail and lose replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -136,12 +136,12 @@ impl Records for Memory {
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    /// A number from 0 to `most`.
-    pub(super) fn up_to(&mut self, most: u64) -> u64 {
+    /// A number from 0 to `max`.
+    pub(super) fn up_to(&mut self, max: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % (most + 1)
+        (mixed ^ (mixed >> 31)) % (max + 1)
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes with clocks that are off, on a store that loses answers, goes away and forgets.
+//! Nodes with clocks that are off, on a store that loses replies, fails and loses data.
 
 use std::sync::Arc;
 
@@ -172,7 +172,7 @@ fn clocks() -> impl Strategy<Value = Vec<i64>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 
-    /// Whatever happens short of a store and a node that forget at once, and of a store that goes
+    /// In every case, except when a store and a node lose data at once, or a store fails
     /// away in the seconds in which a period starts, for all of that period: what one node seals,
     /// every other opens, at once and for the ticket's whole life.
     #[test]
@@ -222,7 +222,7 @@ proptest! {
         })?;
     }
 
-    /// Whatever happens: soon after it, all seal under one key.
+    /// Soon after any event, all nodes seal under one key.
     #[test]
     fn all_agree_in_the_end(
         seed: u64,

@@ -79,19 +79,19 @@ pub(crate) fn fresh() -> ClaimKey {
     ClaimKey::of_flight(&random)
 }
 
-/// Claims fresh flights until one is answered so.
+/// Claims fresh flights until one gets this reply.
 pub(crate) async fn until(store: &Store, wanted: StoreReply) {
     until_within(store, wanted, Duration::from_secs(20)).await;
 }
 
-pub(crate) async fn until_within(store: &Store, wanted: StoreReply, patience: Duration) {
-    let end = Instant::now() + patience;
+pub(crate) async fn until_within(store: &Store, wanted: StoreReply, timeout: Duration) {
+    let end = Instant::now() + timeout;
     loop {
         let reply = claim(store, fresh()).await;
         if reply == wanted {
             return;
         }
-        assert!(Instant::now() < end, "{patience:?} passed: {reply:?}, not yet {wanted:?}");
+        assert!(Instant::now() < end, "{timeout:?} passed: {reply:?}, not yet {wanted:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

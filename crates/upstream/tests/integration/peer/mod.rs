@@ -20,7 +20,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Answers each request by its head's lines.
+    /// Responds to each request with the lines of its head.
     pub(crate) async fn http1(
         response: impl Fn(Vec<String>) -> Vec<u8> + Clone + Send + Sync + 'static,
     ) -> Self {
@@ -55,7 +55,7 @@ impl Peer {
         Self { address }
     }
 
-    /// Says over HTTP/2 what it was asked.
+    /// Responds over HTTP/2 with the request.
     pub(crate) async fn http2() -> Self {
         Self::raw(|stream| async move {
             let service = service_fn(|request: Request<Incoming>| async {

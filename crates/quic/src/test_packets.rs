@@ -1,4 +1,4 @@
-//! Packets as a foreign client would send them, for tests and fuzzing.
+//! Packets like those of other clients, for tests and fuzzing.
 
 use quinn_proto::crypto::{HeaderKey as _, PacketKey as _};
 
