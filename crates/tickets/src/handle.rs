@@ -110,7 +110,7 @@ impl TicketKeys {
         let origin = Origin { zone: self.zone, epoch };
         self.counters.sealed();
         let mut id = SessionId::default();
-        key::fill_random(&mut id);
+        key::fill_unique(&mut id);
         let active = self.active();
         let key = active.sealer(now);
         DetachedSession {

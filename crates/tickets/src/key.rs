@@ -4,6 +4,7 @@ use std::fmt;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use rand::Rng as _;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::zone::Origin;
@@ -153,7 +154,7 @@ impl TicketKey {
 
     fn seal_as(&self, kind: u8, content: &[u8], origin: Origin, bound_to: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE_BYTES];
-        fill_random(&mut nonce);
+        fill_unique(&mut nonce);
         let mut ticket = Vec::with_capacity(content.len() + RING_OVERHEAD);
         ticket.push(kind);
         ticket.extend_from_slice(&self.name);
@@ -212,6 +213,13 @@ pub(crate) fn key_name(sealed: &[u8]) -> Option<&[u8; NAME_BYTES]> {
     sealed[1..].first_chunk()
 }
 
+/// Random bytes for a ticket, from a generator in the thread: a system call for each would be a
+/// hundredth of a handshake's cost.
+pub(crate) fn fill_unique(bytes: &mut [u8]) {
+    rand::rng().fill_bytes(bytes);
+}
+
+/// Random bytes for a key, from the system.
 pub(crate) fn fill_random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the system gives random bytes");
 }

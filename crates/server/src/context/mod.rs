@@ -1,4 +1,4 @@
-//! ServerContext by all stages: connection facts, shutdown stages, clocks, memory limits.
+//! Used by all stages: connection facts, shutdown stages, clocks, memory limits.
 
 pub(crate) mod memory;
 

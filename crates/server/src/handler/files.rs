@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 
 use firstflight_config::{ConfigError, ENCODINGS, FileSettings};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
@@ -33,12 +33,14 @@ use tower_service::Service as _;
 use crate::ServerError;
 use crate::context::{BodyError, ResponseBody};
 use crate::handler::response::plain;
+use crate::handler::small_files::{Candidate, SmallFiles};
 
 /// A directory that is ready to serve.
 pub(crate) struct Files {
     directory: ServeDir<DefaultServeDirFallback, FileBackend>,
     /// Whether responses depend on `Accept-Encoding`.
     varies: bool,
+    small: SmallFiles,
 }
 
 impl Files {
@@ -55,6 +57,7 @@ impl Files {
         // tower-http prefixes a relative path with a dot.
         let root = std::path::absolute(&settings.root).map_err(invalid)?;
         let files = FileBackend::new(&root, settings.follow_symlinks).map_err(invalid)?;
+        let small = SmallFiles::new(&root);
         // RFC 9110 section 14.2: a request for several ranges may get the whole file.
         let mut directory = ServeDir::with_backend(root, files).ignore_multi_range_requests(true);
         for encoding in &settings.precompressed {
@@ -66,11 +69,14 @@ impl Files {
                 _ => return Err(ServerError::Config(unknown_encoding(encoding))),
             };
         }
-        Ok(Self { directory, varies: !settings.precompressed.is_empty() })
+        Ok(Self { directory, varies: !settings.precompressed.is_empty(), small })
     }
 
     /// Responds to a request. Its body is ignored.
     pub(crate) async fn respond<B>(&self, request: Request<B>) -> Response<ResponseBody> {
+        if let Some(response) = self.small.respond(&request) {
+            return response;
+        }
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -79,6 +85,8 @@ impl Files {
         if !may_be_served(request.uri().path()) {
             return plain(StatusCode::NOT_FOUND);
         }
+        // Which encoding is best depends on which files exist.
+        let candidate = (!self.varies).then(|| self.small.candidate(&request)).flatten();
         let (mut parts, _) = request.into_parts();
         // RFC 9110 section 14.2: ignored for other methods and units.
         let range = byte_range(&parts.headers).filter(|_| parts.method == Method::GET);
@@ -88,7 +96,31 @@ impl Files {
         };
         let location = with_trailing_slash(&parts.uri);
         let response = self.fetch(Request::from_parts(parts, ())).await;
-        self.complete(response, location)
+        let response = self.complete(response, location);
+        match candidate {
+            Some(candidate) if response.status() == StatusCode::OK => {
+                self.keep(candidate, response).await
+            }
+            _ => response,
+        }
+    }
+
+    /// Keeps a small file's content.
+    async fn keep(
+        &self,
+        candidate: Candidate,
+        response: Response<ResponseBody>,
+    ) -> Response<ResponseBody> {
+        let (parts, body) = response.into_parts();
+        match body.collect().await {
+            Ok(body) => {
+                let content = body.to_bytes();
+                self.small.keep(candidate, &parts.headers, &content);
+                let body = Full::new(content).map_err(|never| match never {});
+                Response::from_parts(parts, body.boxed_unsync())
+            }
+            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR),
+        }
     }
 
     /// Fetches a file and applies `If-Range` (RFC 9110 section 13.1.5), which tower-http does not
@@ -224,7 +256,7 @@ fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
 }
 
 /// Files up to this size are read immediately: they leave in a few flights anyway.
-const MAX_INLINE_BYTES: u64 = 64 * 1024;
+pub(crate) const MAX_INLINE_BYTES: u64 = 64 * 1024;
 
 /// Opens files below a directory. The kernel makes sure that symbolic links do not lead outside,
 /// even if it is renamed meanwhile.

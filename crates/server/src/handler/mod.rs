@@ -5,6 +5,7 @@ pub(crate) mod files;
 pub(crate) mod forwarded;
 pub(crate) mod proxy;
 pub(crate) mod response;
+mod small_files;
 pub(crate) mod websocket;
 
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! The TCP socket below a TLS stream: counts its bytes, and limits the memory of handshakes.
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +10,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use firstflight_telemetry::metrics::{Metrics, Transport};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -22,6 +25,8 @@ pub(crate) struct Socket(Arc<SocketState>);
 struct SocketState {
     stream: TcpStream,
     written: AtomicU64,
+    /// Whether the sending direction is closed.
+    is_shut: AtomicBool,
     metrics: Arc<Metrics>,
     /// Whether received bytes are buffered for the handshake, and their memory.
     in_handshake: AtomicBool,
@@ -34,6 +39,7 @@ impl Socket {
         Self(Arc::new(SocketState {
             stream,
             written: AtomicU64::new(0),
+            is_shut: AtomicBool::new(false),
             metrics: shared.observers.metrics.clone(),
             in_handshake: AtomicBool::new(true),
             charge: shared.memory.charge(),
@@ -46,6 +52,29 @@ impl Socket {
         self.0.charge.clear();
     }
 
+    fn shut_down(&self) -> io::Result<()> {
+        match self.0.is_shut.swap(true, Ordering::Relaxed) {
+            true => Ok(()),
+            false => SockRef::from(&self.0.stream).shutdown(Shutdown::Write),
+        }
+    }
+
+    /// Reads from a socket that is readable. A read that returns less than it could has drained the
+    /// socket, so the next one waits for the next event instead of asking the kernel. tokio's own
+    /// reads do the same, but need exclusive access.
+    fn read_ready(&self, buffer: &mut ReadBuf<'_>) -> io::Result<usize> {
+        let (mut count, room) = (None, buffer.remaining());
+        let result = self.0.stream.try_io(Interest::READABLE, || {
+            let read = *count.insert(self.0.stream.try_read_buf(buffer)?);
+            // tokio forgets that the socket is readable, unless another event has arrived.
+            if read == 0 || read == room { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        });
+        match count {
+            Some(count) => Ok(count),
+            None => result.map(|()| 0),
+        }
+    }
+
     /// Bytes that the kernel has accepted.
     pub(crate) fn written(&self) -> u64 {
         self.0.written.load(Ordering::Relaxed)
@@ -56,12 +85,12 @@ impl Socket {
     /// Closing a socket with unread bytes resets the connection. A reset can destroy a response or
     /// an alert that the peer has not read yet (RFC 9112 section 9.6).
     pub(crate) async fn linger(&self) {
-        let _ = socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write);
+        let _ = self.shut_down();
         let _ = timeout(LINGER_TIMEOUT, async {
-            let mut scratch = vec![0; 16 * 1024];
             let mut left = MAX_LINGER_BYTES;
             while left > 0 && self.0.stream.readable().await.is_ok() {
-                match self.0.stream.try_read(&mut scratch) {
+                let mut scratch = [MaybeUninit::uninit(); 16 * 1024];
+                match self.0.stream.try_read_buf(&mut ReadBuf::uninit(&mut scratch)) {
                     Ok(0) => break,
                     Ok(count) => left = left.saturating_sub(count),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -81,9 +110,8 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.stream.poll_read_ready(cx))?;
-            match self.0.stream.try_read(buffer.initialize_unfilled()) {
+            match self.read_ready(buffer) {
                 Ok(count) => {
-                    buffer.advance(count);
                     self.0.metrics.connections.received.add(Transport::Tcp, count as u64);
                     if self.0.in_handshake.load(Ordering::Relaxed)
                         && !self.0.charge.grow(count * HANDSHAKE_BYTE_FACTOR)
@@ -125,7 +153,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write))
+        Poll::Ready(self.shut_down())
     }
 }
 

@@ -330,8 +330,6 @@ impl Listeners {
         let metrics = ConnectionMetrics::start(&shared.observers.metrics, Transport::Tcp);
         let mut stage = shared.shutdown.subscribe();
         let snapshot = shared.snapshot();
-        // The TLS stream gathers what is written, so Nagle's algorithm would only delay it.
-        let _ = tcp.set_nodelay(true);
         let limit = snapshot.limits.header_timeout;
         let deadline = (metrics.accepted_at() + limit).into();
         let client_addresses = tokio::select! {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use firstflight_quic::Steering;
 use nix::sys::socket::setsockopt;
 use nix::{setsockopt_impl, sockopt_impl};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
@@ -81,6 +81,7 @@ pub(crate) fn listen_with(
 
 fn use_inherited(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
     tcp.set_nonblocking(true)?;
+    disable_nagle(&tcp);
     enable_fast_open(&tcp, tcp.local_addr()?);
     TcpListener::from_std(tcp)
 }
@@ -101,7 +102,14 @@ fn bind_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     enable_fast_open(&socket, address);
+    disable_nagle(&socket);
     socket.listen(backlog)
+}
+
+/// The TLS stream gathers what is written, so Nagle's algorithm would only delay it. Accepted
+/// sockets inherit the option.
+fn disable_nagle(socket: &impl AsFd) {
+    let _ = SockRef::from(socket).set_tcp_nodelay(true);
 }
 
 /// RFC 7413: a client that has a cookie sends its ClientHello and early data in the SYN.

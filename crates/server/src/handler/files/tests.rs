@@ -100,6 +100,53 @@ async fn files_are_served_with_type_and_charset_and_without_guessing() {
     assert_eq!((head.status, &*head.body, head.header("content-length")), (200, "", "10"));
 }
 
+/// Makes a file look unchanged for an hour, as far as a program can: the time of its last change
+/// of status is the system's.
+async fn settle() {
+    tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
+}
+
+#[tokio::test]
+async fn a_kept_file_is_served_as_it_is_now() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    let page = directory.path().join("site/page.html");
+    settle().await;
+    let first = get(&files, "/page.html", &[]).await;
+    let kept = get(&files, "/page.html", &[]).await;
+    assert_eq!((&first.headers, &first.body), (&kept.headers, &kept.body));
+    assert!(files.small.respond(&Request::get("/page.html").body(()).unwrap()).is_some());
+    // As long as before, and with the old time of change.
+    let modified = fs::metadata(&page).unwrap().modified().unwrap();
+    fs::write(&page, "abcdefghij").unwrap();
+    fs::File::options().write(true).open(&page).unwrap().set_modified(modified).unwrap();
+    assert_eq!(get(&files, "/page.html", &[]).await.body, "abcdefghij");
+    // Too fresh to be kept: it may change again within a tick.
+    assert!(files.small.respond(&Request::get("/page.html").body(()).unwrap()).is_none());
+    fs::remove_file(&page).unwrap();
+    assert_eq!(get(&files, "/page.html", &[]).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_kept_file_has_no_part_in_ranges_conditions_and_links_outside() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    let sub = directory.path().join("site/sub");
+    settle().await;
+    let whole = get(&files, "/sub/", &[]).await;
+    assert_eq!(get(&files, "/sub/", &[]).await.body, "index");
+    assert_eq!(get(&files, "/sub/", &[("range", "bytes=1-2")]).await.body, "nd");
+    let tag = whole.header("etag");
+    assert_eq!(get(&files, "/sub/", &[("if-none-match", tag)]).await.status, 304);
+    assert_eq!(fetch_with(&files, "HEAD", "/sub/", &[]).await.body, "");
+    // The directory becomes a link to another outside, with a page of the same size.
+    fs::create_dir(directory.path().join("elsewhere")).unwrap();
+    fs::write(directory.path().join("elsewhere/index.html"), "other").unwrap();
+    fs::remove_dir_all(&sub).unwrap();
+    symlink("../elsewhere", &sub).unwrap();
+    assert_eq!(get(&files, "/sub/", &[]).await.status, 404);
+}
+
 #[tokio::test]
 async fn nothing_outside_the_directory_and_nothing_hidden_is_served() {
     let directory = directory();
