@@ -122,8 +122,10 @@ impl FileVersion {
 
 /// Whether the response is the whole file, whatever else the request says.
 fn is_plain<B>(request: &Request<B>) -> bool {
-    let selects = |name| matches!(name, &header::RANGE | &header::IF_MATCH | &header::IF_NONE_MATCH)
-        || matches!(name, &header::IF_MODIFIED_SINCE | &header::IF_UNMODIFIED_SINCE);
+    let selects = |name| {
+        matches!(name, &header::RANGE | &header::IF_MATCH | &header::IF_NONE_MATCH)
+            || matches!(name, &header::IF_MODIFIED_SINCE | &header::IF_UNMODIFIED_SINCE)
+    };
     request.method() == Method::GET && !request.headers().keys().any(selects)
 }
 
