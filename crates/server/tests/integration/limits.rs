@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::support::{Client, RunningServer, TEST_TIMEOUT, full, get, line, start_upstream};
 
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(600);
 
 fn text(request: Vec<u8>) -> String {
     String::from_utf8(request).unwrap()
@@ -101,7 +101,8 @@ async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout(
         response.extend(
             client.read_until(&mut tcp, |more| data(&response) + data(more) >= taken).await,
         );
-        tokio::time::sleep(SHORT / 2).await;
+        // All together takes three times the limit.
+        tokio::time::sleep(SHORT / 4).await;
         // WINDOW_UPDATE of 4000.
         client.write(&[0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0x0f, 0xa0]);
         client.send(&mut tcp).await;
