@@ -19,15 +19,15 @@
 //! shows that it is real:
 //!
 //! - A copy was executed, and the original arrives, or can be recorded, only after the record has
-//! ended.
+//!   ended.
 //! - A copy was executed, the store lost its record, and then the original is recorded as spent. A
-//! record in a young epoch says that no copy will be executed, not that none was.
+//!   record in a young epoch says that no copy will be executed, not that none was.
 //! - The original was recorded as spent long before it is fresh, and the store lost the record: the
-//! window that follows has passed by the time a copy is fresh.
+//!   window that follows has passed by the time a copy is fresh.
 //! - A copy was executed, and the original's node cannot reach the store until no node accepts a
-//! copy. A server that then executed the request ([`setting::AtClose::Runs`]) would need this
-//! exception. `firstflight serve` responds with 425 instead ([`setting::AtClose::TooEarly`]) and
-//! does not.
+//!   copy. A server that then executed the request ([`setting::AtClose::Runs`]) would need this
+//!   exception. `firstflight serve` responds with 425 instead ([`setting::AtClose::TooEarly`]) and
+//!   does not.
 //!
 //! A further exception is not in the model: another zone, which has its own register.
 //!
