@@ -8,7 +8,9 @@ FUZZ_SECONDS ?= 10
 # Which crate `check` checks, and which of its tests; as `cargo test` takes them.
 CRATE ?=
 TESTS ?=
-# Where `bench`, `browsers`, `quic`, `cluster` and `conformance` leave their raw data; default results/DATE-KIND.
+# What `make bench` is told besides its defaults, such as BENCH_FLAGS="--cells TCP --rounds 9".
+BENCH_FLAGS ?=
+# Where `bench`, `profile`, `browsers`, `quic`, `cluster` and `conformance` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
@@ -18,7 +20,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help check bless lab browsers bench quic flood cluster operations conformance control first-response test package deps-lab deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
+.PHONY: help check bless lab browsers bench profile load-client quic flood cluster operations conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -43,6 +45,7 @@ bless: ## Accepts all snapshots and all files that are made from the code
 		--package firstflight-report --package firstflight-telemetry --test integration
 	@scripts/tests --package firstflight --bin firstflight --test integration -- \
 		configuration:: help:: lab_report:: roff:: try_command::
+	@scripts/tests --package firstflight --test cost
 	git status --short
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)
@@ -51,8 +54,14 @@ lab: deps-lab build ## Builds, measures and attacks servers in an emulated netwo
 control: deps-lab ## Tries the lab's statistics on the lab itself, results to results/... (RESULTS=...)
 	@scripts/control $(RESULTS)
 
-bench: deps-test ## Measures load against bare loops, raw data to results/... (RESULTS=...)
-	@scripts/bench $(RESULTS)
+bench: deps-bench ## Compares servers' CPU per connection and request, to results/... (BENCH_FLAGS=..., RESULTS=...)
+	@BENCH_FLAGS='$(BENCH_FLAGS)' scripts/bench $(RESULTS)
+
+profile: deps-profile ## Where the time of a full, a resumed and a 0-RTT connection goes, to results/... (RESULTS=...)
+	@scripts/profile $(RESULTS)
+
+load-client: deps-test ## Measures the load generator against bare loops, to results/... (RESULTS=...)
+	@scripts/load-client $(RESULTS)
 
 quic: deps-test ## Measures QUIC in the lab beside TCP, results to results/... (RESULTS=...)
 	@scripts/quic $(RESULTS)
@@ -92,6 +101,12 @@ deps-package: ## Installs what packages are made with and the machine lacks
 
 deps-lab: ## Installs what the lab needs and the machine lacks
 	@scripts/install-deps lab
+
+deps-bench: ## Installs the servers that `bench` compares and the machine lacks
+	@scripts/install-deps bench
+
+deps-profile: ## Installs what profiles are made with and the machine lacks
+	@scripts/install-deps profile
 
 deps-fuzz: ## Installs what the fuzz targets are built with and the machine lacks
 	@scripts/install-deps fuzz

@@ -4,7 +4,7 @@
 //!     bare_loop ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS
 //!
 //! Each connection requests `/` with `Connection: close` and reads until the server closes. The
-//! server's certificate is not verified. `scripts/bench` compares the two.
+//! server's certificate is not verified. `scripts/load-client` compares the two.
 #![allow(unsafe_code, reason = "boring has no early data for clients, and no safe set_session")]
 
 use std::collections::VecDeque;

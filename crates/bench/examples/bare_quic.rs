@@ -4,7 +4,7 @@
 //!     bare_quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS
 //!
 //! Each connection requests `/` by HTTP/3 and reads to the end of the stream. The server's
-//! certificate is not verified. `scripts/bench` compares the two.
+//! certificate is not verified. `scripts/load-client` compares the two.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;

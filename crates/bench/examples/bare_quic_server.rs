@@ -2,10 +2,10 @@
 //! has no gate, register, limits, log or HTTP library, and its tickets are not encrypted. Every
 //! request gets the same KiB as response.
 //!
-//!     bare_quic_server CERTIFICATE KEY [no-gso]
+//!     bare_quic_server CERTIFICATE KEY [PORT] [no-gso]
 //!
-//! One thread, one socket. With `no-gso`, each datagram is sent with a separate call. `scripts/bench`
-//! compares the two.
+//! One thread, one socket. With `no-gso`, each datagram is sent with a separate call. `make bench`
+//! compares servers with it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,17 +26,18 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 fn main() -> Result<(), Failed> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [certificate, key, more @ ..] = arguments.as_slice() else {
-        return Err("usage: bare_quic_server CERTIFICATE KEY [no-gso]".into());
+        return Err("usage: bare_quic_server CERTIFICATE KEY [PORT] [no-gso]".into());
     };
     let gso = !more.iter().any(|word| word == "no-gso");
+    let port = more.iter().find_map(|word| word.parse().ok()).unwrap_or(0);
     let (certificate, key) = (PathBuf::from(certificate), PathBuf::from(key));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     // On the worker thread, where the connections run too.
-    runtime.block_on(runtime.spawn(async move { serve(&certificate, &key, gso).await }))?
+    runtime.block_on(runtime.spawn(async move { serve(&certificate, &key, port, gso).await }))?
 }
 
-async fn serve(certificate: &Path, key: &Path, gso: bool) -> Result<(), Failed> {
+async fn serve(certificate: &Path, key: &Path, port: u16, gso: bool) -> Result<(), Failed> {
     let mut config = AcceptorConfig::new(Identity::from_files(certificate, key)?);
     config.alpn = vec![b"h3".to_vec()];
     config.early_data = true;
@@ -49,7 +50,7 @@ async fn serve(certificate: &Path, key: &Path, gso: bool) -> Result<(), Failed> 
     let mut validation = ValidationTokenConfig::default();
     validation.lifetime(Duration::from_secs(3600)).sent(2);
     config.validation_token_config(validation);
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    let socket = std::net::UdpSocket::bind(("127.0.0.1", port))?;
     let reset_key = Arc::new(ResetKey::new(rand::random()));
     let endpoint = Endpoint::new(
         EndpointConfig::new(reset_key),

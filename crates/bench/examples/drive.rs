@@ -1,5 +1,5 @@
 //! `firstflight_bench` with the command line of `bare_loop` and `bare_quic`: closed loop, one thread;
-//! prints the result as one line of JSON. `scripts/bench` compares them.
+//! prints the result as one line of JSON. `scripts/load-client` compares them.
 //!
 //!     drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
 

@@ -9,6 +9,8 @@
 //! worker             what both loops share: warm-up, tickets, the role of each connection
 //! source, schedule   when connections start: closed loop, open loop, warm-up
 //! response           reads one response, without I/O
+//! kept               requests on connections that stay open
+//! cost               instructions, calls and samples by what they are for; reads what tools wrote
 //! counts, result     what a thread counts, and the result that is made from it
 //! events, process    epoll, deadlines and timers; CPU time and memory from the kernel
 //! config, error      settings; errors of a run, failures of a connection
@@ -33,7 +35,7 @@
 //! Threads share only counts. A flight is written with one call, and reads take as much as there is.
 //! The server closes first, so that connections in TIME_WAIT do not use up the client's ports. One
 //! connection costs the client about as much as in a loop that does nothing else
-//! (`results/2026-11-21-vm/load.txt`, made by `make bench`).
+//! (`results/2026-11-21-vm/load.txt`, made by `make load-client`).
 //!
 //! A connection without a ticket would be a full handshake, counted as a resumed one. It is made,
 //! because tickets have to come from somewhere, but it is not measured, and the result says how
@@ -71,10 +73,12 @@
 //! ```
 
 mod config;
+pub mod cost;
 mod counts;
 mod error;
 mod events;
 mod flood;
+mod kept;
 mod process;
 mod quic;
 pub mod remote;
@@ -90,6 +94,7 @@ pub use config::{Exchange, Limit, LoadConfig, LoadHandshake, Model, Transport};
 pub use counts::{Handshakes, Latency};
 pub use error::{BadResponse, ErrorCount, ErrorKind, LoadError};
 pub use flood::{Flood, FloodConfig, FloodPhase, FloodResult, FloodTrial, Forgery};
+pub use kept::{KeptConfig, KeptResult, run_kept};
 pub use response::{ResponseReader, ResponseSummary};
 pub use result::LoadResult;
 pub use run::{LoadProgress, run};

@@ -62,6 +62,7 @@ pub mod junit;
 pub mod markdown;
 mod published;
 mod record;
+mod server_costs;
 pub mod statistics;
 mod tables;
 pub mod terminal;
@@ -78,3 +79,4 @@ pub use record::{
     Residual, SCHEMA, Sample, ServerFacts, Summary, Visit, VisitCell, VisitEffect, VisitPackets,
     VisitSummary, Waterfall, WaterfallPacket, Witness, json_schema, parse, read, write,
 };
+pub use server_costs::ServerCosts;

@@ -1,0 +1,145 @@
+use std::path::PathBuf;
+
+use crate::Failed;
+
+/// The command line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Arguments {
+    pub(crate) output: String,
+    pub(crate) rounds: usize,
+    pub(crate) seconds: f64,
+    pub(crate) connections: usize,
+    pub(crate) server_core: usize,
+    pub(crate) firstflight: Vec<(String, PathBuf)>,
+    pub(crate) nginx: Vec<(String, PathBuf)>,
+    pub(crate) commands: Vec<(String, String)>,
+    servers: Vec<String>,
+    cells: Vec<String>,
+    pub(crate) list: bool,
+    /// The machine's load average before the run.
+    pub(crate) busy: f64,
+}
+
+impl Arguments {
+    pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Self, Failed> {
+        let mut parsed = Self {
+            output: String::new(),
+            rounds: 5,
+            seconds: 3.0,
+            connections: 64,
+            server_core: 0,
+            firstflight: Vec::new(),
+            nginx: Vec::new(),
+            commands: Vec::new(),
+            servers: Vec::new(),
+            cells: Vec::new(),
+            list: false,
+            busy: load_average(),
+        };
+        let mut words = words;
+        while let Some(flag) = words.next() {
+            if flag == "--list" {
+                parsed.list = true;
+                continue;
+            }
+            let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;
+            match flag.as_str() {
+                "--output" => parsed.output = value,
+                "--rounds" => parsed.rounds = value.parse()?,
+                "--seconds" => parsed.seconds = value.parse()?,
+                "--connections" => parsed.connections = value.parse()?,
+                "--server-core" => parsed.server_core = value.parse()?,
+                "--firstflight" => parsed.firstflight.push(program(&value)?),
+                "--nginx" => parsed.nginx.push(program(&value)?),
+                "--server-cmd" => parsed.commands.push(command(&value)?),
+                "--servers" => parsed.servers = list(&value),
+                "--cells" => parsed.cells = list(&value),
+                _ => return Err(format!("unknown flag {flag}").into()),
+            }
+        }
+        if parsed.output.is_empty() && !parsed.list {
+            return Err("give --output, the directory for the results".into());
+        }
+        if parsed.rounds < 1 || parsed.connections < 1 || parsed.seconds <= 0.0 {
+            return Err("rounds, seconds and connections must be above 0".into());
+        }
+        Ok(parsed)
+    }
+
+    pub(crate) fn wants_server(&self, name: &str) -> bool {
+        self.servers.is_empty() || self.servers.iter().any(|wanted| wanted == name)
+    }
+
+    pub(crate) fn wants_cell(&self, name: &str) -> bool {
+        self.cells.is_empty() || self.cells.iter().any(|wanted| name.contains(wanted.as_str()))
+    }
+}
+
+/// `NAME=PROGRAM`.
+fn program(value: &str) -> Result<(String, PathBuf), Failed> {
+    let (name, path) = named(value)?;
+    // Servers start in directories of their own.
+    let path = std::fs::canonicalize(path).map_err(|error| format!("{path}: {error}"))?;
+    Ok((name, path))
+}
+
+/// `NAME=COMMAND` with `{port}`.
+fn command(value: &str) -> Result<(String, String), Failed> {
+    let (name, command) = named(value)?;
+    if !command.contains("{port}") {
+        return Err(format!("{command:?} lacks {{port}}, the port to listen on").into());
+    }
+    Ok((name, command.to_owned()))
+}
+
+fn named(value: &str) -> Result<(String, &str), Failed> {
+    match value.split_once('=') {
+        Some((name, rest)) if !name.is_empty() && !rest.is_empty() => Ok((name.to_owned(), rest)),
+        _ => Err(format!("{value:?} is not NAME=VALUE").into()),
+    }
+}
+
+fn list(value: &str) -> Vec<String> {
+    value.split(',').filter(|one| !one.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        let words = line.split_whitespace().map(ToOwned::to_owned);
+        Arguments::parse(words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn servers_and_cells_are_selected() {
+        let arguments = parse("--output x --servers a,b --cells full,kept").unwrap();
+        assert!(arguments.wants_server("a") && !arguments.wants_server("ab"));
+        assert!(arguments.wants_cell("TCP, full") && !arguments.wants_cell("TCP, resumed"));
+        let all = parse("--output x").unwrap();
+        assert!(all.wants_server("a") && all.wants_cell("TCP, resumed"));
+        assert_eq!((all.rounds, all.connections), (5, 64));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_reason() {
+        for (line, reason) in [
+            ("", "--output"),
+            ("--output", "needs a value"),
+            ("--output x --fast y", "unknown flag --fast"),
+            ("--output x --rounds 0", "above 0"),
+            ("--output x --server-cmd a=serve", "{port}"),
+            ("--output x --nginx /bin/sh", "NAME=VALUE"),
+            ("--output x --nginx a=/no/such/program", "/no/such/program"),
+        ] {
+            let refused = parse(line).unwrap_err();
+            assert!(refused.contains(reason), "{line}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+use std::ops::ControlFlow;
+
+use firstflight_bench::{
+    Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run, run_kept,
+};
+use firstflight_samples::HttpVersion;
+use firstflight_tls::{CipherPolicy, Trust};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde::{Deserialize, Serialize};
+
+use crate::arguments::Arguments;
+use crate::seconds;
+use crate::servers::Running;
+
+/// Work that servers are compared by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Cell {
+    /// A connection with one request for a file of 1 KiB.
+    Connection(Transport, LoadHandshake),
+    /// A request on a connection that is kept.
+    Kept(HttpVersion, Content),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Content {
+    /// A file of this name.
+    File(&'static str),
+    /// From an upstream, over connections that are kept.
+    Proxied(&'static str),
+}
+
+/// What a server and the load needed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) completed: u64,
+    pub(crate) seconds: f64,
+    /// Microseconds of the server's CPU for each.
+    pub(crate) user_us: f64,
+    pub(crate) system_us: f64,
+    /// Microseconds of the load's CPU for each.
+    pub(crate) client_us: f64,
+    /// Full handshakes that fetched tickets meanwhile. Their cost is taken out.
+    pub(crate) refills: u64,
+}
+
+/// Fewer at a time, since a server need not have all of a large file in memory for each.
+const LARGE: [(&str, usize); 2] = [("1m", 8), ("100m", 2)];
+
+impl Cell {
+    pub(crate) fn all() -> Vec<Self> {
+        let mut cells = Vec::new();
+        for transport in [Transport::Tcp, Transport::Quic] {
+            for kind in [LoadHandshake::Full, LoadHandshake::Resumed, LoadHandshake::ZeroRtt] {
+                cells.push(Self::Connection(transport, kind));
+            }
+        }
+        for http in [HttpVersion::One, HttpVersion::Two, HttpVersion::Three] {
+            cells.extend(["1k", "1m", "100m"].map(|name| Self::Kept(http, Content::File(name))));
+            cells.extend(["1k", "1m"].map(|name| Self::Kept(http, Content::Proxied(name))));
+        }
+        cells
+    }
+
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Connection(transport, kind) => format!("{}, {}", transport.name(), kind.name()),
+            Self::Kept(http, content) => format!("kept HTTP/{}, {}", http.name(), content.name()),
+        }
+    }
+
+    /// The cell of full handshakes over the same transport, which comes before.
+    pub(crate) fn full_handshake(&self) -> Option<String> {
+        match self {
+            Self::Connection(_, LoadHandshake::Full) | Self::Kept(..) => None,
+            Self::Connection(transport, _) => {
+                Some(Self::Connection(*transport, LoadHandshake::Full).name())
+            }
+        }
+    }
+
+    pub(crate) fn http(&self) -> HttpVersion {
+        match self {
+            Self::Connection(Transport::Tcp, _) => HttpVersion::One,
+            Self::Connection(Transport::Quic, _) => HttpVersion::Three,
+            Self::Kept(http, _) => *http,
+        }
+    }
+
+    pub(crate) fn content(&self) -> Content {
+        match self {
+            Self::Connection(..) => Content::File("1k"),
+            Self::Kept(_, content) => *content,
+        }
+    }
+
+    /// Drives a server, and reads its CPU time before and after. `full` is what a full handshake
+    /// cost it, since tickets have to be fetched.
+    pub(crate) fn measure(
+        &self,
+        server: &Running,
+        full: Option<&Measured>,
+        arguments: &Arguments,
+    ) -> Result<Measured, String> {
+        let limit = Limit::Time(seconds(arguments.seconds));
+        let ciphers = CipherPolicy {
+            tls13_ciphers: Some("TLS_AES_128_GCM_SHA256".to_owned()),
+            groups: Some("X25519".to_owned()),
+            ..CipherPolicy::default()
+        };
+        let (mut before, own) = (server.cpu_time(), own_micros());
+        match self {
+            Self::Connection(transport, kind) => {
+                let path = self.content().path();
+                let config = LoadConfig {
+                    transport: *transport,
+                    kind: *kind,
+                    ciphers,
+                    exchange: Exchange::get(&server.address.to_string(), &path),
+                    trust: Trust::Anyone,
+                    model: Model::Closed { connections: arguments.connections },
+                    limit,
+                    ..LoadConfig::new(vec![server.address], "localhost")
+                };
+                let result = run(&config, |_| ControlFlow::Continue(()));
+                let result = result.map_err(|error| error.to_string())?;
+                let completed = match kind {
+                    LoadHandshake::Full => result.handshakes.full,
+                    LoadHandshake::Resumed => result.handshakes.resumed,
+                    LoadHandshake::ZeroRtt => result.handshakes.early_accepted,
+                };
+                purity(completed, result.completed)?;
+                // The run starts with full handshakes for tickets, too.
+                let others = result.refills + result.warm_up;
+                let used = server.cpu_time().since(before);
+                let (completed, used) = match kind {
+                    LoadHandshake::Full => (completed + others, used),
+                    _ => (completed, without(used, others, full)?),
+                };
+                Ok(Measured::new(completed, result.seconds, used, own_micros() - own, others))
+            }
+            Self::Kept(http, content) => {
+                let config = KeptConfig {
+                    address: server.address,
+                    path: content.path(),
+                    http: *http,
+                    ciphers,
+                    connections: content.connections(arguments.connections),
+                    limit,
+                };
+                let result = run_kept(&config, || before = server.cpu_time());
+                let result = result.map_err(|error| error.to_string())?;
+                let used = server.cpu_time().since(before);
+                Ok(Measured::new(result.completed, result.seconds, used, own_micros() - own, 0))
+            }
+        }
+    }
+}
+
+impl Measured {
+    /// From user and system time of the server, and the load's time, in microseconds.
+    fn new(
+        completed: u64,
+        seconds: f64,
+        (user, system): (f64, f64),
+        client: f64,
+        refills: u64,
+    ) -> Self {
+        let each = |micros: f64| micros / completed.max(1) as f64;
+        Self {
+            completed,
+            seconds,
+            user_us: each(user),
+            system_us: each(system),
+            client_us: each(client),
+            refills,
+        }
+    }
+}
+
+/// User and system time without that of full handshakes.
+fn without(
+    (user, system): (f64, f64),
+    handshakes: u64,
+    full: Option<&Measured>,
+) -> Result<(f64, f64), String> {
+    if handshakes == 0 {
+        return Ok((user, system));
+    }
+    let full = full.ok_or("what a full handshake costs is not known; add that cell")?;
+    let left =
+        (user - handshakes as f64 * full.user_us, system - handshakes as f64 * full.system_us);
+    match left.0 > 0.0 && left.1 >= 0.0 {
+        true => Ok(left),
+        false => Err(format!("nothing is left beside {handshakes} handshakes for tickets")),
+    }
+}
+
+impl Content {
+    pub(crate) fn path(self) -> String {
+        match self {
+            Self::File(name) => format!("/{name}"),
+            Self::Proxied(name) => format!("/proxied/{name}"),
+        }
+    }
+
+    fn name(self) -> String {
+        let size = |name: &str| name.replace('k', " KiB").replace('m', " MiB");
+        match self {
+            Self::File(name) => size(name),
+            Self::Proxied(name) => format!("proxied {}", size(name)),
+        }
+    }
+
+    fn connections(self, wanted: usize) -> usize {
+        let (Self::File(name) | Self::Proxied(name)) = self;
+        let large = LARGE.iter().find(|(large, _)| *large == name);
+        large.map_or(wanted, |(_, limit)| wanted.min(*limit))
+    }
+}
+
+/// A cell is named after a kind of handshake, so most connections must have been of that kind.
+fn purity(made: u64, all: u64) -> Result<(), String> {
+    match made as f64 >= 0.9 * all as f64 {
+        true if made > 0 => Ok(()),
+        _ => Err(format!("only {made} of {all} connections were of this kind")),
+    }
+}
+
+fn own_micros() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("our own usage");
+    (usage.user_time() + usage.system_time()).num_microseconds() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_have_different_names() {
+        let names: std::collections::BTreeSet<String> =
+            Cell::all().iter().map(Cell::name).collect();
+        assert_eq!(names.len(), Cell::all().len());
+        assert!(names.contains("TCP, 0-RTT") && names.contains("kept HTTP/2, proxied 1 MiB"));
+    }
+
+    #[test]
+    fn large_files_have_fewer_connections() {
+        assert_eq!(Content::File("1k").connections(64), 64);
+        assert_eq!(Content::Proxied("1m").connections(64), 8);
+        assert_eq!(Content::File("100m").connections(1), 1);
+    }
+
+    #[test]
+    fn handshakes_for_tickets_are_taken_out() {
+        let full = Measured::new(10, 1.0, (1_000.0, 500.0), 0.0, 0);
+        assert_eq!(without((900.0, 400.0), 4, Some(&full)), Ok((500.0, 200.0)));
+        assert_eq!(without((900.0, 400.0), 0, None), Ok((900.0, 400.0)));
+        assert!(without((900.0, 400.0), 4, None).is_err());
+        assert!(without((900.0, 400.0), 9, Some(&full)).is_err());
+    }
+
+    #[test]
+    fn a_run_with_other_handshakes_is_no_measurement() {
+        assert!(purity(95, 100).is_ok());
+        assert!(purity(50, 100).unwrap_err().contains("50 of 100"));
+        assert!(purity(0, 0).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+use std::collections::HashSet;
+use std::time::Duration;
+
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use procfs::process::{Stat, all_processes};
+
+/// The CPU time of processes so far. The kernel tells the sum exactly, and its parts by ticks of
+/// 10 ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct CpuTime {
+    exact: Duration,
+    user_ticks: u64,
+    system_ticks: u64,
+}
+
+impl CpuTime {
+    /// That of a process and all processes below it, with those of their threads that have ended.
+    pub(crate) fn of_tree(root: u32) -> Self {
+        let stats: Vec<Stat> =
+            all_processes().into_iter().flatten().filter_map(|one| one.ok()?.stat().ok()).collect();
+        let relations: Vec<(i32, i32)> = stats.iter().map(|stat| (stat.pid, stat.ppid)).collect();
+        let tree = below(root as i32, &relations);
+        let mut time = Self::default();
+        for stat in stats.iter().filter(|stat| tree.contains(&stat.pid)) {
+            time.exact += exact(stat.pid);
+            time.user_ticks += stat.utime;
+            time.system_ticks += stat.stime;
+        }
+        time
+    }
+
+    /// User and system time since then, in microseconds.
+    pub(crate) fn since(self, before: Self) -> (f64, f64) {
+        let all = self.exact.saturating_sub(before.exact).as_secs_f64() * 1e6;
+        let system = self.system_ticks.saturating_sub(before.system_ticks) as f64;
+        let user = self.user_ticks.saturating_sub(before.user_ticks) as f64;
+        let system = all * system / (user + system).max(1.0);
+        (all - system, system)
+    }
+}
+
+/// A process and its descendants, by pairs of process and parent.
+fn below(root: i32, relations: &[(i32, i32)]) -> HashSet<i32> {
+    let mut found: HashSet<i32> = [root].into();
+    loop {
+        let before = found.len();
+        for (pid, parent) in relations {
+            if found.contains(parent) {
+                found.insert(*pid);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+fn exact(pid: i32) -> Duration {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid));
+    clock.and_then(clock_gettime).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_of_workers_belong_to_the_server() {
+        let relations = [(30, 20), (20, 10), (10, 1), (11, 1), (12, 11)];
+        assert_eq!(below(10, &relations), [10, 20, 30].into());
+    }
+
+    #[test]
+    fn the_sum_is_exact_and_the_split_by_ticks() {
+        let at = |micros, user_ticks, system_ticks| CpuTime {
+            exact: Duration::from_micros(micros),
+            user_ticks,
+            system_ticks,
+        };
+        assert_eq!(at(112_000, 13, 2).since(at(100_000, 10, 1)), (9_000.0, 3_000.0));
+        assert_eq!(at(100, 0, 0).since(at(100, 0, 0)), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,200 @@
+//! What a connection or a request costs servers: each in turn on one core, the load on another.
+//! `make bench` runs it.
+//!
+//!     compare --output DIRECTORY --server-core N [--rounds 5] [--seconds 3] [--connections 64]
+//!         [--firstflight NAME=PROGRAM]... [--nginx NAME=PROGRAM]... [--server-cmd NAME=COMMAND]...
+//!         [--servers NAME,...] [--cells TEXT,...] [--list]
+//!
+//! Servers are what is installed, the bare loops beside this program, and what the flags name:
+//! other builds of firstflight, other nginx programs, and any program by a command line that a
+//! shell runs, with {port}, {cert}, {key}, {root} and {upstream} in it. `--servers` and `--cells`
+//! select: servers by name, cells by a part of theirs. Run it pinned to the core of the load.
+//!
+//! Each round has all cells, each cell all servers, in another order each round. A server that
+//! cannot do what a cell wants is left out there, with the reason. Raw data:
+//! DIRECTORY/servers.json; table: standard output and servers.txt; chart: servers.svg.
+
+mod arguments;
+mod cells;
+mod cpu;
+mod origin;
+mod servers;
+mod summary;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use firstflight_report::ServerCosts;
+use serde::Serialize;
+
+use arguments::Arguments;
+use cells::Cell;
+use servers::{Running, Site};
+use summary::{Row, Summary};
+
+pub(crate) type Failed = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failed> {
+    let arguments = Arguments::parse(std::env::args().skip(1))?;
+    let cells: Vec<Cell> =
+        Cell::all().into_iter().filter(|cell| arguments.wants_cell(&cell.name())).collect();
+    let servers: Vec<_> = servers::all(&arguments)?
+        .into_iter()
+        .filter(|server| arguments.wants_server(&server.name))
+        .collect();
+    if arguments.list {
+        servers.iter().for_each(|server| println!("{}: {}", server.name, server.version));
+        cells.iter().for_each(|cell| println!("{}", cell.name()));
+        return Ok(());
+    }
+    if servers.is_empty() || cells.is_empty() {
+        return Err("nothing is selected; see --list".into());
+    }
+    let work = tempfile::tempdir()?;
+    let site = Site::create(work.path(), origin::start()?)?;
+    let running = start_all(&servers, &site, &arguments);
+    let mut rows = Vec::new();
+    let mut left_out: BTreeMap<(String, String), String> = BTreeMap::new();
+    for round in 1..=arguments.rounds {
+        for cell in &cells {
+            for turn in 0..running.len() {
+                // Who goes first changes, so that what drifts meets each of them.
+                let server = &running[(turn + round) % running.len()];
+                let key = (cell.name(), server.name.clone());
+                if left_out.contains_key(&key) {
+                    continue;
+                }
+                let full = cell.full_handshake();
+                let full = rows.iter().find(|row: &&Row| {
+                    row.round == round && Some(&row.cell) == full.as_ref() && row.server == key.1
+                });
+                let full = full.map(|row| row.measured);
+                let result = server.speaks(cell);
+                match result.and_then(|()| cell.measure(server, full.as_ref(), &arguments)) {
+                    Ok(measured) => {
+                        rows.push(Row { round, cell: key.0, server: key.1, measured });
+                    }
+                    // Once it has worked, a failure is the run's.
+                    Err(reason) if round == 1 => {
+                        left_out.insert(key, reason);
+                    }
+                    Err(reason) => eprintln!("{}, {}: {reason}", key.1, key.0),
+                }
+            }
+        }
+        eprintln!("round {round} of {}", arguments.rounds);
+    }
+    publish(&arguments, &running, &cells, rows, &left_out)
+}
+
+/// Starts all servers. One that does not start is left out with a line that says why.
+fn start_all(servers: &[servers::Server], site: &Site, arguments: &Arguments) -> Vec<Running> {
+    let start = |server: &servers::Server| match server.start(site, arguments.server_core) {
+        Ok(running) => Some(running),
+        Err(reason) => {
+            eprintln!("{} is left out: {reason}", server.name);
+            None
+        }
+    };
+    servers.iter().filter_map(start).collect()
+}
+
+#[derive(Serialize)]
+struct Raw<'a> {
+    schema: u32,
+    date: String,
+    machine: Machine,
+    load_average_before: f64,
+    rounds: usize,
+    seconds: f64,
+    connections: usize,
+    servers: BTreeMap<&'a str, &'a str>,
+    left_out: Vec<(&'a str, &'a str, &'a str)>,
+    runs: &'a [Row],
+}
+
+#[derive(Serialize)]
+struct Machine {
+    kernel: String,
+    processor: String,
+    processors: usize,
+}
+
+fn publish(
+    arguments: &Arguments,
+    running: &[Running],
+    cells: &[Cell],
+    rows: Vec<Row>,
+    left_out: &BTreeMap<(String, String), String>,
+) -> Result<(), Failed> {
+    let names: Vec<&str> = running.iter().map(|server| server.name.as_str()).collect();
+    let cells: Vec<String> = cells.iter().map(Cell::name).collect();
+    let summary = Summary::new(&rows, &cells, &names);
+    let mut text = format!(
+        "Server CPU per connection or request, one core each for server and load, {} at a time\n\
+         Medians of {} rounds of {} s with their range or 95 % interval; 1.00 is {}\n\
+         Load average before: {}\n",
+        arguments.connections, arguments.rounds, arguments.seconds, names[0], arguments.busy,
+    );
+    text.push_str(&summary.table());
+    text.push('\n');
+    for server in running {
+        text.push_str(&format!("{}: {}\n", server.name, server.version));
+    }
+    // What a server does not do at all is no news; why something failed is.
+    let reasons: BTreeSet<String> = left_out
+        .iter()
+        .map(|((_, server), reason)| format!("{server} left out: {reason}"))
+        .collect();
+    reasons.iter().for_each(|line| text.push_str(&format!("{line}\n")));
+    let directory = Path::new(&arguments.output);
+    fs::create_dir_all(directory)?;
+    fs::write(directory.join("servers.txt"), &text)?;
+    let raw = Raw {
+        schema: 1,
+        date: command("date", &["-u", "+%FT%TZ"]),
+        machine: Machine {
+            kernel: format!("Linux {}", command("uname", &["-r"])),
+            processor: processor(),
+            processors: std::thread::available_parallelism()?.get(),
+        },
+        load_average_before: arguments.busy,
+        rounds: arguments.rounds,
+        seconds: arguments.seconds,
+        connections: arguments.connections,
+        servers: running.iter().map(|one| (one.name.as_str(), one.version.as_str())).collect(),
+        left_out: left_out
+            .iter()
+            .map(|((cell, server), reason)| (cell.as_str(), server.as_str(), reason.as_str()))
+            .collect(),
+        runs: &rows,
+    };
+    fs::write(directory.join("servers.json"), serde_json::to_string_pretty(&raw)?)?;
+    let chart = ServerCosts {
+        title: "Server CPU per connection, in microseconds",
+        description: "Medians of interleaved rounds, server and load on one core each",
+        unit: "µs",
+        groups: summary.connections(),
+    };
+    fs::write(directory.join("servers.svg"), chart.svg())?;
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn command(program: &str, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(program).args(arguments).output();
+    output.map_or_else(|_| String::new(), |one| String::from_utf8_lossy(&one.stdout).trim().into())
+}
+
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(String::new, |(_, name)| name.to_owned())
+}
+
+pub(crate) fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}

@@ -1,0 +1,164 @@
+use std::fmt::Write;
+
+use firstflight_report::statistics::{ascending, median_interval, percentile};
+use serde::{Deserialize, Serialize};
+
+use crate::cells::Measured;
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) round: usize,
+    pub(crate) cell: String,
+    pub(crate) server: String,
+    #[serde(flatten)]
+    pub(crate) measured: Measured,
+}
+
+/// Medians of all rounds, by cell and server.
+pub(crate) struct Summary {
+    cells: Vec<(String, Vec<Line>)>,
+}
+
+/// What a server needs for a connection or request: microseconds of CPU.
+#[derive(Clone, Debug, PartialEq)]
+struct Line {
+    server: String,
+    all: f64,
+    interval: (f64, f64),
+    user: f64,
+    system: f64,
+    rate: f64,
+    /// Against the first server: the median of each round's ratio.
+    ratio: Option<f64>,
+}
+
+impl Summary {
+    /// In the order of these cells and servers. Other servers are compared with the first one.
+    pub(crate) fn new(rows: &[Row], cells: &[String], servers: &[&str]) -> Self {
+        let lines = |cell: &String| {
+            let of = |server: &str| -> Vec<&Row> {
+                rows.iter().filter(|row| row.cell == *cell && row.server == server).collect()
+            };
+            let first = of(servers[0]);
+            servers.iter().filter_map(|server| Line::new(server, &of(server), &first)).collect()
+        };
+        Self { cells: cells.iter().map(|cell| (cell.clone(), lines(cell))).collect() }
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::new();
+        for (cell, lines) in self.cells.iter().filter(|(_, lines)| !lines.is_empty()) {
+            let _ = writeln!(
+                text,
+                "\n{cell:<28}  {:>9}  {:>20}  {:>8}  {:>8}  {:>8}  {:>5}",
+                "us", "interval", "user", "system", "rate/s", "ratio"
+            );
+            for line in lines {
+                let interval = format!("{} to {}", us(line.interval.0), us(line.interval.1));
+                let ratio = line.ratio.map_or_else(|| "-".to_owned(), |one| format!("{one:.2}"));
+                let _ = writeln!(
+                    text,
+                    "  {:<26}  {:>9}  {interval:>20}  {:>8}  {:>8}  {:>8.0}  {ratio:>5}",
+                    line.server,
+                    us(line.all),
+                    us(line.user),
+                    us(line.system),
+                    line.rate
+                );
+            }
+        }
+        text
+    }
+
+    /// Cells of connections, with their servers and medians, for a chart.
+    pub(crate) fn connections(&self) -> Vec<(String, Vec<(String, f64)>)> {
+        let connections = self.cells.iter().filter(|(cell, _)| !cell.starts_with("kept"));
+        let bars = |lines: &[Line]| lines.iter().map(|one| (one.server.clone(), one.all)).collect();
+        connections
+            .filter(|(_, lines)| !lines.is_empty())
+            .map(|(cell, lines)| (cell.clone(), bars(lines)))
+            .collect()
+    }
+}
+
+/// Microseconds, with a decimal where it says something.
+fn us(micros: f64) -> String {
+    if micros < 1e4 { format!("{micros:.1}") } else { format!("{micros:.0}") }
+}
+
+impl Line {
+    fn new(server: &str, rows: &[&Row], first: &[&Row]) -> Option<Self> {
+        let sorted =
+            |value: fn(&Measured) -> f64| ascending(rows.iter().map(|row| value(&row.measured)));
+        let median = |value| percentile(&sorted(value), 0.5);
+        let of_round = |row: &&Row| {
+            let other = first.iter().find(|one| one.round == row.round)?;
+            Some(Measured::all_us(&row.measured) / Measured::all_us(&other.measured))
+        };
+        let ratios = ascending(rows.iter().filter_map(of_round));
+        Some(Self {
+            server: server.to_owned(),
+            all: median(Measured::all_us)?,
+            interval: median_interval(&sorted(Measured::all_us))?,
+            user: median(|one| one.user_us)?,
+            system: median(|one| one.system_us)?,
+            rate: median(|one| one.completed as f64 / one.seconds)?,
+            ratio: percentile(&ratios, 0.5),
+        })
+    }
+}
+
+impl Measured {
+    fn all_us(&self) -> f64 {
+        self.user_us + self.system_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(round: usize, server: &str, us: f64) -> Row {
+        let measured = Measured {
+            completed: 1000,
+            seconds: 2.0,
+            user_us: us * 0.75,
+            system_us: us * 0.25,
+            client_us: 100.0,
+            refills: 0,
+        };
+        Row { round, cell: "TCP, full".to_owned(), server: server.to_owned(), measured }
+    }
+
+    #[test]
+    fn medians_are_measured_values_and_ratios_are_within_a_round() {
+        // The machine was half as fast in the second round.
+        let rows = [
+            row(1, "ours", 100.0),
+            row(1, "other", 150.0),
+            row(2, "ours", 200.0),
+            row(2, "other", 300.0),
+            row(3, "ours", 110.0),
+            row(3, "other", 165.0),
+        ];
+        let summary = Summary::new(&rows, &["TCP, full".to_owned()], &["ours", "other", "absent"]);
+        let (_, lines) = &summary.cells[0];
+        assert_eq!(lines.len(), 2);
+        assert_eq!((lines[1].all, lines[1].interval), (165.0, (150.0, 300.0)));
+        assert_eq!((lines[0].ratio, lines[1].ratio), (Some(1.0), Some(1.5)));
+        assert_eq!(lines[0].rate, 500.0);
+    }
+
+    #[test]
+    fn the_table_fits_into_100_columns() {
+        let rows = [row(1, "firstflight, release", 1_234_567.8), row(1, "b", 1.0)];
+        let cells = ["TCP, full".to_owned(), "TCP, resumed".to_owned()];
+        let summary = Summary::new(&rows, &cells, &["firstflight, release", "b"]);
+        let table = summary.table();
+        assert!(table.lines().all(|line| line.len() <= 100), "{table}");
+        assert!(table.contains("1234568 to 1234568"), "{table}");
+        assert!(!table.contains("resumed"), "cells without figures are left out: {table}");
+        assert_eq!(summary.connections().len(), 1);
+    }
+}
