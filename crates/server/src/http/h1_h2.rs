@@ -346,6 +346,8 @@ struct TimeLimits {
 #[derive(Clone, Copy)]
 struct Idle {
     since: Instant,
+    /// The requests and bytes that had been received by then.
+    requests: u64,
     bytes_read: u64,
     /// Response bytes that HTTP/2 had written by then.
     data: u64,
@@ -397,7 +399,13 @@ impl TimeLimits {
             return;
         }
         let (now, bytes_read) = (Instant::now(), self.progress.bytes_read());
-        let idle = self.idle.get_or_insert(Idle { since: now, bytes_read, data, head: None });
+        let requests = self.connection.requests_received();
+        // Requests that were completed within one turn have ended the idle time before.
+        if self.idle.is_some_and(|idle| idle.requests != requests) {
+            self.idle = None;
+        }
+        let new = Idle { since: now, requests, bytes_read, data, head: None };
+        let idle = self.idle.get_or_insert(new);
         if idle.data != data {
             (idle.since, idle.data) = (now, data);
         }

@@ -113,6 +113,23 @@ async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout(
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_is_not_cut_by_the_header_timeout() {
+    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    // Requests in a row, then a pause that is longer than a head may take.
+    for pause in [SHORT / 4; 8].into_iter().chain([SHORT * 2, Duration::ZERO]) {
+        client.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let whole = |response: &[u8]| response.windows(4).any(|bytes| bytes == b"\r\n\r\n");
+        let response = client.read_until(&mut tcp, whole).await;
+        assert!(response.starts_with(b"HTTP/1.1 200"), "{response:?}");
+        tokio::time::sleep(pause).await;
+    }
+    server.stop().await;
+}
+
 /// Bytes of the file, and possibly a few equal ones of the heads.
 fn data(response: &[u8]) -> usize {
     response.iter().filter(|byte| **byte == b'x').count()
