@@ -70,6 +70,9 @@ const MAX_RECEIVED_BYTES: usize = 34 * 1024;
 /// By how much that buffer grows. Most ClientHellos fit into the first step.
 const RECEIVED_STEP_BYTES: usize = 4 * 1024;
 
+/// How much early data is decrypted at once.
+const EARLY_PIECE_BYTES: usize = 1024;
+
 /// The most that one write passes to BoringSSL.
 const MAX_WRITE_BYTES: usize = 64 * 1024;
 
@@ -148,7 +151,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// # Errors
     /// [`TlsError`] as `io::Error`.
     pub fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut buffer = [0; 4096];
+        let mut buffer = [0; EARLY_PIECE_BYTES];
         while !self.connection.is_complete() {
             // While early data is readable, only reads advance a server's handshake.
             let progress = match self.delivered.is_early() {
@@ -322,7 +325,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                 continue;
             }
             // In early data each record passes through `delivered`, which tracks the phase.
-            let mut record = [0; 4096];
+            let mut record = [0; EARLY_PIECE_BYTES];
             match this.connection.read(&mut record) {
                 Ok(Progress::Done(count)) => {
                     this.delivered.push(this.connection.in_early_data(), &record[..count]);

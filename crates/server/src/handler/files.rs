@@ -74,9 +74,13 @@ impl Files {
 
     /// Responds to a request. Its body is ignored.
     pub(crate) async fn respond<B>(&self, request: Request<B>) -> Response<ResponseBody> {
-        if let Some(response) = self.small.respond(&request) {
-            return response;
+        match self.small.respond(&request) {
+            Some(response) => response,
+            None => Box::pin(self.respond_from_disk(request)).await,
         }
+    }
+
+    async fn respond_from_disk<B>(&self, request: Request<B>) -> Response<ResponseBody> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -27,7 +27,8 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Accep
     let limit = origin.snapshot.limits.header_timeout;
     let deadline = (accepted_at + limit).into();
     let socket = Socket::new(tcp, shared);
-    let accepting = accept(handshakes, &origin.snapshot, socket.clone());
+    // Boxed, so that its memory is released with the handshake.
+    let accepting = Box::pin(accept(handshakes, &origin.snapshot, socket.clone()));
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accepting) => accepted,
         () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return,
@@ -56,11 +57,16 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Accep
         completion.signal(&connection);
     }
     let ended_cleanly = match &connection.snapshot.sites {
-        None => ping_pong::serve_tcp(&connection, stream, &completion, accepted_at, stop).await,
+        None => {
+            let serving = ping_pong::serve_tcp(&connection, stream, &completion, accepted_at, stop);
+            Box::pin(serving).await
+        }
         Some(_) => {
             let (io, driver) = split_driver(stream);
             let socket = socket.clone();
-            h1_h2::serve(&connection, io, driver, socket, completion, accepted_at, stop).await
+            let serving =
+                h1_h2::serve(&connection, io, driver, socket, completion, accepted_at, stop);
+            Box::pin(serving).await
         }
     };
     if ended_cleanly {

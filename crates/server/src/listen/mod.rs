@@ -350,7 +350,8 @@ impl Listeners {
         }
         let alt_svc = snapshot.alt_svc(&listener, port);
         let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc };
-        handshake::tcp::serve(&self.handshakes, tcp, origin).await;
+        // Boxed, because a large future is copied whenever its task moves.
+        Box::pin(handshake::tcp::serve(&self.handshakes, tcp, origin)).await;
     }
 }
 

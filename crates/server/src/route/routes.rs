@@ -121,7 +121,8 @@ impl ReadyRoute {
                 Some(request) => files.respond(request).await,
                 None => plain(StatusCode::BAD_REQUEST),
             },
-            Handler::Proxy(proxy) => proxy.forward(request, context).await?,
+            // Boxed, so that other handlers' requests do not take its memory.
+            Handler::Proxy(proxy) => Box::pin(proxy.forward(request, context)).await?,
             Handler::Redirect(redirect) => {
                 let mut response = plain(redirect.status);
                 response.headers_mut().insert(header::LOCATION, redirect.to.clone());

@@ -74,12 +74,12 @@ impl RouteRules {
         request: &Request<B>,
         (decision, flight): (Option<Decision>, Option<Flight>),
     ) -> Result<RequiredClaims, Rejection> {
-        let id = flight.filter(|_| decision.is_some()).and_then(flight_id);
+        let early = flight.filter(|_| decision.is_some());
         Ok(RequiredClaims {
             nonce: self.nonce(request),
             key: self.idempotency_key(request)?,
             ran_early: decision == Some(Decision::Execute),
-            flight: self.0.flight_header.clone().map(|header| (header, id)),
+            flight: self.0.flight_header.clone().map(|header| (header, early.and_then(flight_id))),
         })
     }
 
