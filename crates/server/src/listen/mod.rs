@@ -141,7 +141,7 @@ impl Listeners {
         let settings = Arc::new(ArcSwap::from_pointee(listener));
         let (closing, closed) = watch::channel(Closing::No);
         let tcp = Arc::new(tcp);
-        let accepting = self.clone().accept(tcp.clone(), address.port(), settings.clone(), closed);
+        let accepting = self.clone().accept(tcp.clone(), address, settings.clone(), closed);
         let accepting = tokio::spawn(accepting);
         self.open_udp(address, udp);
         info!("serving on {address}");
@@ -270,12 +270,12 @@ impl Listeners {
     async fn accept(
         self: Arc<Self>,
         tcp: Arc<TcpListener>,
-        port: u16,
+        address: SocketAddr,
         settings: Arc<ArcSwap<Listener>>,
         mut closed: watch::Receiver<Closing>,
     ) {
         let serve = |stream: TcpStream, client: SocketAddr, permit: ConnectionPermit| {
-            let serving = self.clone().serve(stream, client, settings.load_full(), port);
+            let serving = self.clone().serve(stream, client, settings.load_full(), address);
             tokio::spawn(async move {
                 serving.await;
                 drop(permit);
@@ -324,7 +324,7 @@ impl Listeners {
         mut tcp: TcpStream,
         peer: SocketAddr,
         listener: Arc<Listener>,
-        port: u16,
+        address: SocketAddr,
     ) {
         let shared = &self.handshakes.shared;
         let metrics = ConnectionMetrics::start(&shared.observers.metrics, Transport::Tcp);
@@ -333,7 +333,7 @@ impl Listeners {
         let limit = snapshot.limits.header_timeout;
         let deadline = (metrics.accepted_at() + limit).into();
         let client_addresses = tokio::select! {
-            client_addresses = timeout_at(deadline, proxy_header::client_addresses(&listener, &mut tcp, peer)) => client_addresses,
+            client_addresses = timeout_at(deadline, proxy_header::client_addresses(&listener, address, &mut tcp, peer)) => client_addresses,
             () = wait_for_stage(&mut stage, ShutdownStage::Abort) => return,
         };
         let Addresses { source: client, destination: local } = match client_addresses {
@@ -348,7 +348,7 @@ impl Listeners {
             metrics.expect_no_handshake();
             return redirect::serve(shared.clone(), tcp, || self.https_port()).await;
         }
-        let alt_svc = snapshot.alt_svc(&listener, port);
+        let alt_svc = snapshot.alt_svc(&listener, address.port());
         let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc };
         // Boxed, because a large future is copied whenever its task moves.
         Box::pin(handshake::tcp::serve(&self.handshakes, tcp, origin)).await;

@@ -10,16 +10,21 @@ use tokio::net::TcpStream;
 
 /// The addresses of a connection as its client sees them. Reads a PROXY header if the peer is
 /// configured to send one. For any other peer a header is an invalid TLS record, which ends the
-/// connection.
+/// connection. `bound`: the listener's address.
 ///
 /// # Errors
 /// The connection ended, or did not start with a header.
 pub(crate) async fn client_addresses(
     listener: &Listener,
+    bound: SocketAddr,
     tcp: &mut TcpStream,
     peer: SocketAddr,
 ) -> io::Result<Addresses> {
-    let peer_addresses = Addresses { source: peer, destination: tcp.local_addr().unwrap_or(peer) };
+    let destination = match bound.ip().is_unspecified() {
+        true => tcp.local_addr().unwrap_or(peer),
+        false => bound,
+    };
+    let peer_addresses = Addresses { source: peer, destination };
     // A dual-stack socket reports IPv4 peers as mapped IPv6 addresses.
     let address = peer.ip().to_canonical();
     if !listener.proxy_protocol_from.iter().any(|network| network.contains(address)) {
@@ -55,6 +60,7 @@ async fn read_header(tcp: &mut TcpStream) -> io::Result<Header> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
     use std::time::Duration;
 
     use firstflight_config::IpNetwork;
@@ -64,6 +70,9 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+
+    /// A listener on every address.
+    const BOUND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 443);
 
     async fn pair() -> (TcpStream, TcpStream, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -94,7 +103,7 @@ mod tests {
                 theirs.write_all(b"TLS").await.unwrap();
             });
             let client_addresses =
-                client_addresses(&from("127.0.0.0"), &mut ours, peer).await.unwrap();
+                client_addresses(&from("127.0.0.0"), BOUND, &mut ours, peer).await.unwrap();
             assert_eq!(client_addresses, client);
             let mut rest = String::new();
             ours.read_to_string(&mut rest).await.unwrap();
@@ -107,8 +116,11 @@ mod tests {
     async fn a_header_from_an_untrusted_peer_is_not_read() {
         let (_theirs, mut ours, peer) = pair().await;
         let local = ours.local_addr().unwrap();
-        let client_addresses = client_addresses(&from("10.0.0.0"), &mut ours, peer).await.unwrap();
-        assert_eq!((client_addresses.source, client_addresses.destination), (peer, local));
+        for bound in [BOUND, local] {
+            let client_addresses =
+                client_addresses(&from("10.0.0.0"), bound, &mut ours, peer).await.unwrap();
+            assert_eq!((client_addresses.source, client_addresses.destination), (peer, local));
+        }
     }
 
     #[tokio::test]
@@ -117,7 +129,7 @@ mod tests {
             let (mut theirs, mut ours, peer) = pair().await;
             theirs.write_all(bytes).await.unwrap();
             drop(theirs);
-            assert!(client_addresses(&from("127.0.0.0"), &mut ours, peer).await.is_err());
+            assert!(client_addresses(&from("127.0.0.0"), BOUND, &mut ours, peer).await.is_err());
         }
     }
 }
