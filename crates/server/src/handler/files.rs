@@ -33,7 +33,7 @@ use tower_service::Service as _;
 use crate::ServerError;
 use crate::context::{BodyError, ResponseBody};
 use crate::handler::response::plain;
-use crate::handler::small_files::{Candidate, SmallFiles};
+use crate::handler::small_files::{Candidate, MAX_INLINE_BYTES, SmallFiles};
 
 /// A directory that is ready to serve.
 pub(crate) struct Files {
@@ -258,9 +258,6 @@ fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
     (textual && !text.contains(';'))
         .then(|| HeaderValue::try_from(format!("{text}; charset=utf-8")).ok())?
 }
-
-/// Files up to this size are read immediately: they leave in a few flights anyway.
-pub(crate) const MAX_INLINE_BYTES: u64 = 64 * 1024;
 
 /// Opens files below a directory. The kernel makes sure that symbolic links do not lead outside,
 /// even if it is renamed meanwhile.

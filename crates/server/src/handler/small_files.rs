@@ -89,7 +89,7 @@ impl SmallFiles {
         let changed = SystemTime::UNIX_EPOCH
             + Duration::new(u64::try_from(metadata.ctime()).ok()?, metadata.ctime_nsec() as u32);
         let is_settled = changed.elapsed().is_ok_and(|age| age >= SETTLE_TIME);
-        let fits = metadata.is_file() && metadata.len() <= super::files::MAX_INLINE_BYTES;
+        let fits = metadata.is_file() && metadata.len() <= MAX_INLINE_BYTES;
         (is_settled && fits).then(|| Candidate {
             key: uri_path.into(),
             path,
@@ -138,6 +138,9 @@ impl Weighter<Box<str>, Arc<SmallFile>> for BySize {
         (key.len() + file.content.len() + OVERHEAD_BYTES) as u64
     }
 }
+
+/// Files up to this size are read immediately, and may be kept: they leave in a few flights anyway.
+pub(crate) const MAX_INLINE_BYTES: u64 = 64 * 1024;
 
 /// The memory that copies may take, and how many are expected.
 const MAX_TOTAL_BYTES: u64 = 16 * 1024 * 1024;

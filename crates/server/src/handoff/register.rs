@@ -177,7 +177,7 @@ async fn receive_register(
     }
 }
 
-/// ChallengeResponses queries until the stream ends. Returns why it ended.
+/// Responds to queries until the stream ends. Returns why it ended.
 async fn serve_queries(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Error {
     let mut bytes = [0; HandoffQuery::LENGTH];
     loop {
