@@ -2,13 +2,12 @@
 
 use std::env;
 use std::fmt;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
-use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{BrowserError, Environment, LocalMachine};
 
@@ -130,26 +129,24 @@ impl Installed {
 /// Returns the first line that a program prints for `--version`, and kills it.
 fn version_line(program: &Path) -> Result<String, BrowserError> {
     let fail = |source| BrowserError::Start { program: program.to_owned(), source };
+    // Into a file, without a thread that reads: the lab enters namespaces afterwards, which the kernel
+    // refuses while a thread is still ending.
+    let mut output = tempfile::tempfile().map_err(fail)?;
     let mut command = Command::new(program);
-    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
+    command.stdout(output.try_clone().map_err(fail)?);
     let mut process = LocalMachine.start(command).map_err(fail)?;
-    let (sender, output) = channel();
-    if let Some(stdout) = process.stdout() {
-        thread::Builder::new()
-            .name("browser version".to_owned())
-            .spawn(move || {
-                let mut bytes = Vec::new();
-                // After an error, use what was read before.
-                let _ = stdout.take(1024).read_to_end(&mut bytes);
-                // Fails after the timeout.
-                let _ = sender.send(bytes);
-            })
-            .map_err(fail)?;
+    let deadline = Instant::now() + VERSION_TIMEOUT;
+    while !process.has_ended().map_err(fail)? {
+        if Instant::now() > deadline {
+            let reason = format!("--version does not end within {} s", VERSION_TIMEOUT.as_secs());
+            return Err(BrowserError::NotABrowser { path: program.to_owned(), reason });
+        }
+        thread::sleep(POLL_INTERVAL);
     }
-    let bytes = output.recv_timeout(VERSION_TIMEOUT).map_err(|_| BrowserError::NotABrowser {
-        path: program.to_owned(),
-        reason: format!("no output for --version within {} s", VERSION_TIMEOUT.as_secs()),
-    })?;
+    let mut bytes = Vec::new();
+    output.rewind().map_err(fail)?;
+    output.take(1024).read_to_end(&mut bytes).map_err(fail)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned())
 }
@@ -160,6 +157,7 @@ fn short_version(version: &str) -> String {
 }
 
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
