@@ -21,6 +21,9 @@ pub enum Mode {
     Strict,
     /// Safe methods, as RFC 8470 section 4 expects of clients.
     Permissive,
+    /// Idempotent methods: safe ones, PUT and DELETE (RFC 9110 section 9.2.2). Only for applications
+    /// where it does no harm that such a request is repeated after a later one.
+    Idempotent,
     /// Every request. Only for applications that recognize repeated requests themselves: the gate
     /// prevents that a flight is executed twice, but not that a client sends a request twice.
     Unrestricted,
@@ -53,7 +56,8 @@ pub enum WhenNotAllowed {
 
 impl Mode {
     /// All modes, from the strictest to the loosest.
-    pub const ALL: [Self; 4] = [Self::Disabled, Self::Strict, Self::Permissive, Self::Unrestricted];
+    pub const ALL: [Self; 5] =
+        [Self::Disabled, Self::Strict, Self::Permissive, Self::Idempotent, Self::Unrestricted];
 
     /// Whether a request with this method and query may run from early data.
     pub fn allows(self, method: &Method, query: Option<&str>) -> bool {
@@ -61,6 +65,7 @@ impl Mode {
             Self::Disabled => false,
             Self::Strict => method.is_safe() && query.is_none(),
             Self::Permissive => method.is_safe(),
+            Self::Idempotent => method.is_idempotent(),
             Self::Unrestricted => true,
         }
     }
@@ -199,6 +204,17 @@ mod tests {
         assert!(!Mode::Strict.allows(&Method::GET, Some("")));
         assert!(!Mode::Disabled.allows(&Method::GET, None));
         assert!(Mode::Unrestricted.allows(&Method::POST, None));
+    }
+
+    #[test]
+    fn rfc9110_9_2_2_idempotent_methods() {
+        for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE] {
+            assert!(Mode::Idempotent.allows(&method, Some("q=1")), "{method}");
+        }
+        for method in [Method::POST, Method::PATCH, Method::CONNECT] {
+            assert!(!Mode::Idempotent.allows(&method, None), "{method}");
+        }
+        assert_eq!(Mode::Idempotent.to_string(), "idempotent");
     }
 
     #[test]
