@@ -6,6 +6,7 @@
 
 mod delay;
 mod distribution;
+mod duplicate;
 mod loss;
 mod middlebox;
 mod mtu;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use delay::{DelaySpec, JitterSpec, ReorderSpec};
 pub use distribution::Distribution;
+pub use duplicate::DuplicateSpec;
 pub use loss::{BurstyLossSpec, LossSpec};
 pub use middlebox::Middlebox;
 pub use mtu::{MtuSpec, TooBig};
@@ -31,6 +33,7 @@ spec::cells! {
     Loss(LossSpec),
     BurstyLoss(BurstyLossSpec),
     Reorder(ReorderSpec),
+    Duplicate(DuplicateSpec),
     Mtu(MtuSpec),
     Reconfiguration(ReconfigurationSpec),
     Middlebox(Middlebox),
@@ -98,6 +101,8 @@ pub(crate) enum CellDecision {
     Pass,
     /// Passes on this frame instead.
     Alter(Vec<u8>),
+    /// Passes it on twice.
+    Duplicate,
     /// Drops it silently.
     Drop,
     /// Drops it, and returns this frame to the sender.

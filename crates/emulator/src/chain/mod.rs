@@ -6,7 +6,7 @@
 //! order.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use crate::cells::{Cell, CellDecision, CellSpec, PacketInCell, Seeds, mix};
 use crate::path::{CellCounters, ChannelCounters};
@@ -69,7 +69,13 @@ impl Chains {
             altered: None,
             dropped_by: None,
         };
-        self.advance(Box::new(PacketInTransit { exit, stage: 0, generation, reply: None }));
+        self.advance(Box::new(PacketInTransit {
+            exit,
+            stage: 0,
+            generation,
+            reply: None,
+            copies: Vec::new(),
+        }));
     }
 
     /// When the next packet is due.
@@ -147,10 +153,17 @@ impl Chains {
 
     /// Advances a packet through its chain as far as possible. Dropped packets are queued as well,
     /// so that all leave in the order of their times.
-    fn advance(&mut self, mut packet: Box<PacketInTransit>) {
-        let due_ns = self.channels[packet.exit.channel].advance(&mut packet);
-        self.sequence += 1;
-        self.waiting.push(Reverse(QueuedPacket { due_ns, sequence: self.sequence, packet }));
+    fn advance(&mut self, packet: Box<PacketInTransit>) {
+        let mut packets = VecDeque::from([packet]);
+        while let Some(mut packet) = packets.pop_front() {
+            let due_ns = self.channels[packet.exit.channel].advance(&mut packet);
+            for copy in packet.copies.drain(..) {
+                self.bytes += copy.exit.frame.len();
+                packets.push_back(Box::new(copy));
+            }
+            self.sequence += 1;
+            self.waiting.push(Reverse(QueuedPacket { due_ns, sequence: self.sequence, packet }));
+        }
     }
 }
 
@@ -203,6 +216,12 @@ impl Chain {
             exit.due_ns = passage.at_ns;
             match decision {
                 CellDecision::Pass => {}
+                CellDecision::Duplicate => packet.copies.push(PacketInTransit {
+                    exit: packet.exit.clone(),
+                    copies: Vec::new(),
+                    reply: None,
+                    ..*packet
+                }),
                 CellDecision::Alter(frame) => {
                     counted.altered += 1;
                     exit.altered = Some((counted.name, frame.into()));
@@ -239,6 +258,8 @@ struct PacketInTransit {
     generation: u32,
     /// The frame for the sender of a dropped packet.
     reply: Option<Vec<u8>>,
+    /// Copies that continue with the next cell, behind the packet.
+    copies: Vec<PacketInTransit>,
 }
 
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cells::{
-    BurstyLossSpec, DelaySpec, Distribution, JitterSpec, LossSpec, Middlebox, MtuSpec, RateSpec,
-    ReconfigurationSpec, ReorderSpec, TooBig,
+    BurstyLossSpec, DelaySpec, Distribution, DuplicateSpec, JitterSpec, LossSpec, Middlebox,
+    MtuSpec, RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
 };
 
 const MS: u64 = 1_000_000;
@@ -161,6 +161,22 @@ fn sent_and_altered_frames_are_both_kept() {
     let (by, altered) = exit.altered.expect("altered");
     assert_eq!((by, altered.len()), ("strip-syn-data", sent.len() - 4));
     assert_eq!(chains.counters(0).cells[0].altered, 1);
+}
+
+#[test]
+fn a_duplicated_packet_leaves_twice_and_takes_its_share_of_the_rate() {
+    let duplicate = CellSpec::Duplicate(DuplicateSpec { probability: 1.0 });
+    let rate = CellSpec::Rate(RateSpec { mbits: 12.0, queue_bytes: 1 << 20, burst_bytes: 0 });
+    let mut chains = Chains::new(&[(&[duplicate.clone(), duplicate, rate], &[])], 1);
+    chains.push(0, 0, frame(1, 1_500));
+    assert_eq!((chains.len(), chains.bytes()), (4, 4 * 1_514));
+    let exits = rest(&mut chains);
+    assert_eq!(exits.iter().map(mark).collect::<Vec<_>>(), [1, 1, 1, 1]);
+    assert_eq!(
+        exits.iter().map(|exit| exit.due_ns).collect::<Vec<_>>(),
+        [MS, 2 * MS, 3 * MS, 4 * MS]
+    );
+    assert_eq!((chains.len(), chains.bytes()), (0, 0));
 }
 
 fn anything() -> impl Strategy<Value = CellSpec> {

@@ -8,8 +8,8 @@ use toml::Spanned;
 
 use super::{Profile, ProfileKind};
 use crate::{
-    BurstyLossSpec, CellSpec, DelaySpec, Distribution, JitterSpec, LinkError, LossSpec, Middlebox,
-    MtuSpec, RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
+    BurstyLossSpec, CellSpec, DelaySpec, Distribution, DuplicateSpec, JitterSpec, LinkError,
+    LossSpec, Middlebox, MtuSpec, RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
 };
 
 /// Parses the text of a file.
@@ -105,6 +105,7 @@ direction_table! {
     bursty_loss: BurstyLoss,
     jitter: RandomDelayTable,
     reorder: Reorder,
+    duplicate_percent: f64,
     reconfiguration: RandomDelayTable,
     mtu: u16,
     too_big: OnTooBig,
@@ -219,6 +220,9 @@ impl DirectionTable {
         if let Some(Reorder { percent, by_ms }) = self.reorder {
             let by = duration("reorder.by_ms", by_ms)?;
             cells.push(CellSpec::Reorder(ReorderSpec { probability: percent / 100.0, by }));
+        }
+        if let Some(percent) = self.duplicate_percent {
+            cells.push(CellSpec::Duplicate(DuplicateSpec { probability: percent / 100.0 }));
         }
         match cells.iter().find_map(|cell| Some((cell.name(), cell.fault()?))) {
             Some((cell, fault)) => Err(format!("{cell}: {fault}")),

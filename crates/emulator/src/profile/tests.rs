@@ -5,8 +5,8 @@ use rand::rngs::StdRng;
 
 use super::*;
 use crate::{
-    BurstyLossSpec, DelaySpec, Distribution, JitterSpec, LossSpec, Middlebox, MtuSpec, PathConfig,
-    RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
+    BurstyLossSpec, DelaySpec, Distribution, DuplicateSpec, JitterSpec, LossSpec, Middlebox,
+    MtuSpec, PathConfig, RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
 };
 
 fn rate(cells: &[CellSpec]) -> Option<f64> {
@@ -147,6 +147,7 @@ fn a_file_can_configure_all_cells() {
         too_big = "black-hole"
         bursty_loss = { enter_percent = 1, leave_percent = 25 }
         reorder = { percent = 2, by_ms = 3 }
+        duplicate_percent = 4
         [profile.zoo.down]
         rate_mbps = 80
         queue_bytes = 64000
@@ -177,6 +178,7 @@ fn a_file_can_configure_all_cells() {
             CellSpec::Rate(RateSpec { mbits: 8.0, queue_bytes, burst_bytes: 3_000 }),
             CellSpec::Delay(DelaySpec { delay: long(20) }),
             CellSpec::Reorder(ReorderSpec { probability: 0.02, by: long(3) }),
+            CellSpec::Duplicate(DuplicateSpec { probability: 0.04 }),
         ]
     );
     let half = Duration::from_micros(7_500);
