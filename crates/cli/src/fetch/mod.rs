@@ -49,6 +49,9 @@ pub(crate) struct FetchArgs {
     /// User-Agent
     #[arg(short = 'A', long, value_name = "NAME", help_heading = REQUEST)]
     user_agent: Option<String>,
+    /// Referer: the URL that links to this one.
+    #[arg(short = 'e', long, value_name = "URL", help_heading = REQUEST)]
+    referer: Option<String>,
     /// Request the head only.
     #[arg(short = 'I', long, help_heading = REQUEST)]
     head: bool,
@@ -359,7 +362,9 @@ impl FetchArgs {
         let form =
             (sends && body.is_some()).then(|| "application/x-www-form-urlencoded".to_owned());
         // As with curl, -H replaces the field of another flag.
-        for (name, value) in [("User-Agent", &self.user_agent), ("Content-Type", &form)] {
+        for (name, value) in
+            [("User-Agent", &self.user_agent), ("Referer", &self.referer), ("Content-Type", &form)]
+        {
             if let Some(value) = value {
                 request.set_field(&format!("{name}: {value}"), &mut http::HeaderMap::new())?;
             }
@@ -456,6 +461,12 @@ mod tests {
         assert_eq!(values(&request, "content-type"), ["application/x-www-form-urlencoded"]);
         let twice = self::request(&["-H", "A: 1", "-H", "A: 2"]);
         assert_eq!(values(&twice, "a"), ["1", "2"]);
+    }
+
+    #[test]
+    fn a_referer_is_sent() {
+        let request = request(&["-e", "https://b.test/x"]);
+        assert_eq!(values(&request, "referer"), ["https://b.test/x"]);
     }
 
     fn request(flags: &[&str]) -> Request {
