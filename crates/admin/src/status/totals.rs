@@ -46,6 +46,8 @@ totals! {
     ran_early: "firstflight_requests_total" ["early" = "ran"], "executed early";
     /// Responses with status 425 (Too Early).
     too_early: "firstflight_too_early_total", "response 425";
+    /// Responses with status 421 (Misdirected Request).
+    misdirected: "firstflight_requests_misdirected_total", "response 421";
 }
 
 #[cfg(test)]

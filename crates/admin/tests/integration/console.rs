@@ -4,7 +4,7 @@ use crate::client::{Stream, TestAdmin};
 use crate::scene::{self, Scene};
 use firstflight_admin::{Certificate, Failure, Moment, Reload, json_schema};
 use firstflight_telemetry::metrics::{
-    HandshakeKind, RefusedReason, StoreReading, TlsVersion, Transport,
+    HandshakeKind, Protocol, RefusedReason, StoreReading, TlsVersion, Transport,
 };
 use firstflight_testkit::assert_committed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,6 +42,18 @@ async fn an_early_connection_that_closes_with_its_response_counts() {
     let page = admin.get("/", &[]).await.body;
     assert!(page.contains("100 % of 1 new connections"), "{page}");
     assert!(page.contains("0-RTT <span class=\"faint\">QUIC"), "{page}");
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_what_happened_to_them() {
+    let scene = Scene::quiet();
+    let admin = TestAdmin::without_token(scene.clone()).await;
+    scene.metrics().requests.misdirected.add(Protocol::Http2, 1234);
+    let page = admin.get("/", &[]).await.body;
+    let row = "<th scope=\"row\">response 421</th><td class=\"n\">1,234</td>";
+    assert!(page.contains(row), "{page}");
+    let status = admin.get("/status.json", &[]).await.body;
+    assert!(status.contains("\"misdirected\":1234"), "{status}");
 }
 
 #[tokio::test]

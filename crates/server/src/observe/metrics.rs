@@ -10,6 +10,7 @@ use firstflight_telemetry::metrics::{
     RefusedReason, Status, TlsVersion, Transport,
 };
 use firstflight_tls::{Handshake, Version};
+use http::StatusCode;
 
 /// Counts one connection. Dropped when the connection ends.
 pub(crate) struct ConnectionMetrics {
@@ -211,6 +212,9 @@ impl Drop for RequestMetrics {
         let requests = &self.metrics.requests;
         requests.active.decrement(self.protocol);
         requests.ended.count((self.protocol, self.method, Status::of(self.status), self.early));
+        if self.status == Some(StatusCode::MISDIRECTED_REQUEST.as_u16()) {
+            requests.misdirected.count(self.protocol);
+        }
         requests.seconds.time((self.protocol, self.early), self.started_at.elapsed());
     }
 }

@@ -30,7 +30,7 @@ async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], e
 }
 
 /// Several metrics: `name label=value,label=value number`, one in each line.
-async fn say(server: &RunningServer, lines: &str) {
+pub(crate) async fn say(server: &RunningServer, lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (metric, expected) = line.rsplit_once(' ').unwrap();
         let (name, labels) = metric.split_once(' ').unwrap_or((metric, ""));

@@ -21,6 +21,12 @@ counted! {
             "key_used and nonce_used: clients retry, or somebody replays requests. unknown: check \
              the store and the register.",
         );
+        misdirected: Counters<Protocol> = counter(
+            "firstflight_requests_misdirected_total",
+            "Responses with status 421 (Misdirected Request, RFC 9110 section 15.5.20).",
+            "Clients reuse a connection for a name that its certificate does not cover: check names \
+             and certificates of the sites.",
+        );
         active: Gauges<Protocol> = gauge(
             "firstflight_requests_active",
             "Requests in progress, until the end of their response.",
