@@ -5,6 +5,7 @@ mod bars;
 mod curves;
 mod intervals;
 mod scale;
+mod trips;
 mod waterfall;
 
 use maud::{Markup, html};
@@ -13,6 +14,7 @@ pub(crate) use bars::{Bar, BarChart, BarGroup};
 pub(crate) use curves::{Curve, CurveChart, Shape, distribution};
 pub(crate) use intervals::{Dumbbell, DumbbellChart, DumbbellGroup, Estimate, IntervalStrip};
 pub(crate) use scale::{Scale, tick};
+pub(crate) use trips::{TripsChart, TripsRow};
 pub(crate) use waterfall::WaterfallChart;
 
 /// An SVG image with a title and a description.

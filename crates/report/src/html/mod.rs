@@ -16,6 +16,7 @@ mod latency;
 mod matrix;
 mod setup;
 mod summary;
+mod trips;
 mod visits;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -35,6 +36,7 @@ pub fn render(record: &Record, pictures: &Pictures) -> String {
         visits::cells(record),
         visits::disagreements(record),
         experiments::waterfalls(record),
+        trips::trips(record),
         latency::latency(record),
         matrix::bars(record),
         matrix::page(record),

@@ -59,6 +59,7 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         "visits",
         "disagreements",
         "packets",
+        "trips",
         "latency",
         "bars",
         "page",
