@@ -7,6 +7,8 @@
 //! server's certificate is not verified. `scripts/load-client` compares the two.
 #![allow(unsafe_code, reason = "boring has no early data for clients, and no safe set_session")]
 
+mod wire;
+
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,6 +25,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use socket2::{Domain, Socket, Type};
+
+use wire::Wire;
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -170,55 +174,6 @@ impl Bare {
         // On loopback the connection is established immediately.
         connection.step(&self.request, &mut [0])?;
         self.open[slot] = Some(connection);
-        Ok(())
-    }
-}
-
-/// Reads ahead and gathers writes. Without it BoringSSL reads each record header separately and writes
-/// ClientHello and early data one after the other, which would be an unfair baseline.
-struct Wire {
-    socket: TcpStream,
-    incoming: Vec<u8>,
-    at: usize,
-    outgoing: Vec<u8>,
-}
-
-impl Wire {
-    fn new(socket: TcpStream) -> Self {
-        Self { socket, incoming: Vec::new(), at: 0, outgoing: Vec::new() }
-    }
-
-    fn send(&mut self) -> io::Result<()> {
-        self.socket.write_all(&self.outgoing)?;
-        self.outgoing.clear();
-        Ok(())
-    }
-}
-
-impl Read for Wire {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.incoming.len() {
-            let mut ahead = [0; 16 * 1024];
-            let count = self.socket.read(&mut ahead)?;
-            self.incoming.clear();
-            self.incoming.extend_from_slice(&ahead[..count]);
-            self.at = 0;
-        }
-        let rest = &self.incoming[self.at..];
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
-        self.at += count;
-        Ok(count)
-    }
-}
-
-impl Write for Wire {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.outgoing.extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -8,8 +8,10 @@
 //! servers with it.
 #![allow(unsafe_code, reason = "boring has no early data")]
 
+mod wire;
+
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 
 use boring::ssl::{
     ErrorCode, Ssl, SslContext, SslFiletype, SslMethod, SslSessionCacheMode, SslStream, SslVersion,
@@ -18,7 +20,14 @@ use foreign_types::ForeignTypeRef;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::{Domain, Socket, Type};
 
+use wire::Wire;
+
 type Failed = Box<dyn std::error::Error>;
+
+struct Connection {
+    stream: SslStream<Wire>,
+    responded: bool,
+}
 
 fn main() -> Result<(), Failed> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,7 +40,7 @@ fn main() -> Result<(), Failed> {
     epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
     eprintln!("serving on {}", listener.local_addr()?);
     let response = response();
-    let mut slots: Vec<Option<SslStream<Wire>>> = Vec::new();
+    let mut slots: Vec<Option<Connection>> = Vec::new();
     let mut free = Vec::new();
     let mut events = [EpollEvent::empty(); 256];
     loop {
@@ -39,8 +48,8 @@ fn main() -> Result<(), Failed> {
         for event in &events[..count] {
             if event.data() != LISTENER {
                 let slot = event.data() as usize;
-                if let Some(stream) = slots[slot].as_mut()
-                    && step(stream, &response).unwrap_or(true)
+                if let Some(connection) = slots[slot].as_mut()
+                    && step(connection, &response).unwrap_or(true)
                 {
                     slots[slot] = None;
                     free.push(slot);
@@ -53,8 +62,9 @@ fn main() -> Result<(), Failed> {
                 let ssl = Ssl::new(&context)?;
                 // SAFETY: the connection is valid and its handshake has not started.
                 unsafe { boring_sys::SSL_set_accept_state(ssl.as_ptr()) };
-                let mut stream = SslStream::new(ssl, Wire::new(socket))?;
-                if step(&mut stream, &response).unwrap_or(true) {
+                let stream = SslStream::new(ssl, Wire::new(socket))?;
+                let mut connection = Connection { stream, responded: false };
+                if step(&mut connection, &response).unwrap_or(true) {
                     continue;
                 }
                 let slot = free.pop().unwrap_or_else(|| {
@@ -62,8 +72,8 @@ fn main() -> Result<(), Failed> {
                     slots.len() - 1
                 });
                 let interest = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);
-                epoll.add(&stream.get_ref().socket, interest)?;
-                slots[slot] = Some(stream);
+                epoll.add(&connection.stream.get_ref().socket, interest)?;
+                slots[slot] = Some(connection);
             }
         }
     }
@@ -102,13 +112,14 @@ fn response() -> Vec<u8> {
 }
 
 /// Processes input and sends the output. Returns whether the connection has ended.
-fn step(stream: &mut SslStream<Wire>, response: &[u8]) -> Result<bool, Failed> {
-    let done = advance(stream, response);
-    stream.get_mut().send()?;
+fn step(connection: &mut Connection, response: &[u8]) -> Result<bool, Failed> {
+    let done = advance(connection, response);
+    connection.stream.get_mut().send()?;
     done
 }
 
-fn advance(stream: &mut SslStream<Wire>, response: &[u8]) -> Result<bool, Failed> {
+fn advance(connection: &mut Connection, response: &[u8]) -> Result<bool, Failed> {
+    let Connection { stream, responded } = connection;
     match stream.do_handshake() {
         Ok(()) => {}
         Err(error) if error.code() == ErrorCode::WANT_READ => return Ok(false),
@@ -118,11 +129,11 @@ fn advance(stream: &mut SslStream<Wire>, response: &[u8]) -> Result<bool, Failed
     loop {
         match stream.read(&mut request) {
             Ok(0) => return Ok(true),
-            Ok(_) if stream.get_ref().responded => {}
+            Ok(_) if *responded => {}
             Ok(count) => {
                 if request[..count].ends_with(b"\r\n\r\n") {
                     stream.write_all(response)?;
-                    stream.get_mut().responded = true;
+                    *responded = true;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -132,60 +143,9 @@ fn advance(stream: &mut SslStream<Wire>, response: &[u8]) -> Result<bool, Failed
     // With early data, the client's Finished comes later, and its tickets go after that.
     // SAFETY: the connection is valid; the call only reads.
     let finished = unsafe { boring_sys::SSL_in_early_data(stream.ssl().as_ptr()) } == 0;
-    if stream.get_ref().responded && finished {
+    if *responded && finished {
         let _ = stream.shutdown();
         return Ok(true);
     }
     Ok(false)
-}
-
-/// Reads ahead and gathers writes, as in `bare_loop`.
-struct Wire {
-    socket: TcpStream,
-    incoming: Vec<u8>,
-    at: usize,
-    outgoing: Vec<u8>,
-    responded: bool,
-}
-
-impl Wire {
-    fn new(socket: TcpStream) -> Self {
-        Self { socket, incoming: Vec::new(), at: 0, outgoing: Vec::new(), responded: false }
-    }
-
-    fn send(&mut self) -> io::Result<()> {
-        if !self.outgoing.is_empty() {
-            self.socket.write_all(&self.outgoing)?;
-            self.outgoing.clear();
-        }
-        Ok(())
-    }
-}
-
-impl Read for Wire {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.incoming.len() {
-            let mut ahead = [0; 16 * 1024];
-            let count = self.socket.read(&mut ahead)?;
-            self.incoming.clear();
-            self.incoming.extend_from_slice(&ahead[..count]);
-            self.at = 0;
-        }
-        let rest = &self.incoming[self.at..];
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
-        self.at += count;
-        Ok(count)
-    }
-}
-
-impl Write for Wire {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.outgoing.extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -100,8 +100,8 @@ async fn files_are_served_with_type_and_charset_and_without_guessing() {
     assert_eq!((head.status, &*head.body, head.header("content-length")), (200, "", "10"));
 }
 
-/// Makes a file look unchanged for an hour, as far as a program can: the time of its last change
-/// of status is the system's.
+/// Waits until files that were just written may be kept. The time that decides is the system's: no
+/// program can set it back.
 async fn settle() {
     tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
 }
