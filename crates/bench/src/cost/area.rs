@@ -153,6 +153,9 @@ const RULES: &[(Area, Rule, &[&str])] = &[
             "rdl_",
             "rg_",
             "alloc_perturb",
+            "mi_",
+            "operator new",
+            "operator delete",
         ],
     ),
     (
