@@ -16,6 +16,8 @@ use firstflight_emulator::Backend;
 use firstflight_lab::{
     Captures, CertificateKind, ClientKind, LabConfig, ResponseSize, Transport, Workload,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
 use crate::progress::ProgressDisplay;
@@ -233,8 +235,9 @@ impl RunDirectory {
             if handled_elsewhere() {
                 return;
             }
-            // A browser may still be writing files.
             for _ in 0..MAX_REMOVE_ATTEMPTS {
+                // A browser would write its files anew.
+                kill_descendants();
                 if std::fs::remove_dir_all(&path).is_ok() || !path.exists() {
                     break;
                 }
@@ -251,7 +254,28 @@ impl RunDirectory {
     }
 }
 
-const MAX_REMOVE_ATTEMPTS: usize = 100;
+const MAX_REMOVE_ATTEMPTS: usize = 1000;
+
+/// Kills the processes that this one has started, and those that they have started.
+fn kill_descendants() {
+    let all: Vec<_> = procfs::process::all_processes()
+        .into_iter()
+        .flatten()
+        .filter_map(|process| process.ok()?.stat().ok())
+        .map(|stat| (stat.pid, stat.ppid))
+        .collect();
+    let mut killed = vec![Pid::this().as_raw()];
+    let mut at = 0;
+    while let Some(&parent) = killed.get(at) {
+        at += 1;
+        for (child, _) in all.iter().filter(|(_, its_parent)| *its_parent == parent) {
+            killed.push(*child);
+        }
+    }
+    for child in &killed[1..] {
+        let _ = kill(Pid::from_raw(*child), Signal::SIGKILL);
+    }
+}
 
 /// The exit code of shells for a program that SIGINT has ended.
 const EXIT_CODE_SIGINT: i32 = 130;
