@@ -146,6 +146,12 @@ impl Cluster {
         (log, complete_logs)
     }
 
+    /// Whether one of these reasons is in the access logs.
+    pub(crate) fn has_logged(&self, reasons: &[&str]) -> bool {
+        let logs: Vec<_> = self.nodes.iter().map(|node| text(&node.dir.join("log"))).collect();
+        reasons.iter().any(|reason| logs.iter().any(|log| log.contains(reason)))
+    }
+
     /// The standard error of the nodes and the last lines of their logs, for a failed test.
     pub(crate) fn stderr(&self) -> String {
         let mut all = String::new();

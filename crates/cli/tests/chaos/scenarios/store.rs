@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use firstflight_testkit::until;
+
 use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::stage::{Setup, Stage, WINDOW};
@@ -107,6 +109,8 @@ fn fault_on(
     begin(&mut stage);
     run.copies(0.2, &ALL);
     storm.run_for(Duration::from_secs(6));
+    // On a busy machine it takes longer. `Stage::end` says so if it never comes about.
+    until(|| stage.cluster.has_logged(reasons));
     end(&mut stage);
     run.copies(0.2, &ALL);
     storm.until_accepted(20, WINDOW);

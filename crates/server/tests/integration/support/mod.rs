@@ -81,6 +81,11 @@ impl RunningServer {
         self.handle.reload(config).await
     }
 
+    /// Whether the access log contains `text` by now.
+    pub(crate) fn has_logged(&self, text: &str) -> bool {
+        std::fs::read_to_string(&self.log).unwrap().contains(text)
+    }
+
     /// Starts to stop the server, without waiting.
     pub(crate) fn start_stop(&mut self) {
         let _ = self.stop.take().unwrap().send(());
