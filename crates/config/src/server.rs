@@ -171,7 +171,7 @@ pub struct TlsSettings {
     pub ciphers: CipherPolicy,
     /// Whose order of ciphers is used.
     pub cipher_preference: CipherPreference,
-    /// The number of tickets issued by a TLS 1.3 handshake.
+    /// The number of tickets issued by a full TLS 1.3 handshake. A resumed one issues one.
     pub tickets: usize,
     /// Whether HTTP/2 is offered.
     pub http2: bool,

@@ -38,7 +38,8 @@ pub struct AcceptorConfig {
     pub early_data: bool,
     /// Seals tickets. `None`: no tickets are issued, so no session is resumed.
     pub sealer: Option<Arc<dyn TicketSealer>>,
-    /// How many tickets each TLS 1.3 handshake issues.
+    /// How many tickets each full TLS 1.3 handshake issues. A resumed one issues one, in place of the
+    /// one that the client used.
     pub tickets: usize,
     /// How long a ticket is valid, at most 7 days (RFC 8446 section 4.6.1). The sealer has to keep
     /// its keys for as long.

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use boring::ex_data::Index;
-use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslContextRef, SslRef};
+use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslContextRef, SslRef, SslVersion};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
@@ -78,6 +78,8 @@ struct TicketOutcome {
     declined: bool,
     /// Whether the sealer has ignored the ticket.
     ignored: bool,
+    /// Whether the ticket that the client used has been replaced.
+    replaced: bool,
 }
 
 static TICKET_OUTCOME: Slot<Mutex<TicketOutcome>> =
@@ -212,6 +214,9 @@ unsafe extern "C" fn seal(
     // copied before anything is written, because both buffers may be the same.
     unsafe {
         *out_len = 0;
+        if is_superfluous(SslRef::from_ptr_mut(ssl)) {
+            return 1;
+        }
         let session = slice::from_raw_parts(input, input_len);
         if let Some(ticket) = sealer_of(ssl).and_then(|sealer| sealer.seal(session))
             && ticket.len() <= max_out_len
@@ -275,6 +280,20 @@ unsafe extern "C" fn open(
         *out_len = session.len();
         TicketResult::ssl_ticket_aead_success
     }
+}
+
+/// Whether the client needs no further ticket: a resumed TLS 1.3 connection gets one for the one that
+/// it used (RFC 8446 appendix C.4 advises to use each once). The others of its first connection are
+/// still unused.
+fn is_superfluous(ssl: &mut SslRef) -> bool {
+    if !ssl.session_reused() || ssl.version2() != Some(SslVersion::TLS1_3) {
+        return false;
+    }
+    let mut superfluous = false;
+    update_ticket_outcome(ssl, |outcome| {
+        superfluous = std::mem::replace(&mut outcome.replaced, true);
+    });
+    superfluous
 }
 
 fn declined(ssl: &SslRef) -> bool {

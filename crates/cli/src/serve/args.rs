@@ -180,7 +180,7 @@ pub(super) struct TlsArgs {
     #[arg(long, value_name = "LIST")]
     pub(super) groups: Option<String>,
 
-    /// Tickets that each TLS 1.3 handshake issues. Default: 2.
+    /// Tickets that each full TLS 1.3 handshake issues; a resumed one issues one. Default: 2.
     #[arg(long, value_name = "N")]
     pub(super) tickets: Option<usize>,
 }

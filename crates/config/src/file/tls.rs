@@ -42,7 +42,8 @@ pub(crate) struct TlsSection {
     ///
     /// By default what is cheap on both sides.
     pub(crate) cipher_preference: Preference,
-    /// How many tickets each TLS 1.3 handshake issues.
+    /// How many tickets each full TLS 1.3 handshake issues. A resumed one issues one, in place of the
+    /// one that its client used.
     ///
     /// By default two: one for the next connection, and one for a parallel one.
     pub(crate) tickets: usize,
