@@ -1,4 +1,5 @@
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 use boring_sys as ffi;
 use quinn_proto::crypto;
@@ -9,9 +10,11 @@ use crate::suite::{Secret, Suite};
 pub(crate) const SAMPLE: usize = 16;
 
 /// Header protection in one direction (RFC 9001 section 5.4). It stays the same over key updates.
+/// Cheap to clone.
+#[derive(Clone)]
 pub(crate) enum HeaderKey {
-    /// RFC 9001 section 5.4.3. Boxed: it is 244 bytes long.
-    Aes(Box<AesKey>),
+    /// RFC 9001 section 5.4.3. Shared: it is 244 bytes long.
+    Aes(Arc<AesKey>),
     /// RFC 9001 section 5.4.4.
     ChaCha20([u8; 32]),
 }
@@ -50,7 +53,7 @@ impl HeaderKey {
                 let schedule = AesKey::new(&key[..secret.suite.key_len()]);
                 // SAFETY: the bytes are ours and writable.
                 unsafe { ffi::OPENSSL_cleanse(key.as_mut_ptr().cast(), key.len()) };
-                Self::Aes(Box::new(schedule))
+                Self::Aes(Arc::new(schedule))
             }
         }
     }

@@ -1,5 +1,8 @@
-use quinn_proto::Side;
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
 use quinn_proto::crypto::{KeyPair, Keys};
+use quinn_proto::{ConnectionId, Side};
 
 use crate::header::HeaderKey;
 use crate::packet::{Aead, PacketKey, TAG};
@@ -35,6 +38,64 @@ pub(crate) fn initial_keys(dst_cid: &[u8], side: Side) -> Keys {
         Side::Server => key_pairs(&server, &client),
     }
 }
+
+/// The Initial keys of a server's newest clients. quinn requests them twice: for a client's first
+/// packet, and for its connection.
+#[derive(Default)]
+pub(crate) struct RecentInitials(Mutex<VecDeque<ServerKeys>>);
+
+/// A server's Initial keys by the client's connection ID. They are no secret.
+struct ServerKeys {
+    dst_cid: ConnectionId,
+    header: (HeaderKey, HeaderKey),
+    packet: (PacketKey, PacketKey),
+}
+
+impl ServerKeys {
+    fn new(dst_cid: ConnectionId) -> Self {
+        let (client, server) = initial_secrets(&dst_cid);
+        Self {
+            dst_cid,
+            header: (HeaderKey::new(&server), HeaderKey::new(&client)),
+            packet: (PacketKey::new(&server), PacketKey::new(&client)),
+        }
+    }
+
+    fn keys(&self) -> Keys {
+        let ((local_header, remote_header), (local, remote)) = (&self.header, &self.packet);
+        Keys {
+            header: KeyPair {
+                local: Box::new(local_header.clone()),
+                remote: Box::new(remote_header.clone()),
+            },
+            packet: KeyPair { local: Box::new(local.clone()), remote: Box::new(remote.clone()) },
+        }
+    }
+}
+
+impl RecentInitials {
+    /// Derives the keys for a first packet, and keeps them for its connection.
+    pub(crate) fn derive(&self, dst_cid: &ConnectionId) -> Keys {
+        let derived = ServerKeys::new(*dst_cid);
+        let keys = derived.keys();
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.len() == MAX_RECENT_INITIALS {
+            recent.pop_front();
+        }
+        recent.push_back(derived);
+        keys
+    }
+
+    /// Takes the keys for a connection, if they are still there.
+    pub(crate) fn take(&self, dst_cid: &ConnectionId) -> Option<Keys> {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = recent.iter().rposition(|keys| keys.dst_cid == *dst_cid)?;
+        recent.remove(at).map(|found| found.keys())
+    }
+}
+
+/// As many as arrive between a client's first packet and its connection.
+const MAX_RECENT_INITIALS: usize = 64;
 
 /// Keys of one packet space for both directions.
 pub(crate) fn key_pairs(local: &Secret, remote: &Secret) -> Keys {

@@ -28,6 +28,11 @@ impl LatePacketKey {
         Self { suite, secret, generation, key: OnceLock::new() }
     }
 
+    /// A key of a known secret, derived when it is first used.
+    pub(crate) fn of(secret: &Secret) -> Self {
+        Self::new(secret.suite, Arc::new(secret.clone().into()), 0)
+    }
+
     fn key(&self) -> Option<&PacketKey> {
         let secret = self.secret.get()?;
         Some(self.key.get_or_init(|| {
@@ -39,7 +44,7 @@ impl LatePacketKey {
 
 impl crypto::PacketKey for LatePacketKey {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        // Used for incoming packets only.
+        // A key for outgoing packets has its secret from the start.
         if let Some(key) = self.key() {
             key.encrypt(packet, buf, header_len);
         }

@@ -1,4 +1,5 @@
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use boring_sys as ffi;
 use bytes::BytesMut;
@@ -91,10 +92,11 @@ impl Drop for Aead {
     }
 }
 
-/// Packet protection in one direction (RFC 9001 section 5.3).
+/// Packet protection in one direction (RFC 9001 section 5.3). Cheap to clone.
+#[derive(Clone)]
 pub(crate) struct PacketKey {
     suite: Suite,
-    aead: Aead,
+    aead: Arc<Aead>,
     iv: [u8; NONCE],
 }
 
@@ -103,7 +105,7 @@ impl PacketKey {
         let mut key = [0; 32];
         let key = &mut key[..secret.suite.key_len()];
         secret.expand("quic key", key);
-        let aead = Aead::new(secret.suite, key);
+        let aead = Arc::new(Aead::new(secret.suite, key));
         // SAFETY: the bytes are ours and writable.
         unsafe { ffi::OPENSSL_cleanse(key.as_mut_ptr().cast(), key.len()) };
         let mut iv = [0; NONCE];

@@ -1,4 +1,5 @@
-//! What of the transport parameters binds early data.
+//! Transport parameters in their encoded form: what binds early data, and the limit on connection
+//! IDs.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +7,13 @@ use std::collections::BTreeMap;
 /// an older connection (RFC 9000 section 7.4.1, RFC 9221 section 3, RFC 9287 section 3.1). All
 /// others are new on each connection, or do not bind.
 const BINDING: [u64; 9] = [
-    0x04,   // initial_max_data
-    0x05,   // initial_max_stream_data_bidi_local
-    0x06,   // initial_max_stream_data_bidi_remote
-    0x07,   // initial_max_stream_data_uni
-    0x08,   // initial_max_streams_bidi
-    0x09,   // initial_max_streams_uni
-    0x0e,   // active_connection_id_limit
+    0x04, // initial_max_data
+    0x05, // initial_max_stream_data_bidi_local
+    0x06, // initial_max_stream_data_bidi_remote
+    0x07, // initial_max_stream_data_uni
+    0x08, // initial_max_streams_bidi
+    0x09, // initial_max_streams_uni
+    ACTIVE_CONNECTION_ID_LIMIT,
     0x20,   // max_datagram_frame_size
     0x2ab2, // grease_quic_bit
 ];
@@ -38,6 +39,28 @@ pub(crate) fn early_data_context(wire: &[u8], settings: &[u8]) -> Vec<u8> {
     context.extend(settings);
     boring::sha::sha256(&context).to_vec()
 }
+
+/// A client's transport parameters with at most `limit` connection IDs for the server to issue. A
+/// server may issue fewer than it is allowed to (RFC 9000 section 5.1.1), but quinn always issues
+/// as many as it can, in a datagram of their own.
+pub(crate) fn with_connection_id_limit(wire: &[u8], limit: u8) -> Vec<u8> {
+    let mut changed = Vec::with_capacity(wire.len());
+    let mut rest = wire;
+    while let Some((id, value, after)) = parameter(rest) {
+        match varint(value) {
+            Some((wanted, [])) if id == ACTIVE_CONNECTION_ID_LIMIT && wanted > limit.into() => {
+                // One byte, as each limit below 64 takes.
+                changed.extend([ACTIVE_CONNECTION_ID_LIMIT as u8, 1, limit]);
+            }
+            _ => changed.extend(&rest[..rest.len() - after.len()]),
+        }
+        rest = after;
+    }
+    changed.extend(rest);
+    changed
+}
+
+const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
 
 /// The first parameter (RFC 9000 section 18): id, value, and what comes after it.
 fn parameter(wire: &[u8]) -> Option<(u64, &[u8], &[u8])> {
@@ -72,6 +95,26 @@ mod tests {
         );
         assert_ne!(some, limits(&[0x04, 0x02, 0x44, 0x00, 0x08, 0x01, 0x0f]));
         assert_ne!(some, limits(&[0x04, 0x02, 0x44, 0x00]));
+    }
+
+    #[test]
+    fn rfc9000_5_1_1_only_a_higher_limit_on_connection_ids_is_lowered() {
+        let lowered = |wire: &[u8]| with_connection_id_limit(wire, 2);
+        let others = [&[0x04, 0x02, 0x44, 0x00][..], &[0x0f, 0x01, 0xaa], &[]];
+        for (limit, expected) in [
+            (&[0x0e, 0x01, 0x08][..], &[0x0e, 0x01, 0x02][..]),
+            (&[0x0e, 0x02, 0x40, 0x40], &[0x0e, 0x01, 0x02]),
+            (&[0x0e, 0x01, 0x02], &[0x0e, 0x01, 0x02]),
+            // Invalid ones are for the library to refuse.
+            (&[0x0e, 0x01, 0x01], &[0x0e, 0x01, 0x01]),
+            (&[0x0e, 0x02, 0x08, 0x08], &[0x0e, 0x02, 0x08, 0x08]),
+            (&[0x0e, 0x04, 0x08], &[0x0e, 0x04, 0x08]),
+        ] {
+            for other in others {
+                let wire = [other, limit].concat();
+                assert_eq!(lowered(&wire), [other, expected].concat(), "{wire:?}");
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side};
 
 use crate::client_hello::Offer;
-use crate::initial::{self, VERSION_1};
+use crate::initial::{self, RecentInitials, VERSION_1};
 use crate::method;
 use crate::server_session::ServerSession;
 use crate::session::{Handshaking, Step};
@@ -31,6 +31,7 @@ pub struct ServerCrypto {
     /// The early-data context of the newest connection. It is the same for all connections with the
     /// same quinn configuration.
     early_data_context: RwLock<Option<Vec<u8>>>,
+    pub(crate) recent_initials: RecentInitials,
 }
 
 /// Decides whether a connection's early data is accepted. Called once, if TLS would accept it (the
@@ -85,6 +86,7 @@ impl ServerCrypto {
             settings: settings.to_vec(),
             key_log,
             early_data_context: RwLock::default(),
+            recent_initials: RecentInitials::default(),
         }))
     }
 
@@ -182,7 +184,7 @@ impl crypto::ServerConfig for ServerCrypto {
         dst_cid: &ConnectionId,
     ) -> Result<Keys, UnsupportedVersion> {
         match version {
-            VERSION_1 => Ok(initial::initial_keys(dst_cid, Side::Server)),
+            VERSION_1 => Ok(self.recent_initials.derive(dst_cid)),
             _ => Err(UnsupportedVersion),
         }
     }

@@ -8,7 +8,7 @@ use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
 
 use crate::initial;
-use crate::parameters::early_data_context;
+use crate::parameters::{early_data_context, with_connection_id_limit};
 use crate::server::{EarlyDataJudge, ServerCrypto};
 use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
 
@@ -105,7 +105,8 @@ fn prepare(ssl: &mut Ssl, early_data: bool, fetched: Option<&OpenedTicket>) {
 
 impl crypto::Session for ServerSession {
     fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
-        initial::initial_keys(dst_cid, side)
+        let known = self.crypto.recent_initials.take(dst_cid);
+        known.unwrap_or_else(|| initial::initial_keys(dst_cid, side))
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
@@ -145,7 +146,9 @@ impl crypto::Session for ServerSession {
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        self.tls.peer_parameters().map(|wire| session::from_wire(Side::Server, wire)).transpose()
+        let Some(wire) = self.tls.peer_parameters() else { return Ok(None) };
+        let wire = with_connection_id_limit(wire, MAX_CONNECTION_IDS);
+        session::from_wire(Side::Server, &wire).map(Some)
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
@@ -170,3 +173,7 @@ impl crypto::Session for ServerSession {
         self.tls.export(output, label, context)
     }
 }
+
+/// Connection IDs that a client holds at once: the one of the handshake, and one to move to another
+/// path with (RFC 9000 section 9.5). A retired one is replaced.
+const MAX_CONNECTION_IDS: u8 = 2;

@@ -225,9 +225,10 @@ impl Handshaking {
         phase.generation += 1;
         let phase = self.phase.as_ref()?;
         Some(KeyPair {
-            local: Box::new(PacketKey::new(&phase.local)),
+            // Few connections live long enough to need these.
+            local: Box::new(LatePacketKey::of(&phase.local)),
             remote: match &phase.remote {
-                Some(remote) => Box::new(PacketKey::new(remote)),
+                Some(remote) => Box::new(LatePacketKey::of(remote)),
                 None => self.late_packet_key(&phase.local, phase.generation),
             },
         })
