@@ -50,7 +50,8 @@ pub(crate) async fn serve<P>(
     let NewConnection { incoming, permit, initials, port } = new;
     let client = incoming.remote_address();
     let local = SocketAddr::new(incoming.local_ip().unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
-    let accepting = accept(&handshakes, &snapshot, initials.as_deref(), incoming);
+    // Boxed, as all large futures here, so that the connection's task is cheap to move.
+    let accepting = Box::pin(accept(&handshakes, &snapshot, initials.as_deref(), incoming));
     let accepted = tokio::select! {
         accepted = timeout_at(deadline.into(), accepting) => accepted,
         () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return Ok(()),
@@ -80,8 +81,11 @@ pub(crate) async fn serve<P>(
     };
     let served = async {
         match connection.snapshot.sites {
-            None => ping_pong::serve_quic(&connection, &quic, deadline, &mut stop).await,
-            Some(_) => h3::serve(&connection, &quic, deadline, &mut stop).await,
+            None => {
+                let serving = ping_pong::serve_quic(&connection, &quic, deadline, &mut stop);
+                Box::pin(serving).await
+            }
+            Some(_) => Box::pin(h3::serve(&connection, &quic, deadline, &mut stop)).await,
         }
     };
     tokio::select! {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use firstflight_config::{Http3Settings, Limits};
 use firstflight_quic::{AddressTokens, Burst, ServerCrypto, SpentTokens};
 use firstflight_tls::AcceptorConfig;
-use quinn::{IdleTimeout, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt};
+use quinn::{
+    IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+};
 
 use crate::ServerError;
 use crate::context::now;
@@ -62,6 +64,8 @@ pub(crate) fn quic_config(
 /// The transport parameters and other settings. They are the same for every connection and change
 /// only with the configuration, because early data is bound to them.
 fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
+    let mut mtu_discovery = MtuDiscoveryConfig::default();
+    mtu_discovery.minimum_change(MIN_MTU_CHANGE);
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(limits.streams.into())
@@ -78,15 +82,19 @@ fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
             .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
         ))
         .initial_mtu(settings.initial_mtu)
+        .mtu_discovery_config(Some(mtu_discovery))
         .congestion_controller_factory(Arc::new(Burst::default()))
         // No DATAGRAM frames are used (RFC 9221).
         .datagram_receive_buffer_size(None);
     transport
 }
 
-/// NEW_TOKEN tokens for each connection, as many as tickets: one for each connection that the
-/// client may open next.
-const TOKENS_PER_CONNECTION: u32 = 2;
+/// NEW_TOKEN tokens for each connection. Each connection that used one brings another.
+const TOKENS_PER_CONNECTION: u32 = 1;
+
+/// Path MTU discovery tries the largest size first, which most paths take, instead of four sizes in
+/// as many round trips. A path that does not take it keeps the initial size for ten minutes.
+const MIN_MTU_CHANGE: u16 = 200;
 
 /// Connections on each worker that wait for the store. More are ignored; their clients retransmit.
 const MAX_INCOMING: usize = 4096;

@@ -346,7 +346,8 @@ impl Listeners {
         };
         if listener.protocol == ListenerProtocol::Redirect {
             metrics.expect_no_handshake();
-            return redirect::serve(shared.clone(), tcp, || self.https_port()).await;
+            let redirecting = redirect::serve(shared.clone(), tcp, || self.https_port());
+            return Box::pin(redirecting).await;
         }
         let alt_svc = snapshot.alt_svc(&listener, address.port());
         let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc };

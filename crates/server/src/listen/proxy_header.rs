@@ -30,7 +30,8 @@ pub(crate) async fn client_addresses(
     if !listener.proxy_protocol_from.iter().any(|network| network.contains(address)) {
         return Ok(peer_addresses);
     }
-    Ok(match read_header(tcp).await? {
+    // Boxed, because few connections need its buffer.
+    Ok(match Box::pin(read_header(tcp)).await? {
         Header::Local => peer_addresses,
         Header::Proxied(addresses) => addresses,
     })
