@@ -45,6 +45,7 @@ bless: ## Accepts all snapshots and all files that are made from the code
 		--package firstflight-report --package firstflight-telemetry --test integration
 	@scripts/tests --package firstflight --bin firstflight --test integration -- \
 		configuration:: help:: lab_report:: roff:: try_command::
+	@scripts/tests --package firstflight --test cost
 	git status --short
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)

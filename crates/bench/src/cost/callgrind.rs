@@ -7,6 +7,8 @@ use std::collections::HashMap;
 pub struct CallgrindDump {
     /// Instructions by function, without those of the functions that it calls.
     pub instructions: HashMap<String, u64>,
+    /// Calls by function that is called.
+    pub calls: HashMap<String, u64>,
 }
 
 impl CallgrindDump {
@@ -15,13 +17,16 @@ impl CallgrindDump {
         let mut dump = Self::default();
         // Names are written once, and referred to by number later.
         let mut names: HashMap<&str, &str> = HashMap::new();
-        let (mut function, mut inclusive) = ("", false);
+        let (mut function, mut called) = ("", "");
+        let mut inclusive = false;
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("fn=") {
                 function = resolve(name, &mut names);
             } else if let Some(name) = line.strip_prefix("cfn=") {
-                resolve(name, &mut names);
-            } else if line.starts_with("calls=") {
+                called = resolve(name, &mut names);
+            } else if let Some(count) = line.strip_prefix("calls=") {
+                let count = count.split(' ').next().and_then(|count| count.parse().ok());
+                *dump.calls.entry(base(called).to_owned()).or_default() += count.unwrap_or(0u64);
                 inclusive = true;
             } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
                 // The line after `calls=` has the cost of the called function.
@@ -34,6 +39,16 @@ impl CallgrindDump {
             }
         }
         dump
+    }
+
+    /// All instructions.
+    pub fn total(&self) -> u64 {
+        self.instructions.values().sum()
+    }
+
+    /// Calls of any of these functions.
+    pub fn calls_of(&self, functions: &[&str]) -> u64 {
+        functions.iter().filter_map(|name| self.calls.get(*name)).sum()
     }
 }
 
@@ -91,5 +106,13 @@ fn=(3) walk'2
         let dump = CallgrindDump::parse(DUMP);
         let expected = [("serve", 30), ("malloc", 90), ("walk", 40)];
         assert_eq!(dump.instructions, expected.map(|(name, n)| (name.to_owned(), n)).into());
+        assert_eq!(dump.total(), 160);
+    }
+
+    #[test]
+    fn calls_are_counted_by_callee() {
+        let dump = CallgrindDump::parse(DUMP);
+        assert_eq!(dump.calls_of(&["malloc", "calloc"]), 3);
+        assert_eq!(dump.calls_of(&["serve"]), 1);
     }
 }
