@@ -23,10 +23,6 @@ use clap::{CommandFactory, Parser, Subcommand};
 use firstflight::lifecycle::protect_memory;
 use firstflight_units::printable_lines;
 
-// Replaces malloc for Rust and for BoringSSL, which makes most of a connection's allocations:
-// docs/performance.md. Rust's default allocator calls malloc.
-use mimalloc as _;
-
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.
 #[derive(Parser)]
 #[command(name = "firstflight", version, about, propagate_version = true, after_help = ENVIRONMENT)]

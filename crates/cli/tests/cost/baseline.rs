@@ -126,7 +126,7 @@ const ALLOCATIONS_TOLERANCE: f64 = 1.5;
 const ALLOCATIONS_TOLERANCE_SHARE: f64 = 0.03;
 const SYSTEM_CALLS_TOLERANCE: f64 = 0.5;
 /// How often these are called depends on how packets arrive.
-const PACKETS: [&str; 4] = ["recvfrom", "recvmmsg", "recvmsg", "sendmsg"];
+const PACKETS: [&str; 3] = ["recvfrom", "recvmsg", "sendmsg"];
 const PACKETS_TOLERANCE: f64 = 1.5;
 const PACKETS_TOLERANCE_SHARE: f64 = 0.4;
 
