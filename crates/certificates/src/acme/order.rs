@@ -107,8 +107,12 @@ impl<S: SharedRecords> OrderRequest<'_, S> {
         };
         let guard = self.serve(&proofs).await?;
         self.record_validation(true).await?;
-        set_ready(&mut order, kind).await.map_err(|error| context.error(error))?;
-        let outcome = match order.poll_ready(&POLL).await {
+        // A fast authority has validated, and failed, before it responds.
+        let ready = match set_ready(&mut order, kind).await {
+            Ok(()) => order.poll_ready(&POLL).await,
+            Err(error) => Err(error),
+        };
+        let outcome = match ready {
             Ok(OrderStatus::Ready | OrderStatus::Valid) => Validation::Ready(order),
             ready @ (Ok(_) | Err(Error::Api(_))) => {
                 let failed = self.failed_validation(&mut order, kind).await;
