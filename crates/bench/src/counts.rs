@@ -23,6 +23,15 @@ pub struct Handshakes {
     pub early_refused: u64,
 }
 
+/// Numbers of UDP datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Datagrams<N> {
+    /// From the client.
+    pub sent: N,
+    /// From the server.
+    pub received: N,
+}
+
 /// A completed connection.
 pub(crate) struct Finished {
     pub(crate) version: Option<Version>,
@@ -53,6 +62,8 @@ pub(crate) struct Counts {
     pub(crate) started: u64,
     pub(crate) fast_open: u64,
     pub(crate) bytes: u64,
+    /// Of all connections over QUIC, whatever has come of them.
+    pub(crate) datagrams: Datagrams<u64>,
     pub(crate) handshakes: Handshakes,
     pub(crate) negotiated: BTreeMap<(Option<Version>, &'static str), u64>,
     pub(crate) errors: BTreeMap<ErrorKind, (u64, String)>,
@@ -78,6 +89,7 @@ impl Counts {
             started: 0,
             fast_open: 0,
             bytes: 0,
+            datagrams: Datagrams::default(),
             handshakes: Handshakes::default(),
             negotiated: BTreeMap::new(),
             errors: BTreeMap::new(),
@@ -125,6 +137,14 @@ impl Counts {
         self.errors.values().map(|(count, _)| count).sum()
     }
 
+    /// Datagrams per connection.
+    pub(crate) fn datagrams_each(&self) -> Option<Datagrams<f64>> {
+        let connections = self.completed + self.failed() + self.refills + self.warm_up;
+        let each = |count: u64| count as f64 / connections as f64;
+        let Datagrams { sent, received } = self.datagrams;
+        (connections > 0).then(|| Datagrams { sent: each(sent), received: each(received) })
+    }
+
     /// Adds the counts of another thread.
     ///
     /// # Errors
@@ -146,6 +166,8 @@ impl Counts {
             (&mut self.started, other.started),
             (&mut self.fast_open, other.fast_open),
             (&mut self.bytes, other.bytes),
+            (&mut self.datagrams.sent, other.datagrams.sent),
+            (&mut self.datagrams.received, other.datagrams.received),
             (&mut self.handshakes.full, other.handshakes.full),
             (&mut self.handshakes.resumed, other.handshakes.resumed),
             (&mut self.handshakes.early_accepted, other.handshakes.early_accepted),

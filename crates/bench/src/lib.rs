@@ -91,7 +91,7 @@ mod tcp;
 mod worker;
 
 pub use config::{Exchange, Limit, LoadConfig, LoadHandshake, Model, Transport};
-pub use counts::{Handshakes, Latency};
+pub use counts::{Datagrams, Handshakes, Latency};
 pub use error::{BadResponse, ErrorCount, ErrorKind, LoadError};
 pub use flood::{Flood, FloodConfig, FloodPhase, FloodResult, FloodTrial, Forgery};
 pub use kept::{KeptConfig, KeptResult, run_kept};

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::counts::{Counts, ms, percentiles};
 use crate::{
-    Arrivals, ErrorCount, ErrorKind, Handshakes, Latency, Limit, LoadConfig, LoadHandshake, Model,
-    Transport,
+    Arrivals, Datagrams, ErrorCount, ErrorKind, Handshakes, Latency, Limit, LoadConfig,
+    LoadHandshake, Model, Transport,
 };
 
 /// The result of a load run.
@@ -69,6 +69,8 @@ pub struct LoadResult {
     /// Bytes of the responses, heads included, without TLS.
     #[serde(rename = "answer_bytes")]
     pub response_bytes: u64,
+    /// UDP datagrams per connection, with the client's close and what came after it; `None` over TCP.
+    pub datagrams: Option<Datagrams<f64>>,
     /// From the scheduled start to the verified Finished of the server. Early data is sent before.
     pub setup: Option<Latency>,
     /// From the scheduled start to the first byte of the response.
@@ -140,6 +142,9 @@ impl LoadResult {
             warm_up: counts.warm_up,
             fast_open: config.fast_open.then_some(counts.fast_open),
             response_bytes: counts.bytes,
+            datagrams: (config.transport == Transport::Quic)
+                .then(|| counts.datagrams_each())
+                .flatten(),
             setup: Latency::from_histogram(&counts.setup),
             first_byte: Latency::from_histogram(&counts.first_byte),
             total: Latency::from_histogram(&counts.total),

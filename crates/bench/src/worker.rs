@@ -201,7 +201,7 @@ impl<'a, T: Ticket> WorkerState<'a, T> {
         counts.last_end = now.saturating_duration_since(self.start);
     }
 
-    fn counts(&self) -> MutexGuard<'a, Counts> {
+    pub(crate) fn counts(&self) -> MutexGuard<'a, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

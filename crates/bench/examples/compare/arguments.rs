@@ -14,7 +14,11 @@ pub(crate) struct Arguments {
     pub(crate) nginx: Vec<(String, PathBuf)>,
     pub(crate) commands: Vec<(String, String)>,
     servers: Vec<String>,
-    cells: Vec<String>,
+    cells: Option<Vec<String>>,
+    /// Numbers of idle connections.
+    pub(crate) idle: Vec<usize>,
+    /// Whether variants of firstflight are compared too.
+    pub(crate) variants: bool,
     pub(crate) list: bool,
     /// The machine's load average before the run.
     pub(crate) busy: f64,
@@ -32,14 +36,21 @@ impl Arguments {
             nginx: Vec::new(),
             commands: Vec::new(),
             servers: Vec::new(),
-            cells: Vec::new(),
+            cells: None,
+            idle: Vec::new(),
+            variants: false,
             list: false,
             busy: load_average(),
         };
         let mut words = words;
         while let Some(flag) = words.next() {
-            if flag == "--list" {
-                parsed.list = true;
+            let switch = match flag.as_str() {
+                "--list" => Some(&mut parsed.list),
+                "--variants" => Some(&mut parsed.variants),
+                _ => None,
+            };
+            if let Some(switch) = switch {
+                *switch = true;
                 continue;
             }
             let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;
@@ -53,12 +64,24 @@ impl Arguments {
                 "--nginx" => parsed.nginx.push(program(&value)?),
                 "--server-cmd" => parsed.commands.push(command(&value)?),
                 "--servers" => parsed.servers = list(&value),
-                "--cells" => parsed.cells = list(&value),
+                "--cells" => parsed.cells = Some(list(&value)),
+                "--idle" => {
+                    let numbers = value.split(',').map(str::parse);
+                    parsed.idle = numbers.collect::<Result<_, _>>()?;
+                }
                 _ => return Err(format!("unknown flag {flag}").into()),
             }
         }
         if parsed.output.is_empty() && !parsed.list {
             return Err("give --output, the directory for the results".into());
+        }
+        match (&parsed.cells, parsed.idle.is_empty()) {
+            (None, true) => parsed.idle = IDLE.to_vec(),
+            (None, false) => parsed.cells = Some(Vec::new()),
+            (Some(_), _) => {}
+        }
+        if parsed.idle.contains(&0) {
+            return Err("--idle takes numbers above 0".into());
         }
         if parsed.rounds < 1 || parsed.connections < 1 || parsed.seconds <= 0.0 {
             return Err("rounds, seconds and connections must be above 0".into());
@@ -71,9 +94,13 @@ impl Arguments {
     }
 
     pub(crate) fn wants_cell(&self, name: &str) -> bool {
-        self.cells.is_empty() || self.cells.iter().any(|wanted| name.contains(wanted.as_str()))
+        let wants = |cells: &Vec<String>| cells.iter().any(|wanted| name.contains(wanted.as_str()));
+        self.cells.as_ref().is_none_or(wants)
     }
 }
+
+/// Idle connections, unless `--cells` or `--idle` select something else.
+const IDLE: [usize; 3] = [10, 1_000, 50_000];
 
 /// `NAME=PROGRAM`.
 fn program(value: &str) -> Result<(String, PathBuf), Failed> {

@@ -1,7 +1,8 @@
 use std::ops::ControlFlow;
 
 use firstflight_bench::{
-    Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run, run_kept,
+    Datagrams, Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run,
+    run_kept,
 };
 use firstflight_samples::HttpVersion;
 use firstflight_tls::{CipherPolicy, Trust};
@@ -42,6 +43,8 @@ pub(crate) struct Measured {
     pub(crate) client_us: f64,
     /// Full handshakes that fetched tickets meanwhile. Their cost is taken out.
     pub(crate) refills: u64,
+    /// Datagrams per connection over QUIC.
+    pub(crate) datagrams: Option<Datagrams<f64>>,
 }
 
 /// Fewer at a time, since a server need not have all of a large file in memory for each.
@@ -137,7 +140,9 @@ impl Cell {
                     LoadHandshake::Full => (completed + others, used),
                     _ => (completed, without(used, others, full)?),
                 };
-                Ok(Measured::new(completed, result.seconds, used, own_micros() - own, others))
+                let measured =
+                    Measured::new(completed, result.seconds, used, own_micros() - own, others);
+                Ok(Measured { datagrams: result.datagrams, ..measured })
             }
             Self::Kept(http, content) => {
                 let config = KeptConfig {
@@ -174,6 +179,7 @@ impl Measured {
             system_us: each(system),
             client_us: each(client),
             refills,
+            datagrams: None,
         }
     }
 }

@@ -17,12 +17,8 @@ pub(crate) struct CpuTime {
 impl CpuTime {
     /// That of a process and all processes below it, with those of their threads that have ended.
     pub(crate) fn of_tree(root: u32) -> Self {
-        let stats: Vec<Stat> =
-            all_processes().into_iter().flatten().filter_map(|one| one.ok()?.stat().ok()).collect();
-        let relations: Vec<(i32, i32)> = stats.iter().map(|stat| (stat.pid, stat.ppid)).collect();
-        let tree = below(root as i32, &relations);
         let mut time = Self::default();
-        for stat in stats.iter().filter(|stat| tree.contains(&stat.pid)) {
+        for stat in tree(root) {
             time.exact += exact(stat.pid);
             time.user_ticks += stat.utime;
             time.system_ticks += stat.stime;
@@ -38,6 +34,20 @@ impl CpuTime {
         let system = all * system / (user + system).max(1.0);
         (all - system, system)
     }
+}
+
+/// The resident memory of a process and all processes below it.
+pub(crate) fn memory_kib(root: u32) -> u64 {
+    tree(root).iter().map(|stat| stat.rss * procfs::page_size() / 1024).sum()
+}
+
+fn tree(root: u32) -> Vec<Stat> {
+    let mut stats: Vec<Stat> =
+        all_processes().into_iter().flatten().filter_map(|one| one.ok()?.stat().ok()).collect();
+    let relations: Vec<(i32, i32)> = stats.iter().map(|stat| (stat.pid, stat.ppid)).collect();
+    let tree = below(root as i32, &relations);
+    stats.retain(|stat| tree.contains(&stat.pid));
+    stats
 }
 
 /// A process and its descendants, by pairs of process and parent.

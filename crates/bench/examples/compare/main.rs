@@ -3,22 +3,27 @@
 //!
 //!     compare --output DIRECTORY --server-core N [--rounds 5] [--seconds 3] [--connections 64]
 //!         [--firstflight NAME=PROGRAM]... [--nginx NAME=PROGRAM]... [--server-cmd NAME=COMMAND]...
-//!         [--servers NAME,...] [--cells TEXT,...] [--list]
+//!         [--variants] [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--list]
 //!
 //! Servers are what is installed, the bare loops beside this program, and what the flags name:
 //! other builds of firstflight, other nginx programs, and any program by a command line that a
 //! shell runs, with {port}, {cert}, {key}, {root} and {upstream} in it. `--servers` and `--cells`
-//! select: servers by name, cells by a part of theirs. Run it pinned to the core of the load.
+//! select: servers by name, cells by a part of theirs. `--idle` selects the numbers of idle
+//! connections, by default 10, 1,000 and 50,000; with one of `--cells` and `--idle`, the other part
+//! is left out. Run it pinned to the core of the load.
 //!
 //! Each round has all cells, each cell all servers, in another order each round. A server that
 //! cannot do what a cell wants is left out there, with the reason. Raw data:
-//! DIRECTORY/servers.json; table: standard output and servers.txt; chart: servers.svg.
+//! DIRECTORY/servers.json; table: standard output and servers.txt; chart: servers.svg. Then what
+//! idle connections hold: idle.json and idle.txt.
 
 mod arguments;
 mod cells;
 mod cpu;
+mod idle;
 mod origin;
 mod servers;
+mod store;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +46,8 @@ fn main() -> Result<(), Failed> {
     let arguments = Arguments::parse(std::env::args().skip(1))?;
     let cells: Vec<Cell> =
         Cell::all().into_iter().filter(|cell| arguments.wants_cell(&cell.name())).collect();
-    let servers: Vec<_> = servers::all(&arguments)?
+    let store = arguments.variants.then(store::Store::start).transpose()?;
+    let servers: Vec<_> = servers::all(&arguments, store.as_ref().map(|store| store.address))?
         .into_iter()
         .filter(|server| arguments.wants_server(&server.name))
         .collect();
@@ -50,16 +56,32 @@ fn main() -> Result<(), Failed> {
         cells.iter().for_each(|cell| println!("{}", cell.name()));
         return Ok(());
     }
-    if servers.is_empty() || cells.is_empty() {
+    if servers.is_empty() || cells.is_empty() && arguments.idle.is_empty() {
         return Err("nothing is selected; see --list".into());
     }
     let work = tempfile::tempdir()?;
     let site = Site::create(work.path(), origin::start()?)?;
-    let running = start_all(&servers, &site, &arguments);
+    if !cells.is_empty() {
+        compare(&arguments, &servers, &cells, &site)?;
+    }
+    if !arguments.idle.is_empty() {
+        hold(&arguments, &servers, &site)?;
+    }
+    Ok(())
+}
+
+/// What connections and requests cost.
+fn compare(
+    arguments: &Arguments,
+    servers: &[servers::Server],
+    cells: &[Cell],
+    site: &Site,
+) -> Result<(), Failed> {
+    let running = start_all(servers, site, arguments);
     let mut rows = Vec::new();
     let mut left_out: BTreeMap<(String, String), String> = BTreeMap::new();
     for round in 1..=arguments.rounds {
-        for cell in &cells {
+        for cell in cells {
             for turn in 0..running.len() {
                 // Who goes first changes, so that what drifts meets each of them.
                 let server = &running[(turn + round) % running.len()];
@@ -73,7 +95,7 @@ fn main() -> Result<(), Failed> {
                 });
                 let full = full.map(|row| row.measured);
                 let result = server.speaks(cell);
-                match result.and_then(|()| cell.measure(server, full.as_ref(), &arguments)) {
+                match result.and_then(|()| cell.measure(server, full.as_ref(), arguments)) {
                     Ok(measured) => {
                         rows.push(Row { round, cell: key.0, server: key.1, measured });
                     }
@@ -87,7 +109,35 @@ fn main() -> Result<(), Failed> {
         }
         eprintln!("round {round} of {}", arguments.rounds);
     }
-    publish(&arguments, &running, &cells, rows, &left_out)
+    publish(arguments, &running, cells, rows, &left_out)
+}
+
+/// What idle connections hold.
+fn hold(arguments: &Arguments, servers: &[servers::Server], site: &Site) -> Result<(), Failed> {
+    let idle = idle::allow(&arguments.idle)?;
+    let (mut rows, mut left_out) = (Vec::new(), String::new());
+    for server in servers.iter().filter(|server| server.keeps_connections()) {
+        let (measured, reason) = idle::measure(server, site, &idle, arguments);
+        rows.extend(measured);
+        if let Some(reason) = reason {
+            left_out.push_str(&format!("{} left out: {reason}\n", server.name));
+        }
+        eprintln!("idle connections: {}", server.name);
+    }
+    let text = format!(
+        "Resident memory of the server for each idle connection after one request, and after all have\n\
+         closed; CPU and mean response time of requests on 1,000 active connections beside them; CPU\n\
+         while nobody sends anything. Load average before: {}\n\n{}{left_out}",
+        arguments.busy,
+        idle::table(&rows),
+    );
+    let directory = Path::new(&arguments.output);
+    fs::create_dir_all(directory)?;
+    fs::write(directory.join("idle.txt"), &text)?;
+    let raw = RawIdle { schema: 1, date: date(), machine: Machine::this()?, rows: &rows };
+    fs::write(directory.join("idle.json"), serde_json::to_string_pretty(&raw)?)?;
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
 }
 
 /// Starts all servers. One that does not start is left out with a line that says why.
@@ -117,10 +167,32 @@ struct Raw<'a> {
 }
 
 #[derive(Serialize)]
+struct RawIdle<'a> {
+    schema: u32,
+    date: String,
+    machine: Machine,
+    rows: &'a [idle::IdleRow],
+}
+
+#[derive(Serialize)]
 struct Machine {
     kernel: String,
     processor: String,
     processors: usize,
+}
+
+impl Machine {
+    fn this() -> Result<Self, Failed> {
+        Ok(Self {
+            kernel: format!("Linux {}", command("uname", &["-r"])),
+            processor: processor(),
+            processors: std::thread::available_parallelism()?.get(),
+        })
+    }
+}
+
+fn date() -> String {
+    command("date", &["-u", "+%FT%TZ"])
 }
 
 fn publish(
@@ -140,6 +212,7 @@ fn publish(
         arguments.connections, arguments.rounds, arguments.seconds, names[0], arguments.busy,
     );
     text.push_str(&summary.table());
+    text.push_str(&summary.datagrams());
     text.push('\n');
     for server in running {
         text.push_str(&format!("{}: {}\n", server.name, server.version));
@@ -155,12 +228,8 @@ fn publish(
     fs::write(directory.join("servers.txt"), &text)?;
     let raw = Raw {
         schema: 1,
-        date: command("date", &["-u", "+%FT%TZ"]),
-        machine: Machine {
-            kernel: format!("Linux {}", command("uname", &["-r"])),
-            processor: processor(),
-            processors: std::thread::available_parallelism()?.get(),
-        },
+        date: date(),
+        machine: Machine::this()?,
         load_average_before: arguments.busy,
         rounds: arguments.rounds,
         seconds: arguments.seconds,

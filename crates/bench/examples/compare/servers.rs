@@ -9,7 +9,7 @@ use firstflight_samples::HttpVersion;
 use crate::Failed;
 use crate::arguments::Arguments;
 use crate::cells::{Cell, Content};
-use crate::cpu::CpuTime;
+use crate::cpu::{self, CpuTime};
 
 mod configs;
 
@@ -23,7 +23,11 @@ pub(crate) struct Server {
 /// How it is started and what it does.
 #[derive(Clone, Debug)]
 enum Kind {
-    Firstflight(PathBuf),
+    Firstflight {
+        program: PathBuf,
+        /// Sections of the configuration.
+        sections: String,
+    },
     Nginx {
         program: PathBuf,
         about: String,
@@ -56,8 +60,8 @@ pub(crate) struct Running {
 }
 
 /// All servers that are installed or named by the arguments. The first one is what others are
-/// compared with.
-pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
+/// compared with. With a `store`, firstflight's variants are among them.
+pub(crate) fn all(arguments: &Arguments, store: Option<SocketAddr>) -> Result<Vec<Server>, Failed> {
     let binaries = std::env::current_exe()?;
     let examples = binaries.parent().ok_or("this program has no directory")?;
     let ours = examples.parent().map(|release| release.join("firstflight"));
@@ -66,10 +70,20 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
         servers.push(Server { name: name.to_owned(), version, kind });
     };
     if let Some(program) = ours.filter(|program| program.exists()) {
-        add("firstflight", said(&program, &["--version"]), Kind::Firstflight(program));
+        let version = said(&program, &["--version"]);
+        let mut variant = |name: &str, sections: String| {
+            add(name, version.clone(), Kind::Firstflight { program: program.clone(), sections });
+        };
+        variant("firstflight", String::new());
+        if let Some(store) = store {
+            for (name, sections) in configs::variants(store) {
+                variant(name, sections);
+            }
+        }
     }
     for (name, program) in &arguments.firstflight {
-        add(name, said(program, &["--version"]), Kind::Firstflight(program.clone()));
+        let (program, sections) = (program.clone(), String::new());
+        add(name, said(&program, &["--version"]), Kind::Firstflight { program, sections });
     }
     let installed = find("nginx").map(|program| ("nginx".to_owned(), program));
     for (name, program) in arguments.nginx.iter().cloned().chain(installed) {
@@ -89,9 +103,11 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
     ];
     for (name, flags, make) in others {
         if let Some(program) = find(name) {
-            let version =
-                said(&program, flags).lines().find(|line| !line.is_empty()).map(Into::into);
-            add(name, version.unwrap_or_default(), make(program));
+            let said = said(&program, flags);
+            let line = said.lines().find(|line| !line.is_empty()).unwrap_or_default();
+            // Envoy starts with its own path, which is of this machine only.
+            let version = line.trim_start_matches(&*program.to_string_lossy()).trim_start();
+            add(name, version.to_owned(), make(program));
         }
     }
     for (name, program, http) in [
@@ -132,6 +148,11 @@ impl Site {
 }
 
 impl Server {
+    /// Whether its connections serve several requests.
+    pub(crate) fn keeps_connections(&self) -> bool {
+        !matches!(self.kind, Kind::Bare { .. })
+    }
+
     /// Starts it on a core, and waits until it accepts connections.
     pub(crate) fn start(&self, site: &Site, core: usize) -> Result<Running, String> {
         let port = free_port().map_err(|error| error.to_string())?;
@@ -188,8 +209,9 @@ impl Kind {
         };
         let port = setup.port.to_string();
         Ok(match self {
-            Self::Firstflight(program) => {
-                let config = setup.write("config.toml", &configs::firstflight(setup))?;
+            Self::Firstflight { program, sections } => {
+                let config = configs::firstflight(setup) + sections;
+                let config = setup.write("config.toml", &config)?;
                 let listen = format!("127.0.0.1:{port}");
                 words(
                     program,
@@ -277,6 +299,10 @@ impl Running {
         CpuTime::of_tree(self.process.id())
     }
 
+    pub(crate) fn memory_kib(&self) -> u64 {
+        cpu::memory_kib(self.process.id())
+    }
+
     fn wait(&mut self) -> Result<(), String> {
         let start = Instant::now();
         let over_tcp = !matches!(self.kind, Kind::Bare { http: HttpVersion::Three, .. });
@@ -319,7 +345,7 @@ impl Drop for Running {
 }
 
 /// A port that is free over TCP and UDP.
-fn free_port() -> std::io::Result<u16> {
+pub(crate) fn free_port() -> std::io::Result<u16> {
     loop {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         if UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -329,7 +355,7 @@ fn free_port() -> std::io::Result<u16> {
 }
 
 /// In `PATH`, where Debian puts servers, or where `scripts/install-deps` puts what Debian lacks.
-fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let debian = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     let cache = std::env::var_os("XDG_CACHE_HOME")

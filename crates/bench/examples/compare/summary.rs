@@ -1,5 +1,6 @@
 use std::fmt::Write;
 
+use firstflight_bench::Datagrams;
 use firstflight_report::statistics::{ascending, median_interval, percentile};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,7 @@ struct Line {
     rate: f64,
     /// Against the first server: the median of each round's ratio.
     ratio: Option<f64>,
+    datagrams: Option<Datagrams<f64>>,
 }
 
 impl Summary {
@@ -71,6 +73,23 @@ impl Summary {
         text
     }
 
+    /// Datagrams per connection over QUIC. Empty if there are none.
+    pub(crate) fn datagrams(&self) -> String {
+        let mut text = String::new();
+        for (cell, lines) in &self.cells {
+            for line in lines {
+                let Some(Datagrams { sent, received }) = line.datagrams else { continue };
+                if text.is_empty() {
+                    let head = "datagrams per connection";
+                    text = format!("\n{head:<40}  {:>12}  {:>12}\n", "from client", "to client");
+                }
+                let name = format!("{cell}, {}", line.server);
+                let _ = writeln!(text, "{name:<40}  {sent:>12.1}  {received:>12.1}");
+            }
+        }
+        text
+    }
+
     /// Cells of connections, with their servers and medians, for a chart.
     pub(crate) fn connections(&self) -> Vec<(String, Vec<(String, f64)>)> {
         let connections = self.cells.iter().filter(|(cell, _)| !cell.starts_with("kept"));
@@ -80,6 +99,15 @@ impl Summary {
             .map(|(cell, lines)| (cell.clone(), bars(lines)))
             .collect()
     }
+}
+
+/// The median of each direction.
+fn median_datagrams(rows: &[&Row]) -> Option<Datagrams<f64>> {
+    let all = || rows.iter().filter_map(|row| row.measured.datagrams);
+    Some(Datagrams {
+        sent: percentile(&ascending(all().map(|one| one.sent)), 0.5)?,
+        received: percentile(&ascending(all().map(|one| one.received)), 0.5)?,
+    })
 }
 
 /// Microseconds, with a decimal where it says something.
@@ -105,6 +133,7 @@ impl Line {
             system: median(|one| one.system_us)?,
             rate: median(|one| one.completed as f64 / one.seconds)?,
             ratio: percentile(&ratios, 0.5),
+            datagrams: median_datagrams(rows),
         })
     }
 }
@@ -127,6 +156,7 @@ mod tests {
             system_us: us * 0.25,
             client_us: 100.0,
             refills: 0,
+            datagrams: None,
         };
         Row { round, cell: "TCP, full".to_owned(), server: server.to_owned(), measured }
     }

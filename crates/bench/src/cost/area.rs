@@ -153,7 +153,6 @@ const RULES: &[(Area, Rule, &[&str])] = &[
             "rdl_",
             "rg_",
             "alloc_perturb",
-            "mi_",
             "operator new",
             "operator delete",
         ],

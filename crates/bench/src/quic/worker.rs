@@ -278,6 +278,7 @@ impl<'a> QuicWorker<'a> {
 
     /// Dispatches received datagrams to their connections, and processes these.
     fn dispatch(&mut self, socket: usize, source: &mut Source) {
+        self.state.counts().datagrams.received += self.buffers.datagrams.len() as u64;
         let now = Instant::now();
         let from = self.state.config.addresses[socket / SOCKETS_PER_ADDRESS];
         for Datagram { ecn, data } in self.buffers.datagrams.drain(..) {
@@ -331,14 +332,17 @@ impl<'a> QuicWorker<'a> {
         let socket = &mut self.sockets[open.socket];
         let (segments, was_blocked) = (socket.segments().min(MAX_SEGMENTS), socket.is_blocked());
         let buffer = &mut self.buffers.transmit;
+        let mut sent = 0;
         loop {
             buffer.clear();
             let now = Instant::now();
             let Some(transmit) = open.connection.quic.poll_transmit(now, segments, buffer) else {
                 break;
             };
+            sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size));
             socket.send(transmit, buffer)?;
         }
+        self.state.counts().datagrams.sent += sent as u64;
         if socket.is_blocked() && !was_blocked {
             self.queue.modify(&socket.socket, interest(true, open.socket))?;
         }

@@ -1,13 +1,18 @@
 //! How each server is configured: one worker, X25519, tickets and early data where it can, no
-//! access log, and everything else by default.
+//! access log, room for 50,000 connections that stay open for an hour, and everything else by
+//! default.
 
+use std::net::SocketAddr;
+
+use nix::sys::resource::{Resource, getrlimit};
 use serde_json::json;
 
 use super::Setup;
 
 pub(super) fn firstflight(setup: &Setup<'_>) -> String {
     format!(
-        "[[site]]\ncertificate = {cert:?}\nkey = {key:?}\n\
+        "[limits]\nconnections = 100000\nidle_timeout = \"1h\"\n\
+         [[site]]\ncertificate = {cert:?}\nkey = {key:?}\n\
          [[site.route]]\nroot = {root:?}\n\
          [[site.route]]\npath = \"/proxied\"\nupstream = \"origin\"\n\
          [upstream.origin]\nservers = [\"http://{upstream}\"]\n",
@@ -16,6 +21,17 @@ pub(super) fn firstflight(setup: &Setup<'_>) -> String {
         root = setup.file("root"),
         upstream = setup.site.upstream,
     )
+}
+
+/// What can be turned on and off in firstflight, each alone: names and sections of the configuration.
+/// `store`: a Redis server.
+pub(super) fn variants(store: SocketAddr) -> [(&'static str, String); 4] {
+    [
+        ("without early data", "[early_data]\nenabled = false\n".to_owned()),
+        ("with an access log", "[access_log]\nfile = \"access.log\"\n".to_owned()),
+        ("with metrics", "[admin]\naddress = \"127.0.0.1:0\"\n".to_owned()),
+        ("with a shared register", format!("[store]\nurl = \"redis://{store}\"\n")),
+    ]
 }
 
 /// What `-V` says decides: Debian's is older than the directive for HTTP/2, and has no HTTP/3.
@@ -32,8 +48,9 @@ pub(super) fn nginx(setup: &Setup<'_>, about: &str) -> String {
     };
     format!(
         "daemon off;\nuser root root;\nworker_processes 1;\nerror_log stderr error;\n\
-         pid {dir}/nginx.pid;\nevents {{ worker_connections 8192; }}\n\
+         pid {dir}/nginx.pid;\nevents {{ worker_connections 65536; }}\n\
          http {{\naccess_log off;\nsendfile on;\ntcp_nopush on;\nkeepalive_requests 1000000000;\n\
+         keepalive_timeout 1h;\n\
          open_file_cache max=64;\n\
          client_body_temp_path {dir}/body;\nproxy_temp_path {dir}/proxy;\n\
          fastcgi_temp_path {dir}/fastcgi;\nuwsgi_temp_path {dir}/uwsgi;\nscgi_temp_path {dir}/scgi;\n\
@@ -64,18 +81,25 @@ fn is_recent(about: &str) -> bool {
 
 pub(super) fn haproxy(setup: &Setup<'_>) -> String {
     format!(
-        "global\nnbthread 1\nmaxconn 8192\ndefaults\nmode http\ntimeout client 60s\n\
+        "global\nnbthread 1\nmaxconn {connections}\ndefaults\nmode http\ntimeout client 1h\n\
          timeout server 60s\ntimeout connect 5s\n\
          frontend bench\nbind 127.0.0.1:{port} ssl crt {both} alpn h2,http/1.1 curves X25519 \
          ssl-min-ver TLSv1.3 allow-0rtt backlog 4096\n\
          http-request return status 200 content-type application/octet-stream file {root}/1k \
          if {{ path /1k }}\n\
          default_backend origin\nbackend origin\nserver origin {upstream}\n",
+        connections = max_connections(),
         port = setup.port,
         both = setup.file("both.pem"),
         root = setup.file("root"),
         upstream = setup.site.upstream,
     )
+}
+
+/// As many as the open files allow: HAProxy takes two for each, and does not start with fewer.
+fn max_connections() -> u64 {
+    let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
+    (allowed.saturating_sub(200) / 2).min(65_536)
 }
 
 pub(super) fn h2o(setup: &Setup<'_>) -> String {
