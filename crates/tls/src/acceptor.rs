@@ -102,6 +102,9 @@ impl Acceptor {
     /// Returns [`TlsError::Setup`] if there is no memory.
     pub fn connection(&self, early_data: bool) -> Result<TlsConnection, TlsError> {
         let ssl = Ssl::new(&self.context).map_err(TlsError::setup("a new connection"))?;
+        // SAFETY: the connection is valid. Its configuration is not needed after the handshake, and
+        // an idle connection should hold little memory.
+        unsafe { ffi::SSL_set_shed_handshake_config(ssl.as_ptr(), 1) };
         if self.early_data && !early_data {
             // Tickets issued while the flag is off would not allow early data, so the flag is
             // restored once the ClientHello has been processed (`TlsConnection::after_step`).

@@ -5,6 +5,7 @@ use boring::error::ErrorStack;
 use boring::ssl::{Error, ErrorCode, Ssl, SslRef, SslStream};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
+use tokio::io::ReadBuf;
 
 use crate::buffers::Wire;
 use crate::connector::SessionInbox;
@@ -129,6 +130,21 @@ impl TlsConnection {
     /// [`TlsError`], also if the peer's bytes ended without close_notify.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<Progress<usize>, TlsError> {
         self.step(|stream| stream.ssl_read(buffer))
+    }
+
+    /// The same into a buffer that need not be initialised.
+    ///
+    /// # Errors
+    /// As [`TlsConnection::read`].
+    pub(crate) fn read_buf(&mut self, buffer: &mut ReadBuf<'_>) -> Result<Progress<()>, TlsError> {
+        // SAFETY: BoringSSL only writes there.
+        let unfilled = unsafe { buffer.unfilled_mut() };
+        let progress = self.step(|stream| stream.ssl_read_uninit(unfilled))?;
+        Ok(progress.map(|count| {
+            // SAFETY: BoringSSL has written so many bytes.
+            unsafe { buffer.assume_init(count) };
+            buffer.advance(count);
+        }))
     }
 
     /// Writes application data. Before the handshake is complete this is half-RTT data on a server,

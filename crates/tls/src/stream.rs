@@ -313,12 +313,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                 return buffered.map(Ok);
             }
             if !this.delivered.is_early() {
-                match this.connection.read(buffer.initialize_unfilled()) {
-                    Ok(Progress::Done(count)) => {
-                        buffer.advance(count);
-                        return Poll::Ready(Ok(()));
-                    }
-                    Ok(Progress::Closed) => return Poll::Ready(Ok(())),
+                match this.connection.read_buf(buffer) {
+                    Ok(Progress::Done(()) | Progress::Closed) => return Poll::Ready(Ok(())),
                     Ok(Progress::NeedsInput) => ready!(this.poll_more(cx))?,
                     Err(error) => return this.fail(cx, error),
                 }

@@ -3,6 +3,7 @@
 mod admin;
 mod args;
 mod check;
+mod memory;
 mod process;
 mod settings;
 mod signals;

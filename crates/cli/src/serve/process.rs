@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use super::admin::{self, AdminListener};
+use super::memory::{self, MemoryReturn};
 use super::plain_error;
 use super::signals::{Event, Shutdown, Signals};
 use super::upgrade::{self, Predecessor, UpgradeAttempt};
@@ -167,6 +168,7 @@ impl Process {
     async fn handle_events(mut self, mut signals: Signals) {
         let (server, notifier) = (self.server.clone(), self.notifier.clone());
         let mut shutdown = Shutdown::new(server, notifier);
+        let mut memory_return = MemoryReturn::default();
         loop {
             match signals.next().await {
                 Event::Stop => shutdown.stop(),
@@ -183,7 +185,10 @@ impl Process {
                     self.server.reopen_access_log();
                     info!("reopened the access log");
                 }
-                Event::CheckFiles => {
+                Event::Tick => {
+                    if memory_return.is_due(self.server.status().connections) {
+                        tokio::task::spawn_blocking(memory::return_freed);
+                    }
                     if self.watch_files && self.files.have_changed().await {
                         let reload = self.reload("files have changed");
                         shutdown.complete(&mut signals, reload, || ()).await;

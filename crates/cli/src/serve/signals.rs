@@ -31,7 +31,7 @@ pub(super) enum Event {
     /// SIGUSR2.
     Upgrade,
     /// Once a second.
-    CheckFiles,
+    Tick,
 }
 
 impl Signals {
@@ -61,7 +61,7 @@ impl Signals {
             _ = self.hangup.recv() => Event::Reload,
             _ = self.user1.recv() => Event::ReopenLogs,
             _ = self.user2.recv() => Event::Upgrade,
-            _ = self.ticks.tick() => Event::CheckFiles,
+            _ = self.ticks.tick() => Event::Tick,
         }
     }
 

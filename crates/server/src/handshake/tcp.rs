@@ -1,5 +1,7 @@
 //! TLS over TCP up to the decision about early data. HTTP or ping-pong follows.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Instant;
 
 use firstflight_replay::SharedRefusal;
@@ -19,30 +21,53 @@ use crate::http::socket::Socket;
 use crate::http::{h1_h2, ping_pong};
 use crate::route::Snapshot;
 
-/// Serves one connection from its ClientHello to its end.
-pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: AcceptedConnection) {
+/// A connection over TCP after the decision about early data. Its handshake may still be
+/// incomplete.
+pub(crate) struct OpenConnection {
+    /// HTTP or ping-pong. Returns whether the connection ended cleanly.
+    protocol: Pin<Box<dyn Future<Output = bool> + Send>>,
+    socket: Socket,
+}
+
+impl OpenConnection {
+    /// Serves the connection until it ends.
+    pub(crate) async fn serve(self) {
+        if self.protocol.await {
+            self.socket.linger().await;
+        }
+    }
+}
+
+/// Performs the handshake up to the decision about early data. Returns `None` if the connection has
+/// ended. The rest is a future of its own, so that the handshake's memory is released before.
+pub(crate) async fn open(
+    handshakes: &Handshakes,
+    tcp: TcpStream,
+    origin: AcceptedConnection,
+) -> Option<OpenConnection> {
     let shared = &handshakes.shared;
     let (client, accepted_at) = (origin.client, origin.metrics.accepted_at());
     let mut stop = shared.shutdown.subscribe();
     let limit = origin.snapshot.limits.header_timeout;
     let deadline = (accepted_at + limit).into();
     let socket = Socket::new(tcp, shared);
-    // Boxed, so that its memory is released with the handshake.
     let accepting = Box::pin(accept(handshakes, &origin.snapshot, socket.clone()));
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accepting) => accepted,
-        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return,
+        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return None,
     };
     socket.release_handshake_memory();
     let (mut stream, negotiated) = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             debug!("{client}: {error}");
-            return socket.linger().await;
+            socket.linger().await;
+            return None;
         }
         Err(_) => {
             origin.metrics.timed_out();
-            return debug!("{client}: no TLS handshake within {limit:?}");
+            debug!("{client}: no TLS handshake within {limit:?}");
+            return None;
         }
     };
     if negotiated.tls.alpn.as_deref() == Some(ACME_TLS_ALPN) {
@@ -50,28 +75,24 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Accep
         debug!("{client}: an authority has validated {:?}", negotiated.tls.server_name);
         // The validation ends with the handshake (RFC 8737 section 3).
         let _ = timeout_at(deadline, stream.shutdown()).await;
-        return socket.linger().await;
+        socket.linger().await;
+        return None;
     }
     let (connection, completion) = Connection::new(shared.clone(), origin, negotiated);
     if stream.is_complete() {
         completion.signal(&connection);
     }
-    let ended_cleanly = match &connection.snapshot.sites {
-        None => {
-            let serving = ping_pong::serve_tcp(&connection, stream, &completion, accepted_at, stop);
-            Box::pin(serving).await
-        }
+    let protocol: Pin<Box<dyn Future<Output = bool> + Send>> = match connection.snapshot.sites {
+        None => Box::pin(async move {
+            ping_pong::serve_tcp(&connection, stream, &completion, accepted_at, stop).await
+        }),
         Some(_) => {
             let (io, driver) = split_driver(stream);
             let socket = socket.clone();
-            let serving =
-                h1_h2::serve(&connection, io, driver, socket, completion, accepted_at, stop);
-            Box::pin(serving).await
+            Box::pin(h1_h2::serve(connection, io, driver, socket, completion, accepted_at, stop))
         }
     };
-    if ended_cleanly {
-        socket.linger().await;
-    }
+    Some(OpenConnection { protocol, socket })
 }
 
 /// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled. If

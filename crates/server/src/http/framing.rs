@@ -220,6 +220,11 @@ impl RequestFraming {
         self.change(|framing| framing.head_read(length));
     }
 
+    /// Whether the library has been given whole requests only.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        self.lock().framing.stage == Stage::Start
+    }
+
     /// The connection becomes a tunnel with its next response.
     pub(crate) fn become_tunnel(&self) {
         self.change(Framing::become_tunnel);

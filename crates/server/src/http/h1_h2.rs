@@ -13,6 +13,13 @@
 //! send anything: hyper reads on between taking a request and responding to it, and would send the
 //! flight first. The driver, which is polled after the library, sends what no response took along.
 //!
+//! # Idle connections
+//!
+//! hyper keeps two buffers of 8 KiB for an HTTP/1.1 connection, also between requests. A connection
+//! that has been idle for a second gives its library back, and gets a new one with the next byte.
+//!
+//! # Tunnels
+//!
 //! WebSocket tunnels also run here. Over HTTP/1.1 hyper hands the stream over when the tunnel
 //! opens, but the stream still wakes this task and sends at the end of its turn. A tunnel's request
 //! lasts as long as the tunnel, so the limits, the drain and the log apply to it without further
@@ -22,7 +29,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use firstflight_tls::{HandshakeDriver, SharedStream};
@@ -42,24 +49,24 @@ use crate::http::socket::Socket;
 use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};
 
 /// Serves HTTP until the connection ends. Returns whether it ended cleanly.
-pub(crate) async fn serve(
-    connection: &Arc<Connection>,
+pub(crate) fn serve(
+    connection: Arc<Connection>,
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
     completion: CompletionSignal,
     accepted_at: Instant,
     stages: watch::Receiver<ShutdownStage>,
-) -> bool {
+) -> impl Future<Output = bool> + Send {
     let progress = StreamProgress::default();
     let spawned = StreamTasks::default();
     let http2 = connection.facts().tls.alpn.as_deref() == Some(b"h2");
     let io = ConnectionStream::new(stream, driver.clone(), socket.clone(), progress.clone(), http2);
-    let library = Library::new(connection, driver.clone(), io, spawned.clone());
+    let library = Library::new(&connection, driver.clone(), io, spawned.clone());
     let http2 = library.is_http2();
     ConnectionTask {
         limits: TimeLimits::new(connection.clone(), progress.clone(), accepted_at),
-        connection: connection.clone(),
+        connection,
         library,
         spawned,
         streams: FuturesUnordered::new(),
@@ -77,16 +84,94 @@ pub(crate) async fn serve(
             if http2 { ShutdownStage::HandedOver } else { ShutdownStage::Draining },
         )),
     }
-    .await
 }
 
 /// The HTTP library's connection, by the protocol negotiated with ALPN (RFC 7301).
 enum Library {
-    Http1(Pin<Box<Http1>>),
+    Http1(Http1Library),
     Http2(Pin<Box<http2::Connection<TokioIo<ConnectionStream>, HttpService, StreamTasks>>>),
 }
 
-type Http1 = http1::UpgradeableConnection<TokioIo<FramedStream<ConnectionStream>>, HttpService>;
+struct Http1Library {
+    connection: Arc<Connection>,
+    requests: RequestFraming,
+    /// `None` while the connection is idle.
+    hyper: Option<Pin<Box<Http1>>>,
+    /// What the next library is made of, while there is none.
+    parts: Option<Box<Http1Parts>>,
+}
+
+type Http1 = http1::UpgradeableConnection<Http1Io, HttpService>;
+type Http1Io = TokioIo<FramedStream<ConnectionStream>>;
+
+struct Http1Parts {
+    io: Http1Io,
+    service: HttpService,
+}
+
+impl Http1Parts {
+    fn start(self, connection: &Connection) -> Pin<Box<Http1>> {
+        // `TimeLimits` applies the limits on heads and idle connections for both protocols.
+        let hyper = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .keep_alive(connection.snapshot.keep_alive)
+            .max_header_size(connection.snapshot.limits.header_size)
+            .serve_connection(self.io, self.service)
+            .with_upgrades();
+        Box::pin(hyper)
+    }
+}
+
+impl Http1Library {
+    fn new(
+        connection: &Arc<Connection>,
+        driver: HandshakeDriver<Socket>,
+        io: ConnectionStream,
+    ) -> Self {
+        let requests = RequestFraming::default();
+        let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
+        let io = TokioIo::new(FramedStream::new(io, requests.clone()));
+        let hyper = Http1Parts { io, service }.start(connection);
+        Self { connection: connection.clone(), requests, hyper: Some(hyper), parts: None }
+    }
+
+    /// Creates the library, if there is none.
+    fn resume(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            self.hyper = Some(parts.start(&self.connection));
+        }
+    }
+
+    /// Drops the library between two requests. It has read whole requests only, so its buffers are
+    /// empty.
+    fn release(&mut self) {
+        if !self.requests.is_between_requests() {
+            return;
+        }
+        let parts = self.hyper.take().and_then(|hyper| Pin::into_inner(hyper).into_parts());
+        self.parts =
+            parts.map(|parts| Box::new(Http1Parts { io: parts.io, service: parts.service }));
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, socket: &Socket) -> Poll<hyper::Result<()>> {
+        if self.parts.is_some() {
+            ready!(socket.poll_readable(cx));
+            self.resume();
+        }
+        match &mut self.hyper {
+            Some(hyper) => hyper.as_mut().poll(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn finish(&mut self) {
+        self.resume();
+        if let Some(hyper) = &mut self.hyper {
+            hyper.as_mut().graceful_shutdown();
+        }
+    }
+}
 
 impl Library {
     fn new(
@@ -107,30 +192,27 @@ impl Library {
                 .serve_connection(TokioIo::new(io), service);
             return Self::Http2(Box::pin(connection));
         }
-        let requests = RequestFraming::default();
-        let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
-        // `TimeLimits` applies the limits on heads and idle connections for both protocols.
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(None)
-            .keep_alive(connection.snapshot.keep_alive)
-            .max_header_size(limits.header_size)
-            .serve_connection(TokioIo::new(FramedStream::new(io, requests)), service)
-            .with_upgrades();
-        Self::Http1(Box::pin(connection))
+        Self::Http1(Http1Library::new(connection, driver, io))
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+    fn poll(&mut self, cx: &mut Context<'_>, socket: &Socket) -> Poll<hyper::Result<()>> {
         match self {
-            Self::Http1(connection) => connection.as_mut().poll(cx),
+            Self::Http1(library) => library.poll(cx, socket),
             Self::Http2(connection) => connection.as_mut().poll(cx),
+        }
+    }
+
+    /// Gives memory back while the connection is idle.
+    fn release(&mut self) {
+        if let Self::Http1(library) = self {
+            library.release();
         }
     }
 
     /// Ends the connection after the running requests.
     fn finish(&mut self) {
         match self {
-            Self::Http1(connection) => connection.as_mut().graceful_shutdown(),
+            Self::Http1(library) => library.finish(),
             Self::Http2(connection) => connection.as_mut().graceful_shutdown(),
         }
     }
@@ -188,6 +270,8 @@ impl Future for ConnectionTask {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Expired::Abort) => return Poll::Ready(false),
                 Poll::Ready(Expired::Finish) => this.finish(cx),
+                Poll::Ready(Expired::Release) if this.ended.is_none() => this.library.release(),
+                Poll::Ready(Expired::Release) => {}
             }
         }
     }
@@ -230,7 +314,7 @@ impl ConnectionTask {
 
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         self.progress.start_turn();
-        if let Poll::Ready(result) = self.library.poll(cx) {
+        if let Poll::Ready(result) = self.library.poll(cx, &self.socket) {
             return Poll::Ready(self.is_clean_end(result));
         }
         self.streams.extend(self.spawned.take());
@@ -239,7 +323,7 @@ impl ConnectionTask {
         }
         while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
         // In the same turn: the library sends the streams' responses and reads no further.
-        let result = self.library.poll(cx).map(|result| self.is_clean_end(result));
+        let result = self.library.poll(cx, &self.socket).map(|result| self.is_clean_end(result));
         self.streams.extend(self.spawned.take());
         if !self.streams.is_empty() && result.is_pending() {
             // New streams have to be polled once to register their wakers.
@@ -324,6 +408,8 @@ enum Expired {
     Finish,
     /// Drop the connection.
     Abort,
+    /// Give memory back.
+    Release,
 }
 
 /// The time limits of one connection.
@@ -336,6 +422,8 @@ struct TimeLimits {
     unacknowledged: Option<(Instant, u64)>,
     /// Set while no request is running and no response bytes are unsent.
     idle: Option<Idle>,
+    /// Whether memory was given back since the connection became idle.
+    released: bool,
     stopping: Option<Instant>,
     /// Whether the library was told to end the connection, and since when because of a limit.
     finishing: bool,
@@ -364,6 +452,7 @@ impl TimeLimits {
             accepted_at,
             unacknowledged: None,
             idle: None,
+            released: false,
             stopping: None,
             finishing: false,
             expired: None,
@@ -379,6 +468,10 @@ impl TimeLimits {
                 self.sleep.as_mut().reset(deadline.into());
             }
             if self.sleep.as_mut().poll(cx).is_ready() {
+                if self.release_deadline() == Some(deadline) {
+                    self.released = true;
+                    return Poll::Ready(Expired::Release);
+                }
                 return Poll::Ready(self.expire());
             }
         }
@@ -396,6 +489,7 @@ impl TimeLimits {
         // before the client has.
         if self.connection.is_busy() || self.progress.blocked_since().is_some() {
             self.idle = None;
+            self.released = false;
             return;
         }
         let (now, bytes_read) = (Instant::now(), self.progress.bytes_read());
@@ -403,6 +497,7 @@ impl TimeLimits {
         // Requests that were completed within one turn have ended the idle time before.
         if self.idle.is_some_and(|idle| idle.requests != requests) {
             self.idle = None;
+            self.released = false;
         }
         let new = Idle { since: now, requests, bytes_read, data, head: None };
         let idle = self.idle.get_or_insert(new);
@@ -429,10 +524,19 @@ impl TimeLimits {
             self.progress.blocked_since().map(|since| since + limits.idle_timeout),
             self.unacknowledged.map(|(since, _)| since + limits.idle_timeout),
             stopping.map(|since| since + CLOSE_TIMEOUT),
+            self.release_deadline(),
         ]
         .into_iter()
         .flatten()
         .min()
+    }
+
+    fn release_deadline(&self) -> Option<Instant> {
+        let is_kept = self.connection.is_complete() && self.connection.requests_received() > 0;
+        let ends = self.finishing || self.stopping.is_some();
+        let waits = is_kept && !ends && !self.released;
+        let idle = self.idle.filter(|idle| waits && idle.head.is_none());
+        idle.map(|idle| idle.since + RELEASE_DELAY)
     }
 
     fn expire(&mut self) -> Expired {
@@ -445,6 +549,9 @@ impl TimeLimits {
         Expired::Finish
     }
 }
+
+/// Long enough that connections in use keep their memory.
+const RELEASE_DELAY: Duration = Duration::from_secs(1);
 
 /// How long a peer has to read the last bytes of an idle or stopped connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -59,6 +59,11 @@ impl Socket {
         }
     }
 
+    /// Waits until there is something to read, or an error.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.stream.poll_read_ready(cx).map(drop)
+    }
+
     /// Reads from a socket that is readable. A read that returns less than it could has drained the
     /// socket, so the next one waits for the next event instead of asking the kernel. tokio's own
     /// reads do the same, but need exclusive access.

@@ -29,6 +29,7 @@ use tracing::{debug, info, warn};
 use crate::ServerError;
 use crate::context::{ShutdownStage, wait_for_stage};
 use crate::handoff::{InheritedPort, InheritedState};
+use crate::handshake::tcp::OpenConnection;
 use crate::handshake::{self, Handshakes};
 use crate::http::connection::AcceptedConnection;
 use crate::http::redirect;
@@ -275,9 +276,15 @@ impl Listeners {
         mut closed: watch::Receiver<Closing>,
     ) {
         let serve = |stream: TcpStream, client: SocketAddr, permit: ConnectionPermit| {
-            let serving = self.clone().serve(stream, client, settings.load_full(), address);
+            // Boxed, so that the task stays small: its memory is kept as long as the connection.
+            let opening =
+                self.clone().open_connection(stream, client, settings.load_full(), address);
+            let opening = Box::pin(opening);
             tokio::spawn(async move {
-                serving.await;
+                let connection = opening.await;
+                if let Some(connection) = connection {
+                    connection.serve().await;
+                }
                 drop(permit);
             });
         };
@@ -318,14 +325,15 @@ impl Listeners {
         }
     }
 
-    /// Serves one connection. Reads its PROXY header first, if the peer has to send one.
-    async fn serve(
+    /// Reads the PROXY header, if the peer has to send one, and performs the handshake. Returns
+    /// `None` if the connection has ended; redirects end here, too.
+    async fn open_connection(
         self: Arc<Self>,
         mut tcp: TcpStream,
         peer: SocketAddr,
         listener: Arc<Listener>,
         address: SocketAddr,
-    ) {
+    ) -> Option<OpenConnection> {
         let shared = &self.handshakes.shared;
         let metrics = ConnectionMetrics::start(&shared.observers.metrics, Transport::Tcp);
         let mut stage = shared.shutdown.subscribe();
@@ -334,25 +342,29 @@ impl Listeners {
         let deadline = (metrics.accepted_at() + limit).into();
         let client_addresses = tokio::select! {
             client_addresses = timeout_at(deadline, proxy_header::client_addresses(&listener, address, &mut tcp, peer)) => client_addresses,
-            () = wait_for_stage(&mut stage, ShutdownStage::Abort) => return,
+            () = wait_for_stage(&mut stage, ShutdownStage::Abort) => return None,
         };
         let Addresses { source: client, destination: local } = match client_addresses {
             Ok(Ok(client_addresses)) => client_addresses,
-            Ok(Err(error)) => return debug!("{peer}: {error}"),
+            Ok(Err(error)) => {
+                debug!("{peer}: {error}");
+                return None;
+            }
             Err(_) => {
                 metrics.timed_out();
-                return debug!("{peer}: no PROXY header within {limit:?}");
+                debug!("{peer}: no PROXY header within {limit:?}");
+                return None;
             }
         };
         if listener.protocol == ListenerProtocol::Redirect {
             metrics.expect_no_handshake();
             let redirecting = redirect::serve(shared.clone(), tcp, || self.https_port());
-            return Box::pin(redirecting).await;
+            Box::pin(redirecting).await;
+            return None;
         }
         let alt_svc = snapshot.alt_svc(&listener, address.port());
         let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc };
-        // Boxed, because a large future is copied whenever its task moves.
-        Box::pin(handshake::tcp::serve(&self.handshakes, tcp, origin)).await;
+        handshake::tcp::open(&self.handshakes, tcp, origin).await
     }
 }
 

@@ -130,6 +130,34 @@ async fn a_kept_connection_is_not_cut_by_the_header_timeout() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_serves_on_after_it_has_given_memory_back() {
+    const GIVEN_BACK: Duration = Duration::from_millis(1300);
+    let upstream = start_upstream();
+    let mut server = RunningServer::proxy(&upstream, |_| ()).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    let get = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    let post = "POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody";
+    let chunked =
+        "POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    for requests in [&[get][..], &[post, get], &[chunked], &[get, get, post], &[chunked, get]] {
+        client.write(requests.concat().as_bytes());
+        let all = |response: &[u8]| {
+            let heads = response.windows(12).filter(|part| *part == b"HTTP/1.1 200");
+            heads.count() == requests.len()
+        };
+        timeout(TEST_TIMEOUT, client.read_until(&mut tcp, all)).await.expect("all responses");
+        tokio::time::sleep(GIVEN_BACK).await;
+    }
+    // A connection without its library closes in an orderly way too.
+    server.start_stop();
+    let rest = timeout(TEST_TIMEOUT, client.finish(&mut tcp)).await.expect("it closes");
+    assert_eq!(rest, "");
+    server.stop().await;
+}
+
 /// Bytes of the file, and possibly a few equal ones of the heads.
 fn data(response: &[u8]) -> usize {
     response.iter().filter(|byte| **byte == b'x').count()
