@@ -1,7 +1,7 @@
 //! Transport parameters in their encoded form: what binds early data, and the limit on connection
 //! IDs.
 
-use std::collections::BTreeMap;
+use boring::sha::Sha256;
 
 /// The parameters that a server may not lower for a client that sends early data on the strength of
 /// an older connection (RFC 9000 section 7.4.1, RFC 9221 section 3, RFC 9287 section 3.1). All
@@ -22,22 +22,24 @@ const BINDING: [u64; 9] = [
 /// application protocol: what has to be the same when a ticket comes back. The library compares
 /// whole contexts, so higher limits refuse once, too. A digest, as each ticket carries it.
 pub(crate) fn early_data_context(wire: &[u8], settings: &[u8]) -> Vec<u8> {
-    let mut binding = BTreeMap::new();
+    let mut binding = Vec::with_capacity(BINDING.len());
     let mut rest = wire;
     while let Some((id, value, after)) = parameter(rest) {
         if BINDING.contains(&id) {
-            binding.insert(id, value);
+            binding.push((id, value));
         }
         rest = after;
     }
-    let mut context = b"firstflight 1".to_vec();
+    binding.sort_unstable();
+    let mut digest = Sha256::new();
+    digest.update(b"firstflight 1");
     for (id, value) in binding {
-        context.extend(id.to_be_bytes());
-        context.extend((value.len() as u64).to_be_bytes());
-        context.extend(value);
+        digest.update(&id.to_be_bytes());
+        digest.update(&(value.len() as u64).to_be_bytes());
+        digest.update(value);
     }
-    context.extend(settings);
-    boring::sha::sha256(&context).to_vec()
+    digest.update(settings);
+    digest.finish().to_vec()
 }
 
 /// A client's transport parameters with at most `limit` connection IDs for the server to issue. A
