@@ -6,6 +6,7 @@ use bytes::Bytes;
 use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
 use firstflight_server::Server;
+use firstflight_testkit::free_port;
 use h3::error::Code;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
@@ -357,7 +358,8 @@ async fn tls_secrets_of_tcp_and_quic_go_to_one_file() {
 
 #[tokio::test]
 async fn a_udp_port_in_use_is_named_with_the_fix() {
-    let taken = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    // Not one that the system gives to other tests' TCP connections meanwhile.
+    let taken = std::net::UdpSocket::bind(("127.0.0.1", free_port())).unwrap();
     let address = taken.local_addr().unwrap();
     let bind = async || {
         let dir = tempfile::tempdir().unwrap();
