@@ -1,4 +1,5 @@
 //! What tests start: store processes and fresh machines.
 
+mod documents;
 mod machine;
 mod processes;
