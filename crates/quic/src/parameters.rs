@@ -42,9 +42,13 @@ pub(crate) fn early_data_context(wire: &[u8], settings: &[u8]) -> Vec<u8> {
     digest.finish().to_vec()
 }
 
-/// A client's transport parameters with at most `limit` connection IDs for the server to issue. A
-/// server may issue fewer than it is allowed to (RFC 9000 section 5.1.1), but quinn always issues
-/// as many as it can, in a datagram of their own.
+/// Connection IDs that a peer holds at once: the one of the handshake, and one to move to another
+/// path with (RFC 9000 section 9.5). A retired one is replaced.
+pub(crate) const MAX_CONNECTION_IDS: u8 = 2;
+
+/// A peer's transport parameters with at most `limit` connection IDs to issue to it. An endpoint may
+/// issue fewer than it is allowed to (RFC 9000 section 5.1.1), but quinn always issues as many as it
+/// can, in a datagram of their own.
 pub(crate) fn with_connection_id_limit(wire: &[u8], limit: u8) -> Vec<u8> {
     let mut changed = Vec::with_capacity(wire.len());
     let mut rest = wire;

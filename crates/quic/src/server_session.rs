@@ -8,7 +8,7 @@ use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
 
 use crate::initial;
-use crate::parameters::{early_data_context, with_connection_id_limit};
+use crate::parameters::early_data_context;
 use crate::server::{EarlyDataJudge, ServerCrypto};
 use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
 
@@ -146,9 +146,7 @@ impl crypto::Session for ServerSession {
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        let Some(wire) = self.tls.peer_parameters() else { return Ok(None) };
-        let wire = with_connection_id_limit(wire, MAX_CONNECTION_IDS);
-        session::from_wire(Side::Server, &wire).map(Some)
+        self.tls.peer_parameters().map(|wire| session::from_wire(Side::Server, wire)).transpose()
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
@@ -173,7 +171,3 @@ impl crypto::Session for ServerSession {
         self.tls.export(output, label, context)
     }
 }
-
-/// Connection IDs that a client holds at once: the one of the handshake, and one to move to another
-/// path with (RFC 9000 section 9.5). A retired one is replaced.
-const MAX_CONNECTION_IDS: u8 = 2;

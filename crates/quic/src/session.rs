@@ -14,6 +14,7 @@ use crate::initial::key_pairs;
 use crate::late::{LateHeaderKey, LatePacketKey, LateSecret};
 use crate::method::{self, Level, PendingOutput};
 use crate::packet::PacketKey;
+use crate::parameters::{MAX_CONNECTION_IDS, with_connection_id_limit};
 use crate::suite::Secret;
 
 /// The alerts that this crate raises by itself (RFC 8446 section 6).
@@ -318,7 +319,8 @@ pub(crate) fn to_wire(parameters: &TransportParameters) -> Vec<u8> {
     bytes
 }
 
-/// A peer's parameters.
+/// A peer's parameters, with few connection IDs for us to issue.
 pub(crate) fn from_wire(side: Side, wire: &[u8]) -> Result<TransportParameters, TransportError> {
+    let wire = with_connection_id_limit(wire, MAX_CONNECTION_IDS);
     TransportParameters::read(side, &mut std::io::Cursor::new(wire)).map_err(TransportError::from)
 }
