@@ -70,6 +70,9 @@ fn main() -> Outcome {
     for (name, bytes) in STORE_ANSWERS {
         put(&folder, "store", name, bytes)?;
     }
+    for (name, seed) in FLIGHT_RESPONSES {
+        put(&folder, "flight_response", name, seed)?;
+    }
     put(&folder, "inheritance", "register", &register())?;
     put(&folder, "inheritance", "question", &question())?;
     for (name, path) in PATHS {
@@ -77,6 +80,14 @@ fn main() -> Outcome {
     }
     Ok(())
 }
+
+/// Handshake messages of a server: where they stand, the length of pieces, the bytes.
+const FLIGHT_RESPONSES: [(&str, &[u8]); 4] = [
+    ("alert", &[0, 9, 21, 3, 3, 0, 2, 2, 40]),
+    ("extensions", &[1, 0, 8, 0, 0, 6, 0, 4, 0, 42, 0, 0]),
+    ("certificate_request", &[1, 0, 13, 0, 0, 3, 0, 0, 0]),
+    ("ticket", &[2, 0, 4, 0, 0, 15, 0, 0, 0, 9, 1, 2, 3, 4, 1, 5, 0, 1, 6, 0, 0]),
+];
 
 /// What a gate with a flight and a name leaves.
 fn register() -> Vec<u8> {

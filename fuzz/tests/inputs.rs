@@ -40,6 +40,7 @@ targets! {
     key_encryption,
     store,
     first_flight,
+    flight_response,
     quic_server,
     quic_client,
     proxy_header,

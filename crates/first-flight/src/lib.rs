@@ -1,0 +1,81 @@
+//! Builds, repeats and completes first flights of TLS 1.3, to test how other servers treat them.
+//!
+//! ```text
+//! tcp                a connection over a socket, with time limits
+//!   driver           runs a connection over a link until an event, and keeps the events
+//!     connection     a flight that was sent: events of the response, data in both directions
+//!       flight       a first flight: its bytes, and the secrets to read the response
+//!         hello      writes ClientHellos
+//!       handshake    order and transcript of messages, secrets, the last flight
+//!       messages     parses the server's handshake messages
+//!       record       protects and opens records
+//!         schedule   the key schedule
+//!           suite    hashes and AEADs of the cipher suites
+//! ticket             a session ticket with its secret
+//! test_server        a simulated server with chosen mistakes, for tests
+//! ```
+//!
+//! # Examples
+//!
+//! A full handshake to get a ticket, then the first flight that resumes it:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use firstflight_first_flight::{Entropy, FlightPlan, Hello};
+//!
+//! let hello = Hello::new("localhost", &["http/1.1"]);
+//! let flight = FlightPlan::full(hello).build(Duration::ZERO, &Entropy::system());
+//! assert_eq!(flight.bytes()[0], 22, "a record of handshake messages");
+//!
+//! // Each connection that sends the flight reads the response by itself.
+//! let mut connection = flight.connection();
+//! assert_eq!(connection.take_output(), flight.bytes());
+//! assert!(connection.next_event().is_none());
+//! ```
+//!
+//! # Usage
+//!
+//! A [`FirstFlight`] is a value: its bytes can be sent as often as a test needs, and each
+//! [`Connection`] made from it is another copy. The one who built it can read the response to any
+//! copy, which an attacker cannot; that is how a test sees that a server responded to one. It can
+//! also be completed, which makes it the original, or be left alone, as an attacker has to.
+//!
+//! [`FlightPlan`] has the faults of a test: another ticket age, flipped bits in the ticket, a wrong
+//! binder, no key share (which forces a HelloRetryRequest), another name or protocol than the ticket's,
+//! more early data than permitted.
+//!
+//! # Limits
+//!
+//! This is no general TLS stack. It speaks TLS 1.3 with X25519 and the three common cipher suites.
+//! **Servers are not authenticated**: a server proves that it holds the keys of the handshake by its
+//! Finished, but its certificate is not looked at. Send nothing that is secret.
+//!
+//! Bytes of a server never panic. They are limited to one record at a time, and handshake messages
+//! to 128 KiB.
+
+mod connection;
+mod driver;
+mod flight;
+mod handshake;
+mod hello;
+mod messages;
+mod record;
+#[cfg(test)]
+mod rfc8448_tests;
+mod schedule;
+mod suite;
+mod tcp;
+#[cfg(feature = "test_server")]
+pub mod test_server;
+mod ticket;
+mod wire;
+
+pub use connection::{Alert, Connection, Event};
+pub use driver::{Driver, Ended, Link, Received, Timed};
+pub use flight::{Entropy, FirstFlight, FlightPlan};
+pub use hello::Hello;
+pub use suite::Suite;
+pub use tcp::TcpLink;
+pub use ticket::Ticket;
+pub use wire::ProtocolError;

@@ -1,0 +1,171 @@
+//! The cipher suites: their hashes, HKDF and AEADs (RFC 8446 sections 7.1 and B.4).
+
+use aes_gcm::{Aes128Gcm, Aes256Gcm};
+use chacha20poly1305::ChaCha20Poly1305;
+use chacha20poly1305::aead::{AeadInOut, KeyInit};
+use hkdf::Hkdf;
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256, Sha384};
+
+/// A cipher suite of TLS 1.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Suite {
+    /// TLS_AES_128_GCM_SHA256
+    Aes128GcmSha256,
+    /// TLS_AES_256_GCM_SHA384
+    Aes256GcmSha384,
+    /// TLS_CHACHA20_POLY1305_SHA256
+    ChaCha20Poly1305Sha256,
+}
+
+/// Runs an expression with `$hash` as the suite's hash type.
+macro_rules! with_hash {
+    ($suite:expr, $hash:ident => $body:expr) => {
+        match $suite {
+            Suite::Aes128GcmSha256 | Suite::ChaCha20Poly1305Sha256 => {
+                type $hash = Sha256;
+                $body
+            }
+            Suite::Aes256GcmSha384 => {
+                type $hash = Sha384;
+                $body
+            }
+        }
+    };
+}
+
+impl Suite {
+    /// All suites, in the order in which they are offered.
+    pub const ALL: [Self; 3] =
+        [Self::Aes128GcmSha256, Self::Aes256GcmSha384, Self::ChaCha20Poly1305Sha256];
+
+    /// The suite's number in the registry of IANA.
+    pub fn id(self) -> u16 {
+        match self {
+            Self::Aes128GcmSha256 => 0x1301,
+            Self::Aes256GcmSha384 => 0x1302,
+            Self::ChaCha20Poly1305Sha256 => 0x1303,
+        }
+    }
+
+    pub(crate) fn from_id(id: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|suite| suite.id() == id)
+    }
+
+    /// Bytes of the hash, and of every secret.
+    pub(crate) fn hash_len(self) -> usize {
+        match self {
+            Self::Aes256GcmSha384 => 48,
+            Self::Aes128GcmSha256 | Self::ChaCha20Poly1305Sha256 => 32,
+        }
+    }
+
+    /// Bytes of the AEAD's key.
+    pub(crate) fn key_len(self) -> usize {
+        match self {
+            Self::Aes128GcmSha256 => 16,
+            Self::Aes256GcmSha384 | Self::ChaCha20Poly1305Sha256 => 32,
+        }
+    }
+
+    pub(crate) fn hash(self, bytes: &[u8]) -> Vec<u8> {
+        with_hash!(self, H => H::digest(bytes).to_vec())
+    }
+
+    pub(crate) fn hmac(self, key: &[u8], bytes: &[u8]) -> Vec<u8> {
+        with_hash!(self, H => {
+            let mut mac =
+                <Hmac<H> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
+            mac.update(bytes);
+            mac.finalize().into_bytes().to_vec()
+        })
+    }
+
+    /// HKDF-Extract.
+    pub(crate) fn extract(self, salt: &[u8], input: &[u8]) -> Vec<u8> {
+        with_hash!(self, H => Hkdf::<H>::extract(Some(salt), input).0.to_vec())
+    }
+
+    /// HKDF-Expand-Label (RFC 8446 section 7.1).
+    pub(crate) fn expand_label(
+        self,
+        secret: &[u8],
+        label: &str,
+        context: &[u8],
+        len: usize,
+    ) -> Vec<u8> {
+        let mut info = (len as u16).to_be_bytes().to_vec();
+        info.push((6 + label.len()) as u8);
+        info.extend_from_slice(b"tls13 ");
+        info.extend_from_slice(label.as_bytes());
+        info.push(context.len() as u8);
+        info.extend_from_slice(context);
+        let mut out = vec![0; len];
+        with_hash!(self, H => {
+            let hkdf = Hkdf::<H>::from_prk(secret).expect("secrets have the length of the hash");
+            hkdf.expand(&info, &mut out).expect("no more than 255 hashes");
+        });
+        out
+    }
+}
+
+/// An AEAD with its key.
+pub(crate) enum Aead {
+    Aes128Gcm(Box<Aes128Gcm>),
+    Aes256Gcm(Box<Aes256Gcm>),
+    ChaCha20Poly1305(Box<ChaCha20Poly1305>),
+}
+
+impl Aead {
+    /// `key` has the suite's key length.
+    pub(crate) fn new(suite: Suite, key: &[u8]) -> Self {
+        const LENGTH: &str = "a key of the suite's length";
+        match suite {
+            Suite::Aes128GcmSha256 => {
+                Self::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).expect(LENGTH)))
+            }
+            Suite::Aes256GcmSha384 => {
+                Self::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key).expect(LENGTH)))
+            }
+            Suite::ChaCha20Poly1305Sha256 => Self::ChaCha20Poly1305(Box::new(
+                ChaCha20Poly1305::new_from_slice(key).expect(LENGTH),
+            )),
+        }
+    }
+
+    /// Seals in place, and appends the tag.
+    pub(crate) fn seal(&self, nonce: &[u8; 12], additional: &[u8], content: &mut Vec<u8>) {
+        let nonce = nonce.into();
+        match self {
+            Self::Aes128Gcm(aead) => aead.encrypt_in_place(nonce, additional, content),
+            Self::Aes256Gcm(aead) => aead.encrypt_in_place(nonce, additional, content),
+            Self::ChaCha20Poly1305(aead) => aead.encrypt_in_place(nonce, additional, content),
+        }
+        .expect("records and packets are short enough");
+    }
+
+    /// Opens in place, and removes the tag. Returns `None` if the content is not authentic.
+    pub(crate) fn open(
+        &self,
+        nonce: &[u8; 12],
+        additional: &[u8],
+        content: &mut Vec<u8>,
+    ) -> Option<()> {
+        let nonce = nonce.into();
+        match self {
+            Self::Aes128Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
+            Self::Aes256Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
+            Self::ChaCha20Poly1305(aead) => aead.decrypt_in_place(nonce, additional, content),
+        }
+        .ok()
+    }
+}
+
+/// The nonce of a record or packet: its number on the right end of the IV (RFC 8446 section 5.3).
+pub(crate) fn nonce(iv: &[u8; 12], number: u64) -> [u8; 12] {
+    let mut nonce = *iv;
+    for (byte, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
+        *byte ^= number;
+    }
+    nonce
+}
