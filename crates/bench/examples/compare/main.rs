@@ -78,6 +78,10 @@ fn compare(
     site: &Site,
 ) -> Result<(), Failed> {
     let running = start_all(servers, site, arguments);
+    if arguments.variants {
+        eprintln!("waiting {} s until the new register counts", store::WAIT.as_secs());
+        std::thread::sleep(store::WAIT);
+    }
     let mut rows = Vec::new();
     let mut left_out: BTreeMap<(String, String), String> = BTreeMap::new();
     for round in 1..=arguments.rounds {

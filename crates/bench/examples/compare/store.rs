@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use crate::Failed;
 use crate::servers::{find, free_port};
 
+/// Longer than the recording window of a new store (52 s), in which early data is refused.
+pub(crate) const WAIT: Duration = Duration::from_secs(60);
+
 /// A Redis server, which ends with this.
 pub(crate) struct Store {
     process: Child,
