@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use firstflight_fuzz::quic::{Peer, resumption};
 use firstflight_fuzz::{Event, Flags, acceptor, connector};
 use firstflight_packets::{Label, Observer};
+use firstflight_puncture::{Limits, PuncturableFunction};
 use firstflight_quic::test_packets::{crypto_frame, initial_packet};
 use firstflight_replay::{
     ClaimKey, EpochScope, FlightOffer as FirstFlight, Gate, GateConfig, HandoffQuery, TicketEpochs,
@@ -75,6 +76,7 @@ fn main() -> Outcome {
     }
     put(&folder, "inheritance", "register", &register())?;
     put(&folder, "inheritance", "question", &question())?;
+    put(&folder, "puncture", "some_used", &punctured_keys())?;
     for (name, path) in PATHS {
         put(&folder, "policy", name, path.as_bytes())?;
     }
@@ -98,6 +100,17 @@ fn register() -> Vec<u8> {
     let _ = gate.claim(&flight, Duration::ZERO);
     gate.claim_name(ClaimKey::from_name(&[b"seed"]), Duration::from_secs(60), Duration::ZERO);
     gate.hand_off(Duration::from_secs(1000), Duration::ZERO).to_bytes()
+}
+
+/// Ticket keys of which some were used.
+fn punctured_keys() -> Vec<u8> {
+    let mut function = PuncturableFunction::new(Limits { epoch_seconds: 60, ..Limits::default() });
+    let issued: Vec<_> = (0..50).map(|at| function.issue(at).0).collect();
+    for at in [3, 4, 5, 9, 40] {
+        function.puncture(&issued[at]);
+    }
+    function.issue(100);
+    function.snapshot().to_vec()
 }
 
 fn question() -> Vec<u8> {

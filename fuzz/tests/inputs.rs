@@ -46,6 +46,7 @@ targets! {
     proxy_header,
     traceparent,
     inheritance,
+    puncture,
 }
 
 fn run(name: &str, program: &str) {

@@ -1,0 +1,301 @@
+//! The seeds that are left of a tree, in the order of their nodes.
+
+use zeroize::Zeroize;
+
+use crate::node::Node;
+use crate::seed::Seed;
+
+/// Nodes with their seeds, none below another, sorted.
+///
+/// They lie in chunks of some dozens, 18 bytes each, so that inserting moves little memory and nothing
+/// is spent on pointers for each node. Memory that is given up or moved from is overwritten.
+#[derive(Debug, Default)]
+pub(crate) struct Cover {
+    /// In order, none empty.
+    chunks: Vec<Chunk>,
+    /// What the chunks have on the heap.
+    chunk_bytes: usize,
+}
+
+impl Cover {
+    /// The node above `leaf`, or the leaf itself, and its seed.
+    pub(crate) fn find(&self, leaf: u32) -> Option<(Node, Seed)> {
+        let (chunk, at) = self.position(leaf)?;
+        let entry = &self.chunks[chunk].nodes()[at];
+        Some((entry.node(), Seed::new(&entry.seed)))
+    }
+
+    /// Replaces the node above `leaf` by `nodes`, which have to lie below it, in order.
+    pub(crate) fn replace(&mut self, leaf: u32, nodes: &[(Node, Seed)]) {
+        let Some((chunk, at)) = self.position(leaf) else { return };
+        self.change(chunk, |chunk| chunk.replace(at, 1, nodes));
+        self.balance(chunk);
+    }
+
+    /// Adds a node after all others.
+    pub(crate) fn push(&mut self, node: Node, seed: Seed) {
+        if self.chunks.last().is_none_or(|chunk| chunk.len() >= MAX_ENTRIES) {
+            self.chunks.push(Chunk::default());
+        }
+        let last = self.chunks.len() - 1;
+        self.change(last, |chunk| chunk.replace(chunk.len(), 0, &[(node, seed)]));
+    }
+
+    /// Removes all nodes that start at `leaf` or behind it.
+    pub(crate) fn truncate(&mut self, leaf: u32) {
+        let is_kept = |entry: &Entry| entry.node().leaves().0 < leaf;
+        for at in (0..self.chunks.len()).rev() {
+            let kept = self.chunks[at].nodes().partition_point(is_kept);
+            self.change(at, |chunk| chunk.replace(kept, chunk.len() - kept, &[]));
+            self.balance(at);
+            if kept > 0 {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// The number of nodes.
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.iter().map(Chunk::len).sum()
+    }
+
+    /// All nodes with their seeds, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Node, &[u8; Seed::LENGTH])> {
+        let entries = self.chunks.iter().flat_map(Chunk::nodes);
+        entries.map(|entry| (entry.node(), &entry.seed))
+    }
+
+    /// The bytes on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        self.chunk_bytes + self.chunks.capacity() * size_of::<Chunk>()
+    }
+
+    /// The chunk and the place in it of the node above `leaf`.
+    fn position(&self, leaf: u32) -> Option<(usize, usize)> {
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= leaf);
+        let chunk = behind.checked_sub(1)?;
+        let nodes = self.chunks[chunk].nodes();
+        let at = nodes.partition_point(|entry| entry.node().leaves().1 < leaf);
+        nodes.get(at).filter(|entry| entry.node().covers(leaf)).map(|_| (chunk, at))
+    }
+
+    /// Changes a chunk, and counts its bytes anew.
+    fn change(&mut self, at: usize, change: impl FnOnce(&mut Chunk)) {
+        let chunk = &mut self.chunks[at];
+        self.chunk_bytes -= chunk.bytes();
+        change(chunk);
+        self.chunk_bytes += chunk.bytes();
+    }
+
+    /// Splits a chunk that has become too long, and removes or joins one that has become too short.
+    fn balance(&mut self, at: usize) {
+        match self.chunks[at].len() {
+            0 => {
+                self.chunk_bytes -= self.chunks[at].bytes();
+                self.chunks.remove(at);
+                if self.chunks.is_empty() {
+                    self.chunks = Vec::new();
+                }
+            }
+            count if count > MAX_ENTRIES => {
+                let half = count / 2;
+                let mut tail = Chunk::default();
+                tail.append(&self.chunks[at].nodes()[half..]);
+                self.change(at, |chunk| chunk.replace(half, count - half, &[]));
+                self.chunk_bytes += tail.bytes();
+                self.chunks.insert(at + 1, tail);
+            }
+            count if count < MIN_ENTRIES => {
+                let joined = |at: usize| {
+                    let next = self.chunks.get(at + 1)?;
+                    (self.chunks[at].len() + next.len() <= MAX_JOINED).then_some(at)
+                };
+                if let Some(at) = joined(at).or_else(|| at.checked_sub(1).and_then(joined)) {
+                    let next = self.chunks.remove(at + 1);
+                    self.chunk_bytes -= next.bytes();
+                    self.change(at, |chunk| chunk.append(next.nodes()));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Some nodes, in order.
+#[derive(Default)]
+struct Chunk {
+    /// The first `used` ones are in use, the others are zero.
+    entries: Box<[Entry]>,
+    used: u16,
+    /// The first leaf of the first node. Here, so that a search touches no other memory.
+    first: u32,
+}
+
+/// A node's number and its seed. `Copy`, so that they can be moved within a chunk; what a move leaves
+/// behind is overwritten.
+#[derive(Clone, Copy)]
+struct Entry {
+    number: [u8; 2],
+    seed: [u8; Seed::LENGTH],
+}
+
+impl Chunk {
+    fn len(&self) -> usize {
+        usize::from(self.used)
+    }
+
+    fn nodes(&self) -> &[Entry] {
+        &self.entries[..self.len()]
+    }
+
+    fn bytes(&self) -> usize {
+        match self.entries.len() {
+            0 => 0,
+            count => count * size_of::<Entry>() + ALLOCATION_OVERHEAD,
+        }
+    }
+
+    /// Replaces `count` entries from `at` on.
+    fn replace(&mut self, at: usize, count: usize, nodes: &[(Node, Seed)]) {
+        let before = self.len();
+        let after = before - count + nodes.len();
+        self.resize(after.max(before));
+        self.entries.copy_within(at + count..before, at + nodes.len());
+        for (entry, (node, seed)) in self.entries[at..].iter_mut().zip(nodes) {
+            *entry = Entry { number: node.number().to_ne_bytes(), seed: *seed.as_bytes() };
+        }
+        self.used = after as u16;
+        self.note_first();
+        // What is behind them was not used before.
+        self.entries[after..after.max(before)].iter_mut().for_each(Entry::wipe);
+        self.resize(after);
+    }
+
+    fn append(&mut self, nodes: &[Entry]) {
+        let before = self.len();
+        self.resize(before + nodes.len());
+        self.entries[before..before + nodes.len()].copy_from_slice(nodes);
+        self.used += nodes.len() as u16;
+        self.note_first();
+    }
+
+    fn note_first(&mut self) {
+        self.first = self.nodes().first().map_or(0, |entry| entry.node().leaves().0);
+    }
+
+    /// Makes room for `count` entries, and not for many more.
+    fn resize(&mut self, count: usize) {
+        let room = self.entries.len();
+        if count <= room && room < count + 2 * STEP {
+            return;
+        }
+        let mut entries = vec![Entry::EMPTY; count.next_multiple_of(STEP)].into_boxed_slice();
+        entries[..self.len()].copy_from_slice(self.nodes());
+        self.entries.iter_mut().for_each(Entry::wipe);
+        self.entries = entries;
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.entries.iter_mut().for_each(Entry::wipe);
+    }
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chunk").field("used", &self.used).finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    const EMPTY: Self = Self { number: [0; 2], seed: [0; Seed::LENGTH] };
+
+    fn node(&self) -> Node {
+        Node::from_stored(u16::from_ne_bytes(self.number))
+    }
+
+    fn wipe(&mut self) {
+        self.seed.zeroize();
+        self.number.zeroize();
+    }
+}
+
+/// A chunk is split above this length, and joined with a neighbour below the other.
+const MAX_ENTRIES: usize = 128;
+const MIN_ENTRIES: usize = 32;
+
+/// The maximum length of a chunk that two were joined to.
+const MAX_JOINED: usize = 96;
+
+/// The room of chunks grows and shrinks by so many entries.
+const STEP: usize = 8;
+
+/// What glibc's allocator adds to an allocation, and rounds it up by.
+const ALLOCATION_OVERHEAD: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(number: u32) -> (Node, Seed) {
+        (Node::from_number(2 * number as u16).unwrap(), Seed::new(&[number as u8 | 1; 16]))
+    }
+
+    #[test]
+    fn nodes_stay_in_order_while_chunks_are_split_and_joined() {
+        let mut cover = Cover::default();
+        (0..1000).map(leaf).for_each(|(node, seed)| cover.push(node, seed));
+        for used in (0..1000).filter(|number| number % 50 != 7) {
+            cover.replace(used, &[]);
+            assert!(cover.find(used).is_none());
+        }
+        assert_eq!(cover.len(), 20);
+        assert_eq!(cover.chunks.len(), 1);
+        assert_eq!(cover.chunk_bytes, cover.chunks[0].bytes());
+        for left in (0..1000).filter(|number| number % 50 == 7) {
+            assert_eq!(cover.find(left).unwrap(), self::leaf(left));
+        }
+        cover.truncate(507);
+        assert_eq!(cover.len(), 10);
+        cover.truncate(0);
+        assert!(cover.is_empty());
+        assert_eq!(cover.bytes(), 0);
+    }
+
+    #[test]
+    fn a_chunk_that_becomes_too_long_is_split() {
+        let mut cover = Cover::default();
+        for number in (0..400).step_by(4) {
+            let (node, seed) = leaf(number);
+            cover.push(node, seed);
+        }
+        // Not what a tree does: replaces a leaf by itself and the two behind it.
+        for number in (0..400).step_by(4) {
+            cover.replace(number, &[leaf(number), leaf(number + 1), leaf(number + 2)]);
+        }
+        assert!(cover.chunks.len() > 2);
+        assert!(cover.chunks.iter().all(|chunk| chunk.len() <= MAX_ENTRIES));
+        for number in 0..400 {
+            assert_eq!(cover.find(number), (number % 4 != 3).then(|| leaf(number)));
+        }
+    }
+
+    /// Moving entries within a chunk must leave no copy of a removed seed.
+    #[test]
+    fn unused_room_of_a_chunk_is_zero() {
+        let mut chunk = Chunk::default();
+        let nodes: Vec<_> = (0..20).map(leaf).collect();
+        chunk.replace(0, 0, &nodes);
+        chunk.replace(3, 1, &[]);
+        chunk.replace(5, 4, &nodes[..1]);
+        assert_eq!(chunk.len(), 16);
+        for unused in &chunk.entries[chunk.len()..] {
+            assert_eq!((unused.seed, unused.number), ([0; 16], [0; 2]));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! One tree: the values of 32,768 indices, without those that were punctured.
+
+use crate::cover::Cover;
+use crate::node::{LEAVES, LEVELS, Node};
+use crate::seed::{Place, Seed, Value};
+
+/// A tree of seeds. Leaves are counted from 0.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    place: Place,
+    cover: Cover,
+    /// The leaves that were issued and not punctured.
+    outstanding: u32,
+}
+
+/// Why stored nodes are not a segment.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct InvalidNodes;
+
+impl Segment {
+    /// A tree with a new random root.
+    pub(crate) fn new(place: Place) -> Self {
+        let mut cover = Cover::default();
+        cover.push(Node::ROOT, Seed::random());
+        Self { place, cover, outstanding: 0 }
+    }
+
+    /// The tree that these nodes are left of, in order. Its first `issued` leaves were issued;
+    /// `is_open`: the others will be.
+    pub(crate) fn from_nodes(
+        place: Place,
+        nodes: impl Iterator<Item = (Node, Seed)>,
+        (issued, is_open): (u32, bool),
+    ) -> Result<Self, InvalidNodes> {
+        let mut cover = Cover::default();
+        let (mut next, mut outstanding) = (0, 0);
+        // The leaves that no node covers were punctured, so they were issued.
+        let is_gap_valid = |from: u32, to: u32| from == to || to <= issued || !is_open;
+        for (node, seed) in nodes {
+            let (first, last) = node.leaves();
+            if first < next || !is_gap_valid(next, first) || (!is_open && last >= issued) {
+                return Err(InvalidNodes);
+            }
+            outstanding += issued.min(last + 1).saturating_sub(first);
+            next = last + 1;
+            cover.push(node, seed);
+        }
+        if !is_gap_valid(next, LEAVES) || cover.is_empty() {
+            return Err(InvalidNodes);
+        }
+        Ok(Self { place, cover, outstanding })
+    }
+
+    /// Issues a leaf, which must be the next one, and returns its value.
+    pub(crate) fn issue(&mut self, leaf: u32) -> Option<Value> {
+        let value = self.evaluate(leaf)?;
+        self.outstanding += 1;
+        Some(value)
+    }
+
+    /// The value of a leaf, or `None` if it was punctured.
+    pub(crate) fn evaluate(&self, leaf: u32) -> Option<Value> {
+        let (mut node, mut seed) = self.cover.find(leaf)?;
+        while !node.is_leaf() {
+            let ((left, right), (left_seed, right_seed)) =
+                (node.children(), seed.children(node, self.place));
+            (node, seed) = if left.covers(leaf) { (left, left_seed) } else { (right, right_seed) };
+        }
+        Some(seed.value(node, self.place))
+    }
+
+    /// Punctures a leaf that was issued. Returns false if it was punctured before.
+    pub(crate) fn puncture(&mut self, leaf: u32) -> bool {
+        let is_new = self.remove(leaf);
+        self.outstanding -= u32::from(is_new);
+        is_new
+    }
+
+    /// Destroys the values of all leaves from `issued` on, which will never be issued.
+    pub(crate) fn close(&mut self, issued: u32) {
+        if issued < LEAVES {
+            // Afterwards each node is on one side of this leaf.
+            self.remove(issued);
+            self.cover.truncate(issued);
+        }
+    }
+
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Whether no value is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cover.is_empty()
+    }
+
+    /// The number of nodes.
+    pub(crate) fn len(&self) -> usize {
+        self.cover.len()
+    }
+
+    /// The nodes and their seeds, in order.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (Node, &[u8; Seed::LENGTH])> {
+        self.cover.iter()
+    }
+
+    /// The bytes on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        self.cover.bytes()
+    }
+
+    /// Replaces the node above a leaf by the siblings on the way down to the leaf.
+    fn remove(&mut self, leaf: u32) -> bool {
+        let Some((mut node, mut seed)) = self.cover.find(leaf) else { return false };
+        // The capacity suffices, so that seeds are not moved to another allocation.
+        let mut siblings = Vec::with_capacity(LEVELS);
+        let mut before = 0;
+        while !node.is_leaf() {
+            let ((left, right), (left_seed, right_seed)) =
+                (node.children(), seed.children(node, self.place));
+            if left.covers(leaf) {
+                siblings.insert(before, (right, right_seed));
+                (node, seed) = (left, left_seed);
+            } else {
+                siblings.insert(before, (left, left_seed));
+                before += 1;
+                (node, seed) = (right, right_seed);
+            }
+        }
+        self.cover.replace(leaf, &siblings);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { epoch: [0; 8], segment: 0 };
+
+    #[test]
+    fn puncturing_leaves_the_siblings_and_no_seed_of_the_path() {
+        let mut segment = Segment::new(PLACE);
+        let values: Vec<_> = (0..LEAVES).step_by(1111).map(|leaf| segment.issue(leaf)).collect();
+        let path: Vec<_> = {
+            let (mut node, mut seed) = segment.cover.find(4444).unwrap();
+            let mut path = vec![seed.clone()];
+            while !node.is_leaf() {
+                let ((left, right), (left_seed, right_seed)) =
+                    (node.children(), seed.children(node, PLACE));
+                (node, seed) =
+                    if left.covers(4444) { (left, left_seed) } else { (right, right_seed) };
+                path.push(seed.clone());
+            }
+            path
+        };
+        assert!(segment.puncture(4444) && !segment.puncture(4444));
+        assert_eq!(segment.len(), LEVELS);
+        assert!(segment.nodes().all(|(_, seed)| path.iter().all(|one| one.as_bytes() != seed)));
+        for (leaf, value) in (0..LEAVES).step_by(1111).zip(values) {
+            assert_eq!(segment.evaluate(leaf), value.filter(|_| leaf != 4444));
+        }
+    }
+
+    #[test]
+    fn a_used_up_segment_is_empty() {
+        let mut segment = Segment::new(PLACE);
+        for leaf in 0..100 {
+            segment.issue(leaf).unwrap();
+        }
+        segment.close(100);
+        assert_eq!(segment.outstanding(), 100);
+        assert!((100..LEAVES).all(|leaf| segment.evaluate(leaf).is_none()));
+        for leaf in (0..100).rev() {
+            assert!(!segment.is_empty() && segment.puncture(leaf));
+        }
+        assert!(segment.is_empty());
+        assert_eq!((segment.outstanding(), segment.bytes()), (0, 0));
+    }
+}
