@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// How long anything may take on a busy machine before a test calls it hung.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A child that is killed when dropped.
 pub struct Running(pub Child);

@@ -318,7 +318,8 @@ async fn respond(
         send.stop_stream(Code::H3_MESSAGE_ERROR);
     })?;
     let mut writer = ResponseWriter { send, state, stall_timeout: limits.idle_timeout };
-    let mut body = RequestBody::new(recv, state.clone(), content_length);
+    // Boxed, as it is moved through each stage that the request passes.
+    let mut body = Box::new(RequestBody::new(recv, state.clone(), content_length));
     poll_fn(|cx| Poll::Ready(body.peek(cx))).await.map_err(RequestError::Body)?;
     if request.headers().contains_key(header::EXPECT) && !body.is_end_stream() {
         writer.send_continue().await?;

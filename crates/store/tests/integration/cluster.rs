@@ -79,9 +79,9 @@ async fn a_slot_that_moves_waits_a_window() {
     assert_eq!(claim(&store, flight).await, Won);
     // The claim is not moved: the new owner does not know it. (A master does not
     // give up a slot that contains keys.)
+    let moved = Instant::now();
     cluster.masters[2].cli(&["flushall"]);
     cluster.move_slot(slot, 2, 0);
-    let moved = Instant::now();
     let window = short(Duration::from_secs(2)).recording_window();
     let mut waited = 0;
     let (mine, end) = (claimant(), end_of(unix_time()));
@@ -113,9 +113,9 @@ async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
         .unwrap();
     assert_eq!(claim(&store, flight).await, Won);
     drop(store);
+    let moved = Instant::now();
     cluster.masters[2].cli(&["flushall"]);
     cluster.move_slot(slot, 2, 0);
-    let moved = Instant::now();
     let window = short(Duration::from_secs(2)).recording_window();
     let (late, later) = (open(clustered(&cluster)), open(clustered(&cluster)));
     for node in [&late, &later] {
@@ -143,8 +143,8 @@ async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
     for flight in &flights {
         assert_eq!(claim(&store, *flight).await, Won);
     }
-    cluster.masters[2].kill();
     let killed = Instant::now();
+    cluster.masters[2].kill();
     while killed.elapsed() < Duration::from_secs(1) {
         for flight in &flights {
             assert_ne!(claim(&store, *flight).await, Won);
@@ -165,8 +165,8 @@ async fn a_replica_in_a_masters_place_waits_a_window() {
     for flight in &flights {
         assert_eq!(claim(&store, *flight).await, Won);
     }
-    cluster.masters[0].kill();
     let killed = Instant::now();
+    cluster.masters[0].kill();
     let window = short(Duration::from_secs(2)).recording_window();
     let mut later = later.into_iter();
     loop {

@@ -41,8 +41,8 @@ async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
         assert_eq!(claim(&store, *flight).await, Won);
     }
     all.stores[1].cli(&["eval", FORGET, "0"]);
-    all.stores[0].kill();
     let killed = Instant::now();
+    all.stores[0].kill();
     loop {
         for flight in &flights {
             // Within a window of the failover a copy may be told anything but that it has won.
