@@ -71,6 +71,9 @@ fn main() -> Outcome {
     for (name, bytes) in STORE_ANSWERS {
         put(&folder, "store", name, bytes)?;
     }
+    for (name, seed) in AUDIT_HTTP {
+        put(&folder, "audit_http", name, seed)?;
+    }
     for (name, seed) in FLIGHT_RESPONSES {
         put(&folder, "flight_response", name, seed)?;
     }
@@ -82,6 +85,13 @@ fn main() -> Outcome {
     }
     Ok(())
 }
+
+/// A response in chunks, one that was refused, and two requests to a witness.
+const AUDIT_HTTP: [(&str, &[u8]); 3] = [
+    ("response", b"HTTP/1.1 200 OK\r\nServer: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
+    ("too_early", b"HTTP/1.1 425 Too Early\r\nContent-Length: 2\r\n\r\nno"),
+    ("requests", b"GET /w?a HTTP/1.1\r\nEarly-Data: 1\r\n\r\nPOST /w?a HTTP/1.1\r\nContent-Length: 2\r\n\r\nxy"),
+];
 
 /// Handshake messages of a server: where they stand, the length of pieces, the bytes.
 const FLIGHT_RESPONSES: [(&str, &[u8]); 4] = [

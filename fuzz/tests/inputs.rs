@@ -41,6 +41,7 @@ targets! {
     store,
     first_flight,
     flight_response,
+    audit_http,
     quic_server,
     quic_client,
     proxy_header,

@@ -75,16 +75,20 @@ fn panels(panels: &[(String, Markup)]) -> Markup {
 }
 
 /// A section of the page.
-pub(crate) struct Section {
+pub struct Section {
+    /// The anchor.
     pub id: &'static str,
+    /// The heading.
     pub title: String,
     /// The title in the navigation.
     pub short: &'static str,
+    /// The content.
     pub body: Markup,
 }
 
-/// The page. `header` holds its main heading.
-pub(crate) fn page(title: &str, header: &Markup, sections: &[Section]) -> Markup {
+/// A page in the style of the reports, also for reports of other crates. `header` holds its main
+/// heading.
+pub fn page(title: &str, header: &Markup, sections: &[Section]) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {

@@ -1,0 +1,197 @@
+//! Runs the checks.
+
+use std::time::Duration;
+
+use crate::Target;
+use crate::checks::{CHECKS, Check, Needs};
+use crate::finding::{Finding, Outcome, Report, Verdict};
+use crate::probe::Probe;
+use crate::software::Software;
+
+/// What to audit, and how long to wait.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The host: the server name of the handshakes.
+    pub host: String,
+    /// The value of the header field `Host`.
+    pub authority: String,
+    /// Path and query of the requests, as `/witness`.
+    pub path: String,
+    /// Whether the path leads to a [`Witness`](crate::Witness).
+    pub witness: bool,
+    /// How long a handshake or a response may take.
+    pub limit: Duration,
+    /// How long to wait for the response to a copy, which does not come if the copy is held.
+    pub early_limit: Duration,
+    /// When copies are sent, counted from the acceptance of the original.
+    pub delays: Vec<Duration>,
+    /// The names of the checks to run; empty for all.
+    pub only: Vec<String>,
+    /// How long to wait for a server to give an unfinished handshake up.
+    pub unfinished_limit: Duration,
+}
+
+impl Settings {
+    /// The defaults for a host, a `Host` field and a path.
+    pub fn new(host: &str, authority: &str, path: &str) -> Self {
+        Self {
+            host: host.to_owned(),
+            authority: authority.to_owned(),
+            path: path.to_owned(),
+            witness: false,
+            limit: Duration::from_secs(10),
+            early_limit: Duration::from_secs(2),
+            delays: [1, 5, 10, 20].map(Duration::from_secs).to_vec(),
+            only: Vec::new(),
+            unfinished_limit: Duration::from_secs(75),
+        }
+    }
+}
+
+/// Why a server cannot be audited.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuditError {
+    /// Nothing listens there.
+    #[error("cannot connect: {0}; check the address, and that the server runs")]
+    Down(String),
+    /// No response in time.
+    #[error("the server does not respond in time; allow more with --timeout")]
+    Slow,
+    /// Other bytes than TLS.
+    #[error("the server does not speak TLS at this port; give the port of its TLS listener")]
+    NoTls,
+    /// TLS 1.2 and before.
+    #[error("the server does not support TLS 1.3, without which there is no early data to audit")]
+    OldVersion,
+    /// The handshake fails otherwise.
+    #[error("a full handshake fails: {0}")]
+    Handshake(String),
+    /// No HTTP response after the handshake.
+    #[error(
+        "the server sends no HTTP/1.1 response; give a URL that responds to GET within --timeout"
+    )]
+    NoResponse,
+    /// A redirect.
+    #[error("the URL redirects to {0}; audit the URL where that ends")]
+    Redirects(String),
+    /// The path does not lead to a witness.
+    #[error(
+        "the response is none of a witness; forward this path to `firstflight audit \
+         --serve-witness`, or leave out --witness"
+    )]
+    NoWitness,
+}
+
+/// Audits a server. `progress` is called before each check. `address` and `date` are for the report.
+///
+/// # Errors
+/// If the server cannot be audited at all. A check that cannot be decided is a finding.
+pub fn audit(
+    target: &dyn Target,
+    settings: &Settings,
+    address: &str,
+    date: &str,
+    mut progress: impl FnMut(&'static Check),
+) -> Result<Report, AuditError> {
+    let probe = Probe::survey(target, settings)?;
+    let software = Software::recognise(&probe.facts.response.software);
+    let mut findings: Vec<Finding> = CHECKS
+        .iter()
+        .filter(|check| settings.only.is_empty() || settings.only.iter().any(|it| it == check.name))
+        .map(|check| {
+            progress(check);
+            let outcome = run(check, &probe);
+            let remedy = (outcome.verdict <= Verdict::Warn)
+                .then(|| software.remedy(check.concern).to_owned());
+            Finding {
+                check: check.name.to_owned(),
+                title: check.title.to_owned(),
+                section: check.section.to_owned(),
+                verdict: outcome.verdict,
+                summary: outcome.summary,
+                evidence: outcome.evidence,
+                remedy,
+            }
+        })
+        .collect();
+    findings.sort_by_key(|finding| finding.verdict);
+    let said = &probe.facts.response.software;
+    Ok(Report {
+        schema: Report::SCHEMA,
+        target: format!("https://{}{}", settings.authority, settings.path),
+        address: address.to_owned(),
+        date: date.to_owned(),
+        server: match said.is_empty() {
+            true => format!("no server field ({})", software.name()),
+            false => format!("{said} ({})", software.name()),
+        },
+        witness: settings.witness,
+        findings,
+    })
+}
+
+/// Runs a check, if the server offers what it needs.
+pub(crate) fn run(check: &Check, probe: &Probe<'_>) -> Outcome {
+    let missing = match check.needs {
+        Needs::Resumption if probe.facts.tickets.is_empty() => {
+            Some("the server issues no tickets: it has no resumption")
+        }
+        Needs::EarlyData | Needs::Witness if probe.facts.tickets.is_empty() => {
+            Some("the server issues no tickets: it has no resumption and no early data")
+        }
+        Needs::EarlyData | Needs::Witness if !probe.offers_early_data() => {
+            Some("the server's tickets allow no early data")
+        }
+        Needs::Witness if !probe.settings.witness => {
+            Some("only a witness sees what an upstream receives; give one with --witness")
+        }
+        _ => None,
+    };
+    if let Some(missing) = missing {
+        return Outcome::new(Verdict::NotApplicable, missing);
+    }
+    (check.run)(probe).unwrap_or_else(|stop| Outcome::new(Verdict::Inconclusive, stop.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::Behaviour;
+
+    use super::*;
+    use crate::checks::tests::{TestTarget, settings};
+
+    fn report(behaviour: Behaviour, witness: bool) -> Result<Report, AuditError> {
+        let target = TestTarget::new(behaviour);
+        audit(&target, &Settings { witness, ..settings() }, "127.0.0.1:443", "", |_| {})
+    }
+
+    #[test]
+    fn a_right_server_passes_every_check() {
+        let report = report(Behaviour::default(), true).unwrap();
+        let failed: Vec<_> =
+            report.findings.iter().filter(|it| it.verdict < Verdict::Pass).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+        assert!(report.headline().contains("executed no replayed early data"));
+    }
+
+    #[test]
+    fn a_server_without_early_data_has_nothing_to_replay() {
+        for behaviour in [
+            Behaviour { max_early_data: None, ..Behaviour::default() },
+            Behaviour { tickets: 0, ..Behaviour::default() },
+        ] {
+            let report = report(behaviour, true).unwrap();
+            assert!(report.worst().unwrap() >= Verdict::Pass, "{report:#?}");
+            assert!(report.headline().contains("no early data to replay"));
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_audited_is_an_error() {
+        let old = Behaviour { tls13: false, ..Behaviour::default() };
+        assert_eq!(report(old, true), Err(AuditError::OldVersion));
+        let blind = Behaviour { witness: false, ..Behaviour::default() };
+        assert_eq!(report(blind.clone(), true), Err(AuditError::NoWitness));
+        assert!(report(blind, false).is_ok());
+    }
+}

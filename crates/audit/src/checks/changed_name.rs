@@ -1,0 +1,48 @@
+use firstflight_first_flight::{FlightPlan, Hello};
+
+use super::{Check, Concern, Needs};
+use crate::Verdict;
+use crate::finding::Outcome;
+use crate::probe::{Probe, Stop, nonce};
+
+pub(super) const CHECK: Check = Check {
+    name: "changed-name",
+    title: "another server name than the ticket's",
+    section: "RFC 8446 section 4.6.1",
+    explanation: "Resumes under the server name `other.invalid` with a ticket that was issued for the \
+                  URL's host. Early data of one site should not run at another, where keys, policy \
+                  and replay protection may be others.",
+    needs: Needs::EarlyData,
+    concern: Concern::Replay,
+    run,
+};
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let ticket = probe.ticket()?;
+    let request = probe.request("GET", &nonce());
+    let hello = Hello::new("other.invalid", &["http/1.1"]);
+    let plan = FlightPlan::resume(hello, &ticket).early_data(&request);
+    let mut exchange = probe.send(&probe.build(plan))?;
+    let reception = exchange.reception(probe.settings.limit);
+    let evidence = vec![reception.to_string()];
+    let (verdict, summary) = match (&reception.ended, reception.early_data) {
+        (Some(_), _) => (Verdict::Pass, "the handshake was ended"),
+        (None, true) => (Verdict::Warn, "early data is accepted under another server name"),
+        (None, false) => (Verdict::Pass, "early data was refused"),
+    };
+    Ok(Outcome::new(verdict, summary).with(evidence))
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::Behaviour;
+
+    use super::*;
+    use crate::checks::tests::assert_proven;
+
+    #[test]
+    fn rfc8446_4_6_1_early_data_is_for_the_name_of_the_ticket() {
+        let wrong = Behaviour { binds_name: false, ..Behaviour::default() };
+        assert_proven(&CHECK, &wrong, Verdict::Warn);
+    }
+}

@@ -1,0 +1,76 @@
+use super::{Check, Concern, Needs};
+use crate::Verdict;
+use crate::finding::Outcome;
+use crate::http::Response;
+use crate::probe::{Probe, Stop, nonce};
+
+pub(super) const CHECK: Check = Check {
+    name: "early-data-header",
+    title: "`Early-Data: 1` at the upstream",
+    section: "RFC 8470 section 5.1",
+    explanation: "Asks the witness which Early-Data field it received. A request that is forwarded before \
+                  the handshake is complete must carry `Early-Data: 1`; other requests must not, unless \
+                  their client sent it, in which case it must be left there.",
+    needs: Needs::Witness,
+    concern: Concern::Header,
+    run,
+};
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let flight = probe.build(probe.early("GET", &nonce())?);
+    let mut exchange = probe.send(&flight)?;
+    let reception = exchange.expect_finished(probe.settings.limit)?;
+    let early = exchange.response(probe.settings.early_limit);
+    let Some((early, true)) = early.filter(|(response, _)| response.executed()) else {
+        let summary = "no request reaches the upstream before the handshake is complete";
+        let evidence = vec![reception.to_string()];
+        return Ok(Outcome::new(Verdict::NotApplicable, summary).with(evidence));
+    };
+    let mut after = |request: &[u8]| {
+        exchange.finish(request);
+        let response = exchange.response(probe.settings.limit);
+        response.map(|(it, _)| it).ok_or_else(|| Stop("no response after the handshake".to_owned()))
+    };
+    let plain = after(&probe.request("GET", &nonce()))?;
+    let forged = after(&probe.request_with(&nonce(), &[("Early-Data", "1")]))?;
+    let evidence = vec![
+        format!("early: {}", field(&early)),
+        format!("after the handshake: {}", field(&plain)),
+        format!("after the handshake, sent by the client: {}", field(&forged)),
+    ];
+    let (verdict, summary) = match (is_marked(&early), is_marked(&plain), is_marked(&forged)) {
+        (false, ..) => (Verdict::Fail, "early requests reach the upstream without Early-Data"),
+        (_, true, _) => (Verdict::Warn, "requests after the handshake are marked as early"),
+        (.., false) => (Verdict::Warn, "a client's own Early-Data field is removed"),
+        (true, false, true) => (Verdict::Pass, "early requests, and only those, are marked"),
+    };
+    Ok(Outcome::new(verdict, summary).with(evidence))
+}
+
+fn is_marked(response: &Response) -> bool {
+    response.field("early_data").is_some_and(|value| value.as_str() == Some("1"))
+}
+
+fn field(response: &Response) -> String {
+    match response.field("early_data") {
+        Some(serde_json::Value::String(value)) => format!("Early-Data: {value}"),
+        _ => "no Early-Data".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::{Behaviour, EarlyRequest};
+
+    use super::*;
+    use crate::checks::tests::{assert_proven, verdict};
+
+    #[test]
+    fn rfc8470_5_1_early_requests_are_marked() {
+        let wrong = Behaviour { marks_early: false, ..Behaviour::default() };
+        assert_proven(&CHECK, &wrong, Verdict::Fail);
+        let holds = Behaviour { safe: EarlyRequest::Hold, ..wrong };
+        assert_eq!(verdict(&CHECK, &holds, true), Verdict::NotApplicable);
+        assert_eq!(verdict(&CHECK, &holds, false), Verdict::NotApplicable);
+    }
+}

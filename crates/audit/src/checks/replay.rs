@@ -1,0 +1,167 @@
+//! What the checks of replays have in common: copies of an accepted flight, and the verdict.
+
+use std::time::Duration;
+
+use firstflight_first_flight::FirstFlight;
+
+use crate::Verdict;
+use crate::finding::Outcome;
+use crate::probe::{Exchange, Probe, Stop, nonce};
+
+/// An original that was accepted and completed.
+pub(super) struct Original {
+    pub(super) flight: FirstFlight,
+    pub(super) nonce: String,
+    pub(super) sent: Duration,
+    pub(super) exchange: Exchange,
+    pub(super) evidence: Vec<String>,
+}
+
+/// Sends a flight as an honest client does, and reads the response.
+pub(super) fn original(probe: &Probe<'_>, method: &str) -> Result<Original, Stop> {
+    let nonce = nonce();
+    let flight = probe.build(probe.early(method, &nonce)?);
+    let sent = probe.now();
+    let mut exchange = probe.send(&flight)?;
+    let reception = exchange.expect_finished(probe.settings.limit)?;
+    if !reception.early_data {
+        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
+    }
+    exchange.complete();
+    let response = exchange.response(probe.settings.limit);
+    let status = match &response {
+        Some((response, _)) => format!("status {}", response.status),
+        None => "no response".to_owned(),
+    };
+    let evidence =
+        vec![format!("original of {} bytes: {reception}, {status}", flight.bytes().len())];
+    if response.is_none() {
+        return Err(Stop("the original got no response".to_owned()));
+    }
+    Ok(Original { flight, nonce, sent, exchange, evidence })
+}
+
+/// What became of the copies of a flight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Copies {
+    pub(super) sent: usize,
+    /// Those whose early data was accepted by TLS.
+    pub(super) accepted: usize,
+    /// Those that got the response to an execution, before any Finished of the client.
+    pub(super) responded: usize,
+    /// How often the request ran in all, if a witness counted.
+    pub(super) executions: Option<u64>,
+    pub(super) evidence: Vec<String>,
+}
+
+impl Copies {
+    /// Reads how a copy is received, without completing it: an attacker cannot either.
+    pub(super) fn receive(&mut self, probe: &Probe<'_>, copy: &mut Exchange, label: &str) {
+        self.sent += 1;
+        let reception = copy.reception(probe.settings.limit);
+        let mut line = format!("{label}: {reception}");
+        if reception.early_data && reception.ended.is_none() {
+            self.accepted += 1;
+            match copy.response(probe.settings.early_limit) {
+                Some((response, _)) => {
+                    line.push_str(&format!(", status {} before Finished", response.status));
+                    self.responded += usize::from(response.executed());
+                }
+                None => line.push_str(", no response before Finished"),
+            }
+        }
+        self.evidence.push(line);
+    }
+
+    /// Asks the witness.
+    pub(super) fn count(&mut self, probe: &Probe<'_>, nonce: &str) -> Result<(), Stop> {
+        self.executions = probe.executions(nonce)?;
+        if let Some(executions) = self.executions {
+            self.evidence.push(format!("the witness counted {executions} executions"));
+        }
+        Ok(())
+    }
+
+    /// The verdict. One of the executions is the original's; `originals` is 0 where only copies were
+    /// sent, one of which may run.
+    pub(super) fn verdict(mut self, originals: usize) -> Outcome {
+        let copies = match self.sent {
+            1 => "1 copy".to_owned(),
+            sent => format!("{sent} copies"),
+        };
+        let evidence = std::mem::take(&mut self.evidence);
+        let runs_of_copies = self.responded.saturating_sub(1 - originals.min(1));
+        let (verdict, summary) = match self.executions {
+            Some(0) if originals > 0 => (
+                Verdict::Inconclusive,
+                "the witness did not count the original, so the count is not reliable".to_owned(),
+            ),
+            Some(count) if count > 1 => (
+                Verdict::Fail,
+                format!("the request ran {count} times, counted by the witness; {copies} sent"),
+            ),
+            Some(_) if self.accepted > 1 - originals.min(1) => (
+                Verdict::Pass,
+                format!(
+                    "it ran once: TLS accepted {} of {copies}, but the server waits for the Finished, \
+                     which a copy never sends",
+                    self.accepted
+                ),
+            ),
+            Some(_) => (Verdict::Pass, format!("it ran once; {copies} sent")),
+            None if runs_of_copies > 0 => (
+                Verdict::Fail,
+                format!("{} of {copies} got a response before any Finished", self.responded),
+            ),
+            None if self.accepted > 1 - originals.min(1) => (
+                Verdict::Warn,
+                format!(
+                    "TLS accepted {} of {copies}, none got a response before its Finished; only a \
+                     witness can tell whether they ran",
+                    self.accepted
+                ),
+            ),
+            None => (Verdict::Pass, format!("early data was not accepted again; {copies} sent")),
+        };
+        Outcome::new(verdict, summary).with(evidence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(accepted: usize, responded: usize, executions: Option<u64>) -> Verdict {
+        let copies = Copies { sent: 3, accepted, responded, executions, evidence: Vec::new() };
+        copies.verdict(1).verdict
+    }
+
+    #[test]
+    fn the_witness_decides_if_there_is_one() {
+        assert_eq!(verdict(0, 0, Some(1)), Verdict::Pass);
+        assert_eq!(verdict(3, 0, Some(1)), Verdict::Pass);
+        assert_eq!(verdict(3, 3, Some(1)), Verdict::Pass, "responses of a cache");
+        assert_eq!(verdict(3, 0, Some(2)), Verdict::Fail);
+        assert_eq!(verdict(0, 0, Some(0)), Verdict::Inconclusive);
+    }
+
+    #[test]
+    fn otherwise_a_response_before_finished_does() {
+        assert_eq!(verdict(0, 0, None), Verdict::Pass);
+        assert_eq!(verdict(3, 1, None), Verdict::Fail);
+        assert_eq!(verdict(3, 0, None), Verdict::Warn);
+    }
+
+    #[test]
+    fn without_an_original_one_copy_may_run() {
+        let copies = |accepted, responded, executions| {
+            Copies { sent: 4, accepted, responded, executions, evidence: Vec::new() }
+                .verdict(0)
+                .verdict
+        };
+        assert_eq!(copies(1, 1, None), Verdict::Pass);
+        assert_eq!(copies(2, 2, None), Verdict::Fail);
+        assert_eq!(copies(1, 1, Some(1)), Verdict::Pass);
+        assert_eq!(copies(4, 4, Some(4)), Verdict::Fail);
+    }
+}

@@ -1,0 +1,61 @@
+use super::replay::{Copies, original};
+use super::{Check, Concern, Needs};
+use crate::finding::Outcome;
+use crate::probe::{Probe, Stop};
+
+pub(super) const CHECK: Check = Check {
+    name: "replay-at-once",
+    title: "copies right after the original",
+    section: "RFC 9846 section 8",
+    explanation: "Sends a first flight with a request, completes it, and sends the same bytes three \
+                  times more on new connections that are not completed, as an attacker on the path \
+                  can. A server instance must accept a given flight at most once.",
+    needs: Needs::EarlyData,
+    concern: Concern::Replay,
+    run,
+};
+
+const COPIES: usize = 3;
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let mut original = original(probe, "GET")?;
+    original.exchange.close();
+    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    for number in 1..=COPIES {
+        let mut copy = probe.send(&original.flight)?;
+        copies.receive(probe, &mut copy, &format!("copy {number}"));
+    }
+    copies.count(probe, &original.nonce)?;
+    Ok(copies.verdict(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::{Behaviour, EarlyRequest, Recorded};
+
+    use super::*;
+    use crate::Verdict;
+    use crate::checks::tests::{assert_proven, verdict};
+
+    fn wrong() -> Behaviour {
+        Behaviour { recorded: Recorded::Never, ..Behaviour::default() }
+    }
+
+    #[test]
+    fn rfc9846_8_a_server_without_records_executes_copies() {
+        assert_proven(&CHECK, &wrong(), Verdict::Fail);
+    }
+
+    #[test]
+    fn rfc9846_8_a_response_before_finished_shows_it_without_a_witness() {
+        assert_eq!(verdict(&CHECK, &wrong(), false), Verdict::Fail);
+        assert_eq!(verdict(&CHECK, &Behaviour::default(), false), Verdict::Pass);
+    }
+
+    #[test]
+    fn rfc8470_3_a_server_that_holds_requests_executes_no_copy() {
+        let holds = Behaviour { safe: EarlyRequest::Hold, ..wrong() };
+        assert_eq!(verdict(&CHECK, &holds, true), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &holds, false), Verdict::Warn, "nothing shows it");
+    }
+}

@@ -1,0 +1,64 @@
+use std::time::Duration;
+
+use super::replay::{Copies, original};
+use super::{Check, Concern, Needs};
+use crate::finding::Outcome;
+use crate::probe::{Probe, Stop};
+
+pub(super) const CHECK: Check = Check {
+    name: "replay-delayed",
+    title: "copies that are held back",
+    section: "RFC 9846 section 8.2",
+    explanation: "Sends an original, and copies of it after 1, 5, 10 and 20 seconds (--delay). A record \
+                  of a flight has to live for as long as the server takes the flight for fresh; one \
+                  that expires before lets a copy run that only had to wait.",
+    needs: Needs::EarlyData,
+    concern: Concern::Replay,
+    run,
+};
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let mut original = original(probe, "GET")?;
+    original.exchange.close();
+    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    let mut delays: Vec<Duration> = probe.settings.delays.clone();
+    delays.sort_unstable();
+    for delay in delays {
+        probe.wait((original.sent + delay).saturating_sub(probe.now()));
+        let mut copy = probe.send(&original.flight)?;
+        copies.receive(probe, &mut copy, &format!("copy after {} s", delay.as_secs()));
+    }
+    copies.count(probe, &original.nonce)?;
+    Ok(copies.verdict(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::Behaviour;
+
+    use super::*;
+    use crate::Verdict;
+    use crate::checks::tests::{assert_proven, verdict};
+    use crate::checks::{replay_at_once, replay_concurrent};
+
+    #[test]
+    fn rfc9846_8_2_a_record_must_outlive_freshness() {
+        let wrong = Behaviour { record_life: Duration::from_secs(3), ..Behaviour::default() };
+        assert_proven(&CHECK, &wrong, Verdict::Fail);
+        // Only the delay shows it.
+        for check in [&replay_at_once::CHECK, &replay_concurrent::CHECK] {
+            assert_eq!(verdict(check, &wrong, true), Verdict::Pass);
+        }
+    }
+
+    #[test]
+    fn rfc8446_8_3_freshness_alone_stops_only_late_copies() {
+        let wide = Behaviour {
+            record_life: Duration::from_secs(12),
+            freshness: Some(Duration::from_secs(60)),
+            ..Behaviour::default()
+        };
+        assert_eq!(verdict(&CHECK, &wide, true), Verdict::Fail);
+        assert_eq!(verdict(&CHECK, &wide, false), Verdict::Fail);
+    }
+}

@@ -1,0 +1,94 @@
+//! Each check against a server that makes one mistake, and against one that makes none.
+
+use std::io;
+use std::time::Duration;
+
+use firstflight_first_flight::Link;
+use firstflight_first_flight::test_server::{Behaviour, TestServer};
+
+use super::Check;
+use crate::audit::run;
+use crate::probe::Probe;
+use crate::{Settings, Target, Verdict};
+
+/// A simulated server.
+pub(crate) struct TestTarget(TestServer);
+
+impl TestTarget {
+    pub(crate) fn new(behaviour: Behaviour) -> Self {
+        Self(TestServer::new(behaviour))
+    }
+}
+
+impl Target for TestTarget {
+    fn connect(&self) -> io::Result<Box<dyn Link>> {
+        Ok(self.0.link())
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn wait(&self, time: Duration) {
+        self.0.wait(time);
+    }
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings { witness: true, ..Settings::new("localhost", "localhost", "/witness") }
+}
+
+/// The verdict about a server, which is the same in a few runs.
+pub(crate) fn verdict(check: &Check, behaviour: &Behaviour, witness: bool) -> Verdict {
+    verdict_of_runs(check, behaviour, witness, 5)
+}
+
+/// The verdict about a server, which is the same in all runs.
+fn verdict_of_runs(check: &Check, behaviour: &Behaviour, witness: bool, runs: usize) -> Verdict {
+    let settings = Settings { witness, ..settings() };
+    let run_once = || {
+        let target = TestTarget::new(Behaviour { witness, ..behaviour.clone() });
+        let probe = Probe::survey(&target, &settings).expect("the server can be audited");
+        run(check, &probe)
+    };
+    let first = run_once();
+    for _ in 1..runs {
+        assert_eq!(run_once().verdict, first.verdict, "{}", check.name);
+    }
+    println!("{}: {} {} {:#?}", check.name, first.verdict, first.summary, first.evidence);
+    first.verdict
+}
+
+/// How often a check is tried on a server of each kind: the verdict must always be the same.
+const RUNS: usize = 50;
+
+/// Asserts both directions, with the executions counted by a witness: the verdict about a server that
+/// makes one mistake, and a pass for one that makes none.
+pub(crate) fn assert_proven(check: &Check, wrong: &Behaviour, expected: Verdict) {
+    assert_proven_beside(check, &Behaviour::default(), wrong, expected);
+}
+
+/// The same with another right server.
+pub(crate) fn assert_proven_beside(
+    check: &Check,
+    right: &Behaviour,
+    wrong: &Behaviour,
+    expected: Verdict,
+) {
+    for (behaviour, expected) in [(wrong, expected), (right, Verdict::Pass)] {
+        let found = verdict_of_runs(check, behaviour, true, RUNS);
+        assert_eq!(found, expected, "{}: {behaviour:?}", check.name);
+    }
+}
+
+#[test]
+fn names_are_unique_and_every_check_names_its_section() {
+    let mut names: Vec<_> = super::CHECKS.iter().map(|check| check.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), super::CHECKS.len());
+    for check in super::CHECKS {
+        assert!(check.section.starts_with("RFC "), "{}", check.name);
+        assert!(check.explanation.ends_with('.'), "{}", check.name);
+    }
+}

@@ -1,0 +1,77 @@
+use super::replay::Copies;
+use super::{Check, Concern, Needs};
+use crate::Verdict;
+use crate::finding::Outcome;
+use crate::probe::{Probe, Stop, nonce};
+
+pub(super) const CHECK: Check = Check {
+    name: "unsafe-method",
+    title: "POST in early data",
+    section: "RFC 8470 section 3",
+    explanation: "Sends a POST with a query string in early data, does not complete the handshake, and \
+                  sends the same bytes twice more. The server should wait for the handshake, or \
+                  respond 425 (Too Early). It fails if the request runs for a copy too.",
+    needs: Needs::EarlyData,
+    concern: Concern::Methods,
+    run,
+};
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let nonce = nonce();
+    let flight = probe.build(probe.early("POST", &nonce)?);
+    let mut exchange = probe.send(&flight)?;
+    let reception = exchange.expect_finished(probe.settings.limit)?;
+    if !reception.early_data {
+        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
+    }
+    let response = exchange.response(probe.settings.early_limit).map(|(response, _)| response);
+    let mut copies = Copies::default();
+    copies.evidence.push(match &response {
+        Some(response) => format!("POST in early data: status {} before Finished", response.status),
+        None => "POST in early data: no response before Finished".to_owned(),
+    });
+    for number in 1..=2 {
+        let mut copy = probe.send(&flight)?;
+        copies.receive(probe, &mut copy, &format!("copy {number}"));
+    }
+    copies.count(probe, &nonce)?;
+    let executed = response.as_ref().is_some_and(crate::http::Response::executed);
+    let (verdict, summary) = match (copies.executions, &response) {
+        (Some(count), _) if count > 1 => {
+            (Verdict::Fail, format!("the POST ran {count} times, counted by the witness"))
+        }
+        (None, _) if executed && copies.responded > 0 => {
+            (Verdict::Fail, "the POST and a copy of it got responses before Finished".to_owned())
+        }
+        (Some(1), _) => {
+            (Verdict::Warn, "the POST ran before the handshake was complete".to_owned())
+        }
+        (None, _) if executed => {
+            (Verdict::Warn, "the POST got a response before the handshake was complete".to_owned())
+        }
+        (_, Some(response)) if !response.executed() => {
+            (Verdict::Pass, "the POST got 425 (Too Early)".to_owned())
+        }
+        _ => (Verdict::Pass, "the POST waits for the handshake".to_owned()),
+    };
+    Ok(Outcome::new(verdict, summary).with(copies.evidence))
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::{Behaviour, EarlyRequest, Recorded};
+
+    use super::*;
+    use crate::checks::tests::{assert_proven, verdict};
+
+    #[test]
+    fn rfc8470_3_unsafe_requests_wait_or_are_refused() {
+        let early = Behaviour { others: EarlyRequest::Execute, ..Behaviour::default() };
+        assert_proven(&CHECK, &early, Verdict::Warn);
+        let replayed = Behaviour { recorded: Recorded::Never, ..early };
+        assert_eq!(verdict(&CHECK, &replayed, true), Verdict::Fail);
+        assert_eq!(verdict(&CHECK, &replayed, false), Verdict::Fail);
+        let refused = Behaviour { others: EarlyRequest::TooEarly, ..Behaviour::default() };
+        assert_eq!(verdict(&CHECK, &refused, true), Verdict::Pass);
+    }
+}

@@ -1,0 +1,56 @@
+//! Checks whether a server executes early data at most once, by replaying it (RFC 9846 section 8, RFC
+//! 8470).
+//!
+//! ```text
+//! formats            text, JSON, SARIF, JUnit, HTML
+//! audit              runs all checks: a Report with its Findings
+//!   checks           one file per check: what is sent, and the verdict
+//!     software       recognises servers; what to do about a finding there
+//!     probe          flights, requests, responses, the witness
+//!       http         requests and responses
+//! target             what is audited: over TCP, or simulated
+//! witness            counts executions, for any server that forwards to it
+//! finding            verdicts, findings, the report
+//! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use firstflight_audit::{Check, Verdict};
+//!
+//! let check = Check::find("replay-at-once").unwrap();
+//! assert_eq!(check.section, "RFC 9846 section 8");
+//! assert!(Verdict::Fail < Verdict::Pass, "the worst first");
+//! ```
+//!
+//! # Usage
+//!
+//! [`audit`] takes a [`Target`]: something that connects to one address of a server, and a clock, as
+//! [`TcpTarget`] does. The checks know neither sockets nor clocks, so they are tested with a simulated
+//! server that makes one mistake at a time.
+//!
+//! **How an execution is proven.** Each request has a nonce. With a [`Witness`] behind the server,
+//! the number of its executions is known. Without one, a copy counts as executed if its response comes
+//! before the copy's handshake is complete, which a copy's never is; a server that executes silently
+//! passes for one that waits, so these findings say that they are conclusions.
+//!
+//! **Only servers that one may test.** The checks execute requests, repeat them, and leave handshakes
+//! unfinished.
+
+mod audit;
+mod checks;
+mod finding;
+pub mod formats;
+mod http;
+mod probe;
+mod software;
+mod target;
+mod witness;
+
+pub use audit::{AuditError, Settings, audit};
+pub use checks::{CHECKS, Check};
+pub use finding::{Finding, Report, Verdict};
+#[doc(hidden)]
+pub use http::response_length;
+pub use target::{Target, TcpTarget};
+pub use witness::{InvalidRequest, Witness, witness_response};
