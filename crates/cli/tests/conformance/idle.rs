@@ -48,6 +48,33 @@ pub(crate) fn connections() {
     }
 }
 
+/// Idle HTTP/1.1 connections give their buffers back, so later ones need less new memory than the
+/// first.
+pub(crate) fn buffers() {
+    const BATCH: usize = 200;
+    allow(10 * BATCH as u64);
+    let site = site();
+    let server = Serve::files(site.path(), &["--idle-timeout", "1h"]);
+    let dialer = Dialer::new(&server, "http/1.1");
+    let mut kept: Vec<_> = (0..10).map(|_| idle(&dialer, "http/1.1")).collect();
+    let mut batch = || {
+        let before = usage(&server).memory;
+        kept.extend((0..BATCH).map(|_| idle(&dialer, "http/1.1")));
+        usage(&server).memory.saturating_sub(before)
+    };
+    let first = batch();
+    let later: Vec<_> = (0..6)
+        .map(|_| {
+            // They count as idle after a second.
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            batch()
+        })
+        .collect();
+    let least = later.iter().min().unwrap();
+    table::figure("memory of 200 connections, KiB", format!("first {first}, later {later:?}"));
+    assert!(least * 10 < first * 7, "{first} KiB for the first {BATCH}, then {later:?}");
+}
+
 /// The default limit of connections is above what systems allow in files at first.
 pub(crate) fn open_files() {
     let site = site();

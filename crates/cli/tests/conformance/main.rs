@@ -29,7 +29,7 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let all: [(&str, fn()); 18] = [
+    let all: [(&str, fn()); 19] = [
         ("core_dumps", secrets::core_dumps),
         ("files_methods", files::methods),
         ("files_ranges", files::ranges),
@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         ("h2load", tools::h2load),
         ("h2spec", tools::h2spec),
         ("idle_connections", idle::connections),
+        ("idle_buffers", idle::buffers),
         ("open_files", idle::open_files),
         ("secrets_in_logs", secrets::logs),
         ("slow_clients", slow::all),
