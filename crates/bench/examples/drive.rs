@@ -2,20 +2,55 @@
 //! prints the result as one line of JSON. `scripts/load-client` compares them.
 //!
 //!     drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
+//!     drive kept ADDRESS 1.1|2|3 CONNECTIONS SECONDS SERVER_PID
+//!
+//! The second form makes requests on connections that are kept, over that version of HTTP.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use firstflight_bench::{Exchange, Limit, LoadConfig, LoadHandshake, Model, Transport, run};
+use firstflight_bench::{
+    Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run, run_kept,
+};
+use firstflight_samples::HttpVersion;
 use firstflight_tls::{CipherPolicy, Trust};
+use procfs::process::Process;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+type Failed = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failed> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [transport, address, kind, connections, seconds, pid @ ..] = arguments.as_slice() else {
         return Err(
-            "usage: drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [PID]".into()
+            "usage: drive tcp|quic|kept ADDRESS full|resumed|0-RTT|1.1|2|3 CONNECTIONS SECONDS [PID]"
+                .into(),
         );
     };
+    let limit = Limit::Time(Duration::from_secs_f64(seconds.parse()?));
+    let ciphers = CipherPolicy { groups: Some("X25519".into()), ..CipherPolicy::default() };
+    if let ("kept", [pid]) = (transport.as_str(), pid) {
+        let http = match kind.as_str() {
+            "1.1" => HttpVersion::One,
+            "2" => HttpVersion::Two,
+            "3" => HttpVersion::Three,
+            other => return Err(format!("unknown version of HTTP {other:?}").into()),
+        };
+        let config = KeptConfig {
+            address: address.parse()?,
+            path: "/".into(),
+            http,
+            ciphers,
+            connections: connections.parse()?,
+            limit,
+        };
+        let pid = pid.parse()?;
+        let mut before = Ok(0);
+        let result = run_kept(&config, || before = cpu_micros(pid))?;
+        let server_us = (cpu_micros(pid)? - before?) as f64 / result.completed.max(1) as f64;
+        let completed = result.completed;
+        println!(r#"{{"completed":{completed},"server_us":{server_us}}}"#);
+        return Ok(());
+    }
     let config = LoadConfig {
         transport: match transport.as_str() {
             "tcp" => Transport::Tcp,
@@ -29,14 +64,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             other => return Err(format!("unknown kind {other:?}").into()),
         },
         exchange: Exchange::get(address, "/"),
-        ciphers: CipherPolicy { groups: Some("X25519".into()), ..CipherPolicy::default() },
+        ciphers,
         trust: Trust::Anyone,
         model: Model::Closed { connections: connections.parse()? },
-        limit: Limit::Time(Duration::from_secs_f64(seconds.parse()?)),
+        limit,
         server_pids: pid.iter().map(|pid| pid.parse()).collect::<Result<_, _>>()?,
         ..LoadConfig::new(vec![address.parse()?], "localhost")
     };
     let result = run(&config, |_| ControlFlow::Continue(()))?;
     println!("{}", serde_json::to_string(&result)?);
     Ok(())
+}
+
+/// The CPU time of a process so far, kernel included, in microseconds.
+fn cpu_micros(pid: i32) -> Result<u64, Failed> {
+    let stat = Process::new(pid)?.stat()?;
+    Ok((stat.utime + stat.stime) * 1_000_000 / procfs::ticks_per_second())
 }
