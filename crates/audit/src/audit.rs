@@ -40,7 +40,7 @@ impl Settings {
             path: path.to_owned(),
             witness: false,
             limit: Duration::from_secs(10),
-            early_limit: Duration::from_secs(2),
+            early_limit: Duration::from_secs(1),
             delays: [1, 5, 10, 20].map(Duration::from_secs).to_vec(),
             only: Vec::new(),
             unfinished_limit: Duration::from_secs(75),

@@ -108,14 +108,10 @@ impl<'a> Probe<'a> {
         let flight = self.build(FlightPlan::full(self.hello()));
         let mut exchange = self.send(&flight)?;
         exchange.expect_finished(self.settings.limit)?;
-        exchange.complete();
+        // Some servers send tickets with the first response only.
+        exchange.finish(&self.request("GET", &nonce()));
         let has_ticket = |event: &Event| matches!(event, Event::Ticket(_));
-        let first = exchange.driver.wait_for(TICKET_TIME.min(self.settings.limit), has_ticket);
-        if first.is_err() {
-            // Some servers send them with the first response only.
-            exchange.finish(&self.request("GET", &nonce()));
-            exchange.response(self.settings.limit);
-        }
+        let _ = exchange.driver.wait_for(self.settings.limit, has_ticket);
         let mut tickets = exchange.tickets();
         exchange.close();
         let best = tickets.iter().position(|ticket| ticket.max_early_data.is_some());
@@ -218,6 +214,8 @@ pub(crate) struct Reception {
     pub(crate) early_data: bool,
     pub(crate) alpn: Option<String>,
     pub(crate) suite: Option<firstflight_first_flight::Suite>,
+    /// The server's certificates, as it sent them.
+    pub(crate) certificate: Vec<u8>,
     pub(crate) ended: Option<Failure>,
 }
 
@@ -262,6 +260,10 @@ impl Exchange {
             Event::EncryptedExtensions { early_data, alpn } => {
                 found.early_data = *early_data;
                 found.alpn.clone_from(alpn);
+                false
+            }
+            Event::Certificate(content) => {
+                found.certificate.clone_from(content);
                 false
             }
             Event::Finished | Event::Alert(_) => true,
@@ -349,5 +351,3 @@ impl Exchange {
 
 /// How long tickets may follow the first response.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
-/// How long tickets may follow the handshake, before a request is tried.
-const TICKET_TIME: Duration = Duration::from_secs(1);

@@ -14,6 +14,7 @@
 //!   keys          creates, rotates, lists and exports ticket keys
 //!   authority     the development authority and the stores that trust it
 //!   health        checks whether a server is ready
+//!   audit         replays early data at a server
 //!   lab, bench    measure in an emulated network, or a server elsewhere     -> results, progress
 //!   report        shows and compares records                                -> results
 //!   doctor        checks whether this machine can run the lab

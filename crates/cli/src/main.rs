@@ -1,5 +1,6 @@
 //! The `firstflight` program: parses, calls, prints.
 
+mod audit;
 mod authority;
 mod axes;
 mod bench;
@@ -33,6 +34,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Audit(audit::AuditArgs),
     Authority(authority::AuthorityArgs),
     Bench(bench::BenchArgs),
     Completions(manual::CompletionsArgs),
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         _ => log::to_stderr("info"),
     }
     let result = match command {
+        Command::Audit(args) => audit::run(args),
         Command::Authority(args) => authority::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => Ok(manual::complete(&args)),

@@ -30,6 +30,9 @@ pub enum Event {
         /// The application protocol.
         alpn: Option<String>,
     },
+    /// The content of its Certificate message, which is not verified: it tells whether two names have
+    /// the same certificate.
+    Certificate(Vec<u8>),
     /// Its Finished, which is right. The handshake can be completed.
     Finished,
     /// Application data.
@@ -255,6 +258,9 @@ impl Connection {
                     self.last_flight = Some((last_flight, RecordKeys::new(suite, &client)));
                     self.server_finished = true;
                     self.events.push_back(Event::Finished);
+                }
+                Step::Certificate(content) => {
+                    self.events.push_back(Event::Certificate(content));
                 }
                 Step::Ticket(ticket) => self.events.push_back(Event::Ticket(ticket)),
                 Step::KeyUpdate => {

@@ -22,6 +22,8 @@ pub(crate) enum Step {
     Handshake { suite: Suite, resumed: bool, client: Vec<u8>, server: Vec<u8> },
     /// The server's extensions.
     Extensions { early_data: bool, alpn: Option<String> },
+    /// The content of the server's Certificate.
+    Certificate(Vec<u8>),
     /// The server's Finished was right. Keys for application data, and the client's last flight.
     Finished { client: Vec<u8>, server: Vec<u8>, last_flight: LastFlight },
     /// A ticket.
@@ -116,7 +118,7 @@ impl Handshake {
             (Expected::Certificate, kind::CERTIFICATE) => {
                 self.transcript.extend_from_slice(bytes);
                 self.expected = Expected::CertificateVerify;
-                Ok(Step::Continue)
+                Ok(Step::Certificate(body.to_vec()))
             }
             (Expected::CertificateVerify, kind::CERTIFICATE_VERIFY) => {
                 self.transcript.extend_from_slice(bytes);

@@ -66,6 +66,8 @@ fn rfc8448_3_full_handshake() {
     assert_eq!(connection.next_event(), Some(Event::ServerHello { suite, resumed: false }));
     let extensions = Event::EncryptedExtensions { early_data: false, alpn: None };
     assert_eq!(connection.next_event(), Some(extensions));
+    let certificate = connection.next_event();
+    assert!(matches!(certificate, Some(Event::Certificate(content)) if content.len() == 441));
     assert_eq!(connection.next_event(), Some(Event::Finished));
     assert!(!connection.send(b"too early"));
     assert!(connection.finish());

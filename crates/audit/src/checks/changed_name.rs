@@ -10,7 +10,8 @@ pub(super) const CHECK: Check = Check {
     title: "another server name than the ticket's",
     section: "RFC 8446 section 4.6.1",
     explanation: "Resumes under the server name `other.invalid` with a ticket that was issued for the \
-                  URL's host. Early data of one site should not run at another, where keys, policy \
+                  URL's host, if full handshakes show that the server has another certificate for \
+                  that name, or none. Early data of one site should not run at another, where policy \
                   and replay protection may be others.",
     needs: Needs::EarlyData,
     concern: Concern::Replay,
@@ -18,10 +19,19 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let certificate = |hello| {
+        let mut exchange = probe.send(&probe.build(FlightPlan::full(hello)))?;
+        let reception = exchange.reception(probe.settings.limit);
+        Ok(reception.ended.is_none().then_some(reception.certificate))
+    };
+    let other = || Hello::new("other.invalid", &["http/1.1"]);
+    if certificate(probe.hello())? == certificate(other())? {
+        let summary = "the server has the same certificate for another name: it is one site";
+        return Ok(Outcome::new(Verdict::NotApplicable, summary));
+    }
     let ticket = probe.ticket()?;
     let request = probe.request("GET", &nonce());
-    let hello = Hello::new("other.invalid", &["http/1.1"]);
-    let plan = FlightPlan::resume(hello, &ticket).early_data(&request);
+    let plan = FlightPlan::resume(other(), &ticket).early_data(&request);
     let mut exchange = probe.send(&probe.build(plan))?;
     let reception = exchange.reception(probe.settings.limit);
     let evidence = vec![reception.to_string()];

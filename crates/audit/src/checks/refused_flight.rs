@@ -8,7 +8,7 @@ use crate::probe::{Probe, Stop, nonce};
 
 pub(super) const CHECK: Check = Check {
     name: "refused-flight",
-    title: "a refused flight, sent again after the handshake and then replayed",
+    title: "a refused flight, resent after the handshake, then replayed",
     section: "RFC 9846 section 8",
     explanation: "The second attack of the section. Sends a flight whose stated ticket age is ahead, as \
                   that of a client with a fast clock: its early data is refused, and the request is \

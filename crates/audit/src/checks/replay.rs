@@ -100,6 +100,9 @@ impl Copies {
                 Verdict::Fail,
                 format!("the request ran {count} times, counted by the witness; {copies} sent"),
             ),
+            Some(0) => {
+                (Verdict::Pass, format!("it did not run: no copy of {copies} sent its Finished"))
+            }
             Some(_) if self.accepted > 1 - originals.min(1) => (
                 Verdict::Pass,
                 format!(

@@ -32,13 +32,8 @@ pub fn render(report: &Report) -> String {
 
 /// Renders the explanation of a check.
 pub fn explain(check: &Check) -> String {
-    format!(
-        "{}: {} ({})\n\n{}\n",
-        check.name,
-        check.title,
-        check.section,
-        wrap(check.explanation, "")
-    )
+    let title = format!("{}: {} ({})", check.name, check.title, check.section);
+    format!("{}\n\n{}\n", wrap(&title, ""), wrap(check.explanation, ""))
 }
 
 fn table(report: &Report) -> String {

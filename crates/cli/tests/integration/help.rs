@@ -31,6 +31,11 @@ fn of_try() {
 }
 
 #[test]
+fn of_audit() {
+    insta::assert_snapshot!(help(&["audit"]));
+}
+
+#[test]
 fn of_authority() {
     insta::assert_snapshot!(help(&["authority"]));
 }

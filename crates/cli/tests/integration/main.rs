@@ -1,6 +1,7 @@
 //! The program as its users run it: the real binary against real peers, over loopback.
 
 mod acme;
+mod audit;
 mod authority;
 mod bad_input;
 mod bench;

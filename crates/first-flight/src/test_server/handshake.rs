@@ -415,8 +415,11 @@ impl Session {
             });
         });
         if psk.is_none() {
-            // Clients of this crate do not look at it.
-            flight.extend(message(kind::CERTIFICATE, |out| out.extend([0; 4])));
+            // Clients of this crate only compare it: each name has one.
+            flight.extend(message(kind::CERTIFICATE, |out| {
+                out.push(0);
+                put_vec(out, 3, |out| out.extend(hello.name.iter().flatten()));
+            }));
             flight.extend(message(kind::CERTIFICATE_VERIFY, |out| out.extend([8, 7, 0, 0])));
         }
         self.transcript.extend_from_slice(&flight);

@@ -1,0 +1,203 @@
+//! `firstflight audit`: replays early data at a server that one may test.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
+use firstflight_audit::formats::{html, json, junit, sarif, text};
+use firstflight_audit::{CHECKS, Check, Report, Settings, TcpTarget, Verdict, Witness, audit};
+use firstflight_client::{Resolver, Scheme, Target};
+use firstflight_config::parse_duration;
+
+use crate::results::write;
+
+/// Check whether a server executes early data at most once, by replaying it.
+///
+/// Sends first flights of TLS 1.3 to the URL, and copies of them, as an attacker on the path can: a
+/// server that permits it executes each request several times. Audit only servers that you may test,
+/// and a URL that does no harm. Exits with 0, with 1 if a check is as bad as --fail-on, or with 2 if
+/// the server cannot be audited. Takes about two minutes; --check selects less.
+#[derive(Args)]
+pub(crate) struct AuditArgs {
+    /// The URL: https://HOST[:PORT]/PATH. Each request has a query of its own.
+    #[arg(required_unless_present_any = ["explain", "serve_witness"])]
+    url: Option<String>,
+
+    /// Confirm that you may test this server; needed for all but loopback.
+    #[arg(long)]
+    i_am_allowed: bool,
+
+    /// The URL leads to a witness, which counts how often each request was executed.
+    #[arg(long)]
+    witness: bool,
+
+    /// Serve a witness over HTTP at this address: let the server under test forward a path to it.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["url", "explain"])]
+    serve_witness: Option<SocketAddr>,
+
+    /// Run only this check; may be repeated.
+    #[arg(long, value_name = "CHECK", value_parser = check)]
+    check: Vec<&'static Check>,
+
+    /// Explain a check, or `all`, and exit.
+    #[arg(long, value_name = "CHECK", conflicts_with = "url")]
+    explain: Option<String>,
+
+    /// Exit with 1 for checks with this result or a worse one.
+    #[arg(long, value_name = "RESULT", default_value = "fail")]
+    fail_on: FailOn,
+
+    /// Replay a flight after this time, in addition to at once; may be repeated. Default: 1s, 5s, 10s,
+    /// 20s.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    delay: Vec<Duration>,
+
+    /// Time limit of a connection, a handshake and a response.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+
+    /// Use this address for the host: HOST:PORT:ADDRESS
+    #[arg(long, value_name = "ENTRY")]
+    resolve: Vec<String>,
+
+    /// Print the report as JSON (docs/audit.schema.json).
+    #[arg(long)]
+    json: bool,
+
+    /// Write the report as HTML.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write the report as SARIF 2.1.0.
+    #[arg(long, value_name = "FILE")]
+    sarif: Option<PathBuf>,
+
+    /// Write the report as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+/// The values of `--fail-on`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    Fail,
+    Warn,
+    Inconclusive,
+    Never,
+}
+
+impl FailOn {
+    fn verdict(self) -> Option<Verdict> {
+        match self {
+            Self::Fail => Some(Verdict::Fail),
+            Self::Warn => Some(Verdict::Warn),
+            Self::Inconclusive => Some(Verdict::Inconclusive),
+            Self::Never => None,
+        }
+    }
+}
+
+fn check(name: &str) -> Result<&'static Check, String> {
+    Check::find(name).ok_or_else(|| {
+        let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+        format!("there is no such check; there are {}", names.join(", "))
+    })
+}
+
+/// Audits, explains, or serves a witness.
+///
+/// # Errors
+/// If the server cannot be audited, or a file cannot be written.
+pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
+    if let Some(name) = &args.explain {
+        return explain(name);
+    }
+    if let Some(address) = args.serve_witness {
+        return serve_witness(address);
+    }
+    let url = args.url.as_deref().unwrap_or_default();
+    let target = Target::parse(url)?;
+    ensure!(
+        target.scheme() == Scheme::Https,
+        "{url} is not an https:// URL; give one, as first flights of TLS are replayed"
+    );
+    let address = resolve(&args, &target)?;
+    ensure!(
+        address.ip().is_loopback() || args.i_am_allowed,
+        "an audit executes requests at {} several times; if you may test this server, add \
+         --i-am-allowed",
+        address.ip()
+    );
+    let report = report(&args, &target, address)?;
+    for (path, made) in [
+        (&args.html, html::render(&report)),
+        (&args.sarif, sarif::render(&report)),
+        (&args.junit, junit::render(&report, args.fail_on.verdict().unwrap_or(Verdict::Fail))),
+    ] {
+        if let Some(path) = path {
+            write(path, &made)?;
+        }
+    }
+    match args.json {
+        true => print!("{}", json::render(&report)),
+        false => print!("{}", text::render(&report)),
+    }
+    let fails = args.fail_on.verdict().zip(report.worst()).is_some_and(|(on, worst)| worst <= on);
+    Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn report(args: &AuditArgs, target: &Target, address: SocketAddr) -> anyhow::Result<Report> {
+    let defaults = Settings::new(target.host(), &target.authority(), &target.path_and_query());
+    let settings = Settings {
+        witness: args.witness,
+        limit: args.timeout,
+        delays: if args.delay.is_empty() { defaults.delays } else { args.delay.clone() },
+        only: args.check.iter().map(|check| check.name.to_owned()).collect(),
+        ..defaults
+    };
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let progress = |check: &Check| tracing::info!("{}: {}", check.name, check.title);
+    let server = TcpTarget::new(address, args.timeout);
+    audit(&server, &settings, &address.to_string(), &date, progress)
+        .with_context(|| format!("cannot audit {} at {address}", target.as_str()))
+}
+
+fn resolve(args: &AuditArgs, target: &Target) -> anyhow::Result<SocketAddr> {
+    let mut resolver = Resolver::default();
+    args.resolve.iter().try_for_each(|entry| resolver.add_override(entry))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start a worker thread")?;
+    let addresses = runtime.block_on(resolver.resolve(target.host(), target.port()))?;
+    // Loopback has two addresses, and a server may listen on one of them only.
+    let listening = addresses.iter().filter(|_| addresses.len() > 1).find(|address| {
+        address.ip().is_loopback()
+            && std::net::TcpStream::connect_timeout(address, args.timeout).is_ok()
+    });
+    listening.or(addresses.first()).copied().context("the host has no address")
+}
+
+fn explain(name: &str) -> anyhow::Result<ExitCode> {
+    let checks = match name {
+        "all" => CHECKS.to_vec(),
+        name => vec![check(name).map_err(|error| anyhow::anyhow!("{name}: {error}"))?],
+    };
+    let texts: Vec<String> = checks.into_iter().map(text::explain).collect();
+    print!("{}", texts.join("\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve_witness(address: SocketAddr) -> anyhow::Result<ExitCode> {
+    let listener = match TcpListener::bind(address) {
+        Ok(listener) => listener,
+        Err(error) => bail!("cannot listen on {address}: {error}; choose another address"),
+    };
+    let address = listener.local_addr().context("the listener has no address")?;
+    eprintln!("witness on http://{address}; forward a path to it, and audit that with --witness");
+    Witness::default().serve(&listener).context("the witness has failed")?;
+    Ok(ExitCode::SUCCESS)
+}

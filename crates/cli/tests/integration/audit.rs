@@ -1,0 +1,287 @@
+//! `firstflight audit` against our server, nginx and HAProxy, with a witness behind each, and against
+//! what cannot be audited.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use firstflight_testkit::{free_port, skipped_without};
+use serde_json::Value;
+
+use crate::support::peer::Peer;
+use crate::support::program::{Ended, Running, Serve, firstflight, run, site, until};
+
+/// A running `firstflight audit --serve-witness`.
+struct Witness {
+    _running: Running,
+    port: u16,
+}
+
+impl Witness {
+    fn start(home: &Path) -> Self {
+        let port = free_port();
+        let address = format!("127.0.0.1:{port}");
+        let mut command = firstflight(home);
+        command.args(["audit", "--serve-witness", &address]);
+        let running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        assert!(until(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()));
+        Self { _running: running, port }
+    }
+}
+
+/// Runs an audit with the default delays left out: copies after a second only.
+fn audit(home: &Path, port: u16, arguments: &[&str]) -> Ended {
+    let url = format!("https://localhost:{port}/witness");
+    let mut command = firstflight(home);
+    run(command.args(["audit", &url, "--delay", "1s", "--json"]).args(arguments))
+}
+
+/// The verdict of each check, and the summary.
+fn verdicts(ended: &Ended) -> Vec<(String, String, String)> {
+    let report: Value =
+        serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let findings = report["findings"].as_array().unwrap();
+    findings
+        .iter()
+        .map(|it| (text(&it["check"]), text(&it["verdict"]), text(&it["summary"])))
+        .collect()
+}
+
+fn verdict(ended: &Ended, check: &str) -> (String, String) {
+    let all = verdicts(ended);
+    let found = all.iter().find(|(name, ..)| name == check);
+    let (_, verdict, summary) = found.unwrap_or_else(|| panic!("{check}: {all:?}"));
+    (verdict.clone(), summary.clone())
+}
+
+/// The checks that wait for nothing.
+const FAST: &[&str] = &[
+    "offers",
+    "replay-at-once",
+    "replay-concurrent",
+    "unsafe-method",
+    "too-early",
+    "early-data-header",
+    "ticket-age",
+    "wrong-binder",
+    "flipped-ticket",
+    "changed-name",
+    "changed-protocol",
+    "early-data-limit",
+];
+/// Those that wait for a copy to become fresh or stale.
+const SLOW: &[&str] = &["replay-delayed", "refused-flight"];
+
+fn selected(checks: &[&'static str]) -> Vec<&'static str> {
+    checks.iter().flat_map(|&check| ["--check", check]).chain(["--witness"]).collect()
+}
+
+/// Audits our server, which has to pass all these checks as far as they apply.
+fn assert_our_server_passes(checks: &[&'static str]) {
+    let site = site();
+    let witness = Witness::start(site.path());
+    let upstream = format!("http://127.0.0.1:{}", witness.port);
+    let server = Serve::start(site.path(), &["--upstream", &upstream]);
+    let ended = audit(site.path(), server.address.port(), &selected(checks));
+    for (check, verdict, summary) in verdicts(&ended) {
+        let replay = check.starts_with("replay-") || check == "refused-flight";
+        let passed = verdict == "pass" || verdict == "not_applicable" && !replay;
+        assert!(passed, "{check}: {verdict} {summary}: {ended:?}");
+    }
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn rfc9846_8_our_server_passes() {
+    assert_our_server_passes(FAST);
+}
+
+#[test]
+fn rfc9846_8_our_server_passes_in_time() {
+    assert_our_server_passes(SLOW);
+}
+
+/// nginx in front of a witness.
+fn nginx(dir: &Path, location: &str) -> Peer {
+    Peer::start(dir, "nginx", &["-e", "stderr", "-p", "."], |port| {
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path {name};\n"))
+            .concat();
+        format!(
+            "daemon off;\nmaster_process off;\npid nginx.pid;\nevents {{ }}\nhttp {{\n\
+             access_log off;\n{temporary}server {{\nlisten 127.0.0.1:{port} ssl;\n\
+             ssl_certificate cert.pem;\nssl_certificate_key key.pem;\n{location}\n}}\n}}\n"
+        )
+    })
+}
+
+#[test]
+fn rfc9846_8_nginx_executes_every_copy() {
+    if skipped_without(&["nginx"]) {
+        return;
+    }
+    let site = site();
+    let witness = Witness::start(site.path());
+    let location = format!(
+        "ssl_protocols TLSv1.3;\nssl_early_data on;\nlocation / {{\n\
+         proxy_pass http://127.0.0.1:{};\n}}",
+        witness.port
+    );
+    let nginx = nginx(site.path(), &location);
+    let html = site.path().join("audit.html");
+    let mut arguments = selected(&[FAST, SLOW].concat());
+    arguments.extend(["--html", html.to_str().unwrap()]);
+    let ended = audit(site.path(), nginx.port, &arguments);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    for (check, expected) in [
+        ("replay-at-once", "the request ran 4 times"),
+        ("replay-concurrent", "the request ran 4 times"),
+        ("replay-delayed", "the request ran 2 times"),
+        ("refused-flight", "the request ran 2 times"),
+        ("unsafe-method", "the POST ran 3 times"),
+        ("early-data-header", "without Early-Data"),
+    ] {
+        let (verdict, summary) = verdict(&ended, check);
+        assert!(verdict == "fail" && summary.contains(expected), "{check}: {verdict} {summary}");
+    }
+    for check in ["ticket-age", "wrong-binder", "flipped-ticket"] {
+        let (verdict, summary) = verdict(&ended, check);
+        assert_eq!(verdict, "pass", "{check}: {summary}");
+    }
+    assert!(fs::read_to_string(html).unwrap().contains("ssl_early_data off"), "the remedy");
+    // Without a witness the responses before Finished show it.
+    let mut command = firstflight(site.path());
+    let url = format!("https://localhost:{}/", nginx.port);
+    let ended = run(command.args(["audit", &url, "--check", "replay-at-once"]));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.out.contains("3 of 3 copies got a response before any Finished"), "{ended:?}");
+}
+
+#[test]
+fn rfc8470_3_haproxy_waits_for_finished() {
+    if skipped_without(&["haproxy"]) {
+        return;
+    }
+    let site = site();
+    let witness = Witness::start(site.path());
+    let haproxy = Peer::start(site.path(), "haproxy", &["-db"], |port| {
+        format!(
+            "global\n  noreuseport\ndefaults\n  mode http\n  timeout client 30s\n  timeout server \
+             30s\n  timeout connect 5s\nfrontend test\n  bind 127.0.0.1:{port} ssl crt both.pem \
+             allow-0rtt alpn http/1.1\n  default_backend witness\nbackend witness\n  server witness 127.0.0.1:{}\n",
+            witness.port
+        )
+    });
+    let checks = ["replay-at-once", "replay-concurrent", "unsafe-method"];
+    let ended = audit(site.path(), haproxy.port, &selected(&checks));
+    for check in checks {
+        let (verdict, summary) = verdict(&ended, check);
+        assert_eq!(verdict, "pass", "{check}: {summary}");
+    }
+    let (_, summary) = verdict(&ended, "replay-at-once");
+    assert!(summary.contains("waits for the Finished"), "{summary}");
+}
+
+/// Runs an audit that must fail with one sentence.
+fn refused(arguments: &[&str], expected: &[&str]) {
+    let site = site();
+    let ended = run(firstflight(site.path()).arg("audit").args(arguments));
+    assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{ended:?}");
+    let last = ended.err.lines().last().unwrap_or_default();
+    assert!(last.starts_with("firstflight: "), "{ended:?}");
+    for word in expected {
+        assert!(last.contains(word), "{word:?} is not in {last:?}");
+    }
+}
+
+/// A server that responds to whatever it reads with these bytes, on each connection.
+fn respond(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 1000]);
+            let _ = stream.write_all(bytes);
+            // An empty response is that of a server that hangs.
+            while bytes.is_empty() && stream.read(&mut [0; 1000]).is_ok_and(|length| length > 0) {}
+        }
+    });
+    url
+}
+
+#[test]
+fn what_cannot_be_audited_is_a_sentence() {
+    refused(&["http://localhost/"], &["not an https:// URL"]);
+    refused(&["https://192.0.2.1/"], &["192.0.2.1", "--i-am-allowed"]);
+    let closed = format!("https://127.0.0.1:{}/", free_port());
+    refused(&[&closed], &["cannot connect", "check the address"]);
+    refused(&[&respond(b"HTTP/1.1 400 Bad Request\r\n\r\n")], &["does not speak TLS"]);
+    refused(&[&respond(b""), "--timeout", "1s"], &["does not respond in time", "--timeout"]);
+    let home = site();
+    let unknown = run(firstflight(home.path()).args(["audit", "https://a/", "--check", "x"]));
+    assert!(unknown.code == Some(2) && unknown.err.contains("replay-at-once"), "{unknown:?}");
+}
+
+#[test]
+fn servers_without_early_data_are_told_apart() {
+    if skipped_without(&["nginx", "openssl"]) {
+        return;
+    }
+    let hello = "location / {\nreturn 200 hello;\n}";
+    let servers = site();
+    let nginx_without = nginx(servers.path(), &format!("ssl_protocols TLSv1.3;\n{hello}"));
+    let (_openssl, openssl_port) = without_tickets(servers.path());
+    for (port, expected) in
+        [(nginx_without.port, "allow no early data"), (openssl_port, "no resumption")]
+    {
+        let site = site();
+        let url = format!("https://localhost:{port}/");
+        let mut command = firstflight(site.path());
+        let ended = run(command.args(["audit", &url, "--check", "replay-at-once"]));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.out.contains("not applicable"), "{ended:?}");
+        assert!(ended.out.contains(expected), "{ended:?}");
+    }
+    for (directives, expected) in [
+        ("ssl_protocols TLSv1.2;\nlocation / {\nreturn 200 hello;\n}", "does not support TLS 1.3"),
+        (
+            "ssl_protocols TLSv1.3;\nlocation / {\nreturn 301 https://elsewhere.test/;\n}",
+            "redirects to https://elsewhere.test/",
+        ),
+    ] {
+        let site = site();
+        let nginx = nginx(site.path(), directives);
+        let url = format!("https://localhost:{}/", nginx.port);
+        refused(&[&url], &[expected]);
+        refused(&[&url, "--witness"], &[expected]);
+    }
+    let site = site();
+    let nginx = nginx(site.path(), &format!("ssl_protocols TLSv1.3;\n{hello}"));
+    let url = format!("https://localhost:{}/", nginx.port);
+    refused(&[&url, "--witness"], &["none of a witness", "--serve-witness"]);
+}
+
+/// OpenSSL's server, which issues no tickets, with cert.pem and key.pem in this directory.
+fn without_tickets(dir: &Path) -> (Running, u16) {
+    let port = free_port();
+    let mut command = Command::new("openssl");
+    command.current_dir(dir).args(["s_server", "-www", "-tls1_3", "-num_tickets", "0"]);
+    command.args(["-cert", "cert.pem", "-key", "key.pem", "-accept", &port.to_string()]);
+    let running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+    assert!(until(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()));
+    (running, port)
+}
+
+#[test]
+fn checks_are_explained() {
+    let home = site();
+    let ended = run(firstflight(home.path()).args(["audit", "--explain", "refused-flight"]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("The second attack of the section."), "{ended:?}");
+    let all = run(firstflight(home.path()).args(["audit", "--explain", "all"]));
+    assert!(all.out.lines().all(|line| line.chars().count() <= 100), "{all:?}");
+}
