@@ -6,6 +6,7 @@ mod early_data_header;
 mod early_data_limit;
 mod flipped_ticket;
 mod offers;
+mod overtaken_flight;
 mod refused_flight;
 mod replay;
 mod replay_at_once;
@@ -61,6 +62,7 @@ pub const CHECKS: &[&Check] = &[
     &offers::CHECK,
     &replay_at_once::CHECK,
     &replay_concurrent::CHECK,
+    &overtaken_flight::CHECK,
     &unsafe_method::CHECK,
     &too_early::CHECK,
     &early_data_header::CHECK,

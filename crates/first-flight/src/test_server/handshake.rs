@@ -32,6 +32,8 @@ pub(crate) struct Session {
     requests: Vec<u8>,
     held: Vec<Request>,
     too_early: bool,
+    /// Whether a copy of the flight was there before.
+    overtaken: bool,
 }
 
 /// Parts of a ClientHello.
@@ -71,6 +73,7 @@ impl Session {
             requests: Vec::new(),
             held: Vec::new(),
             too_early: false,
+            overtaken: false,
         }
     }
 
@@ -242,6 +245,9 @@ impl Session {
         while let Some(request) = Request::take(&mut self.requests) {
             let decision = match early {
                 true => request.decision(&shared.behaviour),
+                false if self.overtaken && shared.behaviour.rejects_overtaken => {
+                    EarlyRequest::TooEarly
+                }
                 false if self.too_early && shared.behaviour.always_too_early => {
                     EarlyRequest::TooEarly
                 }
@@ -284,6 +290,8 @@ impl Session {
         self.hello = hello.clone();
         let Some(share) = hello.share else { return self.retry(bytes, out) };
         let ticket = self.ticket(&hello, bytes)?;
+        let binder = hello.psk.as_ref().map(|psk| &psk.binder);
+        self.overtaken = binder.is_some_and(|binder| self.shared.is_recorded(binder));
         let accepts = ticket.as_ref().is_some_and(|ticket| self.accepts(&hello, ticket));
         self.transcript.extend_from_slice(bytes);
         let psk = ticket.as_ref().map(|ticket| &*ticket.psk);

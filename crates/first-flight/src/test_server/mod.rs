@@ -62,6 +62,8 @@ pub struct Behaviour {
     pub record_life: Duration,
     /// Whether refused flights are recorded too, once their handshake is complete.
     pub spends_refused: bool,
+    /// Whether requests of a flight that was recorded before get 425, also after the handshake.
+    pub rejects_overtaken: bool,
     /// Whether the binder is verified.
     pub verifies_binder: bool,
     /// Whether tickets are authenticated.
@@ -104,6 +106,7 @@ impl Default for Behaviour {
             recorded: Recorded::WhenAccepted,
             record_life: Duration::from_secs(66),
             spends_refused: true,
+            rejects_overtaken: true,
             verifies_binder: true,
             authenticates_tickets: true,
             binds_name: true,

@@ -1,0 +1,71 @@
+use super::{Check, Concern, Needs};
+use crate::Verdict;
+use crate::finding::Outcome;
+use crate::probe::{Probe, Stop, nonce};
+
+pub(super) const CHECK: Check = Check {
+    name: "overtaken-flight",
+    title: "an original that a copy has overtaken",
+    section: "RFC 8470 section 3",
+    explanation: "Sends a copy of a flight before the original, as an attacker can who holds the original \
+                  back. The copy runs. The original's early data is refused then, its client sends the \
+                  request again after the handshake, and it runs a second time. TLS cannot prevent \
+                  that; a server that responds 425 (Too Early) leaves the decision to the client.",
+    needs: Needs::EarlyData,
+    concern: Concern::Replay,
+    run,
+};
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let nonce = nonce();
+    let flight = probe.build(probe.early("GET", &nonce)?);
+    let mut copy = probe.send(&flight)?;
+    let reception = copy.expect_finished(probe.settings.limit)?;
+    let response = copy.response(probe.settings.early_limit);
+    if !response.is_some_and(|(response, before)| before && response.executed()) {
+        let summary = "the copy does not run, as no request runs before the handshake is complete";
+        let evidence = vec![format!("copy: {reception}, no response before Finished")];
+        return Ok(Outcome::new(Verdict::NotApplicable, summary).with(evidence));
+    }
+    let mut original = probe.send(&flight)?;
+    let reception = original.expect_finished(probe.settings.limit)?;
+    match reception.early_data {
+        true => original.complete(),
+        false => original.finish(&probe.request("GET", &nonce)),
+    }
+    let Some((response, _)) = original.response(probe.settings.limit) else {
+        return Err(Stop("the original got no response".to_owned()));
+    };
+    original.close();
+    let executions = probe.executions(&nonce)?;
+    let mut evidence = vec![
+        "copy: early data accepted, executed before Finished".to_owned(),
+        format!("original: {reception}, completed, status {}", response.status),
+    ];
+    evidence.extend(executions.map(|count| format!("the witness counted {count} executions")));
+    let twice = executions.map_or(response.executed(), |count| count > 1);
+    let (verdict, summary) = match (twice, response.executed()) {
+        (true, _) => (Verdict::Warn, "the request of the overtaken original ran again"),
+        (false, false) => (Verdict::Pass, "the overtaken original got 425 (Too Early)"),
+        (false, true) => (Verdict::Pass, "the overtaken original was not executed again"),
+    };
+    Ok(Outcome::new(verdict, summary).with(evidence))
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::{Behaviour, EarlyRequest};
+
+    use super::*;
+    use crate::checks::tests::{assert_proven, verdict};
+
+    #[test]
+    fn rfc8470_3_an_overtaken_original_is_rejected() {
+        let wrong = Behaviour { rejects_overtaken: false, ..Behaviour::default() };
+        assert_proven(&CHECK, &wrong, Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &wrong, false), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &Behaviour::default(), false), Verdict::Pass);
+        let holds = Behaviour { safe: EarlyRequest::Hold, ..wrong };
+        assert_eq!(verdict(&CHECK, &holds, true), Verdict::NotApplicable);
+    }
+}
