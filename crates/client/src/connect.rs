@@ -129,6 +129,8 @@ pub struct TcpInfo {
     pub retransmits: u32,
     /// The sender's maximum segment size, in bytes.
     pub mss: u32,
+    /// Bytes received.
+    pub bytes_received: u64,
 }
 
 impl TcpInfo {
@@ -144,6 +146,7 @@ impl TcpInfo {
             syn_data: info.tcpi_options & TCPI_OPT_SYN_DATA != 0,
             retransmits: info.tcpi_total_retrans,
             mss: info.tcpi_snd_mss,
+            bytes_received: info.tcpi_bytes_received,
         })
     }
 }
@@ -181,7 +184,9 @@ pub struct Info {
     tcpi_rcv_rtt: u32,
     tcpi_rcv_space: u32,
     tcpi_total_retrans: u32,
-    tcpi_rates: [u64; 4],
+    tcpi_rates: [u64; 2],
+    tcpi_bytes_acked: u64,
+    tcpi_bytes_received: u64,
     tcpi_segs: [u32; 2],
     tcpi_notsent_bytes: u32,
     tcpi_min_rtt: u32,

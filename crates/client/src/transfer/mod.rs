@@ -11,19 +11,20 @@ use http::header::LOCATION;
 use hyper::body::Incoming;
 use tokio::net::TcpStream;
 
-use self::race::Winner;
+use self::race::{TcpReady, Winner};
 use self::sessions::JarTickets;
 use crate::client::fixed_without_early_data;
 use crate::quic::QuicHandle;
 use crate::{
     Client, ClientError, Event, Exchange, Head, Http3, HttpVersions, Listener, PendingResponse,
-    PhaseInstants, Report, Request, Scheme, SharedStream, Target,
+    PhaseInstants, Report, Request, Scheme, SharedStream, Stream, Target,
 };
 
 mod over_quic;
 mod over_tcp;
 mod race;
 mod sessions;
+mod unanswered;
 
 /// One transfer in progress.
 pub(crate) struct Transfer<'a> {
@@ -42,6 +43,13 @@ enum Outcome {
     Done,
     Redirect(Target, u16),
     Retry(&'static str),
+}
+
+/// How the use of one TCP connection ended.
+enum TcpOutcome {
+    Ended(Outcome),
+    /// The first flight with early data stayed unanswered, and this connection without is complete.
+    Unanswered(Box<TcpReady>),
 }
 
 /// The transports to try for a target.
@@ -132,7 +140,7 @@ impl<'a> Transfer<'a> {
             Transports::Tcp => {
                 let stream = self.establish(request, early, &addresses);
                 let stream = connecting.within(stream).await?;
-                self.over_tcp(stream, request, &connecting).await
+                self.on_tcp(stream, request, &connecting, &addresses).await
             }
             Transports::Quic => {
                 let won = self.dial_quic(request, early, true, &addresses);
@@ -149,12 +157,37 @@ impl<'a> Transfer<'a> {
                     Ok(Winner::Quic(won)) => self.over_quic(*won, request).await,
                     Ok(Winner::Tcp(tcp_ready, why)) => {
                         let stream = self.take_over(tcp_ready, request, &why);
-                        self.over_tcp(stream, request, &connecting).await
+                        self.on_tcp(stream, request, &connecting, &addresses).await
                     }
                     Err(error) => {
                         self.record_failed_link();
                         Err(error)
                     }
+                }
+            }
+        }
+    }
+
+    /// Exchanges request and response on a TCP connection, or on a second one if the first flight of
+    /// this one stays unanswered.
+    async fn on_tcp(
+        &mut self,
+        stream: Stream<TcpStream>,
+        request: &Request,
+        connecting: &Limit,
+        addresses: &[SocketAddr],
+    ) -> Result<Outcome, ClientError> {
+        match self.over_tcp(stream, request, connecting, addresses).await? {
+            TcpOutcome::Ended(outcome) => Ok(outcome),
+            TcpOutcome::Unanswered(second) => {
+                self.report.retries += 1;
+                let why = "the first flight stayed unanswered; on a connection without early data";
+                self.listener.event(&Event::Retrying(why));
+                let stream = self.take_connection(second, request);
+                match self.over_tcp(stream, request, connecting, addresses).await? {
+                    TcpOutcome::Ended(outcome) => Ok(outcome),
+                    // It has no early data.
+                    TcpOutcome::Unanswered(_) => Err(ClientError::EmptyReply),
                 }
             }
         }

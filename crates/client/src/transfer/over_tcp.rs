@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, Version};
 use tokio::net::TcpStream;
 
-use super::{Limit, Outcome, Transfer};
+use super::{Limit, Outcome, TcpOutcome, Transfer};
 use super::{TcpBody, discard};
 use crate::client::too_early;
 use crate::connect::connect_tcp;
@@ -105,7 +105,8 @@ impl Transfer<'_> {
         stream: Stream<TcpStream>,
         request: &Request,
         connecting: &Limit,
-    ) -> Result<Outcome, ClientError> {
+        addresses: &[SocketAddr],
+    ) -> Result<TcpOutcome, ClientError> {
         let http2 = match &stream {
             Stream::Tls(tls) => tls.facts().alpn.as_deref() == Some(b"h2"),
             Stream::Plain(_) => false,
@@ -113,11 +114,11 @@ impl Transfer<'_> {
         let stream = SharedStream::new(stream);
         self.stream = Some(stream.clone());
         let mut exchange = Exchange::open(stream.clone(), http2).await?;
-        let result = self.exchange(&mut exchange, request, connecting).await;
+        let result = self.exchange(&mut exchange, request, connecting, addresses).await;
         self.record_tcp();
         match &result {
-            Err(_) => return self.explain(result),
-            Ok(_) => self.report.marks.end = Some(Instant::now()),
+            Err(_) | Ok(TcpOutcome::Unanswered(_)) => return self.explain(result),
+            Ok(TcpOutcome::Ended(_)) => self.report.marks.end = Some(Instant::now()),
         }
         let mut sessions = exchange.close(self.ticket_timeout(&stream)).await;
         self.sessions.append(&mut sessions);
@@ -131,7 +132,8 @@ impl Transfer<'_> {
         exchange: &mut Exchange<TcpStream>,
         request: &Request,
         connecting: &Limit,
-    ) -> Result<Outcome, ClientError> {
+        addresses: &[SocketAddr],
+    ) -> Result<TcpOutcome, ClientError> {
         let stream = exchange.stream();
         let mut second = false;
         loop {
@@ -146,9 +148,16 @@ impl Transfer<'_> {
                     std::future::pending::<()>().await;
                 }
             };
+            let unanswered = async {
+                match was_complete {
+                    true => std::future::pending().await,
+                    false => self.second_connection(&stream, request, addresses).await,
+                }
+            };
             let response = tokio::select! {
                 biased;
                 response = exchange.send(request) => response,
+                second = unanswered => return Ok(TcpOutcome::Unanswered(second)),
                 () = handshake_late => return Err(connecting.late()),
             };
             let (head, mut body) = match response {
@@ -157,7 +166,8 @@ impl Transfer<'_> {
                 Err(_)
                     if second && !stream.response_started() && request.method.is_idempotent() =>
                 {
-                    return Ok(Outcome::Retry("the connection of the 425 was closed"));
+                    let why = "the connection of the 425 was closed";
+                    return Ok(TcpOutcome::Ended(Outcome::Retry(why)));
                 }
                 response => response?,
             };
@@ -176,7 +186,8 @@ impl Transfer<'_> {
                 let whole = discard(TcpBody(exchange, &mut body)).await;
                 let was_refused = early_data == EarlyData::Refused;
                 if !whole || was_refused || !exchange.is_reusable().await {
-                    return Ok(Outcome::Retry("425: too early; on a new connection"));
+                    let why = "425: too early; on a new connection";
+                    return Ok(TcpOutcome::Ended(Outcome::Retry(why)));
                 }
                 self.report.retries += 1;
                 let why = "425: too early; on the same connection after the handshake";
@@ -184,7 +195,8 @@ impl Transfer<'_> {
                 second = true;
                 continue;
             }
-            return self.deliver(head, TcpBody(exchange, &mut body), request).await;
+            let delivered = self.deliver(head, TcpBody(exchange, &mut body), request).await;
+            return delivered.map(TcpOutcome::Ended);
         }
     }
 

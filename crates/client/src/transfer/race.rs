@@ -21,9 +21,9 @@ pub(super) enum Winner {
 
 /// A TCP connection on which nothing of the request has been sent.
 pub(super) struct TcpReady {
-    details: TcpDetails,
-    offer: ConnectOptions,
-    stream: TlsStream<TcpStream>,
+    pub(super) details: TcpDetails,
+    pub(super) offer: ConnectOptions,
+    pub(super) stream: TlsStream<TcpStream>,
 }
 
 /// Head start of QUIC, as with curl.
@@ -85,9 +85,18 @@ impl Transfer<'_> {
         request: &Request,
         why: &str,
     ) -> Stream<TcpStream> {
-        let TcpReady { details, offer, stream } = *tcp_ready;
         self.listener.event(&Event::TryingTcp(why));
         self.record_duplicates(None);
+        self.take_connection(tcp_ready, request)
+    }
+
+    /// Continues with a TCP connection on which nothing of the request has been sent.
+    pub(super) fn take_connection(
+        &mut self,
+        tcp_ready: Box<TcpReady>,
+        request: &Request,
+    ) -> Stream<TcpStream> {
+        let TcpReady { details, offer, stream } = *tcp_ready;
         self.record_tcp_connect(&details, request);
         self.record_offer(&offer);
         self.record_secured(&stream);

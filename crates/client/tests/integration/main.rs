@@ -6,3 +6,4 @@ mod one_write;
 mod quic;
 mod race;
 mod support;
+mod unanswered;
