@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use firstflight_lab::{Group, HandshakeKind, HttpVersion};
+use firstflight_lab::{Group, HandshakeKind, HttpVersion, Transport, Workload};
 use firstflight_tls::Version;
 
 /// The axes: each flag is a list of values, and every valid combination is a cell.
@@ -27,13 +27,21 @@ pub(crate) struct AxesArgs {
     #[arg(long, value_name = "off,on", value_delimiter = ',', value_parser = on_off)]
     pub(crate) token: Option<Vec<bool>>,
 
-    /// HTTP versions: 1.1, 2, 3 (over QUIC; `bench` drives it under load alone)
+    /// HTTP versions: 1.1, 2, 3 (over QUIC)
     #[arg(long, value_name = "VERSION,...", value_delimiter = ',')]
     pub(crate) http: Option<Vec<HttpVersion>>,
 
     /// Key-share groups: X25519, P-256, X25519MLKEM768 (which does not fit into a SYN)
     #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
     pub(crate) group: Option<Vec<Group>>,
+
+    /// Workloads: get, ping-pong (a server of `serve --ping-pong`; in the lab our server only)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) workload: Option<Vec<Workload>>,
+
+    /// What TLS runs over: tcp, quic [default: what --http and --tls leave, and both without them]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) transport: Option<Vec<Transport>>,
 }
 
 impl AxesArgs {
@@ -45,7 +53,18 @@ impl AxesArgs {
             || self.token.is_some()
             || self.http.is_some()
             || self.group.is_some()
+            || self.workload.is_some()
+            || self.transport.is_some()
     }
+}
+
+/// The HTTP versions if `--http` is not given: one for each transport.
+pub(crate) fn default_http(transports: &[Transport]) -> Vec<HttpVersion> {
+    let version = |transport: &Transport| match transport {
+        Transport::Tcp => HttpVersion::One,
+        Transport::Quic => HttpVersion::Three,
+    };
+    transports.iter().map(version).collect()
 }
 
 /// The seed if `--seed` is not given.

@@ -106,6 +106,6 @@ pub use path::{
 pub use privilege::{Privilege, enter_user_namespace};
 pub use process::Process;
 pub use profile::{Profile, ProfileKind};
-pub use sniffer::Sniffer;
+pub use sniffer::{SniffedProtocol, Sniffer};
 pub use tap::{AlteredFrame, Batch, CapturedPacket, LINK_FULL, Lateness, REFUSED, Tap};
 pub use wake::{WakeSettings, wake_promptly};

@@ -170,7 +170,7 @@ pub(crate) fn take_dropped(socket: &OwnedFd) -> u64 {
     if result == 0 { u64::from(counts.tp_drops) } else { 0 }
 }
 
-fn set_option<T>(socket: &OwnedFd, name: c_int, value: &T) -> io::Result<()> {
+pub(crate) fn set_option<T>(socket: &OwnedFd, name: c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as u32;
     // SAFETY: the kernel reads `length` bytes from a live value of plain integers.
     let result = unsafe {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_emulator::{CellSpec, LossSpec, Profile, ReorderSpec};
+use firstflight_emulator::{CellSpec, LossSpec, Profile, RateSpec, ReorderSpec};
 use firstflight_samples::{ConnectionAxes, RequestedConnection, combinations};
 use firstflight_tls::Version;
 
@@ -66,6 +66,11 @@ pub enum BuiltInExperiment {
     Curl,
     /// Percentiles of 1,000 runs in a local network.
     Blueprint,
+    /// A GET of 1 KiB on the access networks that the walk-through of 2019 ranked, and on those that
+    /// came since.
+    Access,
+    /// An image of 1 MiB at the walk-through's round-trip time and at rates from 1 to 20 Mbit/s.
+    Image,
     /// Early data that the server refuses because of the ticket's age.
     Refused,
     /// Post-quantum key shares, with and without TCP Fast Open, and over QUIC.
@@ -84,6 +89,8 @@ firstflight_samples::axis_values!(
         Get = "get",
         Curl = "curl",
         Blueprint = "blueprint",
+        Access = "access",
+        Image = "image",
         Refused = "refused",
         PostQuantum = "post-quantum",
         Loss = "loss",
@@ -93,7 +100,8 @@ firstflight_samples::axis_values!(
 
 impl BuiltInExperiment {
     /// The experiments of a run for which none is named.
-    pub const DEFAULT: [Self; 4] = [Self::PingPong, Self::Get, Self::Curl, Self::Blueprint];
+    pub const DEFAULT: [Self; 6] =
+        [Self::PingPong, Self::Get, Self::Curl, Self::Blueprint, Self::Access, Self::Image];
 
     /// Returns the experiment with `samples` samples of each cell, or its default number.
     ///
@@ -109,6 +117,7 @@ impl BuiltInExperiment {
     ) -> Result<Experiment, LabError> {
         let profiles = match self {
             Self::Loss => lossy_networks(),
+            Self::Image => walk_through_at_rates()?,
             _ => {
                 self.profiles().iter().map(|name| Profile::parse(name)).collect::<Result<_, _>>()?
             }
@@ -123,6 +132,9 @@ impl BuiltInExperiment {
                 // A lost packet affects only one connection in ten or twenty.
                 Self::Loss => 400,
                 Self::ThirdParty => 50,
+                // One connection at a time, beside the other networks: so many fit into their time.
+                Self::Access => 8,
+                Self::Image => 3,
                 _ => 100,
             }),
             control: true,
@@ -138,6 +150,8 @@ impl BuiltInExperiment {
             Self::Get => "a GET of 1 KiB over HTTP/1.1 and HTTP/3",
             Self::Curl => "a page of 10 KiB over HTTP/2 and HTTP/3, as curl has measured it",
             Self::Blueprint => "a GET of 1 KiB in a local network, 1,000 runs",
+            Self::Access => "a GET of 1 KiB on access networks, from fibre to satellites",
+            Self::Image => "an image of 1 MiB at 112 ms and rates from 1 to 20 Mbit/s",
             Self::Refused => "early data that the server refuses because of the ticket's age",
             Self::PostQuantum => {
                 "post-quantum key shares; with a ticket the ClientHello does not fit into a SYN"
@@ -156,7 +170,10 @@ impl BuiltInExperiment {
             Self::Curl | Self::ThirdParty => &["curl-18", "curl-260"],
             Self::Blueprint => &["lan"],
             Self::Refused | Self::PostQuantum => &["20"],
-            Self::Loss => &[],
+            Self::Access => {
+                &["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "5g", "3g", "2g", "geo", "leo"]
+            }
+            Self::Loss | Self::Image => &[],
         }
     }
 
@@ -165,7 +182,12 @@ impl BuiltInExperiment {
         match self {
             Self::Get | Self::Refused | Self::PostQuantum => axes.servers = servers.to_vec(),
             Self::ThirdParty => axes.clients = vec![ClientKind::Ngtcp2, ClientKind::Aioquic],
-            Self::PingPong | Self::Curl | Self::Blueprint | Self::Loss => {}
+            Self::PingPong
+            | Self::Curl
+            | Self::Blueprint
+            | Self::Access
+            | Self::Image
+            | Self::Loss => {}
         }
         axes
     }
@@ -190,6 +212,12 @@ impl BuiltInExperiment {
             },
             Self::Curl => ConnectionAxes { http: http_2_and_3, tokens: both, ..page },
             Self::Blueprint => ConnectionAxes { http: http_1_and_3, ..get },
+            Self::Access => get,
+            Self::Image => ConnectionAxes {
+                kinds: vec![HandshakeKind::Resumed, HandshakeKind::ZeroRtt],
+                sizes: vec![ResponseSize::OneMib],
+                ..get
+            },
             Self::Refused => ConnectionAxes {
                 kinds: vec![HandshakeKind::Full, HandshakeKind::ZeroRtt, HandshakeKind::Refused],
                 tfo: both,
@@ -245,6 +273,23 @@ fn lossy_networks() -> Vec<Profile> {
     ]
 }
 
+/// The walk-through's path at different rates, equal both ways: its own rate is not known.
+fn walk_through_at_rates() -> Result<Vec<Profile>, LabError> {
+    let path = Profile::parse("walkthrough")?;
+    let at = |mbits: f64| {
+        let mut profile = path.clone();
+        let queue_bytes = RateSpec::default_queue_bytes(mbits, profile.rtt());
+        let rate = CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes: 0 });
+        profile.up.push(rate.clone());
+        profile.down.push(rate);
+        Profile { name: format!("{}, {mbits} Mbit/s", path.name), ..profile }
+    };
+    Ok(IMAGE_RATES_MBPS.map(at).to_vec())
+}
+
+/// From what a page of 2019 may have had at least to what an access network has at most.
+const IMAGE_RATES_MBPS: [f64; 6] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0];
+
 const LOSSY_RTT: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -252,11 +297,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_built_in_experiment_has_cells_over_quic() {
+    fn built_in_experiments_have_cells_over_quic_unless_they_repeat_one_over_tcp() {
         for built_in in BuiltInExperiment::ALL {
             let experiment = built_in.experiment(&[ServerKind::Firstflight], Some(1)).unwrap();
             let found = experiment.axes.connections();
-            assert!(found.iter().any(RequestedConnection::over_quic), "{built_in}");
+            // These two are held against figures of TCP.
+            let tcp_alone = [BuiltInExperiment::Access, BuiltInExperiment::Image];
+            assert_eq!(
+                found.iter().any(RequestedConnection::over_quic),
+                !tcp_alone.contains(&built_in),
+                "{built_in}"
+            );
             assert!(
                 found
                     .iter()

@@ -11,7 +11,7 @@
 //! experiment   which cells an experiment measures, on which networks, how often
 //! plan, paths  the cells of a run, their networks, and the order of their samples
 //! measure      the measurement, in the client's namespace
-//!   sampler      takes samples by `connection`, or by `third_party` clients
+//!   sampler      takes samples by this project's client, or by `third_party` clients
 //!   link         calibrates the link
 //!   costs        processor time of a connection
 //!   middlebox    connections through middleboxes
@@ -57,7 +57,6 @@
 
 mod captures;
 mod config;
-mod connection;
 mod costs;
 mod error;
 mod experiment;

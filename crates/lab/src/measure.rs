@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use firstflight_emulator::{Network, monotonic_ns};
 use firstflight_packets::KeyLog;
-use firstflight_report::{Calibration, Cost, LinkFacts, MiddleboxOutcome};
-use firstflight_samples::{ByteCounts, ClientRecord, Flows, Slot};
+use firstflight_report::{Calibration, Cost, LinkFacts, MiddleboxOutcome, Sample};
+use firstflight_samples::{ClientRecord, Flows, Slot};
 use firstflight_tls::KeyLogLines;
 use tokio::runtime::Runtime;
 
@@ -20,7 +20,7 @@ use crate::link::{self, EchoServer, calibrate};
 use crate::middlebox::MiddleboxRun;
 use crate::paths::{PathClass, PlannedPath};
 use crate::plan::Plan;
-use crate::results::{self, MeasuredSample};
+use crate::results;
 use crate::sampler::{Issuer, Pace, SAMPLE_TIMEOUT, SampleJob, Sampler};
 use crate::servers::{Capability, RunningServer, Site};
 use crate::third_party::ThirdPartyClients;
@@ -38,7 +38,7 @@ pub(crate) struct Run<'a> {
 
 /// The measurements of a run.
 pub(crate) struct Measurements<'a> {
-    pub samples: Vec<MeasuredSample>,
+    pub samples: Vec<Sample>,
     pub link: LinkFacts,
     pub costs: Vec<Cost>,
     pub middleboxes: Vec<MiddleboxOutcome>,
@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
         sampler: &Sampler<'_>,
         key_log: &KeyLogLines,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<(Vec<MeasuredSample>, CaptureCollector<'a>), LabError> {
+    ) -> Result<(Vec<Sample>, CaptureCollector<'a>), LabError> {
         self.network.tap().reset_lateness();
         let origin = monotonic_ns();
         let (done, total) = (AtomicUsize::new(0), self.plan.samples());
@@ -135,7 +135,7 @@ impl<'a> Run<'a> {
             progress(Progress::Judging);
             self.evaluate(&records, &key_log.take(), origin, &mut captures, &mut samples)?;
         }
-        samples.sort_by(|a, b| a.sample.at_ms.total_cmp(&b.sample.at_ms));
+        samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
         Ok((samples, captures))
     }
 
@@ -146,7 +146,7 @@ impl<'a> Run<'a> {
         key_log: &str,
         origin: u64,
         captures: &mut CaptureCollector<'_>,
-        samples: &mut Vec<MeasuredSample>,
+        samples: &mut Vec<Sample>,
     ) -> Result<(), LabError> {
         let batch = self.network.tap().take();
         let flows = Flows::new(&batch, key_log, &captures.traced(records));
@@ -155,8 +155,7 @@ impl<'a> Run<'a> {
         for record in records {
             let sample = results::sample(&flows, record, self.plan, origin);
             captures.add(&batch, &flows, &keys, record, &sample)?;
-            let bytes = flows.flow(record).map_or(ByteCounts::default(), |flow| flow.bytes);
-            samples.push(MeasuredSample { sample, bytes });
+            samples.push(sample);
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ impl MiddleboxConfig {
 }
 
 /// The connections that middleboxes are known to harm.
-const CONNECTIONS: [(HandshakeKind, bool, Group); 6] = [
+const TCP_CONNECTIONS: [(HandshakeKind, bool, Group); 6] = [
     (HandshakeKind::ZeroRtt, true, Group::X25519),
     (HandshakeKind::ZeroRtt, false, Group::X25519),
     (HandshakeKind::Resumed, true, Group::X25519),
@@ -67,6 +67,16 @@ const CONNECTIONS: [(HandshakeKind, bool, Group); 6] = [
     (HandshakeKind::Resumed, false, Group::X25519MlKem768),
     (HandshakeKind::Full, false, Group::X25519),
 ];
+
+/// All connections: those over TCP, and over QUIC a first visit and a return.
+fn connections() -> Vec<RequestedConnection> {
+    let quic = [HandshakeKind::ZeroRtt, HandshakeKind::Full];
+    let quic = quic.map(|kind| RequestedConnection {
+        kind,
+        ..RequestedConnection::smallest_get(Transport::Quic)
+    });
+    TCP_CONNECTIONS.map(requested_connection).into_iter().chain(quic).collect()
+}
 
 fn requested_connection((kind, tfo, group): (HandshakeKind, bool, Group)) -> RequestedConnection {
     RequestedConnection { kind, tfo, group, ..RequestedConnection::smallest_get(Transport::Tcp) }
@@ -119,7 +129,7 @@ impl MiddleboxRun<'_> {
         let names: Vec<String> = self.config.profiles().into_iter().map(|p| p.name).collect();
         for running in self.servers.iter().filter(|s| self.config.servers.contains(&s.kind)) {
             for (index, name) in names.iter().enumerate() {
-                for requested in CONNECTIONS.map(requested_connection) {
+                for requested in connections() {
                     if running.capabilities.unsupported_reason(&requested).is_none() {
                         let (server, name) = (running.kind, name.clone());
                         rows.push(Row { server, path: self.first_path + index, name, requested });
@@ -137,7 +147,7 @@ impl MiddleboxRun<'_> {
             for index in 0..self.config.profiles().len() {
                 let address = self.address(self.first_path + index)?;
                 self.sampler
-                    .warm_up(running.kind, &requested_connection(CONNECTIONS[0]), address)
+                    .warm_up(running.kind, &requested_connection(TCP_CONNECTIONS[0]), address)
                     .await?;
             }
         }
@@ -188,9 +198,10 @@ fn outcomes(
             hit += hits(record, batch, row.path);
         }
         let plain = outcomes.iter().find(|plain| {
-            (&*plain.server, &*plain.kind, plain.tfo, &*plain.group)
+            (&*plain.server, &*plain.transport, &*plain.kind, plain.tfo, &*plain.group)
                 == (
                     row.server.name(),
+                    row.requested.transport.name(),
                     row.requested.kind.name(),
                     row.requested.tfo,
                     row.requested.group.name(),
@@ -199,6 +210,7 @@ fn outcomes(
         outcomes.push(MiddleboxOutcome {
             middlebox: row.name.clone(),
             server: row.server.name().to_owned(),
+            transport: row.requested.transport.name().to_owned(),
             kind: row.requested.kind.name().to_owned(),
             tfo: row.requested.tfo,
             group: row.requested.group.name().to_owned(),

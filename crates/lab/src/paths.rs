@@ -10,6 +10,7 @@ use firstflight_report::ProfileFacts;
 pub(crate) struct PlannedPath {
     pub profile: Profile,
     pub class: PathClass,
+    median_rtt: Duration,
 }
 
 /// How the samples of a path can be taken.
@@ -27,7 +28,8 @@ pub(crate) enum PathClass {
 
 impl PlannedPath {
     pub(crate) fn new(profile: Profile) -> Self {
-        let mut path = Self { profile, class: PathClass::Long };
+        let median_rtt = profile.median_rtt();
+        let mut path = Self { profile, class: PathClass::Long, median_rtt };
         if path.rtt() < MIN_LONG_RTT {
             path.class = PathClass::Short;
         } else if path.down_mbps().or(path.up_mbps()).is_some() {
@@ -40,6 +42,7 @@ impl PlannedPath {
         &self.profile.name
     }
 
+    /// The round-trip time without jitter, with which the link is compared.
     pub(crate) fn rtt(&self) -> Duration {
         self.profile.rtt()
     }
@@ -51,8 +54,9 @@ impl PlannedPath {
         self.rtt() + Duration::from_secs_f64(each(self.up_mbps()) + each(self.down_mbps()))
     }
 
+    /// The median round-trip time in milliseconds, jitter included: the unit of round trips.
     pub(crate) fn rtt_ms(&self) -> f64 {
-        self.rtt().as_secs_f64() * 1e3
+        self.median_rtt.as_nanos() as f64 / 1e6
     }
 
     /// The bottleneck to the client, in Mbit/s.
@@ -159,6 +163,13 @@ mod tests {
         assert!(!facts.source.is_empty());
         assert!(path("adsl").varies() && path("adsl").may_lose());
         assert!(!path("20").may_lose());
+    }
+
+    #[test]
+    fn round_trips_over_wi_fi_are_in_units_of_the_whole_path() {
+        let wifi = path("fibre+wifi");
+        assert!((wifi.rtt_ms() - 14.0).abs() <= 0.1, "{}", wifi.rtt_ms());
+        assert_eq!(wifi.rtt(), Duration::from_millis(4), "echoes are compared with the base");
     }
 
     #[test]

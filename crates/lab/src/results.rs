@@ -1,39 +1,32 @@
 //! Results of a run: packets to samples, samples to the figures of cells (sans-IO).
 
-use firstflight_report::statistics::{ascending, consensus, percentile};
-use firstflight_report::{Cell, Cost, Fault, Figures, Residual, Sample, Summary};
+use firstflight_report::{Bytes, Cell, Cost, Fault, Residual, Sample, Summary};
 use firstflight_samples::{
-    ByteCounts, ClientRecord, Flow, Flows, mismatch, mismatch_except_group, round_trips,
-    sample_from_flow, version_number,
+    ClientRecord, Flow, Flows, mismatch, mismatch_except_group, round_trips, sample_from_flow,
+    version_number,
 };
 
 use crate::paths::PlannedPath;
 use crate::plan::{Plan, PlannedCell};
 use crate::{ClientKind, Experiment, Workload};
 
-/// A sample with the size of its packets.
-pub(crate) struct MeasuredSample {
-    pub sample: Sample,
-    pub bytes: ByteCounts,
-}
-
 /// The cells of the record with their figures, in the order of the plan.
 pub(crate) fn cells(
     plan: &Plan,
     experiments: &[Experiment],
-    samples: &[MeasuredSample],
+    samples: &[Sample],
     costs: &[Cost],
 ) -> Vec<Cell> {
-    let mut good: Vec<Vec<&MeasuredSample>> = vec![Vec::new(); plan.cells.len()];
-    for measured in samples.iter().filter(|measured| measured.sample.fault.is_none()) {
-        good[measured.sample.cell].push(measured);
+    let mut good: Vec<Vec<&Sample>> = vec![Vec::new(); plan.cells.len()];
+    for sample in samples.iter().filter(|sample| sample.fault.is_none()) {
+        good[sample.cell].push(sample);
     }
-    let cell = |(planned, good): (&PlannedCell, &Vec<&MeasuredSample>)| {
+    let cell = |(planned, good): (&PlannedCell, &Vec<&Sample>)| {
         let path = &plan.paths[planned.path];
         let mut cell = without_summary(planned, path, &experiments[planned.experiment].name);
-        cell.summary = summary(good);
+        cell.summary = Summary::of_samples(good.iter().copied());
         if let Some(summary) = &mut cell.summary {
-            summary.residual = residual(summary, good, path, cost_ms(planned, costs));
+            summary.residual = residual(summary, path, cost_ms(planned, costs));
         }
         cell
     };
@@ -72,23 +65,6 @@ fn without_summary(planned: &PlannedCell, path: &PlannedPath, experiment: &str) 
 /// The length of PONG.
 const PONG_BYTES: u64 = 4;
 
-fn summary(good: &[&MeasuredSample]) -> Option<Summary> {
-    let of = |value: fn(&Sample) -> Option<f64>| {
-        good.iter().filter_map(move |measured| value(&measured.sample))
-    };
-    Some(Summary {
-        samples: good.len(),
-        setup: Figures::from_values(of(|sample| sample.setup_ms)),
-        first_byte: Figures::from_values(of(|sample| sample.time_ms))?,
-        total: Figures::from_values(of(|sample| sample.total_ms)),
-        wire_p50_ms: percentile(&ascending(of(|sample| sample.wire_ms)), 0.5),
-        wire_total_p50_ms: percentile(&ascending(of(|sample| sample.wire_total_ms)), 0.5),
-        round_trips: consensus(good.iter().map(|measured| measured.sample.round_trips)),
-        total_round_trips: consensus(good.iter().map(|measured| measured.sample.total_round_trips)),
-        residual: None,
-    })
-}
-
 /// What the model does not cover on any path: clocks, schedulers, and work of the kernel that is
 /// charged to no process.
 const TOLERANCE_MS: f64 = 0.5;
@@ -99,14 +75,9 @@ const TOLERANCE_SHARE_IF_VARYING: f64 = 0.15;
 
 /// Compares the median time to the first byte with a model: round trips x RTT, the serialisation
 /// of the bytes at the path's rates, and the processor time of both sides.
-fn residual(
-    summary: &Summary,
-    good: &[&MeasuredSample],
-    path: &PlannedPath,
-    cost_ms: Option<f64>,
-) -> Option<Residual> {
+fn residual(summary: &Summary, path: &PlannedPath, cost_ms: Option<f64>) -> Option<Residual> {
     let trips = f64::from(summary.round_trips?);
-    let network_ms = trips * path.rtt_ms() + serialisation_ms(good, path);
+    let network_ms = trips * path.rtt_ms() + serialisation_ms(summary, path);
     let model_ms = network_ms + cost_ms?;
     let residual_ms = summary.first_byte.p50_ms - model_ms;
     let mut tolerance = TOLERANCE_MS + TOLERANCE_PER_ROUND_TRIP_MS * trips;
@@ -119,10 +90,10 @@ fn residual(
     Some(Residual { model_ms, residual_ms, flagged: residual_ms > tolerance || too_fast })
 }
 
-fn serialisation_ms(good: &[&MeasuredSample], path: &PlannedPath) -> f64 {
-    let at = |mbps: Option<f64>, bytes: fn(&ByteCounts) -> u64| {
-        let median = percentile(&ascending(good.iter().map(|w| bytes(&w.bytes) as f64)), 0.5);
-        mbps.zip(median).map_or(0.0, |(mbps, bytes)| bytes * 8.0 / mbps / 1e3)
+fn serialisation_ms(summary: &Summary, path: &PlannedPath) -> f64 {
+    let at = |mbps: Option<f64>, bytes: fn(Bytes) -> u64| {
+        let bytes = summary.first_byte_bytes.map(bytes);
+        mbps.zip(bytes).map_or(0.0, |(mbps, bytes)| bytes as f64 * 8.0 / mbps / 1e3)
     };
     at(path.up_mbps(), |bytes| bytes.up) + at(path.down_mbps(), |bytes| bytes.down)
 }
@@ -161,23 +132,36 @@ pub(crate) fn sample(flows: &Flows, record: &ClientRecord, plan: &Plan, origin_n
         }
         (Err(why), _) => Some(Fault::Failed(why.clone())),
         (Ok(_), None) => Some(Fault::Mislabelled("no packets".to_owned())),
-        (Ok(_), Some(flow)) => fault(flow, cell, plan.paths[cell.path].may_lose()),
+        (Ok(_), Some(flow)) => {
+            let path = &plan.paths[cell.path];
+            fault(flow, cell, path.may_lose(), max_lateness_ns(path, sample.wire_total_ms))
+        }
     };
     sample
 }
 
 /// A later delivery means that the machine stalled; the sample is spoiled and left out.
 const MAX_LATENESS_NS: u64 = 1_000_000;
+/// What may be added where a rate makes connections long, as a share of the connection's time. Any
+/// machine stalls within seconds.
+const LATENESS_SHARE_AT_A_RATE: f64 = 0.005;
+
+/// How late the link may deliver a packet of a connection on a path.
+fn max_lateness_ns(path: &PlannedPath, total_ms: Option<f64>) -> u64 {
+    let has_rate = path.down_mbps().or(path.up_mbps()).is_some();
+    let total_ns = total_ms.filter(|_| has_rate).unwrap_or(0.0) * 1e6;
+    MAX_LATENESS_NS + (LATENESS_SHARE_AT_A_RATE * total_ns) as u64
+}
 
 /// Says why a connection does not enter the figures of its cell. `may_lose`: whether its network is
 /// meant to drop or reorder packets.
-fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool) -> Option<Fault> {
+fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool, max_lateness_ns: u64) -> Option<Fault> {
     let transport = &flow.facts.transport;
     let (resent, dropped) = (transport.retransmissions(), transport.dropped());
     if !may_lose && (resent > 0 || dropped > 0) {
         return Some(Fault::Spoiled(format!("{resent} packets sent twice")));
     }
-    if flow.lateness_ns > MAX_LATENESS_NS {
+    if flow.lateness_ns > max_lateness_ns {
         let late = flow.lateness_ns as f64 / 1e6;
         return Some(Fault::Spoiled(format!("a packet {late:.1} ms late on the link")));
     }
@@ -198,16 +182,16 @@ mod tests {
 
     use super::*;
 
-    fn measured(time_ms: f64, round_trips: u32) -> MeasuredSample {
-        let sample = Sample {
+    fn measured(time_ms: f64, round_trips: u32) -> Sample {
+        Sample {
             time_ms: Some(time_ms),
             setup_ms: Some(time_ms / 2.0),
             total_ms: Some(time_ms + 1.0),
             round_trips: Some(round_trips),
             total_round_trips: Some(round_trips + 1),
+            first_byte_bytes: Some(Bytes { up: 700, down: 1_500 }),
             ..Sample::default()
-        };
-        MeasuredSample { sample, bytes: ByteCounts { up: 700, down: 1_500 } }
+        }
     }
 
     fn path(name: &str) -> PlannedPath {
@@ -215,11 +199,17 @@ mod tests {
     }
 
     #[test]
+    fn a_long_transfer_at_a_rate_may_have_a_later_packet() {
+        assert_eq!(max_lateness_ns(&path("200"), Some(800.0)), 1_000_000);
+        assert_eq!(max_lateness_ns(&path("2g"), None), 1_000_000);
+        assert_eq!(max_lateness_ns(&path("2g"), Some(2_000.0)), 11_000_000);
+    }
+
+    #[test]
     fn a_residual_beyond_the_tolerance_is_flagged() {
         let judged = |ms: f64, path: &PlannedPath| {
-            let samples = [measured(ms, 3)];
-            let good: Vec<&MeasuredSample> = samples.iter().collect();
-            residual(&summary(&good).unwrap(), &good, path, Some(0.4)).unwrap()
+            let summary = Summary::of_samples([&measured(ms, 3)].into_iter()).unwrap();
+            residual(&summary, path, Some(0.4)).unwrap()
         };
         let plain = judged(60.9, &path("20"));
         assert!((plain.model_ms - 60.4).abs() < 1e-9 && (plain.residual_ms - 0.5).abs() < 1e-9);

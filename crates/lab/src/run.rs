@@ -70,7 +70,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         replays: replay::count_replays(&servers, &measured.flights)?,
         middleboxes: measured.middleboxes,
         left_out: plan.left_out.clone(),
-        samples: measured.samples.into_iter().map(|sample| sample.sample).collect(),
+        samples: measured.samples,
         ..Record::default()
     };
     (record.waterfalls, record.captures) = measured.captures.finish(&record.cells)?;

@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use firstflight_client::ClientError;
+use firstflight_client::{ClientError, Target};
 use firstflight_emulator::monotonic_ns;
 use firstflight_tls::{KeyLogLines, Trust, Version};
 use futures_util::StreamExt;
 
 use firstflight_samples::{
-    ClientRecord, Connectors, IssuerPool, RequestedConnection, STALE_TICKET_AGE_S, Slot,
-    TicketPool, Times,
+    ClientRecord, ConnectionOffer, Connectors, ExchangeLimits, IssuerPool, RequestedConnection,
+    STALE_TICKET_AGE_S, Slot, TicketPool, Times, exchange,
 };
 
-use crate::connection::{ConnectionOffer, exchange};
 use crate::servers::HOST;
 use crate::third_party::ThirdPartyClients;
 use crate::{
@@ -117,7 +116,7 @@ impl<'a> Sampler<'a> {
         };
         let address =
             SocketAddr::from((address, server.port(requested.workload, requested.certificate)));
-        let offer = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
+        let offer = ConnectionOffer::default();
         let requested = (server, &requested);
         let (result, _) =
             self.connect(requested, offer, address, target(requested.1), SAMPLE_TIMEOUT).await;
@@ -203,7 +202,7 @@ impl<'a> Sampler<'a> {
         requested: &RequestedConnection,
         address: IpAddr,
     ) -> Result<ConnectionOffer, LabError> {
-        let mut offer = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
+        let mut offer = ConnectionOffer::default();
         if requested.kind == HandshakeKind::Full {
             return Ok(offer);
         }
@@ -243,7 +242,12 @@ impl<'a> Sampler<'a> {
         limit: Duration,
     ) -> (Result<Times, ClientError>, Option<SocketAddr>) {
         let mut local = None;
-        let exchanging = exchange(&self.connectors, offer, address, requested, target, &mut local);
+        let target = match Target::parse(&format!("https://{HOST}{target}")) {
+            Ok(target) => target,
+            Err(error) => return (Err(error), None),
+        };
+        let what = (requested, &target);
+        let exchanging = exchange(&self.connectors, offer, address, what, &LIMITS, &mut local);
         let result = match tokio::time::timeout(limit, exchanging).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout { phase: "the whole sample", after: limit }),
@@ -264,6 +268,11 @@ fn failed(server: ServerKind, source: ClientError) -> LabError {
 
 /// The timeout of a connection without delay. It exceeds the longest handshake of a plan.
 pub(crate) const SAMPLE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// More than the largest page of the lab, for servers that serve another one. Tickets come with
+/// the response.
+pub(crate) const LIMITS: ExchangeLimits =
+    ExchangeLimits { response_bytes: 4 << 20, tcp_ticket_timeout: Duration::ZERO };
 
 /// The path that a connection requests.
 fn target(requested: &RequestedConnection) -> &'static str {

@@ -89,9 +89,12 @@ pub(crate) fn sentences(record: &Record) -> Vec<String> {
         let low = percents.clone().fold(f64::INFINITY, f64::min);
         let high = percents.fold(f64::NEG_INFINITY, f64::max);
         let (first, last) = (&savings[savings.len() - 1], &savings[0]);
+        let range = match format!("{low:.0}") == format!("{high:.0}") {
+            true => format!("{high:.0} %"),
+            false => format!("{low:.0} to {high:.0} %"),
+        };
         sentences.push(format!(
-            "Over {} networks from {} to {} it saves {low:.0} to {high:.0} % of the time to the \
-             first byte.",
+            "Over {} networks from {} to {} it saves {range} of the time to the first byte.",
             savings.len(),
             path(first.early),
             path(last.early),

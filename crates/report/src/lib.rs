@@ -73,8 +73,8 @@ pub use comparison::{Change, Comparison, compare};
 pub use effects::{control, effects};
 pub use html::Pictures;
 pub use record::{
-    BrowserFacts, BrowserTimings, Calibration, Capture, Cell, Control, ControlPair, Cost, Effect,
-    Experiment, Fault, Figures, Filmstrip, Frame, Interval, LinkFacts, Load, LoadLatency,
+    BrowserFacts, BrowserTimings, Bytes, Calibration, Capture, Cell, Control, ControlPair, Cost,
+    Effect, Experiment, Fault, Figures, Filmstrip, Frame, Interval, LinkFacts, Load, LoadLatency,
     MachineFacts, MiddleboxOutcome, ParseError, ProfileFacts, Record, RecordError, Replay,
     Residual, SCHEMA, Sample, ServerFacts, Summary, Visit, VisitCell, VisitEffect, VisitPackets,
     VisitSummary, Waterfall, WaterfallPacket, Witness, json_schema, parse, read, write,

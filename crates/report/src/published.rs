@@ -36,6 +36,16 @@ const WALK_THROUGH_FIGURES: [(&str, WalkThrough); 2] = [
     ("image", WalkThrough { tls: None, total: [3500.0, 3000.0] }),
 ];
 
+/// The walk-through's ranking of access networks by latency, as profiles: cable and fibre, over
+/// Wi-Fi, ADSL, over Wi-Fi, then mobile networks, then a satellite.
+pub(crate) const ACCESS_ORDER: [&str; 8] =
+    ["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "3g", "2g", "geo"];
+
+/// The place of a network in that ranking, from 0; `None` if it is not in it.
+pub(crate) fn access_place(profile: &str) -> Option<usize> {
+    ACCESS_ORDER.iter().position(|name| *name == profile)
+}
+
 /// The profile of the walk-through's path.
 pub(crate) const WALK_THROUGH: &str = "walkthrough";
 

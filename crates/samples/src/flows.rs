@@ -11,7 +11,7 @@ use firstflight_packets::{
     Direction, FastOpen, FirstResponse, FlowFacts, Label, LabelKind, LabelTransport, LastResponse,
     Observer, Packet, QuicFacts, TlsVersion, TokenOrigin, Trace,
 };
-use firstflight_report::Sample;
+use firstflight_report::{Bytes, Sample};
 use firstflight_tls::Version;
 
 use crate::{HandshakeKind, RequestedConnection, Slot, Transport};
@@ -63,19 +63,12 @@ pub struct Flow {
     pub trace: Option<Trace>,
     /// By how much the link delivered the latest of its packets too late, in nanoseconds.
     pub lateness_ns: u64,
-    /// Bytes of IP packets until the first byte of the response.
-    pub bytes: ByteCounts,
+    /// Bytes of IP packets until the handshake was complete, if it was.
+    pub handshake_bytes: Option<Bytes>,
+    /// Bytes of IP packets until the first byte of the response, or to the end without one.
+    pub first_byte_bytes: Bytes,
     /// The cell of the link that dropped packets of it.
     pub dropped_by: Option<&'static str>,
-}
-
-/// Bytes of packets, without bare acknowledgements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ByteCounts {
-    /// To the server.
-    pub up: u64,
-    /// To the client.
-    pub down: u64,
 }
 
 impl Flows {
@@ -139,7 +132,11 @@ pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u
         at_ms: milliseconds(record.started_ns.saturating_sub(origin_ns)),
         ..Sample::default()
     };
-    if let Some(Flow { facts, lateness_ns, .. }) = flow {
+    if let Some(flow @ Flow { facts, lateness_ns, .. }) = flow {
+        sample.handshake_bytes = flow.handshake_bytes;
+        if matches!(facts.first_response, FirstResponse::Seen { .. }) {
+            sample.first_byte_bytes = Some(flow.first_byte_bytes);
+        }
         sample.lateness_us = *lateness_ns as f64 / 1e3;
         sample.round_trips = facts.round_trips();
         sample.label = facts.label().ok().map(|label| label.to_string());
@@ -179,20 +176,31 @@ impl Flow {
             FirstResponse::Seen { arrived, .. } => arrived,
             FirstResponse::None | FirstResponse::Unknown(_) => facts.ended,
         };
-        let mut flow =
-            Self { facts, trace, lateness_ns: 0, bytes: ByteCounts::default(), dropped_by: None };
+        let setup_done = facts.setup_done;
+        let mut flow = Self {
+            facts,
+            trace,
+            lateness_ns: 0,
+            handshake_bytes: setup_done.map(|_| Bytes::default()),
+            first_byte_bytes: Bytes::default(),
+            dropped_by: None,
+        };
         for packet in packets.filter(|packet| during.contains(&packet.arrival_ns)) {
             if packet.dropped_by.is_some() {
                 flow.dropped_by = packet.dropped_by;
                 continue;
             }
             flow.lateness_ns = flow.lateness_ns.max(packet.lateness_ns());
-            if packet.arrival_ns <= first_response && packet.length > MAX_ACKNOWLEDGEMENT_BYTES {
-                let bytes = (packet.length - ETHERNET_HEADER_BYTES) as u64;
-                match packet.direction {
-                    LinkDirection::Up => flow.bytes.up += bytes,
-                    LinkDirection::Down => flow.bytes.down += bytes,
-                }
+            if packet.length <= MAX_ACKNOWLEDGEMENT_BYTES {
+                continue;
+            }
+            if packet.arrival_ns <= first_response {
+                add(&mut flow.first_byte_bytes, packet);
+            }
+            if let Some(bytes) = &mut flow.handshake_bytes
+                && setup_done.is_some_and(|done| client_time(packet) <= done)
+            {
+                add(bytes, packet);
             }
         }
         flow
@@ -202,6 +210,23 @@ impl Flow {
     pub fn dropped_description(&self) -> String {
         let count = self.facts.transport.dropped();
         format!("{count} packets dropped by {}", self.dropped_by.unwrap_or("the link"))
+    }
+}
+
+/// When the client sent or got a packet.
+fn client_time(packet: &CapturedPacket) -> u64 {
+    match packet.direction {
+        LinkDirection::Up => packet.arrival_ns,
+        LinkDirection::Down => packet.delivered_ns,
+    }
+}
+
+/// Adds the bytes of an IP packet.
+fn add(bytes: &mut Bytes, packet: &CapturedPacket) {
+    let length = (packet.length - ETHERNET_HEADER_BYTES) as u64;
+    match packet.direction {
+        LinkDirection::Up => bytes.up += length,
+        LinkDirection::Down => bytes.down += length,
     }
 }
 

@@ -8,6 +8,7 @@
 //! connection     what a connection requests: its axes, the round trips that it needs
 //! plan           all combinations of the axes, and samples in randomised blocks
 //! client_state   the client's TLS contexts, tickets and address tokens
+//! exchange       one connection: connect, request, response, close
 //! flows          packets to connections, and connections to samples
 //! capture_file   the packets of connections with their secrets, as pcapng
 //! machine        facts about this machine, and its performance counters
@@ -33,6 +34,7 @@
 mod capture_file;
 mod client_state;
 mod connection;
+mod exchange;
 mod flows;
 mod machine;
 mod plan;
@@ -43,9 +45,10 @@ pub use connection::{
     CertificateKind, ClientKind, Group, HandshakeKind, HttpVersion, RequestedConnection,
     ResponseSize, Transport, Workload, round_trips, version_number,
 };
+pub use exchange::{ConnectionOffer, Exchange, ExchangeLimits, exchange};
 pub use flows::{
-    ByteCounts, ClientRecord, Flow, Flows, STALE_TICKET_AGE_S, Times, client_port, expected_label,
-    mismatch, mismatch_except_group, sample_from_flow, tls_version, wire_packet,
+    ClientRecord, Flow, Flows, STALE_TICKET_AGE_S, Times, client_port, expected_label, mismatch,
+    mismatch_except_group, sample_from_flow, tls_version, wire_packet,
 };
 pub use machine::{
     Counters, Counts, blank_record, counters_unavailable_reason, machine_facts, utc_now,

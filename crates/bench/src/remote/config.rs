@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use firstflight_emulator::LinkError;
 use firstflight_samples::{
-    ConnectionAxes, Group, HandshakeKind, HttpVersion, RequestedConnection, Workload, combinations,
+    ConnectionAxes, Group, HandshakeKind, HttpVersion, RequestedConnection, Transport, Workload,
+    combinations, why_impossible,
 };
 use firstflight_tls::{Trust, Version};
 
@@ -18,7 +19,7 @@ pub enum LabelSource {
     Auto,
     /// Packets. If they cannot be captured, the run fails with a message that says how to allow it.
     Packets,
-    /// The kernel's `TCP_INFO` and the TLS state.
+    /// The kernel's `TCP_INFO`, QUIC's statistics and the TLS state.
     Kernel,
 }
 
@@ -31,6 +32,10 @@ pub struct RemoteConfig {
     pub trust: Trust,
     /// Addresses for names in the format of curl's `--resolve`: `HOST:PORT:ADDRESS`.
     pub resolve: Vec<String>,
+    /// What to request: a GET, or PING and PONG of a ping-pong server (`serve --ping-pong`).
+    pub workloads: Vec<Workload>,
+    /// What TLS runs over. A GET's transport follows from its HTTP version.
+    pub transports: Vec<Transport>,
     /// TLS versions to measure.
     pub versions: Vec<Version>,
     /// Kinds of handshakes. For [`HandshakeKind::Refused`] the client overstates the age of its ticket, so
@@ -71,6 +76,8 @@ impl RemoteConfig {
             url: url.into(),
             trust: Trust::System,
             resolve: Vec::new(),
+            workloads: vec![Workload::Get],
+            transports: Transport::ALL.to_vec(),
             versions: vec![Version::Tls13],
             kinds: vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt],
             tfo: vec![false],
@@ -88,9 +95,20 @@ impl RemoteConfig {
         }
     }
 
+    /// The transports of the combinations that the protocols allow.
+    pub(super) fn used_transports(&self) -> Vec<Transport> {
+        let requested = self.requested();
+        let used = |transport: &Transport| {
+            let mut possible = requested.iter().filter(|one| why_impossible(one).is_none());
+            possible.any(|one| one.transport == *transport)
+        };
+        Transport::ALL.into_iter().filter(used).collect()
+    }
+
     pub(super) fn requested(&self) -> Vec<RequestedConnection> {
         combinations(&ConnectionAxes {
-            workloads: vec![Workload::Get],
+            workloads: self.workloads.clone(),
+            transports: self.transports.clone(),
             versions: self.versions.clone(),
             kinds: self.kinds.clone(),
             tfo: self.tfo.clone(),

@@ -2,33 +2,39 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use firstflight_client::{HttpResponse, Request, Target, connect_tls, http_get};
+use bytes::Bytes;
+use firstflight_client::Target;
 use firstflight_emulator::monotonic_ns;
 use firstflight_packets::{FastOpen, Label, LabelKind, LabelTransport};
 use firstflight_report::{Fault, Sample};
 use firstflight_samples::{
-    ClientRecord, Connectors, HandshakeKind, HttpVersion, RequestedConnection, STALE_TICKET_AGE_S,
-    Slot, Ticket, TicketPool, Times, expected_label, sample_from_flow, tls_version,
+    ClientRecord, ConnectionOffer, Connectors, Exchange, ExchangeLimits, HandshakeKind,
+    HttpVersion, IssuerPool, RequestedConnection, STALE_TICKET_AGE_S, Slot, Ticket, TicketPool,
+    Times, Transport, Workload, exchange, expected_label, sample_from_flow, tls_version,
 };
-use firstflight_tls::{ConnectOptions, EarlyData, Version};
+use firstflight_tls::{EarlyData, Version};
 
-/// A client for one address of one server, with its tickets.
+/// A client for one address of one server, with its tickets and address tokens.
 pub(super) struct RemoteServer {
     connectors: Connectors,
     pub(super) target: Target,
     pub(super) address: SocketAddr,
     timeout: Duration,
-    tickets: RefCell<TicketPool<(Version, HttpVersion)>>,
+    tickets: RefCell<TicketPool<Issuer>>,
+    tokens: RefCell<IssuerPool<(), Bytes>>,
 }
 
-/// What the kernel and TLS report about a connection with its response.
+/// What a ticket is bound to.
+type Issuer = (Version, Transport, HttpVersion);
+
+/// What the kernel, TLS and QUIC report about a connection with its response.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub times: Times,
     pub label: Label,
-    /// The kernel's minimum RTT.
+    /// The minimum RTT that the kernel or QUIC measured.
     pub min_rtt: Option<Duration>,
     /// Length of the response body.
     pub bytes: usize,
@@ -51,8 +57,16 @@ impl Outcome {
 /// Describes a requested connection, for the reason why it is left out.
 pub(super) fn describe(requested: &RequestedConnection) -> String {
     let tfo = if requested.tfo { " with TCP Fast Open" } else { "" };
-    let (version, kind) = (requested.version.name().replace("TLSv", "TLS "), requested.kind);
-    format!("{version} {kind}{tfo} over HTTP/{}, {}", requested.http, requested.group)
+    let token = if requested.token { " with an address token" } else { "" };
+    let version = match requested.transport {
+        Transport::Quic => "QUIC".to_owned(),
+        Transport::Tcp => requested.version.name().replace("TLSv", "TLS "),
+    };
+    let over = match requested.workload {
+        Workload::PingPong => "ping-pong".to_owned(),
+        Workload::Get => format!("over HTTP/{}", requested.http),
+    };
+    format!("{version} {}{tfo}{token} {over}, {}", requested.kind, requested.group)
 }
 
 impl RemoteServer {
@@ -62,7 +76,8 @@ impl RemoteServer {
         address: SocketAddr,
         timeout: Duration,
     ) -> Self {
-        Self { connectors, target, address, timeout, tickets: RefCell::default() }
+        let (tickets, tokens) = (RefCell::default(), RefCell::default());
+        Self { connectors, target, address, timeout, tickets, tokens }
     }
 
     /// Checks that the server supports the requested connection. Tries twice, because the first
@@ -70,7 +85,7 @@ impl RemoteServer {
     pub(super) async fn check(&self, requested: &RequestedConnection) -> Result<Outcome, String> {
         let mut why = String::new();
         for _ in 0..2 {
-            let outcome = self.connect(requested, &self.offer(requested).await?, &mut None).await?;
+            let outcome = self.connect(requested, self.offer(requested).await?, &mut None).await?;
             match outcome.mismatch(requested) {
                 None => return Ok(outcome),
                 Some(mismatch) => why = format!("the first connection was {mismatch}"),
@@ -79,21 +94,31 @@ impl RemoteServer {
         Err(why)
     }
 
-    /// Returns what the client offers. Fetches a ticket first if there is none.
+    /// Returns what the client offers. Fetches a ticket or an address token first if there is none.
     pub(super) async fn offer(
         &self,
         requested: &RequestedConnection,
-    ) -> Result<ConnectOptions, String> {
-        let mut offer =
-            ConnectOptions { host: self.target.host().to_owned(), ..ConnectOptions::default() };
+    ) -> Result<ConnectionOffer, String> {
+        let mut offer = ConnectionOffer::default();
         if requested.kind == HandshakeKind::Full {
             return Ok(offer);
+        }
+        let full = RequestedConnection { kind: HandshakeKind::Full, token: false, ..*requested };
+        if requested.token {
+            let token = || self.tokens.borrow_mut().pop(&());
+            offer.token = token();
+            if offer.token.is_none() {
+                self.connect(&full, ConnectionOffer::default(), &mut None).await?;
+                offer.token = token();
+            }
+            if offer.token.is_none() {
+                return Err("the server issued no address token".to_owned());
+            }
         }
         let ticket = match self.ticket(requested) {
             Some(ticket) => Some(ticket),
             None => {
-                let full = RequestedConnection { kind: HandshakeKind::Full, ..*requested };
-                self.connect(&full, &offer, &mut None).await?;
+                self.connect(&full, ConnectionOffer::default(), &mut None).await?;
                 self.ticket(requested)
             }
         };
@@ -102,67 +127,47 @@ impl RemoteServer {
             return Err("the server's tickets allow no early data".to_owned());
         }
         offer.early_data = requested.kind.is_early();
-        let ticket = match requested.kind {
+        offer.ticket = Some(match requested.kind {
             HandshakeKind::Refused => {
                 ticket.issued_earlier(STALE_TICKET_AGE_S).map_err(|error| error.to_string())?
             }
             _ => ticket,
-        };
-        offer.session = Some(ticket.session().clone());
+        });
         Ok(offer)
     }
 
     fn ticket(&self, requested: &RequestedConnection) -> Option<Ticket> {
-        self.tickets.borrow_mut().take(&(requested.version, requested.http), requested.version)
+        self.tickets.borrow_mut().take(&issuer(requested), requested.version)
     }
 
-    /// Makes a connection and keeps the tickets that it receives. Sets `local` as soon as there is a
-    /// socket.
+    /// Makes a connection and keeps the tickets and tokens that it receives. Sets `local` as soon as
+    /// there is a socket.
     pub(super) async fn connect(
         &self,
         requested: &RequestedConnection,
-        offer: &ConnectOptions,
+        offer: ConnectionOffer,
         local: &mut Option<SocketAddr>,
     ) -> Result<Outcome, String> {
-        match tokio::time::timeout(self.timeout, self.exchange(requested, offer, local)).await {
-            Ok(result) => result,
-            Err(_) => Err(format!("the connection took longer than {:?}", self.timeout)),
-        }
-    }
-
-    async fn exchange(
-        &self,
-        requested: &RequestedConnection,
-        offer: &ConnectOptions,
-        local: &mut Option<SocketAddr>,
-    ) -> Result<Outcome, String> {
-        let connector = self.connectors.tcp(requested).map_err(|error| error.to_string())?;
-        let connected = connect_tls(&connector, offer, self.address, requested.tfo).await;
-        let connected = connected.map_err(|error| error.to_string())?;
-        *local = connected.stream.socket().local_addr().ok();
-        let request = Request::get(self.target.clone());
-        let response = http_get(connected, &request, MAX_RESPONSE_BYTES).await;
-        let mut response = response.map_err(|error| error.to_string())?;
-        let outcome = read(&response, requested)?;
-        let mut sessions = std::mem::take(&mut response.sessions);
-        let timeout = if sessions.is_empty() { TICKET_TIMEOUT } else { Duration::ZERO };
-        sessions.extend(response.exchange.close(timeout).await);
-        let tickets = sessions.into_iter().map(Ticket::Tcp).collect();
-        self.tickets.borrow_mut().add((requested.version, requested.http), tickets);
+        let what = (requested, &self.target);
+        let exchanging = exchange(&self.connectors, offer, self.address, what, &LIMITS, local);
+        let made = match tokio::time::timeout(self.timeout, exchanging).await {
+            Ok(result) => result.map_err(|error| error.to_string())?,
+            Err(_) => return Err(format!("the connection took longer than {:?}", self.timeout)),
+        };
+        let outcome = read(&made, requested)?;
+        self.tickets.borrow_mut().add(issuer(requested), made.tickets);
+        self.tokens.borrow_mut().add((), made.tokens);
         Ok(outcome)
     }
 }
 
-/// Collects what TLS and the kernel report about a connection.
-fn read(response: &HttpResponse, requested: &RequestedConnection) -> Result<Outcome, String> {
-    if !response.head.status.is_success() && !response.head.status.is_redirection() {
-        return Err(format!("status {}", response.head.status));
-    }
-    let version = response.head.version;
-    if (version == http::Version::HTTP_2) != (requested.http == HttpVersion::Two) {
-        return Err(format!("{version:?} instead of HTTP/{}", requested.http));
-    }
-    let facts = response.facts.as_ref().ok_or("the connection has no TLS")?;
+fn issuer(requested: &RequestedConnection) -> Issuer {
+    (requested.version, requested.transport, requested.http)
+}
+
+/// Collects what TLS, the kernel and QUIC report about a connection.
+fn read(made: &Exchange, requested: &RequestedConnection) -> Result<Outcome, String> {
+    let facts = made.handshake.as_ref().ok_or("the connection has no TLS")?;
     let version = facts.version.ok_or("the handshake has no version")?;
     let kind = match (facts.early_data, facts.resumed) {
         (EarlyData::Accepted, _) => LabelKind::EarlyAccepted,
@@ -171,29 +176,20 @@ fn read(response: &HttpResponse, requested: &RequestedConnection) -> Result<Outc
         (EarlyData::NotOffered, true) => LabelKind::Resumed,
         (EarlyData::NotOffered, false) => LabelKind::Full,
     };
-    let tcp = response.tcp;
     // The kernel does not distinguish refused data in a SYN from no data.
-    let syn_data = tcp.is_some_and(|tcp| tcp.syn_data);
-    let tfo = if syn_data { FastOpen::Used } else { FastOpen::Off };
-    let marks = &response.marks;
-    let since = |mark: Option<Instant>| mark.map(|mark| mark - marks.start);
+    let tfo = if made.syn_data { FastOpen::Used } else { FastOpen::Off };
+    let transport = match requested.transport {
+        Transport::Tcp => LabelTransport::Tcp(tfo),
+        Transport::Quic => LabelTransport::Quic,
+    };
     Ok(Outcome {
-        times: Times {
-            setup: since(marks.secured),
-            first_byte: since(marks.first_byte).ok_or("the response has no first byte")?,
-            total: since(marks.end).ok_or("the response has no end")?,
-        },
-        label: Label { version: tls_version(version), kind, transport: LabelTransport::Tcp(tfo) },
-        min_rtt: tcp.map(|tcp| tcp.min_rtt).filter(|rtt| !rtt.is_zero()),
-        bytes: response.body.len(),
-        server: header(response, http::header::SERVER.as_str()),
+        times: made.times,
+        label: Label { version: tls_version(version), kind, transport },
+        min_rtt: made.min_rtt,
+        bytes: made.response_bytes,
+        server: made.server.clone(),
         group: facts.group,
     })
-}
-
-fn header(response: &HttpResponse, name: &str) -> String {
-    let value = response.head.headers.get(name).and_then(|value| value.to_str().ok());
-    value.unwrap_or_default().to_owned()
 }
 
 /// A cell of a remote run.
@@ -201,6 +197,8 @@ fn header(response: &HttpResponse, name: &str) -> String {
 pub(super) struct Cell {
     pub requested: RequestedConnection,
     pub control_of: Option<usize>,
+    /// The length of the response's content.
+    pub response_bytes: usize,
 }
 
 /// A connection with what the client knows about it.
@@ -218,7 +216,7 @@ pub(super) async fn take_sample(
     let offer = server.offer(requested).await;
     let (started_ns, mut local) = (monotonic_ns(), None);
     let result = match offer {
-        Ok(offer) => server.connect(requested, &offer, &mut local).await,
+        Ok(offer) => server.connect(requested, offer, &mut local).await,
         Err(why) => Err(why),
     };
     let outcome = result.as_ref().map(|outcome| outcome.times).map_err(String::clone);
@@ -249,6 +247,8 @@ impl SampledConnection {
     }
 }
 
-const MAX_RESPONSE_BYTES: usize = 64 << 20;
-/// How long a connection waits for tickets after its response.
-const TICKET_TIMEOUT: Duration = Duration::from_millis(200);
+const LIMITS: ExchangeLimits = ExchangeLimits {
+    response_bytes: 64 << 20,
+    // Some servers send their tickets after the response.
+    tcp_ticket_timeout: Duration::from_millis(200),
+};

@@ -1,9 +1,9 @@
 //! Measures a remote server over the real network.
 //!
 //! If this process may capture packets, labels and round trips come from the packets of its own
-//! connections at this machine. Otherwise labels come from the TLS state and `TCP_INFO`, and round
-//! trips are times divided by the minimum RTT. That is an upper bound, because it includes the time
-//! that the server takes.
+//! connections at this machine. Otherwise labels come from the TLS state, `TCP_INFO` and QUIC's
+//! statistics, and round trips are times divided by the minimum RTT. That is an upper bound, because
+//! it includes the time that the server takes.
 
 mod config;
 mod connection;
@@ -19,7 +19,7 @@ use firstflight_client::{Resolver, Target, connect_tcp};
 use firstflight_emulator::monotonic_ns;
 use firstflight_report::Record;
 use firstflight_samples::{
-    Connectors, HandshakeKind, MIN_CONTROL_SAMPLES, blocks, utc_now, why_impossible,
+    Connectors, HandshakeKind, MIN_CONTROL_SAMPLES, Transport, blocks, utc_now, why_impossible,
 };
 use firstflight_tls::KeyLogLines;
 use futures_util::StreamExt;
@@ -71,9 +71,10 @@ async fn measure(
     config: &RemoteConfig,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Record, RemoteError> {
-    let (target, address) = resolve(config).await?;
+    let transports = config.used_transports();
+    let (target, address) = resolve(config, &transports).await?;
     let key_log = Arc::new(KeyLogLines::default());
-    let (mut packets, capture_error) = open_capture(config, address, &key_log)?;
+    let (mut packets, capture_error) = open_capture(config, address, &transports, &key_log)?;
     let connectors = Connectors::new(config.trust.clone(), &key_log);
     let server = RemoteServer::new(connectors, target, address, config.timeout);
     let (cells, left_out, first) = check_cells(config, &server).await?;
@@ -87,7 +88,8 @@ async fn measure(
     let concurrency = config.concurrency.max(1);
     let mut samples = Vec::with_capacity(total);
     let mut min_rtt = first.min_rtt;
-    for batch in order.chunks(batch_size(first.bytes).max(concurrency)) {
+    let longest = cells.iter().map(|cell| cell.response_bytes).max().unwrap_or_default();
+    for batch in order.chunks(batch_size(longest).max(concurrency)) {
         let sampled = batch.iter().map(|slot| {
             let (server, cells, done) = (&server, &cells, &done);
             async move {
@@ -124,12 +126,13 @@ async fn measure(
 fn open_capture(
     config: &RemoteConfig,
     address: SocketAddr,
+    transports: &[Transport],
     key_log: &Arc<KeyLogLines>,
 ) -> Result<(Option<Packets>, Option<String>), RemoteError> {
     if config.label_source == LabelSource::Kernel {
         return Ok((None, None));
     }
-    match Packets::open(address, key_log) {
+    match Packets::open(address, transports, key_log) {
         Ok(packets) => Ok((Some(packets), None)),
         Err(error) if config.label_source == LabelSource::Packets => Err(error.into()),
         Err(error) => Ok((None, Some(error.to_string()))),
@@ -142,7 +145,10 @@ fn batch_size(response_bytes: usize) -> usize {
     (packets::MAX_CAPTURE_BYTES / 4 / (response_bytes + (1 << 16))).clamp(1, 256)
 }
 
-async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), RemoteError> {
+async fn resolve(
+    config: &RemoteConfig,
+    transports: &[Transport],
+) -> Result<(Target, SocketAddr), RemoteError> {
     let url_error = |reason: String| RemoteError::Url { url: config.url.clone(), reason };
     let target = Target::parse(&config.url).map_err(|error| url_error(error.to_string()))?;
     if target.scheme() != firstflight_client::Scheme::Https {
@@ -157,6 +163,9 @@ async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), RemoteEr
     // One address for all samples, because two addresses may be two servers.
     let address = addresses.first().copied();
     let address = address.ok_or_else(|| url_error("its host has no address".to_owned()))?;
+    if !transports.contains(&Transport::Tcp) {
+        return Ok((target, address));
+    }
     // A server that cannot be reached must not look like one that supports nothing.
     let reached = tokio::time::timeout(config.timeout, connect_tcp(&[address], false)).await;
     match reached {
@@ -175,21 +184,18 @@ async fn check_cells(
     let (mut cells, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
     for requested in config.requested() {
         let why = match why_impossible(&requested) {
-            _ if requested.over_quic() => Some(NO_QUIC.to_owned()),
             Some(why) => Some(why.to_owned()),
             None => match server.check(&requested).await {
                 Ok(outcome) => {
+                    let response_bytes = outcome.bytes;
+                    cells.push(Cell { requested, control_of: None, response_bytes });
                     first.get_or_insert(outcome);
                     None
                 }
                 Err(why) => Some(format!("{}: {why}", connection::describe(&requested))),
             },
         };
-        match why {
-            None => cells.push(Cell { requested, control_of: None }),
-            Some(why) if left_out.contains(&why) => {}
-            Some(why) => left_out.push(why),
-        }
+        left_out.extend(why.filter(|why| !left_out.contains(why)));
     }
     let Some(first) = first else {
         let reasons = left_out.join("; ");
@@ -202,7 +208,3 @@ async fn check_cells(
     }
     Ok((cells, left_out, first))
 }
-
-/// The kernel coalesces datagrams before a capture sees them, so their boundaries are lost.
-const NO_QUIC: &str = "HTTP/3: a capture on a real path does not show the boundaries of datagrams; \
-                       measure it in the lab, or under load (--rate, --connections)";

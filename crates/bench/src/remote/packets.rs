@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_emulator::{Batch, CapturedPacket, Direction, Sniffer};
+use firstflight_emulator::{Batch, CapturedPacket, Direction, SniffedProtocol, Sniffer};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Capture, Fault, Sample};
 use firstflight_samples::{
     CaptureFile, CaptureInfo, ClientRecord, Flow, Flows, HttpVersion, RequestedConnection,
-    capture_path, mismatch, sample_from_flow, wire_packet,
+    Transport, Workload, capture_path, mismatch, sample_from_flow, wire_packet,
 };
 use firstflight_tls::KeyLogLines;
 
@@ -20,9 +20,11 @@ use super::connection::{Cell, SampledConnection, describe};
 
 /// The capture of a run, and what it has shown so far.
 pub(super) struct Packets {
-    sniffer: Sniffer,
+    /// One for each transport.
+    sniffers: Vec<Sniffer>,
     key_log: Arc<KeyLogLines>,
-    /// The minimum time from a SYN to its SYN-ACK, in nanoseconds.
+    /// The minimum time from a SYN to its SYN-ACK, or from a client's first datagram to the server's
+    /// first, in nanoseconds.
     min_rtt_ns: Option<u64>,
     /// Packets that were retransmitted or out of order, and the number of samples with them.
     lost: (u32, usize),
@@ -34,10 +36,18 @@ pub(super) struct Packets {
 impl Packets {
     pub(super) fn open(
         server: SocketAddr,
+        transports: &[Transport],
         key_log: &Arc<KeyLogLines>,
     ) -> Result<Self, firstflight_emulator::LinkError> {
+        let sniffer = |transport: &Transport| {
+            let protocol = match transport {
+                Transport::Tcp => SniffedProtocol::Tcp,
+                Transport::Quic => SniffedProtocol::Udp,
+            };
+            Sniffer::open(server, protocol, MAX_CAPTURE_BYTES)
+        };
         Ok(Self {
-            sniffer: Sniffer::open(server, MAX_CAPTURE_BYTES)?,
+            sniffers: transports.iter().map(sniffer).collect::<Result<_, _>>()?,
             key_log: key_log.clone(),
             min_rtt_ns: None,
             lost: (0, 0),
@@ -48,8 +58,19 @@ impl Packets {
 
     /// Measures the RTT of connections that are not samples, and drops their packets.
     pub(super) fn warm_up(&mut self) {
-        let (batch, _) = (self.sniffer.take(), self.key_log.take());
+        let (batch, _) = (self.take(), self.key_log.take());
         self.update_min_rtt(&Flows::new(&batch, "", &HashSet::new()));
+    }
+
+    /// The packets since the last call, in order.
+    fn take(&self) -> Batch {
+        let mut all = Batch::default();
+        for mut batch in self.sniffers.iter().map(Sniffer::take) {
+            all.missed += batch.missed;
+            all.packets.append(&mut batch.packets);
+        }
+        all.packets.sort_by_key(|packet| packet.arrival_ns);
+        all
     }
 
     /// Makes samples from the packets of complete connections.
@@ -60,7 +81,7 @@ impl Packets {
         origin_ns: u64,
         output: Option<&Path>,
     ) -> Result<Vec<Sample>, RemoteError> {
-        let (mut batch, secrets) = (self.sniffer.take(), self.key_log.take());
+        let (mut batch, secrets) = (self.take(), self.key_log.take());
         self.missed += batch.missed;
         delay_sent(&mut batch, self.min_rtt_ns.unwrap_or(0) / 2);
         let flows = Flows::new(&batch, &secrets, &HashSet::new());
@@ -187,10 +208,17 @@ fn write_capture(
     let secrets = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
     let control = if cell.control_of.is_some() { ", control" } else { "" };
     let what = format!("{}{control}", describe(&cell.requested));
-    let http = if cell.requested.http == HttpVersion::Two { " h2" } else { "" };
+    let http = match (cell.requested.workload, cell.requested.http) {
+        (Workload::PingPong, _) => " ping-pong",
+        (Workload::Get, HttpVersion::One) => "",
+        (Workload::Get, HttpVersion::Two) => " h2",
+        (Workload::Get, HttpVersion::Three) => " h3",
+    };
     let tfo = if cell.requested.tfo { " TFO" } else { "" };
+    let token = if cell.requested.token { " token" } else { "" };
     let RequestedConnection { version, kind, group, .. } = cell.requested;
-    let name = format!("{index:03} {}{http} {kind}{tfo} {group}{control}", version.name());
+    let version = if cell.requested.over_quic() { "QUIC" } else { version.name() };
+    let name = format!("{index:03} {version}{http} {kind}{tfo}{token} {group}{control}");
     let capture = Capture { file: capture_path(&name), what, connections: 1 };
     let info = CaptureInfo {
         interface: "client",

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use firstflight_report::axes::REMOTE_EXPERIMENT;
-use firstflight_report::statistics::consensus;
 use firstflight_report::{
-    Cell as RecordCell, Experiment, Figures, ProfileFacts, Record, SCHEMA, Sample, ServerFacts,
-    Summary, Witness, control, effects,
+    Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
+    Witness, control, effects,
 };
-use firstflight_samples::{ClientKind, machine_facts, round_trips, version_number};
+use firstflight_samples::{ClientKind, Workload, machine_facts, round_trips, version_number};
 
 use super::config::RemoteConfig;
 use super::connection::{Cell, Outcome, RemoteServer};
@@ -36,11 +35,12 @@ pub(super) fn record(
     let RunState { mut samples, min_rtt, packets, capture_error } = state;
     let (witness, min_rtt, source) = match &packets {
         Some(packets) => {
-            let source = "the minimum time from a SYN to its SYN-ACK among the run's connections";
+            let source = "the minimum time from a connection's first packet to the server's first";
             (Witness::Packets, packets.min_rtt(), source)
         }
         None => {
-            let source = "the minimum RTT that the kernel measured on the run's connections";
+            let source =
+                "the minimum RTT that the kernel or QUIC measured on the run's connections";
             (Witness::Kernel, min_rtt, source)
         }
     };
@@ -73,13 +73,18 @@ pub(super) fn record(
         kind: cell.requested.kind.name().to_owned(),
         tfo: cell.requested.tfo,
         token: cell.requested.token,
-        http: cell.requested.http.name().to_owned(),
+        http: match cell.requested.workload {
+            Workload::Get => cell.requested.http.name().to_owned(),
+            Workload::PingPong => String::new(),
+        },
         group: cell.requested.group.name().to_owned(),
         certificate: String::new(),
-        response_bytes: first.bytes as u64,
+        response_bytes: cell.response_bytes as u64,
         control: cell.control_of.is_some(),
         expected_round_trips: Some(round_trips(&cell.requested)),
-        summary: summary(samples.iter().filter(|sample| sample.cell == index)),
+        summary: Summary::of_samples(
+            samples.iter().filter(|sample| sample.cell == index && sample.fault.is_none()),
+        ),
     };
     let cells_with_figures: Vec<RecordCell> = cells.iter().enumerate().map(cell).collect();
     let twins = cells.iter().enumerate().filter_map(|(twin, cell)| Some((cell.control_of?, twin)));
@@ -106,7 +111,10 @@ pub(super) fn record(
         }],
         experiments: vec![Experiment {
             name: REMOTE_EXPERIMENT.to_owned(),
-            title: format!("a GET of {}", config.url),
+            title: match config.workloads.as_slice() {
+                [Workload::PingPong] => format!("PING and PONG at {}", config.url),
+                _ => format!("a GET of {}", config.url),
+            },
         }],
         effects: effects(&cells_with_figures, &samples, config.seed),
         control: control(twins, cells.len(), &samples, config.seed),
@@ -118,23 +126,6 @@ pub(super) fn record(
     }
 }
 
-fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Summary> {
-    let good: Vec<&Sample> = samples.filter(|sample| sample.fault.is_none()).collect();
-    let of = |value: fn(&Sample) -> Option<f64>| good.iter().filter_map(move |s| value(s));
-    Some(Summary {
-        samples: good.len(),
-        setup: Figures::from_values(of(|sample| sample.setup_ms)),
-        first_byte: Figures::from_values(of(|sample| sample.time_ms))?,
-        total: Figures::from_values(of(|sample| sample.total_ms)),
-        wire_p50_ms: Figures::from_values(of(|sample| sample.wire_ms)).map(|wire| wire.p50_ms),
-        wire_total_p50_ms: Figures::from_values(of(|sample| sample.wire_total_ms))
-            .map(|wire| wire.p50_ms),
-        round_trips: consensus(good.iter().map(|sample| sample.round_trips)),
-        total_round_trips: consensus(good.iter().map(|sample| sample.total_round_trips)),
-        residual: None,
-    })
-}
-
 /// The number of whole round trips that fit into a time. An upper bound, because it includes the time
 /// that the server took.
 fn whole_round_trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
@@ -142,7 +133,8 @@ fn whole_round_trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
     (rtt_ms > 0.0 && round_trips < MAX_ROUND_TRIPS).then_some(round_trips as u32)
 }
 
-const NOT_CAPTURED: &str = "no packets were captured: labels come from the kernel and from TLS";
+const NOT_CAPTURED: &str =
+    "no packets were captured: labels come from the kernel, from QUIC and from TLS";
 const PATH: &str = "the network in between";
 /// A higher number is not a plausible number of round trips.
 const MAX_ROUND_TRIPS: f64 = 1e6;

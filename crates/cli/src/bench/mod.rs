@@ -14,7 +14,7 @@ use firstflight_report::{Record, Witness};
 use firstflight_samples::{HandshakeKind, HttpVersion, blank_record};
 use firstflight_tls::{Trust, Version};
 
-use crate::axes::{AxesArgs, command_line, seed_from_clock};
+use crate::axes::{AxesArgs, command_line, default_http, seed_from_clock};
 use crate::progress::ProgressDisplay;
 use crate::results;
 use crate::results::ConditionArgs;
@@ -23,8 +23,9 @@ use load::{LoadArgs, LoadOptions};
 /// Measure an external server: the cost of each kind of handshake, or how much load it takes.
 ///
 /// Connects to the URL repeatedly with full, resumed and early-data handshakes in random order, and
-/// writes a report with percentiles, intervals, an A/A control and every sample. Each connection is
-/// labelled by its packets if this process may capture, else by the kernel and TLS. With --rate or
+/// writes a report with percentiles, intervals, an A/A control and every sample, over TCP or, with
+/// --http 3, over QUIC. Each connection is labelled by its packets if this process may capture, else
+/// by the kernel, QUIC and TLS. With --workload ping-pong it measures a ping-pong server. With --rate or
 /// --connections it drives load instead.
 #[derive(Args)]
 pub(crate) struct BenchArgs {
@@ -150,11 +151,15 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
     let config = RemoteConfig {
         trust: args.connection.trust(),
         resolve: args.connection.resolve.clone(),
+        workloads: axes.workload.clone().unwrap_or(defaults.workloads),
+        transports: axes.transport.clone().unwrap_or(defaults.transports),
         versions: axes.tls.clone().unwrap_or(defaults.versions),
         kinds: axes.kind.clone().unwrap_or(defaults.kinds),
         tfo: axes.tfo.clone().unwrap_or(defaults.tfo),
         tokens: axes.token.clone().unwrap_or(defaults.tokens),
-        http: axes.http.clone().unwrap_or(defaults.http),
+        http: (axes.http.clone())
+            .or_else(|| axes.transport.as_deref().map(default_http))
+            .unwrap_or(defaults.http),
         groups: axes.group.clone().unwrap_or(defaults.groups),
         samples: args.samples as usize,
         concurrency: usize::from(args.at_a_time),
@@ -180,6 +185,10 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let axes = &args.axes;
+    anyhow::ensure!(
+        axes.workload.is_none() && axes.transport.is_none(),
+        "load is GETs over what --http says; leave out --workload and --transport"
+    );
     let kinds: Vec<firstflight_bench::LoadHandshake> = axes
         .kind
         .as_deref()

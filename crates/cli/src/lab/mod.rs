@@ -13,9 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use firstflight_emulator::Backend;
-use firstflight_lab::{
-    Captures, CertificateKind, ClientKind, LabConfig, ResponseSize, Transport, Workload,
-};
+use firstflight_lab::{Captures, CertificateKind, ClientKind, LabConfig, ResponseSize};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -31,8 +29,8 @@ use select::{Selection, select};
 ///
 /// Connects over TCP and QUIC to this program's own server and to others, labels every connection
 /// and counts its round trips from its packets, and writes a report, decrypted captures and every
-/// sample. Without flags it runs the experiments ping-pong, get, curl and blueprint. Any flag for
-/// axes, networks or pages defines a matrix instead. Needs no root if users may create user
+/// sample. Without flags it runs the experiments ping-pong, get, curl, blueprint, access and image.
+/// Any flag for axes, networks or pages defines a matrix instead. Needs no root if users may create user
 /// namespaces: see `firstflight doctor`.
 ///
 /// With --serve it measures nothing: the network and the servers stay up, to be entered with a
@@ -42,12 +40,13 @@ use select::{Selection, select};
 /// if the A/A control differs beyond chance, or if a --fail-if condition is true.
 #[derive(Args)]
 pub(crate) struct LabArgs {
-    /// Experiments: ping-pong, get, curl, blueprint, refused, post-quantum, loss, third-party,
-    /// middlebox
+    /// Experiments: ping-pong, get, curl, blueprint, access, image, refused, post-quantum, loss,
+    /// third-party, middlebox
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     experiment: Option<Vec<String>>,
 
-    /// Samples a cell [default: 100; blueprint: 1000, loss: 400, third-party: 50]
+    /// Samples a cell [default: 100; blueprint: 1000, loss: 400, third-party: 50, access: 8,
+    /// image: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: Option<u32>,
 
@@ -105,14 +104,6 @@ pub(crate) struct LabArgs {
     #[command(flatten)]
     axes: AxesArgs,
 
-    /// Workloads: ping-pong (our server only), get.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
-    workload: Option<Vec<Workload>>,
-
-    /// What TLS runs over: tcp, quic [default: what --http and --tls leave, and both without them]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
-    transport: Option<Vec<Transport>>,
-
     /// Clients: firstflight, ngtcp2 (its gtlsclient, HTTP/3 only; all its times are the packets')
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
     client: Option<Vec<ClientKind>>,
@@ -160,8 +151,6 @@ impl LabArgs {
         self.axes.is_set()
             || self.profile.is_some()
             || self.rtt.is_some()
-            || self.workload.is_some()
-            || self.transport.is_some()
             || self.client.is_some()
             || self.certificate.is_some()
             || self.size.is_some()

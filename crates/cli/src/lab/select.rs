@@ -10,6 +10,7 @@ use firstflight_lab::{
 use firstflight_tls::Version;
 
 use super::LabArgs;
+use crate::axes::default_http;
 
 /// The parts of a run.
 pub(super) struct Selection {
@@ -71,7 +72,7 @@ fn matrix(
             clients: args.client.clone().unwrap_or_else(|| vec![ClientKind::Firstflight]),
             connections: ConnectionAxes {
                 transports,
-                workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
+                workloads: axes.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
                 versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
                 kinds: axes.kind.clone().unwrap_or_else(|| {
                     vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt]
@@ -94,16 +95,9 @@ fn matrix(
 
 /// The transports and the HTTP versions. If one flag is missing, it follows from the other.
 fn transports_and_http(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
-    let http = |transports: &[Transport]| {
-        let default_http = |transport: &Transport| match transport {
-            Transport::Tcp => HttpVersion::One,
-            Transport::Quic => HttpVersion::Three,
-        };
-        transports.iter().map(default_http).collect()
-    };
-    match (&args.transport, &args.axes.http) {
+    match (&args.axes.transport, &args.axes.http) {
         (Some(transports), Some(http)) => (transports.clone(), http.clone()),
-        (Some(transports), None) => (transports.clone(), http(transports)),
+        (Some(transports), None) => (transports.clone(), default_http(transports)),
         (None, Some(http)) => {
             let is_used = |one: &Transport| http.iter().any(|http| http.transport() == *one);
             (Transport::ALL.into_iter().filter(is_used).collect(), http.clone())
@@ -118,7 +112,7 @@ fn transports_and_http(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
                 Transport::Quic => args.axes.tls.as_ref().is_none_or(tls_13),
             };
             let transports: Vec<Transport> = Transport::ALL.into_iter().filter(is_used).collect();
-            let http = http(&transports);
+            let http = default_http(&transports);
             (transports, http)
         }
     }

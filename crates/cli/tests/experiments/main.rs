@@ -5,6 +5,7 @@
 
 mod quic;
 mod remote;
+mod unanswered;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time, so concurrent runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 17] = [
+    let tests: [(&str, fn()); 22] = [
         ("refused_early_data_is_labelled_and_has_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("samples_where_fast_open_falls_back_are_left_out_of_the_figures", fast_open_fallback),
@@ -47,11 +48,25 @@ fn main() -> ExitCode {
         ("captures_are_written_next_to_the_record", captures),
         ("connections_to_a_remote_server_are_labelled_by_packets", remote::every_kind),
         ("connections_to_a_remote_server_are_labelled_without_a_capture", remote::by_the_kernel),
+        ("connections_over_quic_to_a_remote_server_are_labelled_by_packets", remote::over_quic),
+        (
+            "rfc9000_8_1_a_page_over_quic_from_a_remote_server_has_the_labs_round_trips",
+            remote::page_over_quic,
+        ),
+        (
+            "connections_over_quic_to_a_remote_server_are_labelled_without_a_capture",
+            remote::over_quic_by_the_kernel,
+        ),
+        ("a_remote_ping_pong_server_is_measured_over_tcp_and_quic", remote::ping_pong),
         (
             "handshakes_that_a_remote_server_does_not_support_are_left_out",
             remote::unsupported_handshakes,
         ),
         ("urls_that_cannot_be_measured_are_refused", remote::urls),
+        (
+            "rfc8446_an_early_first_flight_that_is_dropped_is_followed_by_one_without_early_data",
+            unanswered::first_flight,
+        ),
         ("the_same_seed_gives_the_same_order", seeds),
     ];
     let trial = |(name, test): (&str, fn())| {
@@ -236,6 +251,7 @@ fn middleboxes() {
     let labels = |middlebox: &str, kind: &str, tfo: bool, group: &str| {
         let row = outcomes.iter().find(|row| {
             (&*row.middlebox, &*row.kind, row.tfo, &*row.group) == (middlebox, kind, tfo, group)
+                && row.transport == "tcp"
         });
         let row = row.unwrap_or_else(|| panic!("{middlebox} {kind}: {outcomes:#?}"));
         assert_eq!(row.labels.iter().map(|(_, count)| count).sum::<usize>(), row.tries);
@@ -260,6 +276,15 @@ fn middleboxes() {
         assert_eq!(words, label, "{row:#?}");
         assert_eq!(row.failed, if label == "no response" { row.tries } else { 0 }, "{row:#?}");
     }
+    let over_quic = |middlebox: &str| {
+        let rows = outcomes.iter().filter(|row| row.transport == "quic");
+        let of: Vec<_> = rows.filter(|row| row.middlebox == middlebox).collect();
+        assert_eq!(of.len(), 2, "{of:#?}");
+        of.iter().map(|row| (row.failed, row.tries)).collect::<Vec<_>>()
+    };
+    assert!(over_quic("drop-early-data").iter().all(|(failed, _)| *failed == 0), "of TCP alone");
+    assert!(over_quic("block-udp").iter().all(|(failed, tries)| failed == tries));
+    assert!(over_quic("throttle-udp").iter().all(|(failed, _)| *failed == 0), "late, not lost");
     // A lost SYN costs the kernel's first retransmission timeout.
     let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;
     // If the machine stalls there may be no figure.

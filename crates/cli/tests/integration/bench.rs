@@ -78,6 +78,7 @@ fn unsupported_load_flags_are_refused_at_once() {
         (&["-k", "--rate", "5", "--http", "2"], "HTTP/1.1 and HTTP/3"),
         (&["-k", "--rate", "5", "--http", "3", "--tls", "1.2"], "QUIC needs TLS 1.3"),
         (&["-k", "--rate", "0"], "a rate above 0"),
+        (&["-k", "--rate", "5", "--workload", "ping-pong"], "leave out --workload"),
     ] {
         let ended = bench(site.path(), &url, arguments);
         assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
@@ -119,6 +120,31 @@ fn connections_are_measured_one_by_one() {
     let log = serve.stop();
     let early = log.iter().filter(|line| line["early_data"] == "accepted").count();
     assert!(early >= 2 * 6, "{early} early requests in the server's log");
+}
+
+#[test]
+fn connections_over_quic_are_measured_one_by_one() {
+    let site = site();
+    let serve = Serve::files(site.path(), &[]);
+    let url = format!("https://{}/", serve.address);
+    let cert = serve.cert.display().to_string();
+    let flags = ["--cacert", &cert, "--samples", "6", "--http", "3", "--token", "off,on"];
+    let ended = bench(site.path(), &url, &flags);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(!ended.err.contains("starting"), "nothing is started: {}", ended.err);
+    let record = record(site.path());
+    let cells = record["cells"].as_array().unwrap();
+    // Full, and resumed and 0-RTT without and with a token, and the control's second arm.
+    assert_eq!(cells.len(), 1 + 2 * 2 + 1, "{}", record["left_out"]);
+    for sample in record["samples"].as_array().unwrap() {
+        assert!(sample["label"].as_str().unwrap().contains("QUIC"), "{sample}");
+        assert!(sample["fault"].is_null(), "{sample}");
+    }
+    let page = fs::read_to_string(site.path().join("out/report.html")).unwrap();
+    assert!(page.contains("<section id=\"bars\""), "grouped bars in the report");
+    let log = serve.stop();
+    let early = log.iter().filter(|line| line["early_data"] == "accepted").count();
+    assert!(early >= 3 * 6, "{early} early requests in the server's log");
 }
 
 #[test]

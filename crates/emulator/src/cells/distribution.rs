@@ -61,6 +61,11 @@ impl Distribution {
         }
     }
 
+    /// Whether values above and below the base are equally frequent by definition.
+    pub(crate) fn is_symmetric(&self) -> bool {
+        matches!(self, Self::Normal { .. } | Self::Uniform { .. })
+    }
+
     /// Why the parameters are invalid, as the end of a sentence.
     pub(crate) fn fault(&self) -> Option<String> {
         let length = |name: &str, ms: f64| {

@@ -176,6 +176,8 @@ enum MiddleboxName {
     DropSynData,
     DropLargeHello,
     DropEarlyData,
+    BlockUdp,
+    ThrottleUdp,
 }
 
 impl From<MiddleboxName> for Middlebox {
@@ -187,6 +189,8 @@ impl From<MiddleboxName> for Middlebox {
             MiddleboxName::DropSynData => Self::DropSynData,
             MiddleboxName::DropLargeHello => Self::DropLargeHello,
             MiddleboxName::DropEarlyData => Self::DropEarlyData,
+            MiddleboxName::BlockUdp => Self::BlockUdp,
+            MiddleboxName::ThrottleUdp => Self::ThrottleUdp,
         }
     }
 }

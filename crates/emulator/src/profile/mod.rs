@@ -6,8 +6,11 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
 use crate::path::base_delay;
-use crate::{CellSpec, LinkError};
+use crate::{CellSpec, Distribution, JitterSpec, LinkError};
 
 /// The effects of a network on packets, each way, with the source of its figures.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,6 +159,33 @@ impl Profile {
     pub fn rtt(&self) -> Duration {
         base_delay(&self.up) + base_delay(&self.down)
     }
+
+    /// The round-trip time that half of the packets exceed: [`Profile::rtt`] and the median of the
+    /// jitter of both ways together, to a tenth of a millisecond. Reconfigurations are around the
+    /// base and not counted.
+    pub fn median_rtt(&self) -> Duration {
+        let jitter: Vec<&Distribution> =
+            self.up.iter().chain(&self.down).filter_map(jitter).collect();
+        // A sum of symmetric distributions is symmetric.
+        if jitter.iter().all(|distribution| distribution.is_symmetric()) {
+            return self.rtt();
+        }
+        let mut random = StdRng::seed_from_u64(0);
+        let mut sums: Vec<f64> = (0..MEDIAN_DRAWS)
+            .map(|_| jitter.iter().map(|distribution| distribution.draw(&mut random)).sum())
+            .collect();
+        sums.sort_unstable_by(f64::total_cmp);
+        let tenths = (10.0 * sums[sums.len() / 2].max(0.0)).round();
+        self.rtt() + Duration::from_micros(100 * tenths as u64)
+    }
+}
+
+/// The distribution of a cell that draws delays packet by packet.
+fn jitter(cell: &CellSpec) -> Option<&Distribution> {
+    match cell {
+        CellSpec::Jitter(JitterSpec { distribution, .. }) => Some(distribution),
+        _ => None,
+    }
 }
 
 fn parse_milliseconds(text: &str) -> Option<Duration> {
@@ -179,6 +209,8 @@ fn unknown_profile(name: &str, custom: &[Profile]) -> LinkError {
 
 /// The networks that additions are combined with.
 const ADDITION_BASES: [&str; 2] = ["fibre", "cable"];
+/// How many draws a median is computed from: enough for a tenth of a millisecond.
+const MEDIAN_DRAWS: usize = 100_001;
 /// A minute each way.
 const MAX_RTT_MS: f64 = 120_000.0;
 

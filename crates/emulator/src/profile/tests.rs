@@ -33,6 +33,7 @@ fn built_in_profiles_have_the_published_figures_with_sources() {
         ("fibre+wifi", 4.0, Some((20.0, 5.0))),
         ("cable+wifi", 28.0, Some((5.0, 1.0))),
         ("4g", 53.0, Some((29.5, 7.6))),
+        ("5g", 19.0, Some((129.9, 14.7))),
         ("4g-slow", 170.0, Some((9.0, 9.0))),
         ("3g", 300.0, Some((1.6, 0.768))),
         ("2g", 800.0, Some((0.28, 0.256))),
@@ -51,6 +52,16 @@ fn built_in_profiles_have_the_published_figures_with_sources() {
     for (name, rtt_ms) in [("curl-18", 18.0), ("curl-260", 260.0), ("walkthrough", 112.0)] {
         let profile = Profile::parse(name).expect("found");
         assert_eq!((ms(&profile), profile.up.len()), (rtt_ms, 1), "{name}");
+    }
+}
+
+#[test]
+fn the_median_rtt_includes_the_jitter_of_both_ways() {
+    for (name, expected) in
+        [("20", 20.0), ("adsl", 50.0), ("leo", 50.0), ("fibre+wifi", 14.0), ("cable+wifi", 38.0)]
+    {
+        let median = Profile::parse(name).expect("found").median_rtt().as_secs_f64() * 1e3;
+        assert!((median - expected).abs() <= 0.1, "{name}: {median}");
     }
 }
 

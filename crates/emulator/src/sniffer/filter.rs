@@ -8,12 +8,18 @@ use libc::{
     BPF_LDX, BPF_MSH, BPF_RET, BPF_W, sock_filter,
 };
 
-/// Accepts the TCP packets to and from this server, cut to `snap_length`. On loopback each packet
-/// is captured leaving and arriving: only the first is accepted of the client's packets, and only
-/// the second of the server's. Packets start with their IP header.
-pub(super) fn program(server: SocketAddr, snap_length: u32) -> Vec<sock_filter> {
-    let leaving = block(server, 1, snap_length);
-    let arriving = block(server, 0, snap_length);
+use super::SniffedProtocol;
+
+/// Accepts the packets of a protocol to and from this server, cut to `snap_length`. On loopback each
+/// packet is captured leaving and arriving: only the first is accepted of the client's packets, and
+/// only the second of the server's. Offsets are from the IP header, whatever is in front of it.
+pub(super) fn program(
+    server: SocketAddr,
+    protocol: SniffedProtocol,
+    snap_length: u32,
+) -> Vec<sock_filter> {
+    let leaving = block(server, protocol, 1, snap_length);
+    let arriving = block(server, protocol, 0, snap_length);
     let skip = u8::try_from(leaving.len()).expect("a block has a few dozen instructions");
     let mut program = vec![
         load(BPF_W | BPF_ABS, (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32),
@@ -25,33 +31,42 @@ pub(super) fn program(server: SocketAddr, snap_length: u32) -> Vec<sock_filter> 
 }
 
 /// The checks for one direction: the server is the source (`end` 0) or the destination (1).
-fn block(server: SocketAddr, end: u32, snap_length: u32) -> Vec<sock_filter> {
+fn block(
+    server: SocketAddr,
+    protocol: SniffedProtocol,
+    end: u32,
+    snap_length: u32,
+) -> Vec<sock_filter> {
     let port = u32::from(server.port());
-    let mut checks = vec![(load(BPF_B | BPF_ABS, 0), None), (and(0xf0), None)];
+    let number = match protocol {
+        SniffedProtocol::Tcp => libc::IPPROTO_TCP as u32,
+        SniffedProtocol::Udp => libc::IPPROTO_UDP as u32,
+    };
+    let mut checks = vec![(load(BPF_B | BPF_ABS, ip(0)), None), (and(0xf0), None)];
     match server.ip() {
         IpAddr::V4(address) => checks.extend([
             (only(0x40), Some(true)),
-            (load(BPF_B | BPF_ABS, 9), None),
-            (only(TCP), Some(true)),
-            (load(BPF_H | BPF_ABS, 6), None),
+            (load(BPF_B | BPF_ABS, ip(9)), None),
+            (only(number), Some(true)),
+            (load(BPF_H | BPF_ABS, ip(6)), None),
             (jump(BPF_JSET, FRAGMENT_OFFSET, 0, 0), Some(false)),
-            (load(BPF_W | BPF_ABS, 12 + 4 * end), None),
+            (load(BPF_W | BPF_ABS, ip(12 + 4 * end)), None),
             (only(address.to_bits()), Some(true)),
-            (instruction(BPF_LDX | BPF_B | BPF_MSH, 0), None),
-            (load(BPF_H | BPF_IND, 2 * end), None),
+            (instruction(BPF_LDX | BPF_B | BPF_MSH, ip(0)), None),
+            (load(BPF_H | BPF_IND, ip(2 * end)), None),
         ]),
         IpAddr::V6(address) => {
             checks.extend([
                 (only(0x60), Some(true)),
-                (load(BPF_B | BPF_ABS, 6), None),
-                (only(TCP), Some(true)),
+                (load(BPF_B | BPF_ABS, ip(6)), None),
+                (only(number), Some(true)),
             ]);
             for (place, bytes) in (0..).zip(address.octets().chunks_exact(4)) {
                 let word = bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
-                checks.push((load(BPF_W | BPF_ABS, 8 + 16 * end + 4 * place), None));
+                checks.push((load(BPF_W | BPF_ABS, ip(8 + 16 * end + 4 * place)), None));
                 checks.push((only(word), Some(true)));
             }
-            checks.push((load(BPF_H | BPF_ABS, 40 + 2 * end), None));
+            checks.push((load(BPF_H | BPF_ABS, ip(40 + 2 * end)), None));
         }
     }
     checks.push((only(port), Some(true)));
@@ -88,7 +103,10 @@ fn instruction(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// The protocol's number in IP headers.
-const TCP: u32 = 6;
+/// An offset from the start of the IP header.
+fn ip(offset: u32) -> u32 {
+    (libc::SKF_NET_OFF as u32).wrapping_add(offset)
+}
+
 /// The bits of an IPv4 header's fragment field that are zero in the first fragment.
 const FRAGMENT_OFFSET: u32 = 0x1fff;

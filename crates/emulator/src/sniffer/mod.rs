@@ -1,6 +1,7 @@
 //! Captures this process's connections to one server, at the client's end.
 
 mod filter;
+mod segments;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -20,15 +21,16 @@ use nix::sys::socket::{
 use nix::sys::time::TimeSpec;
 
 use crate::path::Direction;
-use crate::port::{bind, take_dropped};
+use crate::port::{bind, set_option, take_dropped};
 use crate::{Batch, CapturedPacket, LinkError, Tap, unix_offset_ns};
 
-/// Captures what leaves this network namespace for one TCP server and what arrives from it, each
-/// packet once and with the kernel's timestamp, until it is dropped.
+/// Captures what leaves this network namespace for one server and what arrives from it over one
+/// protocol, each packet once and with the kernel's timestamp, until it is dropped.
 ///
-/// It captures the packets between the kernel and its network devices: where these split and merge
-/// segments themselves (TSO, GRO), a packet may be longer than the path's MTU. Requires only
-/// CAP_NET_RAW.
+/// It captures the packets between the kernel and its network devices. Where these split and merge
+/// TCP segments themselves (TSO, GRO), a packet may be longer than the path's MTU. UDP datagrams that
+/// the kernel handles together are taken apart again; the kernel tells their length from Linux 6.2
+/// on, and an earlier one withholds such packets, which count as missed. Requires only CAP_NET_RAW.
 #[derive(Debug)]
 pub struct Sniffer {
     reader: Arc<Mutex<Reader>>,
@@ -43,17 +45,24 @@ impl Sniffer {
     ///
     /// # Errors
     /// [`LinkError::CaptureRefused`] if this process may not capture, else [`LinkError::System`].
-    pub fn open(server: SocketAddr, limit_bytes: usize) -> Result<Self, LinkError> {
+    pub fn open(
+        server: SocketAddr,
+        protocol: SniffedProtocol,
+        limit_bytes: usize,
+    ) -> Result<Self, LinkError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::PermissionDenied => LinkError::CaptureRefused { source },
             _ => LinkError::system("capture packets", source),
         };
         let tap = Tap::new(MAX_FRAME_BYTES, limit_bytes);
-        let socket = open_socket(server).map_err(failed)?;
+        let socket = open_socket(server, protocol).map_err(failed)?;
         // The kernel enables timestamps in a work queue, shortly after the request. Until then the
         // timestamp of a packet is the time at which it is read.
         thread::sleep(TIMESTAMP_SETUP);
-        let reader = Reader { socket, server: server.ip(), interface: None, tap: tap.clone() };
+        let server = server.ip();
+        let tap_of_reader = tap.clone();
+        let reader =
+            Reader { socket, protocol, server, interface: None, tap: tap_of_reader, refused: 0 };
         let reader = Arc::new(Mutex::new(reader));
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let stop = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
@@ -75,7 +84,7 @@ impl Sniffer {
         let mut reader = lock(&self.reader);
         reader.drain();
         let mut batch = self.tap.take();
-        batch.missed += take_dropped(&reader.socket);
+        batch.missed += take_dropped(&reader.socket) + std::mem::take(&mut reader.refused);
         batch
     }
 }
@@ -89,24 +98,36 @@ impl Drop for Sniffer {
     }
 }
 
+/// The protocol of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SniffedProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP, and so QUIC.
+    Udp,
+}
+
 /// The socket and the state of the capture.
 #[derive(Debug)]
 struct Reader {
     socket: OwnedFd,
+    protocol: SniffedProtocol,
     server: IpAddr,
     /// The interface of the first packet. A packet passes several if one is built on another
     /// (VLANs, bonds), and counts at the uppermost, which sees leaving packets first.
     interface: Option<usize>,
     tap: Tap,
+    /// Packets that the kernel could not pass on.
+    refused: u64,
 }
 
 impl Reader {
     /// Moves packets from the kernel to the tap.
     fn drain(&mut self) {
         let offset = unix_offset_ns();
-        let mut buffer = vec![0; MAX_FRAME_BYTES];
-        while let Some((length, stamp, from)) = self.receive(&mut buffer[ETHERNET..]) {
-            let length = length.min(MAX_FRAME_BYTES - ETHERNET);
+        let mut buffer = vec![0; MAX_FRAME_BYTES + segments::HEADER_BYTES];
+        while let Some((length, stamp, from)) = self.receive(&mut buffer) {
+            let received = &buffer[..length.min(buffer.len())];
             let direction = match from.pkttype() == libc::PACKET_OUTGOING {
                 true => Direction::Up,
                 false => Direction::Down,
@@ -117,38 +138,57 @@ impl Reader {
             if self.interface != Some(from.ifindex()) {
                 continue;
             }
-            // Not all interfaces have an Ethernet header, but readers of the capture expect one.
-            buffer[12..ETHERNET].copy_from_slice(match self.server {
-                IpAddr::V4(_) => &[0x08, 0x00],
-                IpAddr::V6(_) => &[0x86, 0xdd],
-            });
             let at = stamp.saturating_sub(offset).max(0) as u64;
-            self.tap.writer().record(CapturedPacket {
-                path: 0,
-                direction,
-                arrival_ns: at,
-                due_ns: at,
-                delivered_ns: at,
-                dropped_by: None,
-                length: ETHERNET + length,
-                frame: buffer[..ETHERNET + length].into(),
-                altered: None,
-            });
+            let packets = match self.protocol {
+                SniffedProtocol::Tcp => vec![received.to_vec()],
+                SniffedProtocol::Udp => segments::datagrams(received, link_header(&from)),
+            };
+            for packet in packets {
+                let frame = self.frame(&packet);
+                self.tap.writer().record(CapturedPacket {
+                    path: 0,
+                    direction,
+                    arrival_ns: at,
+                    due_ns: at,
+                    delivered_ns: at,
+                    dropped_by: None,
+                    length: frame.len(),
+                    frame: frame.into(),
+                    altered: None,
+                });
+            }
         }
     }
 
+    /// An Ethernet frame with an IP packet. Not all interfaces have such a header, but readers of
+    /// the capture expect one.
+    fn frame(&self, packet: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; ETHERNET];
+        frame[12..].copy_from_slice(match self.server {
+            IpAddr::V4(_) => &[0x08, 0x00],
+            IpAddr::V6(_) => &[0x86, 0xdd],
+        });
+        frame.extend_from_slice(&packet[..packet.len().min(MAX_FRAME_BYTES - ETHERNET)]);
+        frame
+    }
+
     /// A packet's length, its timestamp in Unix nanoseconds, and its interface.
-    fn receive(&self, buffer: &mut [u8]) -> Option<(usize, i64, LinkAddr)> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(usize, i64, LinkAddr)> {
         let mut control = cmsg_space!(TimeSpec);
         let mut parts = [IoSliceMut::new(buffer)];
         let socket = self.socket.as_raw_fd();
-        loop {
+        for _ in 0..MAX_REFUSED {
             let got =
                 recvmsg::<LinkAddr>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT);
             let got = match got {
                 Ok(got) => got,
                 // A device that goes down is reported once; others continue.
                 Err(Errno::EINTR | Errno::ENETDOWN) => continue,
+                // Before Linux 6.2: several datagrams in one packet. It is gone from the queue.
+                Err(Errno::EINVAL) => {
+                    self.refused += 1;
+                    continue;
+                }
                 Err(_) => return None,
             };
             let stamp = got.cmsgs().ok().into_iter().flatten().find_map(|message| match message {
@@ -161,6 +201,15 @@ impl Reader {
                 return Some((got.bytes, stamp, from));
             }
         }
+        None
+    }
+}
+
+/// The length of the header in front of a packet's IP header on its interface.
+fn link_header(from: &LinkAddr) -> usize {
+    match from.hatype() {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => ETHERNET,
+        _ => 0,
     }
 }
 
@@ -187,11 +236,19 @@ fn lock(reader: &Mutex<Reader>) -> std::sync::MutexGuard<'_, Reader> {
     reader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn open_socket(server: SocketAddr) -> io::Result<OwnedFd> {
+fn open_socket(server: SocketAddr, protocol: SniffedProtocol) -> io::Result<OwnedFd> {
     // No protocol yet: no packet may arrive before the filter is set.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None)?;
-    attach(&socket, &filter::program(server, (MAX_FRAME_BYTES - ETHERNET) as u32))?;
+    let kind = match protocol {
+        SniffedProtocol::Tcp => SockType::Datagram,
+        // Only with the link's header does the kernel tell the length of datagrams.
+        SniffedProtocol::Udp => SockType::Raw,
+    };
+    let socket = socket(AddressFamily::Packet, kind, flags, None)?;
+    attach(&socket, &filter::program(server, protocol, MAX_FRAME_BYTES as u32))?;
+    if protocol == SniffedProtocol::Udp {
+        set_option(&socket, libc::PACKET_VNET_HDR, &1)?;
+    }
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
     // Beyond the system's limit if permitted (CAP_NET_ADMIN), else up to it.
     if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
@@ -228,3 +285,5 @@ const ETHERNET: usize = 14;
 /// Segmentation offload merges at most into an IP packet of 65,535 bytes.
 const MAX_FRAME_BYTES: usize = ETHERNET + (1 << 16);
 const BUFFER_BYTES: usize = 16 << 20;
+/// Packets in a row without a result. Others follow at the next call.
+const MAX_REFUSED: usize = 1 << 14;

@@ -40,7 +40,7 @@ pub struct NetworkDescription {
     pub host: String,
     /// The servers' address on this network.
     pub address: Ipv4Addr,
-    /// The round-trip time of the profile, without queues and jitter.
+    /// The median round-trip time of the profile, without queues.
     pub rtt_ms: f64,
     /// The bottleneck to the client, in Mbit/s.
     pub down_mbps: Option<f64>,

@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use firstflight_client::{ClientError, HttpResponse, Request, Target, connect_tls, http_get};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig};
-use firstflight_samples::{Connectors, RequestedConnection, STALE_TICKET_AGE_S, Ticket};
+use firstflight_samples::{
+    ConnectionOffer, Connectors, Exchange, RequestedConnection, STALE_TICKET_AGE_S, Ticket,
+    exchange,
+};
 use firstflight_tls::{
     CipherPolicy, ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, Trust, Version,
 };
 use tokio::net::TcpStream;
 
 use super::{Capabilities, Capability, HOST, Requirements, RunningServer, ServerKind, Site};
-use crate::connection::{ConnectionOffer, Exchange, exchange};
+use crate::sampler::LIMITS;
 use crate::{CertificateKind, Group, HttpVersion, LabError, ResponseSize, Transport, Workload};
 
 /// Probes a listener. Its functions block, and must run in a namespace that reaches the listener.
@@ -229,7 +232,7 @@ async fn probe_quic(address: SocketAddr, trust: &Path) -> Vec<(Capability, bool)
     let key_log = Arc::default();
     let connectors = Connectors::new(Trust::File(trust.to_owned()), &key_log);
     let get = |ticket: Option<Ticket>, early_data| {
-        let offer = ConnectionOffer { host: HOST.to_owned(), ticket, early_data, token: None };
+        let offer = ConnectionOffer { ticket, early_data, token: None };
         quic_get(&connectors, offer, address)
     };
     let first = match get(None, false).await {
@@ -272,8 +275,9 @@ async fn quic_get(
     address: SocketAddr,
 ) -> Result<Exchange, ClientError> {
     let mut local = None;
-    let exchanging =
-        exchange(connectors, offer, address, &HTTP3_GET, HTTP3_GET.size.path(), &mut local);
+    let target = Target::parse(&format!("https://{HOST}{}", HTTP3_GET.size.path()))?;
+    let what = (&HTTP3_GET, &target);
+    let exchanging = exchange(connectors, offer, address, what, &LIMITS, &mut local);
     let timeout = ClientError::Timeout { phase: "a connection of the probe", after: PROBE_TIMEOUT };
     tokio::time::timeout(PROBE_TIMEOUT, exchanging).await.unwrap_or(Err(timeout))
 }

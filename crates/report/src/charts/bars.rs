@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Anchor, Scale, line, px, svg_image, text};
+use super::{Anchor, Scale, line, px, svg_image, text, text_width};
 use crate::format::{count, format_ms};
 
 /// One bar.
@@ -42,16 +42,21 @@ impl BarChart<'_> {
             .flatten()
             .filter(|value| value.is_finite())
             .fold(0.0, f64::max);
-        let scale = Scale::linear(0.0, largest, LEFT, WIDTH - RIGHT);
+        let longest = bars().map(|bar| text_width(&bar.name, TICK_SIZE)).fold(0.0, f64::max);
+        let left = (longest + 8.0).clamp(MIN_LEFT, MAX_LEFT);
+        let scale = Scale::linear(0.0, largest, left, WIDTH - RIGHT);
         let mut top = 4.0;
         let mut marks = Vec::new();
         for group in self.groups {
-            marks.push(text(0.0, top + 13.0, Anchor::Start, "label strong", &group.name));
-            top += 22.0;
+            for line in heading_lines(&group.name) {
+                marks.push(text(0.0, top + 13.0, Anchor::Start, "label strong", &line));
+                top += HEADING_LINE;
+            }
+            top += 8.0;
             let floor = top + group.bars.iter().map(height).sum::<f64>() - GAP;
-            marks.push(line((LEFT, top - 2.0), (LEFT, floor + 2.0), "axis"));
+            marks.push(line((left, top - 2.0), (left, floor + 2.0), "axis"));
             for bar in &group.bars {
-                marks.push(draw_bar(bar, &scale, top, self.unit));
+                marks.push(draw_bar(bar, &scale, (left, top), self.unit));
                 top += height(bar);
             }
             top += 8.0;
@@ -61,17 +66,32 @@ impl BarChart<'_> {
     }
 }
 
+/// A heading in lines that fit.
+fn heading_lines(heading: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in heading.split(' ') {
+        match lines.last_mut() {
+            Some(line) if text_width(line, LABEL_SIZE) + text_width(word, LABEL_SIZE) < WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 fn height(bar: &Bar) -> f64 {
     BAR_HEIGHT + GAP + if bar.published.is_some() { PUBLISHED_HEIGHT + 2.0 } else { 0.0 }
 }
 
-fn draw_bar(bar: &Bar, scale: &Scale, top: f64, unit: &str) -> Markup {
+fn draw_bar(bar: &Bar, scale: &Scale, (left, top): (f64, f64), unit: &str) -> Markup {
     let end = scale.position(bar.value);
     html! {
         g {
             title { (bar.name) ": " (figure(bar.value)) " " (unit) }
-            (text(LEFT - 6.0, top + 11.0, Anchor::End, "tick", &bar.name))
-            rect x=(px(LEFT)) y=(px(top)) width=(px((end - LEFT).max(1.0))) height=(px(BAR_HEIGHT)) rx="1.5"
+            (text(left - 6.0, top + 11.0, Anchor::End, "tick", &bar.name))
+            rect x=(px(left)) y=(px(top)) width=(px((end - left).max(1.0))) height=(px(BAR_HEIGHT)) rx="1.5"
                 class=(format!("bar {}", bar.class)) {}
             (text(end + 5.0, top + 11.0, Anchor::Start, "figure", &figure(bar.value)))
         }
@@ -80,7 +100,7 @@ fn draw_bar(bar: &Bar, scale: &Scale, top: f64, unit: &str) -> Markup {
             @let y = top + BAR_HEIGHT + 2.0;
             g {
                 title { (bar.name) ", published: " (figure(published)) " " (unit) }
-                rect x=(px(LEFT)) y=(px(y + 0.5)) width=(px((end - LEFT).max(1.0)))
+                rect x=(px(left)) y=(px(y + 0.5)) width=(px((end - left).max(1.0)))
                     height=(px(PUBLISHED_HEIGHT - 1.0)) rx="1.5" class=(format!("bar hollow {}", bar.class)) {}
                 (text(end + 5.0, y + 8.0, Anchor::Start, "figure faint", &figure(published)))
             }
@@ -94,7 +114,13 @@ fn figure(value: f64) -> String {
 }
 
 const WIDTH: f64 = 360.0;
-const LEFT: f64 = 66.0;
+/// Room for the names of the bars.
+const MIN_LEFT: f64 = 66.0;
+const MAX_LEFT: f64 = 150.0;
+/// Font sizes of names and headings, as in the style.
+const TICK_SIZE: f64 = 11.5;
+const LABEL_SIZE: f64 = 12.0;
+const HEADING_LINE: f64 = 14.0;
 const RIGHT: f64 = 50.0;
 const BAR_HEIGHT: f64 = 14.0;
 const PUBLISHED_HEIGHT: f64 = 9.0;

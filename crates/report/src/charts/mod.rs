@@ -4,6 +4,7 @@
 mod bars;
 mod curves;
 mod intervals;
+mod placement;
 mod scale;
 mod trips;
 mod waterfall;
@@ -57,6 +58,13 @@ fn text(x: f64, y: f64, anchor: Anchor, class: &str, words: &str) -> Markup {
         Anchor::End => "end",
     };
     html! { text x=(px(x)) y=(px(y)) text-anchor=(anchor) class=(class) { (words) } }
+}
+
+/// The width of a text in pixels at a font size: an estimate that wide fonts (DejaVu Sans) stay
+/// below.
+fn text_width(words: &str, font_size: f64) -> f64 {
+    const MEAN_CHARACTER_WIDTH: f64 = 0.64;
+    MEAN_CHARACTER_WIDTH * font_size * words.chars().count() as f64
 }
 
 fn line(from: (f64, f64), to: (f64, f64), class: &str) -> Markup {

@@ -2,8 +2,9 @@
 
 use maud::{Markup, html};
 
+use super::placement::{LabelBox, Placed};
 use super::scale::tick;
-use super::{Anchor, Scale, line, px, svg_image, text};
+use super::{Anchor, Scale, line, px, svg_image, text, text_width};
 use crate::{Waterfall, WaterfallPacket};
 
 /// The packets of one connection, until `until_ms`.
@@ -24,6 +25,13 @@ impl WaterfallChart<'_> {
         let scale = Scale::linear(0.0, end, TOP, floor);
         let packets: Vec<&WaterfallPacket> = self.shown().collect();
         let first = self.waterfall.first_byte_ms;
+        let first_words = format!("first byte {}", crate::format::format_ms_unit(first));
+        let first_end = (SERVER - 8.0, scale.position(first) + 14.0);
+        let mut placed = Placed::default();
+        if scale.contains(first) {
+            let width = text_width(&first_words, FIGURE_SIZE);
+            placed.add([LabelBox::level((first_end.0 - width / 2.0, first_end.1), width, LINE)]);
+        }
         let marks = html! {
             (text(CLIENT - 4.0, 12.0, Anchor::Start, "label strong", "client"))
             (text(SERVER, 12.0, Anchor::Middle, "label strong", "server"))
@@ -35,12 +43,13 @@ impl WaterfallChart<'_> {
             (line((CLIENT, TOP - 4.0), (CLIENT, floor), "lifeline"))
             (line((SERVER, TOP - 4.0), (SERVER, floor), "lifeline"))
             @for packet in &packets { (draw_arrow(packet, &scale)) }
-            @for group in label_groups(&packets, &scale) { (draw_labels(&group, &scale)) }
+            @for group in label_groups(&packets, &scale) {
+                (draw_labels(&group, &scale, &mut placed))
+            }
             @if scale.contains(first) {
                 (line((CLIENT, scale.position(first)), (SERVER - 6.0, scale.position(first)), "until"))
-                circle cx=(px(CLIENT)) cy=(px(scale.position(first))) r="5.5" color_class="first-byte" {}
-                (text(SERVER - 8.0, scale.position(first) + 14.0, Anchor::End, "figure strong halo",
-                    &format!("first byte {}", crate::format::format_ms_unit(first))))
+                circle cx=(px(CLIENT)) cy=(px(scale.position(first))) r="5.5" class="first-byte" {}
+                (text(first_end.0, first_end.1, Anchor::End, "figure strong halo", &first_words))
             }
         };
         let description = format!(
@@ -111,7 +120,7 @@ fn draw_arrow(packet: &WaterfallPacket, scale: &Scale) -> Markup {
         format!("{} {}", px(x), px(y))
     };
     html! {
-        g color_class=(color_class) {
+        g class=(color_class) {
             title {
                 (words) ", " (packet.payload) " bytes, sent at " (format!("{:.2}", packet.sent_ms))
                 " ms" @if packet.again { ", sent again" }
@@ -121,48 +130,98 @@ fn draw_arrow(packet: &WaterfallPacket, scale: &Scale) -> Markup {
             }
             (line(from, to, if is_notable(packet) { "arrow" } else { "arrow ack" }))
             @if packet.delivered_ms.is_some() {
-                path color_class="head" d=(format!("M{} {}L{}L{}Z", px(to.0), px(to.1), head(1.0), head(-1.0))) {}
+                path class="head" d=(format!("M{} {}L{}L{}Z", px(to.0), px(to.1), head(1.0), head(-1.0))) {}
             } @else {
-                path color_class="cross" d=(format!("M{} {}l8 8m0 -8l-8 8", px(to.0 - 4.0), px(to.1 - 4.0))) {}
+                path class="cross" d=(format!("M{} {}l8 8m0 -8l-8 8", px(to.0 - 4.0), px(to.1 - 4.0))) {}
             }
         }
     }
 }
 
-/// Draws the labels of a group along its arrows: above the first, and if there are many, below the
-/// last.
-fn draw_labels(group: &LabelGroup<'_>, scale: &Scale) -> Markup {
-    let mut lines = labels(&group.packets);
-    if lines.len() > MAX_LINES {
-        let more = lines.len() - (MAX_LINES - 1);
-        lines.truncate(MAX_LINES - 1);
-        lines.push(vec![(format!("\u{2026} and {more} more lines"), "p-tcp")]);
+/// Draws the labels of a group along its arrows where they cover no other label: above the first
+/// arrow, below the last, or both; in the middle or shifted. If there is no room for all lines, the
+/// last ones are left out: the tooltips and the table of the packets have them.
+fn draw_labels(group: &LabelGroup<'_>, scale: &Scale, placed: &mut Placed) -> Markup {
+    let all = labels(&group.packets);
+    for count in (1..=all.len().min(MAX_LINES)).rev() {
+        let mut lines = all[..count].to_vec();
+        if count < all.len() && count > 1 {
+            let more = all.len() - (count - 1);
+            lines[count - 1] = vec![(format!("\u{2026} and {more} more lines"), "p-tcp")];
+        }
+        for shift in SHIFTS {
+            for above in splits(count) {
+                let lines = arrange(group, scale, &lines, above, shift);
+                if placed.add(lines.iter().map(|line| line.place)) {
+                    return html! { @for line in &lines { (draw_line(line)) } };
+                }
+            }
+        }
     }
-    let below = if lines.len() > 2 { lines.split_off(lines.len().div_ceil(2)) } else { Vec::new() };
-    let last = group.packets[group.packets.len() - 1];
-    let above = (0..lines.len()).rev().map(|place| -5.0 - LINE * place as f64);
-    let under = (0..below.len()).map(|place| LINE * (place + 1) as f64);
-    html! {
-        (along(group.packets[0], scale, &lines.iter().zip(above).collect::<Vec<_>>()))
-        (along(last, scale, &below.iter().zip(under).collect::<Vec<_>>()))
-    }
+    html! {}
 }
 
-/// Lines along a packet's arrow, each at its distance from it.
-fn along(packet: &WaterfallPacket, scale: &Scale, lines: &[(&Line, f64)]) -> Markup {
-    let (from, to) = ends(packet, scale);
-    let (left, right) = if from.0 < to.0 { (from, to) } else { (to, from) };
-    let angle = (right.1 - left.1).atan2(right.0 - left.0).to_degrees();
-    let (x, y) = ((left.0 + right.0) / 2.0, (left.1 + right.1) / 2.0);
+/// How many of the lines stand above their arrow, the best choice first.
+fn splits(count: usize) -> Vec<usize> {
+    let best = if count > 2 { count.div_ceil(2) } else { count };
+    let mut splits = vec![best];
+    splits.extend((0..=count).rev().filter(|above| *above != best));
+    splits
+}
+
+/// A line of labels with its place.
+struct PlacedLine<'a> {
+    words: &'a Line,
+    place: LabelBox,
+}
+
+/// Places the first `above` lines above the group's first arrow and the others below its last one.
+/// `shift` moves them along the arrow, in units of the room beside the longest line, to the sender
+/// if negative.
+fn arrange<'a>(
+    group: &LabelGroup<'_>,
+    scale: &Scale,
+    lines: &'a [Line],
+    above: usize,
+    shift: f64,
+) -> Vec<PlacedLine<'a>> {
+    let widths = lines.iter().map(|line| line_width(line));
+    let longest = widths.clone().fold(0.0, f64::max);
+    let last = group.packets[group.packets.len() - 1];
+    let distances = (0..above)
+        .rev()
+        .map(|at| (group.packets[0], -5.0 - LINE * at as f64))
+        .chain((0..lines.len() - above).map(|at| (last, LINE * (at + 1) as f64)));
+    let place = |(packet, away): (&WaterfallPacket, f64), width: f64| {
+        let (from, to) = ends(packet, scale);
+        let (left, right) = if from.0 < to.0 { (from, to) } else { (to, from) };
+        let angle = (right.1 - left.1).atan2(right.0 - left.0);
+        let length = (right.0 - left.0).hypot(right.1 - left.1);
+        let along = shift * ((length - longest) / 2.0 - 4.0).max(0.0);
+        let along = if from.0 < to.0 { along } else { -along };
+        let (sin, cos) = angle.sin_cos();
+        let middle = ((left.0 + right.0) / 2.0, (left.1 + right.1) / 2.0);
+        // `away` is the distance of the baseline, towards the bottom if positive.
+        let baseline = (middle.0 + along * cos - away * sin, middle.1 + along * sin + away * cos);
+        LabelBox { baseline, width, height: LINE, angle }
+    };
+    let places = distances.zip(widths).map(|(distance, width)| place(distance, width));
+    lines.iter().zip(places).map(|(words, place)| PlacedLine { words, place }).collect()
+}
+
+fn line_width(line: &[(String, &'static str)]) -> f64 {
+    let words: Vec<&str> = line.iter().map(|(word, _)| word.as_str()).collect();
+    text_width(&words.join(", "), PACKET_SIZE)
+}
+
+fn draw_line(line: &PlacedLine<'_>) -> Markup {
+    let LabelBox { baseline: (x, y), angle, .. } = line.place;
+    let turn = format!("rotate({} {} {})", px(angle.to_degrees()), px(x), px(y));
     html! {
-        g transform=(format!("rotate({} {} {})", px(angle), px(x), px(y))) {
-            @for (line, away) in lines {
-                text.packet.halo x=(px(x)) y=(px(y + away)) text-anchor="middle" {
-                    @for (place, (word, color_class)) in line.iter().enumerate() {
-                        @if place > 0 { ", " }
-                        tspan color_class=(color_class) { (word) }
-                    }
-                }
+        text.packet.halo x=(px(x)) y=(px(y)) text-anchor="middle" transform=(turn) {
+            @for (place, (word, color_class)) in line.words.iter().enumerate() {
+                @if place > 0 { ", " }
+                tspan class=(color_class) { (word) }
             }
         }
     }
@@ -367,9 +426,14 @@ const BOTTOM: f64 = 16.0;
 const CLIENT: f64 = 40.0;
 const SERVER: f64 = 336.0;
 const LINE: f64 = 12.5;
+/// Font sizes, as in the style.
+const PACKET_SIZE: f64 = 11.0;
+const FIGURE_SIZE: f64 = 12.0;
+/// Where labels may stand along their arrow: in the middle, or nearer to one end.
+const SHIFTS: [f64; 5] = [0.0, -0.6, 0.6, -1.0, 1.0];
 const ROUNDING: f64 = 1e-6;
 const MAX_GROUP_DISTANCE: f64 = 22.0;
-const MAX_LINE_CHARS: usize = 46;
+const MAX_LINE_CHARS: usize = 40;
 const MAX_LINES: usize = 5;
 // More packets cannot be distinguished on a page.
 const MAX_PACKETS: usize = 200;

@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::{Section, folded, panels, table_html};
-use crate::axes::{kind, path};
+use crate::axes::{self, REMOTE_EXPERIMENT, kind, path};
 use crate::charts::{Bar, BarChart, BarGroup, kind_class};
 use crate::format::format_ms;
-use crate::tables::{self, Group, columns, groups, network_column, rows};
+use crate::tables::{self, Group, Table, columns, groups, network_column, rows};
 use crate::{Cell, Record, published};
 
 /// A matrix for each server and workload.
@@ -86,46 +86,72 @@ fn field(cell: &Cell) -> Markup {
     }
 }
 
-/// Comparison with the published ping-pong matrix.
-pub(super) fn ping_pong(record: &Record) -> Option<Section> {
-    let table = tables::ping_pong(record)?;
-    let body = html! {
-        p { (table.lead) }
-        (table_html(&table))
-    };
-    Some(Section { id: "published", title: table.title, short: "Ping-pong", body })
-}
-
-/// curl's bars.
+/// Bars of TLS set-up, first byte and total for every group of cells; beside curl's published ones
+/// first.
 pub(super) fn bars(record: &Record) -> Option<Section> {
-    let table = tables::curl(record)?;
+    let tables: Vec<_> =
+        [tables::curl(record), tables::phases(record)].into_iter().flatten().collect();
+    let groups = groups(record);
+    let mut ordered: Vec<&Group<'_>> = groups.iter().collect();
+    ordered.sort_by_key(|group| match group.first().experiment.as_str() {
+        "curl" => 0,
+        REMOTE_EXPERIMENT | "matrix" => 1,
+        _ => 2,
+    });
     let mut drawings = Vec::new();
-    for group in groups(record).iter().filter(|group| group.first().experiment == "curl") {
-        let mut networks: Vec<(&str, f64)> = Vec::new();
+    for group in ordered {
+        let mut networks: Vec<&Cell> = Vec::new();
         for (_, cell) in &group.cells {
-            if !networks.iter().any(|(profile, _)| *profile == cell.profile) {
-                networks.push((&cell.profile, cell.rtt_ms));
+            if !networks.iter().any(|other| other.profile == cell.profile) {
+                networks.push(cell);
             }
         }
-        for (profile, rtt_ms) in networks {
-            let first = group.first();
-            let caption = format!("{}, HTTP/{}, {rtt_ms} ms RTT", first.server, first.http);
-            let id = format!("bars-{}", drawings.len());
-            drawings.push((caption.clone(), draw_bars(&id, &caption, group, profile)));
+        for (network, version) in networks
+            .iter()
+            .flat_map(|network| group.newest().into_iter().map(move |v| (network, v)))
+        {
+            if drawings.len() < MAX_BARS {
+                drawings.extend(draw_bars(drawings.len(), group, network, &version));
+            }
         }
     }
+    if drawings.is_empty() {
+        return None;
+    }
+    let published = groups.iter().any(|group| group.first().experiment == "curl");
+    let first = tables.first();
     let body = html! {
-        p { (table.lead) " Filled bars are measured, hollow ones published." }
-        (panels(&drawings))
-        (folded("The bars as a table", std::slice::from_ref(&table)))
+        @if let Some(table) = first { p { (table.lead)
+            @if published { " Filled bars are measured, hollow ones published." } } }
+        @else { p { "Medians in ms from the connect call." } }
+        (panels(&drawings[..drawings.len().min(UNFOLDED_BARS)]))
+        @if drawings.len() > UNFOLDED_BARS {
+            details {
+                summary { (drawings.len() - UNFOLDED_BARS) " more bar charts" }
+                (panels(&drawings[UNFOLDED_BARS..]))
+            }
+        }
+        @if !tables.is_empty() { (folded("The bars as a table", &tables)) }
     };
-    Some(Section { id: "bars", title: table.title, short: "curl's bars", body })
+    let title = first.map_or("TLS setup, first byte and total", |table| &table.title).to_owned();
+    Some(Section { id: "bars", title, short: "Phases", body })
 }
 
-fn draw_bars(id: &str, caption: &str, group: &Group<'_>, profile: &str) -> Markup {
-    let mut cells: Vec<&Cell> =
-        group.cells.iter().map(|(_, cell)| *cell).filter(|c| c.profile == profile).collect();
-    cells.sort_by_key(|cell| columns(group).iter().position(|column| column.has(cell)));
+const MAX_BARS: usize = 24;
+const UNFOLDED_BARS: usize = 6;
+
+/// The bars of one version on one network, with their caption.
+fn draw_bars(
+    number: usize,
+    group: &Group<'_>,
+    network: &Cell,
+    version: &str,
+) -> Option<(String, Markup)> {
+    let columns = columns(group);
+    let mut cells: Vec<&Cell> = (group.cells.iter().map(|(_, cell)| *cell))
+        .filter(|cell| cell.profile == network.profile && axes::version(cell) == version)
+        .collect();
+    cells.sort_by_key(|cell| columns.iter().position(|column| column.has(cell)));
     let groups: Vec<BarGroup> = ["TLS set-up", "first byte", "total"]
         .iter()
         .enumerate()
@@ -135,47 +161,76 @@ fn draw_bars(id: &str, caption: &str, group: &Group<'_>, profile: &str) -> Marku
         })
         .filter(|group| !group.bars.is_empty())
         .collect();
-    let description = "Bars for TLS set-up, first byte and total, by kind of handshake; the table \
-                       below has the figures.";
-    BarChart { id, title: caption, description, unit: "ms", groups: &groups }.draw()
+    let first = *cells.first().filter(|_| !groups.is_empty())?;
+    let over = match first.http.as_str() {
+        "" => format!(", {}", axes::protocol(first)),
+        http if !group.heading.contains("HTTP/") => format!(", HTTP/{http}"),
+        _ => String::new(),
+    };
+    let caption = format!("{}{over}, {}", group.heading, path(first));
+    let chart = BarChart {
+        id: &format!("bars-{number}"),
+        title: &caption,
+        description: "Bars for TLS set-up, first byte and total, by kind of handshake.",
+        unit: "ms",
+        groups: &groups,
+    };
+    let drawing = chart.draw();
+    Some((caption, drawing))
 }
 
 fn bar(cell: &Cell, place: usize) -> Option<Bar> {
     let ours = tables::times(cell.summary.as_ref()?)[place]?;
     Some(Bar {
-        name: kind(cell).replace(" + ", "+"),
+        name: kind(cell),
         class: kind_class(&cell.kind),
         value: ours,
-        published: published::curl(cell.rtt_ms, &cell.http, &cell.kind).map(|theirs| theirs[place]),
+        published: published::curl(cell.rtt_ms, &cell.http, &cell.kind)
+            .filter(|_| cell.experiment == "curl")
+            .map(|theirs| theirs[place]),
     })
 }
 
 /// Pages over QUIC from packets.
 pub(super) fn page(record: &Record) -> Option<Section> {
-    let table = tables::page(record)?;
-    let body = html! {
-        p { (table.lead) }
-        (table_html(&table))
-    };
-    Some(Section { id: "page", title: table.title, short: "Page", body })
+    plain("page", "Page", tables::page(record)?)
 }
 
 /// Loss over TCP and QUIC.
 pub(super) fn loss(record: &Record) -> Option<Section> {
-    let table = tables::loss(record)?;
-    let body = html! {
-        p { (table.lead) }
-        (table_html(&table))
-    };
-    Some(Section { id: "loss", title: table.title, short: "Loss", body })
+    plain("loss", "Loss", tables::loss(record)?)
 }
 
 /// The blueprint's percentiles.
 pub(super) fn blueprint(record: &Record) -> Option<Section> {
-    let table = tables::blueprint(record)?;
+    plain("blueprint", "Blueprint", tables::blueprint(record)?)
+}
+
+/// Published claims.
+pub(super) fn claims(record: &Record) -> Option<Section> {
+    plain("claims", "Claims", tables::claims(record)?)
+}
+
+/// Access networks.
+pub(super) fn access(record: &Record) -> Option<Section> {
+    plain("access", "Access", tables::access(record)?)
+}
+
+/// The bytes of each kind of connection.
+pub(super) fn bytes(record: &Record) -> Option<Section> {
+    plain("bytes", "Bytes", tables::bytes(record)?)
+}
+
+/// Comparison with the published ping-pong matrix.
+pub(super) fn ping_pong(record: &Record) -> Option<Section> {
+    plain("published", "Ping-pong", tables::ping_pong(record)?)
+}
+
+/// A section that is a table.
+fn plain(id: &'static str, short: &'static str, table: Table) -> Option<Section> {
     let body = html! {
         p { (table.lead) }
         (table_html(&table))
     };
-    Some(Section { id: "blueprint", title: table.title, short: "Blueprint", body })
+    Some(Section { id, title: table.title, short, body })
 }

@@ -29,6 +29,7 @@ pub use visits::Pictures;
 /// Renders the whole report with the given pictures.
 pub fn render(record: &Record, pictures: &Pictures) -> String {
     let sections: Vec<Section> = [
+        matrix::claims(record),
         visits::walk_through(record),
         visits::networks(record),
         visits::filmstrips(record, pictures),
@@ -38,6 +39,7 @@ pub fn render(record: &Record, pictures: &Pictures) -> String {
         experiments::waterfalls(record),
         trips::trips(record),
         latency::latency(record),
+        matrix::access(record),
         matrix::bars(record),
         matrix::page(record),
         matrix::loss(record),
@@ -47,6 +49,7 @@ pub fn render(record: &Record, pictures: &Pictures) -> String {
         latency::distributions(record),
         summary::effects(record),
         summary::control(record),
+        matrix::bytes(record),
         summary::residuals(record),
         experiments::replays(record),
         experiments::middleboxes(record),

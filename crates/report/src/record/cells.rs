@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{
-    ascending, mean, median_interval, percentile, percentile_interval, reported_percentile,
+    ascending, consensus, mean, median_interval, percentile, percentile_interval,
+    reported_percentile,
 };
 
 /// One combination of the axes, and what was measured in it.
@@ -21,7 +22,7 @@ pub struct Cell {
     pub workload: String,
     /// The network, by its profile's name.
     pub profile: String,
-    /// Round-trip time of the profile.
+    /// Median round-trip time of the profile: the unit of round trips.
     pub rtt_ms: f64,
     /// What TLS runs over: `tcp` or `quic`.
     #[serde(default = "tcp")]
@@ -97,8 +98,63 @@ pub struct Summary {
     pub round_trips: Option<u32>,
     /// The same to the last byte of the response.
     pub total_round_trips: Option<u32>,
+    /// Bytes until the handshake was complete: medians, see [`Sample::handshake_bytes`].
+    #[serde(default)]
+    pub handshake_bytes: Option<Bytes>,
+    /// Bytes until the first byte of the response: medians, see [`Sample::first_byte_bytes`].
+    #[serde(default)]
+    pub first_byte_bytes: Option<Bytes>,
     /// What the median of the first byte has beyond the model.
     pub residual: Option<Residual>,
+}
+
+impl Summary {
+    /// The figures of good samples of one cell, without a residual; `None` if none of them has a
+    /// response.
+    pub fn of_samples<'a>(good: impl Iterator<Item = &'a Sample>) -> Option<Self> {
+        let good: Vec<&Sample> = good.collect();
+        let of =
+            |value: fn(&Sample) -> Option<f64>| good.iter().filter_map(move |sample| value(sample));
+        let median = |value: fn(&Sample) -> Option<f64>| percentile(&ascending(of(value)), 0.5);
+        let bytes = |value: fn(&Sample) -> Option<Bytes>| {
+            Bytes::medians(good.iter().filter_map(|sample| value(sample)))
+        };
+        Some(Self {
+            samples: good.len(),
+            setup: Figures::from_values(of(|sample| sample.setup_ms)),
+            first_byte: Figures::from_values(of(|sample| sample.time_ms))?,
+            total: Figures::from_values(of(|sample| sample.total_ms)),
+            wire_p50_ms: median(|sample| sample.wire_ms),
+            wire_total_p50_ms: median(|sample| sample.wire_total_ms),
+            round_trips: consensus(good.iter().map(|sample| sample.round_trips)),
+            total_round_trips: consensus(good.iter().map(|sample| sample.total_round_trips)),
+            handshake_bytes: bytes(|sample| sample.handshake_bytes),
+            first_byte_bytes: bytes(|sample| sample.first_byte_bytes),
+            residual: None,
+        })
+    }
+}
+
+/// Bytes of IP packets each way, without bare acknowledgements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Bytes {
+    /// To the server.
+    pub up: u64,
+    /// To the client.
+    pub down: u64,
+}
+
+impl Bytes {
+    /// The medians of each way; `None` without values.
+    pub fn medians(values: impl Iterator<Item = Self>) -> Option<Self> {
+        let values: Vec<Self> = values.collect();
+        let median = |way: fn(&Self) -> u64| {
+            let mut bytes: Vec<u64> = values.iter().map(way).collect();
+            bytes.sort_unstable();
+            bytes.get(bytes.len().saturating_sub(1) / 2).copied()
+        };
+        Some(Self { up: median(|bytes| bytes.up)?, down: median(|bytes| bytes.down)? })
+    }
 }
 
 /// A distribution in figures, in milliseconds. Percentiles are nearest ranks with order-statistic
@@ -189,6 +245,13 @@ pub struct Sample {
     pub round_trips: Option<u32>,
     /// Round trips to its last byte.
     pub total_round_trips: Option<u32>,
+    /// Bytes that the client had sent and got when it had the server's Finished, and so could send
+    /// requests without early data; early data is among them. From packets.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub handshake_bytes: Option<Bytes>,
+    /// Bytes that left each side until the packet with the first byte of the response, included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub first_byte_bytes: Option<Bytes>,
     /// What its packets show, in words.
     pub label: Option<String>,
     /// How late the link delivered its latest packet, in microseconds.

@@ -120,6 +120,9 @@ pub struct MiddleboxOutcome {
     pub middlebox: String,
     /// The server.
     pub server: String,
+    /// What the connections ran over: `tcp` or `quic`.
+    #[serde(default = "tcp")]
+    pub transport: String,
     /// What was requested: `full`, `resumed` or `0-RTT`.
     pub kind: String,
     /// Whether TCP Fast Open was requested.

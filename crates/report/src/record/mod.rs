@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::statistics::Interval;
-pub use cells::{Cell, Fault, Figures, Residual, Sample, Summary};
+pub use cells::{Bytes, Cell, Fault, Figures, Residual, Sample, Summary};
 pub use file::{ParseError, RecordError, json_schema, parse, read, write};
 pub use measurements::{
     Capture, Control, ControlPair, Cost, Effect, Load, LoadLatency, MiddleboxOutcome, Replay,
@@ -183,7 +183,7 @@ pub struct ServerFacts {
 pub struct ProfileFacts {
     /// Its name in cells.
     pub name: String,
-    /// Round-trip time of a small packet and its response.
+    /// Round-trip time of a small packet and its response; the median where jitter is part of it.
     pub rtt_ms: f64,
     /// Rate to the client; `None`: not limited.
     pub down_mbps: Option<f64>,

@@ -26,7 +26,7 @@ pub struct VisitCell {
     pub server: String,
     /// The network, by its profile's name.
     pub profile: String,
-    /// Round-trip time of the profile.
+    /// Median round-trip time of the profile: the unit of round trips.
     pub rtt_ms: f64,
     /// HTTP version: `1.1`, `2` or `3`.
     pub http: String,

@@ -3,7 +3,7 @@
 use super::Table;
 use crate::axes::{cell_names, kind, protocol};
 use crate::format::{format_ms, format_signed_ms};
-use crate::{Cell, Effect, Figures, Interval, Record, Sample, Summary, published};
+use crate::{Cell, Effect, Figures, Interval, Record, Sample, published};
 
 /// The ping-pong matrix and the published one, mean beside mean.
 pub(crate) fn ping_pong(record: &Record) -> Option<Table> {
@@ -43,51 +43,13 @@ pub(crate) fn ping_pong(record: &Record) -> Option<Table> {
     table.filled()
 }
 
-/// curl's bars beside ours.
-pub(crate) fn curl(record: &Record) -> Option<Table> {
-    let mut table = Table::new(
-        "TLS setup, first byte and total compared with curl's",
-        "Medians in ms of a 10 KiB page, ours / published (curl 8.12, read off its bars), and our \
-         round trips to the first byte and to the last. Of address tokens nothing is published.",
-        &["network", "server", "HTTP", "kind", ">TLS set-up", ">first byte", ">total", ">RT"],
-    );
-    for cell in in_experiment(record, "curl") {
-        let Some(summary) = &cell.summary else { continue };
-        let published = published::curl(cell.rtt_ms, &cell.http, &cell.kind);
-        let ours = times(summary);
-        let fields = (0..3).map(|place| match (ours[place], published) {
-            (Some(ours), Some(theirs)) => {
-                format!("{} / {}", format_ms(ours), format_ms(theirs[place]))
-            }
-            (Some(ours), None) => format_ms(ours),
-            (None, _) => "-".to_owned(),
-        });
-        let mut row =
-            vec![cell.profile.clone(), cell.server.clone(), cell.http.clone(), kind(cell)];
-        row.extend(fields);
-        let trips = [summary.round_trips, summary.total_round_trips];
-        row.push(trips.map(|trips| trips.map_or("?".to_owned(), |n| n.to_string())).join(", "));
-        table.rows.push(row);
-    }
-    table.filled()
-}
-
-/// Medians of set-up, first byte and total.
-pub(crate) fn times(summary: &Summary) -> [Option<f64>; 3] {
-    [
-        summary.setup.as_ref().map(|figures| figures.p50_ms),
-        Some(summary.first_byte.p50_ms),
-        summary.total.as_ref().map(|figures| figures.p50_ms),
-    ]
-}
-
 /// Percentiles compared with the blueprint's.
 pub(crate) fn blueprint(record: &Record) -> Option<Table> {
     let mut table = Table::new(
         "Percentiles compared with the blueprint's",
         "ms to the first byte on a LAN, ours / published (the blueprint states neither network nor \
          request).",
-        &["server", "kind", ">samples", ">min", ">p50", ">p95", ">p99", ">max"],
+        &["server", "HTTP", "kind", ">samples", ">min", ">p50", ">p95", ">p99", ">max"],
     );
     for cell in in_experiment(record, "blueprint") {
         let Some(summary) = &cell.summary else { continue };
@@ -102,6 +64,7 @@ pub(crate) fn blueprint(record: &Record) -> Option<Table> {
         let figures = &summary.first_byte;
         table.rows.push(vec![
             cell.server.clone(),
+            cell.http.clone(),
             cell.kind.clone(),
             summary.samples.to_string(),
             beside(Some(figures.min_ms), 0),

@@ -42,6 +42,7 @@ pub(crate) fn middleboxes(record: &Record) -> Option<Table> {
     );
     for outcome in &record.middleboxes {
         let tfo = if outcome.tfo { " + TFO" } else { "" };
+        let quic = if outcome.transport == "quic" { " over QUIC" } else { "" };
         let labels: Vec<String> =
             outcome.labels.iter().map(|(label, n)| format!("{n} \u{d7} {label}")).collect();
         let mut happened = labels.join("; ");
@@ -51,7 +52,7 @@ pub(crate) fn middleboxes(record: &Record) -> Option<Table> {
         }
         table.rows.push(vec![
             outcome.middlebox.clone(),
-            format!("{} {}{tfo}, {}", outcome.server, outcome.kind, outcome.group),
+            format!("{} {}{tfo}{quic}, {}", outcome.server, outcome.kind, outcome.group),
             happened,
             outcome.first_byte.as_ref().map_or("-".to_owned(), |figures| format_ms(figures.p50_ms)),
             outcome.undisturbed_p50_ms.map_or("-".to_owned(), format_ms),

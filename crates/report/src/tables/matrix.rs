@@ -1,5 +1,6 @@
 //! The matrix: a row for each network and version, a column for each kind of handshake.
 
+use super::phases::both_ways;
 use super::{Head, Table};
 use crate::axes::{Axis, QUIC, kind_with_options, path, varying, version};
 use crate::format::format_ms;
@@ -225,7 +226,7 @@ fn heading(varying: &[Axis], cell: &Cell) -> String {
 pub(crate) fn figures(group: &Group<'_>) -> Table {
     let mut table = Table::new(
         &group.heading,
-        "ms to the first byte; p50 with its 95 % interval",
+        "ms to the first byte; p50 with its 95 % interval; bytes to the server / to the client",
         &[
             "network",
             "TLS",
@@ -241,6 +242,8 @@ pub(crate) fn figures(group: &Group<'_>) -> Table {
             ">mean",
             ">wire p50",
             ">round trips",
+            ">handshake B",
+            ">first byte B",
         ],
     );
     for (_, cell) in &group.cells {
@@ -266,6 +269,8 @@ pub(crate) fn figures(group: &Group<'_>) -> Table {
             format_ms(figures.mean_ms),
             some(summary.wire_p50_ms),
             summary.round_trips.map_or("?".to_owned(), |trips| trips.to_string()),
+            summary.handshake_bytes.map_or("-".to_owned(), both_ways),
+            summary.first_byte_bytes.map_or("-".to_owned(), both_ways),
         ]);
     }
     table

@@ -1,19 +1,25 @@
 //! The tables of a record as text, for the terminal, Markdown and HTML.
 
+mod access;
+mod claims;
 mod comparisons;
 mod experiments;
 mod matrix;
+mod phases;
 mod visits;
 
 use crate::Record;
 use crate::format::format_us;
 
+pub(crate) use access::access;
+pub(crate) use claims::table as claims;
 pub(crate) use comparisons::{
-    blueprint, control, curl, effects, in_round_trips, loss, ordered_effects, page, ping_pong,
-    range, residuals, times,
+    blueprint, control, effects, in_round_trips, loss, ordered_effects, page, ping_pong, range,
+    residuals,
 };
 pub(crate) use experiments::{costs, loads, middleboxes, model, replays};
 pub(crate) use matrix::{Group, columns, figures, groups, matrix, network_column, rows};
+pub(crate) use phases::{bytes, curl, phases, times};
 pub(crate) use visits::{
     NetworkSeries, browsers, disagreements, network_series, ordered as ordered_visit_effects,
     percent, returning, visit_cells, visit_effects, visits_each, walk_through, walkthrough_pairs,
@@ -75,13 +81,17 @@ pub(crate) fn others(record: &Record) -> Vec<Table> {
         visit_effects(record),
         visit_cells(record),
         disagreements(record),
+        claims(record),
+        access(record),
         ping_pong(record),
         curl(record),
+        phases(record),
         page(record),
         loss(record),
         blueprint(record),
         effects(record),
         control(record),
+        bytes(record),
         residuals(record),
         replays(record),
         middleboxes(record),

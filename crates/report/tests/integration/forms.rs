@@ -52,6 +52,7 @@ fn html_asks_no_other_host_and_runs_no_script() {
 #[test]
 fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
     let all = [
+        "claims",
         "walk-through",
         "networks",
         "film",
@@ -61,6 +62,7 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         "packets",
         "trips",
         "latency",
+        "access",
         "bars",
         "page",
         "loss",
@@ -70,6 +72,7 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         "spread",
         "effects",
         "control",
+        "bytes",
         "model",
         "replay",
         "middleboxes",

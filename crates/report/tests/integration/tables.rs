@@ -110,6 +110,89 @@ fn all_that_a_terminal_shows() {
     insta::assert_snapshot!(terminal::render(&record()));
 }
 
+/// The lines of a table in a terminal's text, below its column heads.
+fn rows_of<'a>(text: &'a str, title: &str) -> Vec<&'a str> {
+    let after = text.split(&format!("\n{title}\n")).nth(1).expect(title);
+    after.lines().take_while(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn every_row_of_the_blueprints_table_has_its_own_name() {
+    let mut record = crate::synthetic::record(7);
+    let over_quic: Vec<Cell> = (record.cells.iter().filter(|cell| cell.experiment == "blueprint"))
+        .map(|cell| Cell { http: "3".to_owned(), transport: "quic".to_owned(), ..cell.clone() })
+        .collect();
+    record.cells.extend(over_quic);
+    let text = terminal::render(&record);
+    let rows = rows_of(&text, "Percentiles compared with the blueprint's");
+    let names: Vec<String> = rows
+        .iter()
+        .filter(|row| row.starts_with("firstflight"))
+        .map(|row| row.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+        .collect();
+    let distinct: std::collections::HashSet<&String> = names.iter().collect();
+    assert_eq!((names.len(), distinct.len()), (6, 6), "{names:?}");
+}
+
+#[test]
+fn each_claim_has_a_verdict_and_a_reason() {
+    let record = crate::synthetic::record(7);
+    let page = firstflight_report::markdown::render(&record);
+    let section = page.split("## What others claim").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let verdict = |claim: &str| {
+        let row = section.lines().find(|line| line.contains(claim)).expect(claim);
+        let fields: Vec<&str> = row.split(" | ").collect();
+        assert!(fields.len() == 4 && fields[3].len() > 20, "{row}");
+        fields[2].to_owned()
+    };
+    // What the synthetic run measures: a satellite before 2G, a page over QUIC in one round trip.
+    assert_eq!(verdict("a satellite is slower than 2G"), "not confirmed");
+    assert_eq!(verdict("resumption saves 5 to 8 ms"), "not confirmed");
+    assert_eq!(verdict("TLS set-up takes 0 ms"), "confirmed");
+    assert_eq!(verdict("has its first byte in 1 round trip"), "confirmed");
+    assert_eq!(verdict("has a 10 KiB page in 2 round trips"), "not confirmed");
+    assert_eq!(verdict("a large image in 3.5 s"), "not comparable");
+    assert_eq!(verdict("saves 500 ms of a large image"), "not confirmed");
+    // A record without the cells of a claim does not mention it.
+    let mut other = record.clone();
+    other.cells.retain(|cell| cell.experiment == "get");
+    other.samples.clear();
+    other.effects.clear();
+    other.control = None;
+    other.waterfalls.clear();
+    assert!(!firstflight_report::markdown::render(&other).contains("What others claim"));
+}
+
+#[test]
+fn a_claim_that_is_measured_is_confirmed() {
+    let mut record = crate::synthetic::record(7);
+    for cell in record.cells.iter_mut().filter(|cell| cell.experiment == "access") {
+        let summary = cell.summary.as_mut().unwrap();
+        if cell.profile == "geo" {
+            summary.first_byte.p50_ms = 9_000.0;
+        }
+    }
+    let page = firstflight_report::markdown::render(&record);
+    let row = page.lines().find(|line| line.contains("a satellite is slower than 2G")).unwrap();
+    assert!(row.contains("| confirmed |"), "{row}");
+}
+
+#[test]
+fn access_networks_are_in_measured_order_and_differences_are_explained() {
+    let text = terminal::render(&crate::synthetic::record(7));
+    let rows = rows_of(&text, "Access networks, from the fastest to the slowest");
+    let place = |name: &str| rows.iter().position(|row| row.starts_with(name)).expect(name);
+    assert!(place("fibre (") < place("fibre+wifi") && place("geo") < place("2g"));
+    let notes = rows.join(" ");
+    for (first, second) in [("4g", "adsl+wifi"), ("geo", "2g")] {
+        let note = notes.split("the other way round: ").find(|note| {
+            note.starts_with(&format!("{first} (")) && note.contains(&format!("before {second} ("))
+        });
+        assert!(note.is_some(), "{first} before {second}: {notes}");
+    }
+}
+
 #[test]
 fn no_line_is_wider_than_100_columns() {
     for line in terminal::render(&crate::synthetic::record(7)).lines() {

@@ -2,19 +2,20 @@
 //!
 //! Networks are known to strip unknown TCP options and data in SYNs, or to drop such SYNs (Honda et
 //! al., "Is it still possible to extend TCP?", IMC 2011; RFC 7413 section 4.1.3.1), and to drop
-//! ClientHellos that are larger than a packet (<https://tldr.fail>).
+//! ClientHellos that are larger than a packet (<https://tldr.fail>). Others block UDP, or slow it down.
 
 mod first_flights;
 mod hello;
 mod segment;
 mod syn;
+mod udp;
 
 use std::fmt;
 
 use super::{Cell, CellSettings, Seeds};
 
-/// The behavior of a middlebox. It only acts on unfragmented IPv4 packets with complete TCP
-/// headers; all others pass.
+/// The behavior of a middlebox. It only acts on IPv4: on unfragmented packets with complete TCP
+/// headers, or on UDP. All others pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Middlebox {
@@ -33,17 +34,23 @@ pub enum Middlebox {
     /// 4.2.10): from the segment on that completes the extension's header, including
     /// retransmissions.
     DropEarlyData,
+    /// Drops UDP.
+    BlockUdp,
+    /// Lets UDP pass at 256 kbit/s each way, with a queue of 6,000 bytes.
+    ThrottleUdp,
 }
 
 impl Middlebox {
     /// All middleboxes.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::StripTfo,
         Self::DropTfo,
         Self::StripSynData,
         Self::DropSynData,
         Self::DropLargeHello,
         Self::DropEarlyData,
+        Self::BlockUdp,
+        Self::ThrottleUdp,
     ];
 
     /// Its name in profiles, counters and the tap.
@@ -55,6 +62,8 @@ impl Middlebox {
             Self::DropSynData => "drop-syn-data",
             Self::DropLargeHello => "drop-large-hello",
             Self::DropEarlyData => "drop-early-data",
+            Self::BlockUdp => "block-udp",
+            Self::ThrottleUdp => "throttle-udp",
         }
     }
 
@@ -65,7 +74,7 @@ impl Middlebox {
 
     /// Whether it acts on packets from server to client. All act on the other direction.
     pub fn alters_responses(self) -> bool {
-        self == Self::StripTfo
+        matches!(self, Self::StripTfo | Self::ThrottleUdp)
     }
 }
 
@@ -82,6 +91,10 @@ impl CellSettings for Middlebox {
         format!("middlebox {self}")
     }
 
+    fn varies_delay(&self) -> bool {
+        *self == Self::ThrottleUdp
+    }
+
     fn build(&self, _: Seeds) -> Box<dyn Cell> {
         match self {
             Self::StripTfo => Box::new(syn::StripTfo),
@@ -90,6 +103,8 @@ impl CellSettings for Middlebox {
             Self::DropSynData => Box::new(syn::DropSynData),
             Self::DropLargeHello => Box::new(hello::HelloFilter::large()),
             Self::DropEarlyData => Box::new(hello::HelloFilter::early_data()),
+            Self::BlockUdp => Box::new(udp::BlockUdp),
+            Self::ThrottleUdp => Box::new(udp::ThrottleUdp::new()),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use firstflight_report::statistics;
 use firstflight_report::{
-    Calibration, Capture, Cell, Control, ControlPair, Effect, Experiment, Fault, Figures, Interval,
-    LinkFacts, MachineFacts, ProfileFacts, Record, Residual, SCHEMA, Sample, ServerFacts, Summary,
-    Witness,
+    Bytes, Calibration, Capture, Cell, Control, ControlPair, Effect, Experiment, Fault, Figures,
+    Interval, LinkFacts, MachineFacts, ProfileFacts, Record, Residual, SCHEMA, Sample, ServerFacts,
+    Summary, Witness,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -37,6 +37,8 @@ pub(crate) fn record(seed: u64) -> Record {
     run.waterfalls();
     run.quic_waterfall();
     run.visits();
+    run.access();
+    run.image();
     run.record
 }
 
@@ -105,11 +107,47 @@ impl Run {
         }
     }
 
+    /// Access networks, in another order than that in which they were published.
+    fn access(&mut self) {
+        for (profile, rtt_ms) in [
+            ("2g", 800.0),
+            ("geo", 600.0),
+            ("3g", 300.0),
+            ("adsl+wifi", 61.4),
+            ("4g", 53.0),
+            ("adsl", 50.0),
+            ("leo", 50.0),
+            ("5g", 19.0),
+            ("fibre+wifi", 14.0),
+            ("fibre", 4.0),
+        ] {
+            for kind in ["full", "resumed", "0-RTT"] {
+                let cell = Cell {
+                    profile: profile.to_owned(),
+                    ..cell("access", "firstflight", "get", rtt_ms, "1.3", kind, false)
+                };
+                self.measure(cell, 10);
+            }
+        }
+    }
+
+    fn image(&mut self) {
+        for rate in ["1", "3", "20"] {
+            for kind in ["resumed", "0-RTT"] {
+                let cell = Cell {
+                    profile: format!("walkthrough, {rate} Mbit/s"),
+                    response_bytes: 1 << 20,
+                    ..cell("image", "firstflight", "get", 112.0, "1.3", kind, false)
+                };
+                self.measure(cell, 3);
+            }
+        }
+    }
+
     /// Samples of a cell, and its figures.
     pub(super) fn measure(&mut self, mut cell: Cell, samples: usize) {
         let place = self.record.cells.len();
         let trips = cell.expected_round_trips.unwrap_or(3);
-        let (mut setups, mut firsts, mut totals) = (Vec::new(), Vec::new(), Vec::new());
         for block in 0..samples {
             let overhead = self.overhead(&cell);
             // Rounded, so that every machine's logarithm gives the same record.
@@ -131,31 +169,20 @@ impl Run {
                 wire_total_ms: Some(total_ms - 0.2),
                 round_trips: Some(trips),
                 total_round_trips: Some(trips),
+                handshake_bytes: Some(bytes(&cell, 0)),
+                first_byte_bytes: Some(bytes(&cell, cell.response_bytes.min(1400))),
                 label: Some(format!("TLS {} {}", cell.tls, cell.kind)),
                 lateness_us: self.rng.random_range(0.0..90.0),
                 fault: spoiled.then(|| Fault::Spoiled("a packet 8.0 ms late on the link".into())),
                 ..Sample::default()
             });
-            if !spoiled {
-                setups.push(setup_ms.max(0.01));
-                firsts.push(time_ms);
-                totals.push(total_ms);
-            }
         }
+        let good = self.record.samples.iter().filter(|s| s.cell == place && s.fault.is_none());
+        let mut summary = Summary::of_samples(good).unwrap();
         let model_ms = f64::from(trips) * cell.rtt_ms + 0.5;
-        let first_byte = figures(firsts);
-        let residual_ms = first_byte.p50_ms - model_ms;
-        cell.summary = Some(Summary {
-            samples: setups.len(),
-            setup: Some(figures(setups)),
-            total: Some(figures(totals)),
-            wire_p50_ms: Some(first_byte.p50_ms - 0.2),
-            wire_total_p50_ms: None,
-            round_trips: Some(trips),
-            total_round_trips: Some(trips),
-            residual: Some(Residual { model_ms, residual_ms, flagged: residual_ms > 0.6 }),
-            first_byte,
-        });
+        let residual_ms = summary.first_byte.p50_ms - model_ms;
+        summary.residual = Some(Residual { model_ms, residual_ms, flagged: residual_ms > 0.6 });
+        cell.summary = Some(summary);
         self.record.cells.push(cell);
     }
 
@@ -284,6 +311,12 @@ pub(super) fn cell(
         expected_round_trips: Some(1 + u32::from(!tfo) + handshake),
         ..Cell::default()
     }
+}
+
+/// Bytes of a handshake and so many of a response.
+fn bytes(cell: &Cell, response: u64) -> Bytes {
+    let certificate = if cell.kind == "full" { 900 } else { 0 };
+    Bytes { up: 700, down: 600 + certificate + response }
 }
 
 fn figures(values: Vec<f64>) -> Figures {

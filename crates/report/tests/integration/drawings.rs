@@ -1,0 +1,167 @@
+//! Drawings can be read: no text is clipped, and in a ladder of packets none covers another.
+
+use firstflight_report::{Pictures, Record, html, read};
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+
+/// A text of a drawing.
+#[derive(Clone, Debug)]
+struct Text {
+    words: String,
+    class: String,
+    x: f64,
+    y: f64,
+    anchor: String,
+    /// In radians.
+    angle: f64,
+}
+
+impl Text {
+    fn size(&self) -> f64 {
+        let classes: Vec<&str> = self.class.split(' ').collect();
+        let has = |class| classes.contains(&class);
+        match () {
+            () if has("packet") => 11.0,
+            () if has("tick") => 11.5,
+            () if has("figure") && has("faint") => 10.5,
+            () => 12.0,
+        }
+    }
+
+    /// The corners. A character of DejaVu Sans, a wide font, takes about so many em.
+    fn corners(&self) -> [(f64, f64); 4] {
+        let width = 0.6 * self.size() * self.words.chars().count() as f64;
+        let left = match self.anchor.as_str() {
+            "end" => -width,
+            "middle" => -width / 2.0,
+            _ => 0.0,
+        };
+        let (top, bottom) = (-0.7 * self.size(), 0.0);
+        let (sin, cos) = self.angle.sin_cos();
+        [(left, top), (left + width, top), (left + width, bottom), (left, bottom)]
+            .map(|(x, y)| (self.x + x * cos - y * sin, self.y + x * sin + y * cos))
+    }
+
+    /// Whether two texts cover each other: whether no side of either separates them.
+    fn covers(&self, other: &Self) -> bool {
+        let extent = |text: &Self, (x, y): (f64, f64)| {
+            let along = text.corners().map(|corner| corner.0 * x + corner.1 * y);
+            let low = along.iter().copied().fold(f64::INFINITY, f64::min);
+            (low, along.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+        };
+        [self.angle, other.angle].iter().all(|angle| {
+            let (sin, cos) = angle.sin_cos();
+            [(cos, sin), (-sin, cos)].into_iter().all(|axis| {
+                let (one, two) = (extent(self, axis), extent(other, axis));
+                one.0 < two.1 && two.0 < one.1
+            })
+        })
+    }
+}
+
+/// A drawing of a page: its id, its width, its texts.
+struct Drawing {
+    id: String,
+    width: f64,
+    texts: Vec<Text>,
+}
+
+fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
+    let found = tag.try_get_attribute(name).unwrap()?;
+    Some(found.value.into_owned())
+}
+
+fn number(tag: &BytesStart<'_>, name: &str) -> f64 {
+    attribute(tag, name).and_then(|value| value.parse().ok()).unwrap_or_default()
+}
+
+fn drawings(record: &Record) -> Vec<Drawing> {
+    let page = html::render(record, &Pictures::default());
+    let parts = page.split("<svg ").skip(1);
+    parts
+        .map(|part| drawing(&format!("<svg {}</svg>", part.split("</svg>").next().unwrap())))
+        .collect()
+}
+
+fn drawing(svg: &str) -> Drawing {
+    let mut reader = Reader::from_str(svg);
+    let mut drawing = Drawing { id: String::new(), width: 0.0, texts: Vec::new() };
+    let mut open: Option<Text> = None;
+    loop {
+        match reader.read_event().unwrap() {
+            Event::Start(tag) if tag.name().as_ref() == "svg" => {
+                drawing.id = attribute(&tag, "aria-labelledby").unwrap_or_default();
+                drawing.width = number(&tag, "width");
+            }
+            Event::Start(tag) if tag.name().as_ref() == "text" => {
+                let turn = attribute(&tag, "transform").unwrap_or_default();
+                let angle = turn.strip_prefix("rotate(").and_then(|rest| rest.split(' ').next());
+                open = Some(Text {
+                    words: String::new(),
+                    class: attribute(&tag, "class").unwrap_or_default(),
+                    x: number(&tag, "x"),
+                    y: number(&tag, "y"),
+                    anchor: attribute(&tag, "text-anchor").unwrap_or_default(),
+                    angle: angle.map_or(0.0, |angle| angle.parse::<f64>().unwrap().to_radians()),
+                });
+            }
+            Event::Text(words) => {
+                if let Some(text) = &mut open {
+                    text.words.push_str(&words);
+                }
+            }
+            Event::End(tag) if tag.name().as_ref() == "text" => drawing.texts.extend(open.take()),
+            Event::Eof => return drawing,
+            _ => {}
+        }
+    }
+}
+
+/// The runs whose records are in the repository, and a synthetic one.
+fn records() -> Vec<Record> {
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/");
+    let mut records = vec![crate::synthetic::record(7)];
+    for file in ["2026-11-21-vm/lab.json.gz", "2026-11-21-vm/quic-page.json.gz"] {
+        records.push(read(format!("{results}{file}").as_ref()).unwrap());
+    }
+    records
+}
+
+#[test]
+fn no_text_of_a_drawing_is_clipped() {
+    let mut checked = 0;
+    for drawing in records().iter().flat_map(drawings) {
+        for text in &drawing.texts {
+            let xs = text.corners().map(|corner| corner.0);
+            let fits = xs.iter().all(|x| (-1.0..=drawing.width + 1.0).contains(x));
+            assert!(fits, "{}: {text:?} in a width of {}", drawing.id, drawing.width);
+            checked += 1;
+        }
+    }
+    assert!(checked > 1_000, "{checked}");
+}
+
+#[test]
+fn no_label_of_a_ladder_covers_another() {
+    let mut labels = 0;
+    for drawing in records().iter().flat_map(drawings).filter(|d| d.id.starts_with("packets-")) {
+        for (at, text) in drawing.texts.iter().enumerate() {
+            for other in &drawing.texts[..at] {
+                assert!(!text.covers(other), "{}: {text:?} and {other:?}", drawing.id);
+            }
+        }
+        labels += drawing.texts.iter().filter(|text| text.class.contains("packet")).count();
+    }
+    assert!(labels > 30, "{labels}");
+}
+
+/// Colours are classes that the style defines.
+#[test]
+fn every_packet_of_a_ladder_has_a_colour() {
+    let page = html::render(&crate::synthetic::record(7), &Pictures::default());
+    let ladders = page.split("<section id=\"packets\"").nth(1).unwrap();
+    let ladders = ladders.split("</section>").next().unwrap();
+    let arrows = ladders.matches("<g class=\"p-").count();
+    assert!(arrows > 5, "{arrows}");
+    assert_eq!(arrows, ladders.matches("class=\"arrow").count(), "each arrow is in its group");
+}
