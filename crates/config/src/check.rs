@@ -12,6 +12,7 @@ use firstflight_tls::{
 use firstflight_upstream::PoolError;
 
 use crate::error::nearest;
+use crate::file::PUNCTURED_WITH_STORE;
 use crate::{
     Action, CertificateSource, Content, ENCODINGS, EarlyRules, KeySource, ListenerProtocol,
     Prefixes, Route, ServerConfig, SettingError, Site, Sites,
@@ -34,6 +35,9 @@ impl ServerConfig {
             |error: SettingError, section: &'static str| errors.push(error.under(section));
         let _ = self.limits.check().map_err(|error| note(error, "limits"));
         let _ = self.http3.check().map_err(|error| note(error, "http3"));
+        if self.tickets.keys == KeySource::Punctured && self.store.is_some() {
+            note(SettingError::new("keys", PUNCTURED_WITH_STORE), "tickets");
+        }
         if let Some(admin) = &self.admin {
             let _ = admin.check().map_err(|error| note(error, "admin"));
         }
@@ -266,7 +270,7 @@ impl ServerConfig {
 
     fn check_ticket_keys(&self) -> Result<(), SettingError> {
         match &self.tickets.keys {
-            KeySource::Process => Ok(()),
+            KeySource::Process | KeySource::Punctured => Ok(()),
             KeySource::File(path) => {
                 let read = KeyFile::new(path).read();
                 read.map(drop).map_err(|error| SettingError::new("file", error.to_string()))

@@ -122,9 +122,11 @@ impl ServerCrypto {
         let Some(offer) = Offer::read(client_hello) else { return Ok(FirstFlightPreview::Nothing) };
         let opened = session.unwrap_or_else(|| sealer.open(offer.ticket));
         let found = match opened {
-            OpenedTicket::Session(found) => found,
+            OpenedTicket::Session(found) | OpenedTicket::UsedUp(found) => found,
             OpenedTicket::NeedsLookup(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
-            OpenedTicket::WithoutEarlyData(..) | OpenedTicket::Ignored => {
+            OpenedTicket::WithoutEarlyData(..)
+            | OpenedTicket::Unproven(_)
+            | OpenedTicket::Ignored => {
                 return Ok(FirstFlightPreview::Nothing);
             }
         };

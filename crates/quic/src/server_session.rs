@@ -18,7 +18,6 @@ pub(crate) struct ServerSession {
     tls: Handshaking,
     parameters: Vec<u8>,
     early_data_context: Vec<u8>,
-    fetched: Option<OpenedTicket>,
     /// Decides about early data; taken when called.
     judge: Option<EarlyDataJudge>,
     /// The bytes received until then, for restarting the handshake.
@@ -37,18 +36,9 @@ impl ServerSession {
         let early_data_context = early_data_context(&parameters, &crypto.settings);
         crypto.remember_context(&early_data_context);
         let mut ssl = crypto.connection(&early_data_context).expect("it fails only without memory");
-        prepare(&mut ssl, judge.is_some(), fetched.as_ref());
+        prepare(&mut ssl, judge.is_some(), fetched);
         let tls = Handshaking::new(ssl, Side::Server, &parameters, crypto.key_log.clone());
-        Self {
-            crypto,
-            tls,
-            parameters,
-            early_data_context,
-            fetched,
-            judge,
-            heard: Vec::new(),
-            told: false,
-        }
+        Self { crypto, tls, parameters, early_data_context, judge, heard: Vec::new(), told: false }
     }
 
     fn advance(&mut self) -> Result<(), TransportError> {
@@ -69,7 +59,7 @@ impl ServerSession {
             return Ok(());
         }
         let (judge, heard) = (self.judge.take(), std::mem::take(&mut self.heard));
-        match judge {
+        let decided = match judge {
             Some(judge) if self.tls.in_early_data() => {
                 match judge(&quic_support::server_handshake(&self.tls.ssl)) {
                     true => Ok(()),
@@ -77,7 +67,9 @@ impl ServerSession {
                 }
             }
             _ => Ok(()),
-        }
+        };
+        quic_support::forget_session(&self.tls.ssl);
+        decided
     }
 
     /// Restarts the handshake from the same bytes with early data refused. Drops the old connection
@@ -85,7 +77,10 @@ impl ServerSession {
     fn begin_again(&mut self, heard: &[u8]) -> Result<(), TransportError> {
         let mut ssl = (self.crypto.connection(&self.early_data_context))
             .map_err(|error| session::error(INTERNAL_ERROR, &error.to_string()))?;
-        prepare(&mut ssl, false, self.fetched.as_ref());
+        // A ticket that the first connection has used up cannot be opened again.
+        let session = quic_support::provided_session(&self.tls.ssl);
+        prepare(&mut ssl, false, session);
+        quic_support::forget_session(&self.tls.ssl);
         let log = self.crypto.key_log.clone();
         self.tls = Handshaking::new(ssl, Side::Server, &self.parameters, log);
         self.tls.provide(heard)?;
@@ -93,13 +88,13 @@ impl ServerSession {
     }
 }
 
-/// Refuses early data if needed, and provides the session that was looked up.
-fn prepare(ssl: &mut Ssl, early_data: bool, fetched: Option<&OpenedTicket>) {
+/// Refuses early data if needed, and provides the session that is already known.
+fn prepare(ssl: &mut Ssl, early_data: bool, session: Option<OpenedTicket>) {
     if !early_data {
         quic_support::decline_early_data(ssl);
     }
-    if let Some(session) = fetched {
-        quic_support::provide_session(ssl, session.clone());
+    if let Some(session) = session {
+        quic_support::provide_session(ssl, session);
     }
 }
 

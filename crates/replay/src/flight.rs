@@ -62,6 +62,8 @@ pub struct FlightOffer {
     pub(crate) skew_seconds: i32,
     pub(crate) received_at: Duration,
     pub(crate) epoch: u32,
+    /// Whether its ticket is used up, so that no copy of it can be accepted.
+    pub(crate) used_up: bool,
 }
 
 impl FlightOffer {
@@ -79,7 +81,15 @@ impl FlightOffer {
         received_at: Duration,
         epoch: u32,
     ) -> Self {
-        Self { key, skew_seconds: ticket_age_skew_seconds, received_at, epoch }
+        Self { key, skew_seconds: ticket_age_skew_seconds, received_at, epoch, used_up: false }
+    }
+
+    /// Creates an offer with a ticket that this connection has used up. No copy of the flight can be
+    /// accepted, at any time and by any clock, so its ticket age and its epoch do not matter. It is
+    /// recorded nevertheless: a copy may have been sent first, and then the client's own flight is the
+    /// one that is refused ([`crate::SpendOutcome::Executed`]).
+    pub fn with_used_up_ticket(key: ClaimKey, received_at: Duration) -> Self {
+        Self { key, skew_seconds: 0, received_at, epoch: 0, used_up: true }
     }
 
     /// When the ClientHello was received.

@@ -247,6 +247,9 @@ impl Gate {
 
     /// Why a flight without a record has to be refused, if so.
     fn refusal_reason(&self, offer: &FlightOffer, now: Duration) -> Option<Refusal> {
+        if offer.used_up {
+            return None;
+        }
         let skew = i64::from(offer.skew_seconds).saturating_mul(1000);
         let freshness = millis(self.config.freshness);
         let is_fresh =

@@ -164,6 +164,7 @@ impl HandoffQuery {
             (kind, offer.key, offer.received_at, offer.skew_seconds, offer.epoch)
         };
         let (kind, key, time, skew, epoch) = match self {
+            Self::Flight(offer) if offer.used_up => of(5, offer),
             Self::Flight(offer) => of(1, offer),
             Self::Name(key, life) => (2, *key, *life, 0, 0),
             Self::Release(key) => (3, *key, Duration::ZERO, 0, 0),
@@ -193,6 +194,7 @@ impl HandoffQuery {
         };
         match kind {
             1 => offer().map(Self::Flight),
+            5 => offer().map(|offer| Self::Flight(FlightOffer { used_up: true, ..offer })),
             4 => offer().map(Self::Spend),
             2 => Some(Self::Name(key, time)),
             3 => Some(Self::Release(key)),
@@ -294,7 +296,7 @@ mod tests {
         #[test]
         fn any_bytes_are_a_query_or_rejected(
             bytes in prop::collection::vec(any::<u8>(), HandoffQuery::LENGTH),
-            kind in 0u8..5,
+            kind in 0u8..6,
         ) {
             let mut bytes: [u8; HandoffQuery::LENGTH] = bytes.try_into().unwrap();
             bytes[0] = kind;

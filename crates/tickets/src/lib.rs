@@ -8,6 +8,7 @@
 //! KeyFile         a ring in a file that several processes share
 //! SharedKeys      a ring that nodes share through a store
 //!   └ KeyEncryption   the key-encryption keys under which it is stored
+//! PuncturedTickets  a key for each ticket, destroyed when the ticket is used
 //! export          a ring in the formats of nginx, HAProxy and Envoy
 //! Zone, Origin    where and when a ticket was issued
 //! ```
@@ -56,6 +57,7 @@ mod file;
 mod handle;
 mod key;
 mod key_encryption;
+mod punctured;
 mod ring;
 mod schedule;
 mod secret_file;
@@ -64,12 +66,14 @@ mod usage;
 mod zone;
 
 pub use file::{FileError, KeyFile};
+pub use firstflight_puncture::{Counts as PuncturedCounts, Limits as PuncturedLimits};
 pub use handle::{DetachedSession, RefreshOutcome, TicketKeys};
 pub use key::{Opened, RING_OVERHEAD, SessionId, TicketKey};
 pub use key_encryption::{
     KeyEncryption, KeyEncryptionError, KeyId, SealingKey, UnsealError, Unsealed,
     check_key_encryption_text,
 };
+pub use punctured::{InvalidSnapshot, OpenedOnce, PuncturedTickets};
 pub use ring::{DatedKey, Ring, RingError, Warning};
 pub use schedule::{Schedule, ScheduleError, UnixTime};
 pub use secret_file::{SecretFileError, read as read_secret_file};

@@ -126,7 +126,8 @@ pub fn server_context(
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
     config.cipher_preference.apply(&config.ciphers, config.min_version, &mut builder)?;
-    config.identities.install(&mut builder, config.challenges)?;
+    let keeps_offers = config.sealer.as_ref().is_some_and(|sealer| sealer.uses_up_tickets());
+    config.identities.install(&mut builder, config.challenges, keeps_offers)?;
     // Sessions are in tickets only: a cache in the process would serve one node of a cluster only.
     builder.set_session_cache_mode(SslSessionCacheMode::OFF);
     let early_data = config.early_data && config.sealer.is_some();
@@ -190,9 +191,6 @@ fn protocols(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub struct Accepting<S> {
     acceptor: Acceptor,
     stream: TlsStream<S>,
-    /// The session that was looked up. A restarted handshake needs it again, and the store may have
-    /// deleted it.
-    fetched: Option<OpenedTicket>,
 }
 
 /// What an [`Accepting`] connection needs next.
@@ -219,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
         if early_data && acceptor.accepts_early_data() {
             stream.keep_received();
         }
-        Ok(Self { acceptor: acceptor.clone(), stream, fetched: None })
+        Ok(Self { acceptor: acceptor.clone(), stream })
     }
 
     /// Continues until the caller has to decide or the handshake is complete. Cancel-safe.
@@ -232,6 +230,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
             StartOutcome::Done if self.stream.in_early_data() => Ok(AcceptState::EarlyData),
             StartOutcome::Done => {
                 self.stream.take_received();
+                self.stream.connection_mut().forget_session();
                 Ok(AcceptState::Complete)
             }
         }
@@ -239,7 +238,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
 
     /// Provides the session that was looked up; see [`TlsConnection::provide_session`].
     pub fn provide_session(&mut self, session: OpenedTicket) {
-        self.fetched = Some(session.clone());
         self.stream.connection_mut().provide_session(session);
     }
 
@@ -273,8 +271,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
         }
         let Some(received) = self.stream.take_received() else { return Ok(()) };
         let mut connection: TlsConnection = self.acceptor.connection(false)?;
-        if let Some(session) = &self.fetched {
-            connection.provide_session(session.clone());
+        if let Some(session) = self.stream.connection_mut().provided_session() {
+            connection.provide_session(session);
+            self.stream.connection_mut().forget_session();
         }
         connection.feed(&received);
         // Dropping the old connection drops its unsent flight.
@@ -288,6 +287,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
     pub fn into_stream(mut self) -> TlsStream<S> {
         self.stream.take_received();
         self.stream.connection_mut().decline_early_data();
+        if self.stream.in_early_data() {
+            self.stream.connection_mut().forget_session();
+        }
         self.stream.start_reading();
         self.stream
     }

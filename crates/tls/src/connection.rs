@@ -211,6 +211,16 @@ impl TlsConnection {
         ticket::provide_session(self.stream.ssl_mut(), session);
     }
 
+    /// The session that this connection was provided with, or whose ticket it has used up.
+    pub(crate) fn provided_session(&self) -> Option<OpenedTicket> {
+        ticket::provided_session(self.stream.ssl())
+    }
+
+    /// Overwrites that session. Call this when early data is decided.
+    pub(crate) fn forget_session(&mut self) {
+        ticket::forget_session(self.stream.ssl());
+    }
+
     /// Whether early data can still be written (client) or read (server).
     pub fn in_early_data(&self) -> bool {
         // SAFETY: the pointer is valid while the stream is, and the call only reads.

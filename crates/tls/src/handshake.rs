@@ -36,6 +36,13 @@ pub struct Handshake {
     /// The ticket age stated by the client minus the one measured by the server, in seconds (RFC
     /// 8446 section 8.3). 0 if nothing was resumed. On the server only.
     pub ticket_age_skew: i32,
+    /// Whether this connection has used up the client's ticket
+    /// ([`OpenedTicket::UsedUp`](crate::OpenedTicket::UsedUp)), so that no other connection can resume
+    /// its session or accept its early data. On the server only.
+    pub ticket_used_up: bool,
+    /// The key of a lookup of the ticket's session that was not made: over QUIC the handshake does not
+    /// wait for one. On the server only.
+    pub needed_session: Option<Vec<u8>>,
     /// The client random of the ClientHello.
     pub client_random: [u8; 32],
     /// Whether the server sent a HelloRetryRequest.
@@ -73,6 +80,8 @@ impl Handshake {
             early_data_reason: reason,
             offered_flight: offered_flight::offered_flight(ssl),
             ticket_age_skew: skew,
+            ticket_used_up: ticket::is_used_up(ssl),
+            needed_session: ticket::needed_session(ssl),
             client_random,
             hello_retry_request: retried,
             complete: ssl.is_init_finished(),

@@ -21,7 +21,7 @@ use foreign_types::ForeignType;
 use crate::clock::SteadyClock;
 use crate::context::Slot;
 use crate::error::reasons;
-use crate::{HostMap, TlsError, ocsp};
+use crate::{HostMap, TlsError, ocsp, ticket};
 
 /// A certificate chain with the private key of its first certificate, and optionally an OCSP
 /// response.
@@ -260,21 +260,33 @@ impl Identities {
         &self.entries
     }
 
-    /// Makes a context select the certificate.
+    /// Makes a context select the certificate. `keeps_offers`: whether its connections also keep the
+    /// pre-shared keys that ClientHellos offer, which are seen here first.
     pub(crate) fn install(
         &self,
         context: &mut SslContextBuilder,
         challenges: Option<Arc<dyn ChallengeCertificates>>,
+        keeps_offers: bool,
     ) -> Result<(), TlsError> {
         let credentials: Vec<_> =
             self.entries.iter().map(Credentials::new).collect::<Result<_, _>>()?;
         let simple = self.entries[0].identity.staple.is_none() && challenges.is_none();
         if let ([only], true) = (&*credentials, simple) {
             let refused = TlsError::setup("the certificate");
-            return context.add_credential(&only.plain).map_err(refused);
+            context.add_credential(&only.plain).map_err(refused)?;
+            if keeps_offers {
+                context.set_select_certificate_callback(|mut hello: ClientHello<'_>| {
+                    ticket::keep_offer(&mut hello);
+                    Ok(())
+                });
+            }
+            return Ok(());
         }
         let names = self.names.clone();
         context.set_select_certificate_callback(move |mut hello: ClientHello<'_>| {
+            if keeps_offers {
+                ticket::keep_offer(&mut hello);
+            }
             if let Some(challenges) = &challenges
                 && respond(&mut hello, challenges)?
             {

@@ -88,6 +88,7 @@ mod identity;
 mod keylog;
 mod ocsp;
 mod offered_flight;
+mod psk_offer;
 pub mod quic_support;
 mod session;
 mod stream;
@@ -109,6 +110,7 @@ pub use identity::{
 };
 pub use keylog::{KeyLog, KeyLogFile, KeyLogLines};
 pub use offered_flight::OfferedFlight;
+pub use psk_offer::PskOffer;
 pub use session::Session;
 pub use stream::TlsStream;
 pub use ticket::{OpenedTicket, TicketSealer, WithheldReason};

@@ -77,9 +77,12 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
 
 /// Computes the skew of a ticket that BoringSSL did not use (because of version, cipher or site). A
 /// copy of its flight could be accepted under another configuration.
-fn skew_of_unused_ticket(ssl: &SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
+fn skew_of_unused_ticket(ssl: &mut SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
     let session = match ticket::reopen(ssl, offered.identity)? {
-        OpenedTicket::Session(session) | OpenedTicket::WithoutEarlyData(session, _) => session,
+        OpenedTicket::Session(session)
+        | OpenedTicket::UsedUp(session)
+        | OpenedTicket::Unproven(session)
+        | OpenedTicket::WithoutEarlyData(session, _) => session,
         OpenedTicket::NeedsLookup(_) | OpenedTicket::Ignored => return None,
     };
     let (issued, age_add) = session::issued_and_age_add(&session)?;
@@ -107,16 +110,16 @@ unsafe fn extension<'a>(hello: *const ffi::SSL_CLIENT_HELLO, kind: u16) -> Optio
 /// The first identity and binder of a pre_shared_key extension (RFC 8446 section 4.2.11). BoringSSL
 /// uses no other.
 #[derive(Debug, PartialEq, Eq)]
-struct PreSharedKey<'a> {
-    identity: &'a [u8],
+pub(crate) struct PreSharedKey<'a> {
+    pub(crate) identity: &'a [u8],
     obfuscated_age: u32,
-    binder: &'a [u8],
+    pub(crate) binder: &'a [u8],
     /// Length of the list of binders, including its two length bytes.
-    binders_length: usize,
+    pub(crate) binders_length: usize,
 }
 
 impl<'a> PreSharedKey<'a> {
-    fn read(extension: &'a [u8]) -> Option<Self> {
+    pub(crate) fn read(extension: &'a [u8]) -> Option<Self> {
         let (identities, binders) = length_prefixed(extension)?;
         let (identity, rest) = length_prefixed(identities)?;
         let (age, _) = rest.split_first_chunk()?;

@@ -7,7 +7,9 @@ use boring::ssl::SslRef;
 pub use crate::acceptor::server_context;
 pub use crate::connector::{SessionInbox, client_connection, client_context};
 pub use crate::session::early_data_context;
-pub use crate::ticket::{decline_early_data, provide_session, take_needed_session};
+pub use crate::ticket::{
+    decline_early_data, forget_session, provide_session, provided_session, take_needed_session,
+};
 use crate::{EarlyData, EarlyDataReason, Handshake, TlsError, connection, handshake};
 
 /// What a server's connection has negotiated so far.

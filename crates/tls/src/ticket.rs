@@ -6,12 +6,16 @@ use std::slice;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use boring::ex_data::Index;
-use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslContextRef, SslRef, SslVersion};
+use boring::ssl::{
+    ClientHello, ExtensionType, Ssl, SslContext, SslContextBuilder, SslContextRef, SslRef,
+    SslVersion,
+};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::context::Slot;
-use crate::{EarlyDataReason, TlsError, session};
+use crate::{EarlyDataReason, PskOffer, TlsError, psk_offer, session};
 
 /// Seals and opens session tickets, for all TLS versions.
 pub trait TicketSealer: Send + Sync {
@@ -23,6 +27,24 @@ pub trait TicketSealer: Send + Sync {
 
     /// Opens a ticket from a client. The bytes are untrusted.
     fn open(&self, ticket: &[u8]) -> OpenedTicket;
+
+    /// Whether opening a ticket of TLS 1.3 uses it up. Then [`TicketSealer::seal_once`] and
+    /// [`TicketSealer::open_once`] are called for TLS 1.3, and the other methods for TLS 1.2 only.
+    fn uses_up_tickets(&self) -> bool {
+        false
+    }
+
+    /// Seals a session of TLS 1.3.
+    fn seal_once(&self, session: &[u8]) -> Option<Vec<u8>> {
+        self.seal(session)
+    }
+
+    /// Opens a ticket that a client offers as a pre-shared key. It has to verify the client's binder
+    /// ([`PskOffer::proves`]) before it uses the ticket up and returns [`OpenedTicket::UsedUp`]. If the
+    /// binder is invalid, it returns [`OpenedTicket::Unproven`].
+    fn open_once(&self, ticket: &[u8], _offer: &PskOffer) -> OpenedTicket {
+        self.open(ticket)
+    }
 }
 
 /// The outcome of [`TicketSealer::open`]. A session that is longer than its ticket is treated as
@@ -31,6 +53,12 @@ pub trait TicketSealer: Send + Sync {
 pub enum OpenedTicket {
     /// The session that was sealed.
     Session(Vec<u8>),
+    /// The session of a ticket that cannot be opened again, by nobody. The connection keeps it until
+    /// its early data is decided.
+    UsedUp(Vec<u8>),
+    /// The session of a ticket whose client has not proved that it knows the session's secret. The
+    /// handshake fails with the alert decrypt_error (RFC 8446 sections 4.2.11 and 6.2).
+    Unproven(Vec<u8>),
     /// A session to resume with early data refused, and the reason. Tickets issued on the connection
     /// still allow early data.
     WithoutEarlyData(Vec<u8>, WithheldReason),
@@ -58,10 +86,25 @@ impl fmt::Debug for OpenedTicket {
         // Sessions are secrets, and lookup keys may be.
         f.write_str(match self {
             Self::Session(_) => "Session(..)",
+            Self::UsedUp(_) => "UsedUp(..)",
+            Self::Unproven(_) => "Unproven(..)",
             Self::WithoutEarlyData(..) => "WithoutEarlyData(..)",
             Self::NeedsLookup(_) => "Elsewhere(..)",
             Self::Ignored => "Ignored",
         })
+    }
+}
+
+impl OpenedTicket {
+    /// Overwrites the session.
+    pub(crate) fn wipe(&mut self) {
+        match self {
+            Self::Session(session)
+            | Self::UsedUp(session)
+            | Self::Unproven(session)
+            | Self::WithoutEarlyData(session, _) => session.zeroize(),
+            Self::NeedsLookup(_) | Self::Ignored => {}
+        }
     }
 }
 
@@ -70,8 +113,13 @@ impl fmt::Debug for OpenedTicket {
 struct TicketOutcome {
     /// The key by which to look up the session, until the caller has taken it.
     needed: Option<Vec<u8>>,
-    /// The session that was looked up.
+    /// The pre-shared key that the client offers, until its ticket is opened. Only with a sealer that
+    /// needs it.
+    offer: Option<PskOffer>,
+    /// The session that was looked up, or whose ticket is used up.
     provided: Option<OpenedTicket>,
+    /// Whether the ticket was used up by this connection.
+    used_up: bool,
     /// Why the sealer does not allow early data, if so.
     withheld: Option<WithheldReason>,
     /// Whether early data is refused on this connection by changing its session (QUIC).
@@ -118,18 +166,76 @@ pub fn provide_session(ssl: &mut SslRef, session: OpenedTicket) {
     update_ticket_outcome(ssl, |outcome| outcome.provided = Some(session));
 }
 
+/// The session that a connection was provided with, or whose ticket it has used up, for a connection
+/// that takes its place.
+pub fn provided_session(ssl: &SslRef) -> Option<OpenedTicket> {
+    ticket_outcome(ssl)?.provided.clone()
+}
+
+/// Overwrites what [`provided_session`] returns. Call this when the connection's early data is
+/// decided: from then on, nobody needs it.
+pub fn forget_session(ssl: &SslRef) {
+    if let Some(mut outcome) = ticket_outcome(ssl)
+        && let Some(mut session) = outcome.provided.take()
+    {
+        session.wipe();
+        outcome.ignored = true;
+    }
+}
+
+/// Whether the connection has used up its ticket.
+pub(crate) fn is_used_up(ssl: &SslRef) -> bool {
+    ticket_outcome(ssl).is_some_and(|outcome| outcome.used_up)
+}
+
+/// The key of a lookup that was not made.
+pub(crate) fn needed_session(ssl: &SslRef) -> Option<Vec<u8>> {
+    ticket_outcome(ssl)?.needed.clone()
+}
+
+/// Keeps the pre-shared key that a ClientHello offers, for [`TicketSealer::open_once`].
+pub(crate) fn keep_offer(hello: &mut ClientHello<'_>) {
+    let Some(content) = hello.get_extension(ExtensionType::PRE_SHARED_KEY) else { return };
+    let Some(offer) = PskOffer::read(hello.as_bytes(), content) else { return };
+    update_ticket_outcome(hello.ssl_mut(), |outcome| outcome.offer = Some(offer));
+}
+
 /// Opens a ticket that BoringSSL did not use. Returns the session that was looked up for it, if any,
 /// else what the sealer returns, or `None` if the connection has no sealer.
-pub(crate) fn reopen(ssl: &SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
-    if let Some(known) = ticket_outcome(ssl) {
-        if known.ignored {
+pub(crate) fn reopen(ssl: &mut SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
+    let mut offer = None;
+    if let Some(mut known) = ticket_outcome(ssl) {
+        if known.ignored || known.needed.is_some() {
             return Some(OpenedTicket::Ignored);
         }
         if let Some(provided) = &known.provided {
             return Some(provided.clone());
         }
+        offer = known.offer.take();
     }
-    Some(ssl.ssl_context().ex_data(*SEALER)?.open(ticket))
+    let sealer = ssl.ssl_context().ex_data(*SEALER)?.clone();
+    match offer {
+        Some(offer) => Some(open_once(ssl, &sealer, ticket, &offer)),
+        // It is a ticket of TLS 1.3.
+        None if sealer.uses_up_tickets() => Some(OpenedTicket::Ignored),
+        None => Some(sealer.open(ticket)),
+    }
+}
+
+/// Opens a ticket that is used up thereby, and keeps its session.
+fn open_once(ssl: &mut SslRef, sealer: &Sealer, ticket: &[u8], offer: &PskOffer) -> OpenedTicket {
+    let opened = sealer.open_once(ticket, offer);
+    if let OpenedTicket::UsedUp(_) = opened {
+        update_ticket_outcome(ssl, |outcome| outcome.provided = Some(opened.clone()));
+    }
+    note_used_up(ssl, &opened);
+    opened
+}
+
+fn note_used_up(ssl: &mut SslRef, opened: &OpenedTicket) {
+    if let OpenedTicket::UsedUp(_) = opened {
+        update_ticket_outcome(ssl, |outcome| outcome.used_up = true);
+    }
 }
 
 /// Refuses early data on a QUIC connection whose ClientHello has not been processed. BoringSSL's
@@ -218,7 +324,12 @@ unsafe extern "C" fn seal(
             return 1;
         }
         let session = slice::from_raw_parts(input, input_len);
-        if let Some(ticket) = sealer_of(ssl).and_then(|sealer| sealer.seal(session))
+        let is_tls13 = SslRef::from_ptr_mut(ssl).version2() == Some(SslVersion::TLS1_3);
+        let sealed = sealer_of(ssl).and_then(|sealer| match is_tls13 {
+            true => sealer.seal_once(session),
+            false => sealer.seal(session),
+        });
+        if let Some(ticket) = sealed
             && ticket.len() <= max_out_len
         {
             slice::from_raw_parts_mut(out, ticket.len()).copy_from_slice(&ticket);
@@ -244,19 +355,41 @@ unsafe extern "C" fn open(
         *out_len = 0;
         let ticket = slice::from_raw_parts(input, input_len);
         let connection = SslRef::from_ptr_mut(ssl);
-        let opened = match ticket_outcome(connection).and_then(|known| known.provided.clone()) {
-            Some(provided) => provided,
-            None => sealer_of(ssl).map_or(OpenedTicket::Ignored, |sealer| sealer.open(ticket)),
+        let mut offer = None;
+        let mut provided = None;
+        if let Some(mut known) = ticket_outcome(connection) {
+            provided = known.provided.clone();
+            offer = known.offer.take();
+        }
+        let is_tls13 = connection.version2() == Some(SslVersion::TLS1_3);
+        let opened = match (provided, sealer_of(ssl).cloned(), offer) {
+            (Some(provided), _, _) => provided,
+            (None, Some(sealer), Some(offer)) if is_tls13 => {
+                open_once(connection, &sealer, ticket, &offer)
+            }
+            // A sealer that needs the offer gets no ticket of TLS 1.3 without it.
+            (None, Some(sealer), _) if !(is_tls13 && sealer.uses_up_tickets()) => {
+                sealer.open(ticket)
+            }
+            _ => OpenedTicket::Ignored,
         };
+        note_used_up(connection, &opened);
         let session = match opened {
-            OpenedTicket::Session(session) => match declined(connection) {
-                true => session::without_early_data(&session),
-                false => Some(session),
-            },
+            OpenedTicket::Session(session) | OpenedTicket::UsedUp(session) => {
+                let session = Zeroizing::new(session);
+                match declined(connection) {
+                    true => session::without_early_data(&session).map(Zeroizing::new),
+                    false => Some(session),
+                }
+            }
+            OpenedTicket::Unproven(session) => {
+                psk_offer::with_random_secret(Zeroizing::new(session))
+            }
             OpenedTicket::WithoutEarlyData(session, why) => {
+                let session = Zeroizing::new(session);
                 update_ticket_outcome(connection, |outcome| outcome.withheld = Some(why));
                 match ffi::SSL_is_quic(ssl) {
-                    1 => session::without_early_data(&session),
+                    1 => session::without_early_data(&session).map(Zeroizing::new),
                     _ => {
                         // BoringSSL reads the flag after this; `TlsConnection` restores it.
                         ffi::SSL_set_early_data_enabled(ssl, 0);

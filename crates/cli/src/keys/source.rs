@@ -46,6 +46,11 @@ impl SourceArgs {
             (KeySource::Store { key_encryption, schedule }, Some(store)) => {
                 Ok(RingSource::Store(path, shared_ring(store, &key_encryption, schedule)?))
             }
+            (KeySource::Punctured, _) => anyhow::bail!(
+                "{}: punctured ticket keys are in the server's memory only, one for each ticket; its \
+                 console and its metrics show how many there are",
+                path.display()
+            ),
             _ => anyhow::bail!(
                 "{}: each process generates its own ticket keys; set keys to \"file\" or \"store\" \
                  in [tickets]",

@@ -27,7 +27,7 @@ use toml::de::DeTable;
 pub(crate) use self::early_data::EarlyDataSection;
 pub(crate) use self::site::{RouteSection, SiteSection};
 pub(crate) use self::store::StoreSection;
-pub(crate) use self::tickets::TicketSection;
+pub(crate) use self::tickets::{PUNCTURED_WITH_STORE, TicketSection};
 pub(crate) use self::tls::TlsSection;
 use crate::error::FileProblem;
 use crate::{

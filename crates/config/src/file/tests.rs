@@ -52,6 +52,10 @@ fn the_store_section_is_read() {
 fn the_tickets_section_is_read() {
     let tickets = |text: &str| parse(text).unwrap().tickets;
     assert_eq!(tickets("").keys, KeySource::Process);
+    let punctured = "[tickets]\nkeys = \"punctured\"\n";
+    assert_eq!(tickets(punctured).keys, KeySource::Punctured);
+    let with_store = parse(&format!("{punctured}[store]\nurl = \"unix:///s\"")).unwrap_err();
+    assert!(with_store.contains("for a process alone"), "{with_store}");
     let file = tickets("[tickets]\nkeys = \"file\"\nfile = \"k\"\nzone = \"eu-west\"");
     assert_eq!(file.keys, KeySource::File("k".into()));
     assert_eq!(file.zone.as_deref(), Some("eu-west"));

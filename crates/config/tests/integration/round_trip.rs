@@ -191,8 +191,9 @@ fn store() -> impl Strategy<Value = StoreConfig> {
 }
 
 fn keys(has_store: bool) -> impl Strategy<Value = KeySource> {
-    (path(), 60..10_000u64, 0..3).prop_map(move |(path, seconds, kind)| match kind {
+    (path(), 60..10_000u64, 0..4).prop_map(move |(path, seconds, kind)| match kind {
         0 => KeySource::Process,
+        3 if !has_store => KeySource::Punctured,
         1 if has_store => {
             let time = Duration::from_secs(seconds);
             let schedule = Schedule::new(time, 2 * time).unwrap();

@@ -21,6 +21,7 @@ use firstflight_tls::{Handshake, OfferedFlight, SteadyClock};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
+use zeroize::Zeroizing;
 
 use crate::context::monotonic;
 use crate::gate::shared_register::SharedRegister;
@@ -44,12 +45,17 @@ pub(crate) struct EarlyDataGate {
 #[derive(Clone)]
 pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
 
-/// A query for the successor.
-pub(crate) struct SuccessorRequest {
-    pub(crate) query: HandoffQuery,
-    /// Closed if nobody waits for the reply any more.
-    pub(crate) reply: oneshot::Sender<HandoffReply>,
+/// A query for the successor. The reply's channel is closed if nobody waits for it any more.
+pub(crate) enum SuccessorRequest {
+    /// About a flight or a name.
+    Claim { query: HandoffQuery, reply: oneshot::Sender<HandoffReply> },
+    /// To open a punctured ticket
+    /// ([`TicketOffer`](crate::handshake::tickets::punctured::TicketOffer)).
+    Open { offer: Vec<u8>, reply: oneshot::Sender<SuccessorSession> },
 }
+
+/// The session of a punctured ticket, if the successor has opened it.
+pub(crate) type SuccessorSession = Option<Zeroizing<Vec<u8>>>;
 
 impl Successor {
     pub(crate) fn new(requests: mpsc::UnboundedSender<SuccessorRequest>) -> Self {
@@ -60,7 +66,14 @@ impl Successor {
     /// process again.
     pub(crate) async fn query(&self, query: HandoffQuery) -> Option<HandoffReply> {
         let (reply, response) = oneshot::channel();
-        self.0.send(SuccessorRequest { query, reply }).ok()?;
+        self.0.send(SuccessorRequest::Claim { query, reply }).ok()?;
+        response.await.ok()
+    }
+
+    /// Opens a punctured ticket there. Returns `None` as [`query`](Self::query).
+    async fn open(&self, offer: Vec<u8>) -> Option<SuccessorSession> {
+        let (reply, response) = oneshot::channel();
+        self.0.send(SuccessorRequest::Open { offer, reply }).ok()?;
         response.await.ok()
     }
 
@@ -97,6 +110,8 @@ pub(crate) struct UnspentFlight {
     offered: OfferedFlight,
     arrival: Arrival,
     received_at: ReceivedAt,
+    /// Whether this connection has used up its ticket.
+    used_up: bool,
 }
 
 /// The time just before TLS received a ClientHello, by both clocks.
@@ -326,6 +341,13 @@ impl EarlyDataGate {
         query.execute(&self.gate, monotonic(), self.now())
     }
 
+    /// Opens a punctured ticket in the process that has the keys. Returns `None` if no other process has
+    /// them any more.
+    pub(crate) async fn open_at_successor(&self, offer: &[u8]) -> Option<SuccessorSession> {
+        let successor = self.successor.load_full()?;
+        successor.open(offer.to_vec()).await
+    }
+
     async fn query_successor(&self, query: HandoffQuery) -> Option<HandoffReply> {
         let successor = self.successor.load_full()?;
         successor.query(query).await
@@ -395,7 +417,7 @@ impl UnspentFlight {
         received_at: ReceivedAt,
     ) -> Result<Self, EarlyDataRefusal> {
         let offered = facts.offered_flight.ok_or(EarlyDataRefusal::Unseen)?;
-        Ok(Self { offered, arrival, received_at })
+        Ok(Self { offered, arrival, received_at, used_up: facts.ticket_used_up })
     }
 
     /// The flight that has to be spent on a connection without early data. `refused`: why this
@@ -406,7 +428,8 @@ impl UnspentFlight {
         refused: Option<EarlyDataRefusal>,
         redeemed: bool,
     ) -> Option<Self> {
-        match redeemed || refused.is_some_and(EarlyDataRefusal::is_recorded) {
+        let used_up = redeemed || facts.ticket_used_up;
+        match used_up || refused.is_some_and(EarlyDataRefusal::is_recorded) {
             true => None,
             false => Self::from_handshake(facts, arrival, received_at).ok(),
         }
@@ -425,7 +448,11 @@ impl UnspentFlight {
         // A ticket that cannot be opened here may be opened elsewhere or later. The client's clock
         // is assumed to be right.
         let skew = ticket_age_skew.unwrap_or(0);
-        FlightOffer::new(ClaimKey::of_flight(&digest), skew, seen_at, self.arrival.epoch)
+        let key = ClaimKey::of_flight(&digest);
+        match self.used_up {
+            true => FlightOffer::with_used_up_ticket(key, seen_at),
+            false => FlightOffer::new(key, skew, seen_at, self.arrival.epoch),
+        }
     }
 }
 
@@ -470,7 +497,7 @@ impl EarlyDataRefusal {
 }
 
 /// Attempts to claim a flight while the register is being handed over or returned.
-const MAX_HANDOVER_ATTEMPTS: usize = 3;
+pub(crate) const MAX_HANDOVER_ATTEMPTS: usize = 3;
 
 /// Why the store's reply is missing.
 pub(crate) fn store_reason(why: Unknown) -> RefusedReason {

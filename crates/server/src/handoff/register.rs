@@ -1,24 +1,32 @@
-//! Hands the strike register over from one process to the next, over a stream between them.
+//! Hands the strike register and the punctured ticket keys over from one process to the next, over a
+//! stream between them.
 //!
 //! The old process sends a digest of its store's address, then the length and the bytes of the
-//! register. The new process replies [`RECEIVED`], and the old one confirms with [`TRANSFERRED`]. Only then
-//! does the register belong to the new process; any earlier failure leaves it where it was. After
-//! that the old process sends a [`HandoffQuery`] for each flight, and the new one replies with one
-//! byte, until the old one has ended.
+//! register; if [`HAS_KEYS`] is set in the length, the length and the bytes of the keys follow. The new
+//! process replies [`RECEIVED`], and the old one confirms with [`TRANSFERRED`]. Only then do they belong
+//! to the new process; any earlier failure leaves them where they were. After that the old process
+//! sends a [`HandoffQuery`] for each flight, and the new one replies with one byte, until the old one
+//! has ended. A ticket to open is sent in place of a query: [`OPEN`] and its length, filled up to the
+//! length of a query, then a [`TicketOffer`]. The reply is the length and the bytes of the session, or
+//! the length [`NO_SESSION`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::ServerConfig;
 use firstflight_replay::{ClaimKey, HandoffQuery, HandoffReply, InvalidSnapshot, RegisterSnapshot};
+use firstflight_tickets::{OpenedOnce, PuncturedTickets};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
+use zeroize::Zeroizing;
 
 use crate::context::ShutdownStage;
-use crate::gate::{EarlyDataGate, Successor, SuccessorRequest};
+use crate::gate::{EarlyDataGate, Successor, SuccessorRequest, SuccessorSession};
+use crate::handshake::tickets::TicketRing;
+use crate::handshake::tickets::punctured::TicketOffer;
 use crate::http::ServerContext;
 
 /// Why the register was not handed over.
@@ -51,7 +59,7 @@ pub enum HandoverError {
 /// # Errors
 /// [`HandoverError`]: this process keeps the register.
 pub(crate) async fn hand_over(
-    shared: &Arc<ServerContext>,
+    (shared, ring): (&Arc<ServerContext>, &Arc<TicketRing>),
     config: &ServerConfig,
     mut stream: UnixStream,
 ) -> Result<(), HandoverError> {
@@ -61,20 +69,25 @@ pub(crate) async fn hand_over(
     }
     let closed = shared.gate.hand_over(Successor::new(requests));
     let inheritance = closed.ok_or(HandoverError::NotOwner)?;
-    let sent =
-        timeout(HANDOVER_TIMEOUT, send_register(&mut stream, &inheritance, &store_digest(config)))
-            .await;
+    let keys = ring.punctured().and_then(PuncturedTickets::hand_over);
+    let store_digest = store_digest(config);
+    let sending = send_register(&mut stream, &inheritance, keys.as_deref(), &store_digest);
+    let sent = timeout(HANDOVER_TIMEOUT, sending).await;
     if let Err(error) = sent.unwrap_or(Err(HandoverError::Timeout)) {
+        take_keys(ring, keys.as_deref());
         shared.gate.reopen();
-        // Claims that were waiting for the successor.
+        // Claims that were waiting for the successor. Tickets are tried here again.
         while let Ok(request) = received.try_recv() {
-            let _ = request.reply.send(shared.gate.reply_to(&request.query));
+            if let SuccessorRequest::Claim { query, reply } = request {
+                let _ = reply.send(shared.gate.reply_to(&query));
+            }
         }
         return Err(error);
     }
+    drop(keys);
     let (flights, names) = inheritance.len();
     info!("the strike register is handed over: {flights} flights, {names} names");
-    let shared = shared.clone();
+    let (shared, ring) = (shared.clone(), ring.clone());
     tokio::spawn(async move {
         if let Err(error) = forward_queries(&mut stream, &mut received).await {
             // Nobody knows what the successor has claimed.
@@ -85,6 +98,9 @@ pub(crate) async fn hand_over(
                 );
             }
             shared.gate.start_epoch();
+            if let Some(punctured) = ring.punctured() {
+                punctured.start_anew();
+            }
             shared.gate.reopen();
         }
         // Wakes [`Successor::closed`] after the register is open.
@@ -96,12 +112,18 @@ pub(crate) async fn hand_over(
 async fn send_register(
     stream: &mut UnixStream,
     inheritance: &RegisterSnapshot,
+    keys: Option<&Vec<u8>>,
     store_digest: &str,
 ) -> Result<(), HandoverError> {
     stream.write_all(store_digest.as_bytes()).await?;
     let bytes = inheritance.to_bytes();
-    stream.write_u64(bytes.len() as u64).await?;
+    let flag = if keys.is_some() { HAS_KEYS } else { 0 };
+    stream.write_u64(bytes.len() as u64 | flag).await?;
     stream.write_all(&bytes).await?;
+    if let Some(keys) = keys {
+        stream.write_u64(keys.len() as u64).await?;
+        stream.write_all(keys).await?;
+    }
     if stream.read_u8().await? != RECEIVED {
         return Err(InvalidSnapshot.into());
     }
@@ -124,12 +146,47 @@ async fn forward_queries(
                 return read.and_then(|_| Err(std::io::ErrorKind::InvalidData.into()));
             }
         };
-        let Some(request) = request else { return Ok(()) };
-        stream.write_all(&request.query.to_bytes()).await?;
-        match HandoffReply::parse(stream.read_u8().await?) {
-            Some(response) => drop(request.reply.send(response)),
-            None => debug!("invalid reply to {:?}", request.query),
+        match request {
+            None => return Ok(()),
+            Some(SuccessorRequest::Claim { query, reply }) => {
+                stream.write_all(&query.to_bytes()).await?;
+                match HandoffReply::parse(stream.read_u8().await?) {
+                    Some(response) => drop(reply.send(response)),
+                    None => debug!("invalid reply to {query:?}"),
+                }
+            }
+            Some(SuccessorRequest::Open { offer, reply }) => {
+                let _ = reply.send(open_ticket(stream, &offer).await?);
+            }
         }
+    }
+}
+
+/// Has the other process open a punctured ticket.
+async fn open_ticket(stream: &mut UnixStream, offer: &[u8]) -> std::io::Result<SuccessorSession> {
+    let mut request = vec![0; HandoffQuery::LENGTH];
+    request[0] = OPEN;
+    request[1..5].copy_from_slice(&(offer.len() as u32).to_be_bytes());
+    request.extend_from_slice(offer);
+    stream.write_all(&request).await?;
+    match stream.read_u32().await? {
+        NO_SESSION => Ok(None),
+        length if length > MAX_OFFER_BYTES => Err(std::io::ErrorKind::InvalidData.into()),
+        length => {
+            let mut session = Zeroizing::new(vec![0; length as usize]);
+            stream.read_exact(&mut session).await?;
+            Ok(Some(session))
+        }
+    }
+}
+
+/// Makes keys that another process has sent, or that it did not take, this process's own.
+fn take_keys(ring: &TicketRing, keys: Option<&Vec<u8>>) -> bool {
+    match (ring.punctured(), keys) {
+        (Some(punctured), Some(keys)) => punctured.take_over(keys).is_ok(),
+        // The other process has no such keys, or this one does not use them: its clients make full
+        // handshakes.
+        _ => true,
     }
 }
 
@@ -138,19 +195,19 @@ async fn forward_queries(
 /// # Errors
 /// [`HandoverError`]: the other process keeps the register.
 pub(crate) async fn take_over(
-    shared: &Arc<ServerContext>,
+    (shared, ring): (&Arc<ServerContext>, &Arc<TicketRing>),
     config: &ServerConfig,
     mut stream: UnixStream,
 ) -> Result<(), HandoverError> {
     let store_digest = store_digest(config);
-    let receiving = timeout(HANDOVER_TIMEOUT, receive_register(&mut stream, &store_digest));
+    let receiving = timeout(HANDOVER_TIMEOUT, receive_register(&mut stream, ring, &store_digest));
     let inheritance = receiving.await.unwrap_or(Err(HandoverError::Timeout))?;
     shared.gate.take_over(&inheritance);
     let (flights, names) = inheritance.len();
     info!("the strike register is taken over: {flights} flights, {names} names");
-    let shared = shared.clone();
+    let (shared, ring) = (shared.clone(), ring.clone());
     tokio::spawn(async move {
-        let error = serve_queries(&shared.gate, stream).await;
+        let error = serve_queries(&shared.gate, &ring, stream).await;
         debug!("the previous process has ended: {error}");
     });
     Ok(())
@@ -158,6 +215,7 @@ pub(crate) async fn take_over(
 
 async fn receive_register(
     stream: &mut UnixStream,
+    ring: &TicketRing,
     store_digest: &str,
 ) -> Result<RegisterSnapshot, HandoverError> {
     let mut theirs = vec![0; store_digest.len()];
@@ -168,27 +226,79 @@ async fn receive_register(
     let length = stream.read_u64().await?;
     let mut bytes = Vec::new();
     // Memory grows with the received bytes, not with the announced length.
-    (&mut *stream).take(length).read_to_end(&mut bytes).await?;
+    (&mut *stream).take(length & !HAS_KEYS).read_to_end(&mut bytes).await?;
     let inheritance = RegisterSnapshot::parse(&bytes)?;
+    let keys = match length & HAS_KEYS {
+        0 => None,
+        _ => Some(receive_keys(stream).await?),
+    };
     stream.write_u8(RECEIVED).await?;
+    // The keys are the other process's until it confirms.
     match stream.read_u8().await? {
-        TRANSFERRED => Ok(inheritance),
+        TRANSFERRED if take_keys(ring, keys.as_deref()) => Ok(inheritance),
         _ => Err(InvalidSnapshot.into()),
     }
 }
 
+async fn receive_keys(stream: &mut UnixStream) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let length = stream.read_u64().await?;
+    if length > MAX_KEYS_BYTES {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
+    // Reserved at once, because growing would leave copies behind.
+    let mut keys = Zeroizing::new(Vec::with_capacity(length as usize));
+    stream.take(length).read_to_end(&mut keys).await?;
+    Ok(keys)
+}
+
 /// Responds to queries until the stream ends. Returns why it ended.
-async fn serve_queries(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Error {
+async fn serve_queries(
+    gate: &EarlyDataGate,
+    ring: &TicketRing,
+    mut stream: UnixStream,
+) -> std::io::Error {
     let mut bytes = [0; HandoffQuery::LENGTH];
     loop {
         if let Err(error) = stream.read_exact(&mut bytes).await {
             return error;
         }
-        let response = HandoffQuery::parse(&bytes);
-        let response = response.map_or(0, |query| gate.reply_to(&query).to_byte());
-        if let Err(error) = stream.write_u8(response).await {
+        let served = match bytes {
+            [OPEN, a, b, c, d, ..] => {
+                serve_ticket(ring, &mut stream, u32::from_be_bytes([a, b, c, d])).await
+            }
+            _ => {
+                let response = HandoffQuery::parse(&bytes);
+                let response = response.map_or(0, |query| gate.reply_to(&query).to_byte());
+                stream.write_u8(response).await
+            }
+        };
+        if let Err(error) = served {
             return error;
         }
+    }
+}
+
+/// Opens a punctured ticket for the other process.
+async fn serve_ticket(
+    ring: &TicketRing,
+    stream: &mut UnixStream,
+    length: u32,
+) -> std::io::Result<()> {
+    if length > MAX_OFFER_BYTES {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
+    let mut offer = vec![0; length as usize];
+    stream.read_exact(&mut offer).await?;
+    let opened = match (ring.punctured(), TicketOffer::from_bytes(&offer)) {
+        (Some(punctured), Some(offer)) => offer.open(punctured),
+        _ => OpenedOnce::Unknown,
+    };
+    match opened {
+        OpenedOnce::Session(session) => {
+            stream.write_u32(session.len() as u32).await?;
+            stream.write_all(&session).await
+        }
+        _ => stream.write_u32(NO_SESSION).await,
     }
 }
 
@@ -203,6 +313,21 @@ fn store_digest(config: &ServerConfig) -> String {
 
 /// Enough for a register of a million records on a busy machine.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// In the length of the register: the punctured ticket keys follow.
+const HAS_KEYS: u64 = 1 << 63;
+
+/// More than the limit of their memory.
+const MAX_KEYS_BYTES: u64 = 1 << 30;
+
+/// The first byte of a ticket to open; no query starts with it.
+const OPEN: u8 = 0x40;
+
+/// In place of a session's length: the ticket was not opened.
+const NO_SESSION: u32 = u32::MAX;
+
+/// A ticket's 64 KiB with what proves its client's knowledge.
+const MAX_OFFER_BYTES: u32 = 65_535 + 512;
 
 /// The new process has received the register.
 const RECEIVED: u8 = 1;

@@ -13,7 +13,8 @@ use firstflight_quic::AddressTokens;
 use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{EarlyDataReason, Handshake, WithheldReason};
 
-use self::tickets::TicketRing;
+use self::tickets::punctured::open_handed_over;
+use self::tickets::{RedeemedTicket, TicketRing};
 use crate::gate::EarlyDataRefusal;
 use crate::http::ServerContext;
 
@@ -22,6 +23,20 @@ pub(crate) struct Handshakes {
     pub(crate) shared: Arc<ServerContext>,
     pub(crate) ring: Arc<TicketRing>,
     pub(crate) tokens: AddressTokens,
+}
+
+impl Handshakes {
+    /// Finds the session of a ticket that [`NeedsLookup`](firstflight_tls::OpenedTicket::NeedsLookup) refers to by `key`: in the store
+    /// (a single-use ticket), or at this process's successor (a punctured one).
+    pub(crate) async fn redeem(&self, key: &[u8]) -> RedeemedTicket {
+        match self.ring.punctured() {
+            Some(tickets) => RedeemedTicket {
+                session: open_handed_over(tickets, &self.shared.gate, key).await,
+                withheld: None,
+            },
+            None => self.ring.redeem(key).await,
+        }
+    }
 }
 
 /// Why early data was refused. Returns `None` if it was accepted. `refused`: this server's

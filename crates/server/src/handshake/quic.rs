@@ -152,6 +152,13 @@ pub(crate) async fn accept(
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
     let mut recorded = redeemed;
+    if let Some(key) = &facts.needed_session {
+        // The ticket's keys were handed over while its packets were on the way, and TLS has refused
+        // the early data. Nothing of it has been executed; before the client sends it again, its ticket
+        // has to be used up, so that no copy is accepted.
+        let ticket = handshakes.redeem(key).await;
+        recorded |= matches!(ticket.session, OpenedTicket::UsedUp(_));
+    }
     let ClaimOutcome { mut flight, mut refused, claim } =
         std::mem::take(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(EarlyDataRefusal::Gate(Refusal::HandedOver)) = refused {
@@ -255,7 +262,7 @@ impl SettledClaim {
         let (mut preview, mut received_at) = rehearse(None);
         let mut redeemed = false;
         if let FirstFlightPreview::NeedsSession(id) = &preview {
-            let ticket = handshakes.ring.redeem(id).await;
+            let ticket = handshakes.redeem(id).await;
             if let Some(why) = ticket.withheld {
                 settled.withheld = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
             }

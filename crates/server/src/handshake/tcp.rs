@@ -112,7 +112,7 @@ async fn accept(
     let (flight, facts) = loop {
         match accepting.advance().await? {
             tls::AcceptState::NeedsSession(id) => {
-                let ticket = handshakes.ring.redeem(&id).await;
+                let ticket = handshakes.redeem(&id).await;
                 if let Some(why) = ticket.withheld {
                     refused = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
                 }

@@ -28,7 +28,7 @@ pub struct ServerHandle(pub(crate) Arc<ServerState>);
 /// The ticket keys as an operator may see them, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Where they come from: `process`, `file` or `store`.
+    /// Where they come from: `process`, `punctured`, `file` or `store`.
     pub source: &'static str,
     /// The zone that is written into tickets, if there is one.
     pub zone: Option<String>,
@@ -195,7 +195,7 @@ impl ServerHandle {
     pub async fn hand_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
         // Prevents a reload during the handover.
         let config = self.0.config.lock().await;
-        register::hand_over(&self.0.shared, &config, stream).await
+        register::hand_over((&self.0.shared, &self.0.ring), &config, stream).await
     }
 
     /// Takes the strike register over from the process at the other end of `stream`, which calls
@@ -209,7 +209,7 @@ impl ServerHandle {
     /// must not serve.
     pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
         let config = self.0.config.lock().await.clone();
-        register::take_over(&self.0.shared, &config, stream).await
+        register::take_over((&self.0.shared, &self.0.ring), &config, stream).await
     }
 
     /// Waits until the strike register and the UDP sockets belong to this process again, which
@@ -309,6 +309,7 @@ fn keys(ring: &TicketRing) -> Keys {
     Keys {
         source: match settings.keys {
             KeySource::Process => "process",
+            KeySource::Punctured => "punctured",
             KeySource::File(_) => "file",
             KeySource::Store { .. } => "store",
         },

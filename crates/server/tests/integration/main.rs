@@ -10,6 +10,7 @@ mod idempotency;
 mod limits;
 mod metrics;
 mod proxy_protocol;
+mod punctured;
 mod quic_admission;
 mod quic_cluster;
 mod quic_early_data;

@@ -40,7 +40,7 @@ pub use process::{ProcessReading, Reloads, SpanReading};
 pub use requests::{EarlyData, Requests};
 pub use snapshot::{Description, Family, HistogramValue, Kind, Series, SeriesValue, Snapshot};
 pub use text::Format;
-pub use tickets::{TicketReading, Tickets};
+pub use tickets::{PuncturedReading, TicketReading, Tickets};
 pub use upstreams::{UpstreamReading, UpstreamServerReading, Upstreams};
 
 /// Counters that are updated where things happen. One per process; share it in an `Arc`.

@@ -37,6 +37,21 @@ pub struct TicketReading {
     pub forged: u64,
     /// Sessions of single-use tickets that could not be stored.
     pub sessions_lost: u64,
+    /// Punctured tickets, if this process issues such and has their keys.
+    pub punctured: Option<PuncturedReading>,
+}
+
+/// State of the tickets that are used up when they are opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PuncturedReading {
+    /// Issued, and neither used nor expired.
+    pub outstanding: u64,
+    /// Used.
+    pub used: u64,
+    /// Unused, and expired or given up because of the limit of memory.
+    pub lost: [u64; 2],
+    /// The memory of the keys, in bytes.
+    pub bytes: u64,
 }
 
 impl Tickets {
@@ -58,7 +73,21 @@ impl Tickets {
         snapshot.push(counter(&REFUSED, vec![REASON], refused));
         snapshot.push(self.age_skew.family());
         snapshot.push(counter(&LOST, Vec::new(), [(None, ring.sessions_lost)]));
+        // Descriptions without series where there are no such tickets.
+        let punctured = ring.punctured.as_ref();
+        snapshot.push(number(&OUTSTANDING, punctured.map(|tickets| tickets.outstanding)));
+        let used = punctured.map(|tickets| (None, tickets.used));
+        snapshot.push(counter(&USED, Vec::new(), used));
+        let lost = punctured.into_iter().flat_map(|tickets| CAUSE.values.iter().zip(tickets.lost));
+        let lost = lost.map(|((name, _), count)| (Some((CAUSE.name, *name)), count));
+        snapshot.push(counter(&UNUSED, vec![CAUSE], lost));
+        snapshot.push(number(&BYTES, punctured.map(|tickets| tickets.bytes)));
     }
+}
+
+fn number(description: &'static Description, value: Option<u64>) -> Family {
+    let series = value.map(|value| Series::new(Vec::new(), SeriesValue::Number(value as f64)));
+    Family { description, labels: Vec::new(), series: series.into_iter().collect() }
 }
 
 fn counter(
@@ -91,6 +120,15 @@ const REASON: LabelInfo = LabelInfo {
     values: &[
         ("unknown_key", "Not a key of the ring: rotated out, of another cluster, or not a ticket."),
         ("forged", "It names a key of the ring that did not seal it."),
+    ],
+    meaning: "",
+};
+
+const CAUSE: LabelInfo = LabelInfo {
+    name: "cause",
+    values: &[
+        ("expired", "Its client did not return in time."),
+        ("memory", "The keys had reached their limit of memory."),
     ],
     meaning: "",
 };
@@ -137,4 +175,24 @@ static LOST: Description = Description::counter(
     "firstflight_single_use_sessions_lost_total",
     "Sessions of single-use tickets that could not be stored.",
     "Their clients make full handshakes. Check the store.",
+);
+static OUTSTANDING: Description = Description::gauge(
+    "firstflight_punctured_tickets_outstanding",
+    "Punctured tickets that were issued, and neither used nor expired. Without them: no series.",
+    "Clients that return make it fall. It starts at 0 with each process, except after an upgrade.",
+);
+static USED: Description = Description::counter(
+    "firstflight_punctured_tickets_used_total",
+    "Punctured tickets that were used, whether early data was accepted or refused.",
+    "Far below those that expire: clients return too late, or at another node.",
+);
+static UNUSED: Description = Description::counter(
+    "firstflight_punctured_tickets_unused_total",
+    "Punctured tickets whose keys were destroyed unused.",
+    "memory grows: more tickets are outstanding than fit. Issue fewer (tls.tickets).",
+);
+static BYTES: Description = Description::gauge(
+    "firstflight_punctured_keys_bytes",
+    "Memory of the keys of punctured tickets.",
+    "The limit is 256 MiB. Beyond it the oldest tickets are given up.",
 );

@@ -1,5 +1,6 @@
 //! Implements the TLS library's ticket sealing with the ticket ring.
 
+pub(crate) mod punctured;
 pub(crate) mod store;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,17 +10,19 @@ use firstflight_config::{ConfigError, KeySource, TicketSettings};
 use firstflight_quic::TokenSerial;
 use firstflight_replay::TicketEpochs;
 use firstflight_store::Store;
-use firstflight_telemetry::metrics::TicketReading;
+use firstflight_telemetry::metrics::{PuncturedReading, TicketReading};
 use firstflight_tickets::{
-    KeyEncryption, KeyFile, KeyState, Opened, Origin, RING_OVERHEAD, RefreshOutcome, Ring,
-    Schedule, SessionId, TicketKeys, Warning, Zone,
+    KeyEncryption, KeyFile, KeyState, Opened, OpenedOnce, Origin, PuncturedLimits,
+    PuncturedTickets, RING_OVERHEAD, RefreshOutcome, Ring, Schedule, SessionId, TicketKeys,
+    UnixTime, Warning, Zone,
 };
-use firstflight_tls::{OpenedTicket, TicketSealer, WithheldReason};
+use firstflight_tls::{OpenedTicket, PskOffer, TicketSealer, WithheldReason};
 use tracing::{debug, info, warn};
 
 use crate::ServerError;
 use crate::context::now;
 
+use punctured::TicketOffer;
 pub(crate) use store::RedeemedTicket;
 use store::SessionStore;
 use store::SharedKeys;
@@ -34,6 +37,9 @@ pub(crate) struct TicketRing {
     shared: Option<SharedKeys>,
     /// Sessions of single-use tickets in the store; `None` without a store.
     sessions: Option<SessionStore>,
+    /// The tickets of TLS 1.3, if they are used up when they are opened. The other keys are then for
+    /// TLS 1.2 and for address tokens.
+    punctured: Option<PuncturedTickets>,
     /// Whether the keys are this process's own.
     in_process: bool,
     settings: TicketSettings,
@@ -64,7 +70,7 @@ impl TicketRing {
         let mut shared = None;
         let keys = match &settings.keys {
             KeySource::File(path) => TicketKeys::from_file(KeyFile::new(path))?,
-            KeySource::Process => match inherited {
+            KeySource::Process | KeySource::Punctured => match inherited {
                 Some(ring) => TicketKeys::inherited(ring),
                 None => TicketKeys::in_process(Schedule::default(), now()),
             },
@@ -86,7 +92,9 @@ impl TicketRing {
             epochs,
             shared,
             sessions,
-            in_process: settings.keys == KeySource::Process,
+            punctured: (settings.keys == KeySource::Punctured)
+                .then(|| PuncturedTickets::new(PuncturedLimits::default())),
+            in_process: matches!(settings.keys, KeySource::Process | KeySource::Punctured),
             settings: settings.clone(),
             warned: Mutex::new(None),
         }))
@@ -98,7 +106,7 @@ impl TicketRing {
     /// As [`TicketRing::open`].
     pub(crate) fn check(settings: &TicketSettings) -> Result<(), ServerError> {
         match &settings.keys {
-            KeySource::Process => {}
+            KeySource::Process | KeySource::Punctured => {}
             KeySource::File(path) => drop(TicketKeys::from_file(KeyFile::new(path))?),
             KeySource::Store { key_encryption, .. } => drop(KeyEncryption::open(key_encryption)?),
         }
@@ -123,6 +131,11 @@ impl TicketRing {
     /// The keys, if they are this process's own. A successor can get them only from this process.
     pub(crate) fn process_ring(&self) -> Option<Arc<Ring>> {
         self.in_process.then(|| self.keys.ring())
+    }
+
+    /// The tickets that are used up when they are opened, if this server issues such.
+    pub(crate) fn punctured(&self) -> Option<&PuncturedTickets> {
+        self.punctured.as_ref()
     }
 
     /// The keys, for other uses such as address tokens.
@@ -151,6 +164,7 @@ impl TicketRing {
             unknown: counts.unknown,
             forged: counts.forged,
             sessions_lost: self.sessions.as_ref().map_or(0, SessionStore::lost),
+            punctured: self.punctured.as_ref().and_then(punctured_reading),
         }
     }
 
@@ -169,6 +183,9 @@ impl TicketRing {
         let now = now();
         if let Some(shared) = &self.shared {
             shared.refresh_key_encryption(now);
+        }
+        if let Some(punctured) = &self.punctured {
+            punctured.expire_before(UnixTime(now.0.saturating_sub(self.lifetime().as_secs())));
         }
         match self.keys.refresh(now) {
             Ok(RefreshOutcome::Unchanged) => {}
@@ -282,6 +299,47 @@ impl TicketSealer for TicketRing {
             _ => OpenedTicket::Ignored,
         }
     }
+
+    fn uses_up_tickets(&self) -> bool {
+        self.punctured.is_some()
+    }
+
+    fn seal_once(&self, session: &[u8]) -> Option<Vec<u8>> {
+        match &self.punctured {
+            Some(punctured) => punctured.seal(session, now()),
+            None => self.seal(session),
+        }
+    }
+
+    fn open_once(&self, ticket: &[u8], offer: &PskOffer) -> OpenedTicket {
+        let Some(punctured) = &self.punctured else { return self.open(ticket) };
+        let mut unproven = None;
+        let opened = punctured.open(ticket, |session| {
+            let is_proven = offer.proves(session);
+            unproven = (!is_proven).then(|| session.to_vec());
+            is_proven
+        });
+        match (opened, unproven) {
+            (OpenedOnce::Session(mut session), _) => {
+                OpenedTicket::UsedUp(std::mem::take(&mut *session))
+            }
+            (OpenedOnce::Unproven, Some(session)) => OpenedTicket::Unproven(session),
+            (OpenedOnce::HandedOver, _) => {
+                OpenedTicket::NeedsLookup(TicketOffer::to_bytes(ticket, offer))
+            }
+            _ => OpenedTicket::Ignored,
+        }
+    }
+}
+
+fn punctured_reading(tickets: &PuncturedTickets) -> Option<PuncturedReading> {
+    let counts = tickets.counts()?;
+    Some(PuncturedReading {
+        outstanding: counts.outstanding,
+        used: counts.punctured,
+        lost: [counts.expired, counts.evicted],
+        bytes: counts.bytes,
+    })
 }
 
 /// Bits in one record of the store: 4 KiB for tokens that were issued together.

@@ -1,0 +1,62 @@
+//! Punctured tickets during an upgrade: the successor opens those that arrive at this process.
+
+use firstflight_tickets::{OpenedOnce, PuncturedTickets};
+use firstflight_tls::{OpenedTicket, PskOffer};
+use zeroize::Zeroizing;
+
+use crate::gate::{EarlyDataGate, MAX_HANDOVER_ATTEMPTS};
+
+/// A ticket that was offered, with the proof of its client: all that a process needs to open it and to
+/// use it up.
+///
+/// As bytes: `length of the ticket (2) | ticket | offer`.
+pub(crate) struct TicketOffer {
+    ticket: Vec<u8>,
+    offer: PskOffer,
+}
+
+impl TicketOffer {
+    pub(crate) fn to_bytes(ticket: &[u8], offer: &PskOffer) -> Vec<u8> {
+        // The length of an identity has two bytes (RFC 8446 section 4.2.11).
+        let length = u16::try_from(ticket.len()).unwrap_or(0).to_be_bytes();
+        [&length, ticket, &offer.to_bytes()].concat()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (length, rest) = bytes.split_first_chunk()?;
+        let (ticket, offer) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
+        Some(Self { ticket: ticket.to_vec(), offer: PskOffer::from_bytes(offer)? })
+    }
+
+    /// Opens the ticket in this process, and uses it up.
+    pub(crate) fn open(&self, tickets: &PuncturedTickets) -> OpenedOnce {
+        tickets.open(&self.ticket, |session| self.offer.proves(session))
+    }
+}
+
+/// Opens a ticket that arrived while the keys were handed over, in the process that has them.
+///
+/// The client has already been through the handshake of this process, or will be: nobody else may use
+/// its ticket from now on. If that process has ended, this one has the keys again, or new ones.
+pub(crate) async fn open_handed_over(
+    tickets: &PuncturedTickets,
+    gate: &EarlyDataGate,
+    bytes: &[u8],
+) -> OpenedTicket {
+    let Some(offer) = TicketOffer::from_bytes(bytes) else { return OpenedTicket::Ignored };
+    for _ in 0..MAX_HANDOVER_ATTEMPTS {
+        match offer.open(tickets) {
+            OpenedOnce::HandedOver => {}
+            OpenedOnce::Session(session) => return used_up(session),
+            _ => return OpenedTicket::Ignored,
+        }
+        if let Some(reply) = gate.open_at_successor(bytes).await {
+            return reply.map_or(OpenedTicket::Ignored, used_up);
+        }
+    }
+    OpenedTicket::Ignored
+}
+
+fn used_up(mut session: Zeroizing<Vec<u8>>) -> OpenedTicket {
+    OpenedTicket::UsedUp(std::mem::take(&mut *session))
+}

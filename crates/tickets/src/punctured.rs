@@ -1,0 +1,184 @@
+//! Tickets that are used up when they are opened.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce};
+use firstflight_puncture::{Counts, Limits, PuncturableFunction, TicketIndex, Value};
+use zeroize::Zeroizing;
+
+pub use firstflight_puncture::InvalidSnapshot;
+
+use crate::schedule::UnixTime;
+
+/// Seals each ticket under a key of its own, and destroys the key when the ticket is used. `Send +
+/// Sync`; share it in an `Arc`.
+///
+/// The key is the value of a puncturable pseudorandom function at the ticket's index
+/// ([`firstflight_puncture`]). After the use nobody can open the ticket: neither this process, nor a
+/// thief of its memory. So of all copies of a first flight exactly one can be accepted, and recorded
+/// early data stays secret.
+///
+/// A ticket is `kind (1) | epoch (8) | number (4) | ciphertext | tag (16)`, sealed by
+/// ChaCha20-Poly1305 with the 13 bytes before the ciphertext as associated data. Each key seals one
+/// ticket, so the nonce is zero.
+#[derive(Debug)]
+pub struct PuncturedTickets {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Owned(Box<PuncturableFunction>),
+    /// Another process has the function.
+    HandedOver,
+}
+
+/// The outcome of [`PuncturedTickets::open`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenedOnce {
+    /// The session. The ticket is used up.
+    Session(Zeroizing<Vec<u8>>),
+    /// The client has not proved that it knows the session. The ticket is as it was.
+    Unproven,
+    /// The ticket was used before, has expired, or was not issued by this process.
+    Unknown,
+    /// The ticket's index is not used, but the ticket was not sealed under it.
+    Forged,
+    /// Another process has the keys. The ticket is as it was.
+    HandedOver,
+}
+
+impl PuncturedTickets {
+    /// The bytes that a ticket is longer than its content.
+    pub const OVERHEAD: usize = HEADER_BYTES + TAG_BYTES;
+
+    /// New tickets of this process alone. None outlives the process, unless it hands them over.
+    pub fn new(limits: Limits) -> Self {
+        let function = Box::new(PuncturableFunction::new(limits));
+        Self { limits, state: Mutex::new(State::Owned(function)) }
+    }
+
+    /// Seals `content` under the next index. Returns `None` if another process has the keys.
+    pub fn seal(&self, content: &[u8], now: UnixTime) -> Option<Vec<u8>> {
+        let (index, value) = match &mut *self.state() {
+            State::Owned(function) => function.issue(now.0),
+            State::HandedOver => return None,
+        };
+        let mut ticket = Vec::with_capacity(content.len() + Self::OVERHEAD);
+        ticket.push(KIND);
+        ticket.extend_from_slice(&index.epoch);
+        ticket.extend_from_slice(&index.number.to_be_bytes());
+        let sealed = cipher(&value)
+            .encrypt(&Nonce::default(), Payload { msg: content, aad: &ticket })
+            .expect("a ticket is shorter than the cipher's limit of 256 GiB");
+        ticket.extend_from_slice(&sealed);
+        Some(ticket)
+    }
+
+    /// Opens a ticket and uses it up, if `is_proven` returns true for its session: if the client has
+    /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). Whoever
+    /// has only seen the ticket cannot use it up.
+    ///
+    /// Of several concurrent callers with the same ticket, exactly one gets the session.
+    pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenedOnce {
+        let Some((index, sealed)) = parse(ticket) else { return OpenedOnce::Unknown };
+        let value = match &*self.state() {
+            State::Owned(function) => function.evaluate(&index),
+            State::HandedOver => return OpenedOnce::HandedOver,
+        };
+        let Some(value) = value else { return OpenedOnce::Unknown };
+        let payload = Payload { msg: sealed, aad: &ticket[..HEADER_BYTES] };
+        let Ok(session) = cipher(&value).decrypt(&Nonce::default(), payload) else {
+            return OpenedOnce::Forged;
+        };
+        let session = Zeroizing::new(session);
+        if !is_proven(&session) {
+            return OpenedOnce::Unproven;
+        }
+        // Another connection may have been faster meanwhile, or the keys handed over with the index
+        // not used.
+        match &mut *self.state() {
+            State::Owned(function) => match function.puncture(&index) {
+                true => OpenedOnce::Session(session),
+                false => OpenedOnce::Unknown,
+            },
+            State::HandedOver => OpenedOnce::HandedOver,
+        }
+    }
+
+    /// Whether the bytes have the format of these tickets.
+    pub fn is_ticket(bytes: &[u8]) -> bool {
+        parse(bytes).is_some()
+    }
+
+    /// Destroys the keys of tickets that were issued before `time`, as far as all tickets of their
+    /// epoch were.
+    pub fn expire_before(&self, time: UnixTime) {
+        if let State::Owned(function) = &mut *self.state() {
+            function.expire_before(time.0);
+        }
+    }
+
+    /// What has become of the tickets. `None` if another process has the keys.
+    pub fn counts(&self) -> Option<Counts> {
+        match &*self.state() {
+            State::Owned(function) => Some(function.counts()),
+            State::HandedOver => None,
+        }
+    }
+
+    /// The keys for another process, or `None` if one has them. None of them is left here: until
+    /// [`take_over`](Self::take_over) or [`start_anew`](Self::start_anew), no ticket is sealed or
+    /// opened.
+    pub fn hand_over(&self) -> Option<Zeroizing<Vec<u8>>> {
+        match std::mem::replace(&mut *self.state(), State::HandedOver) {
+            State::Owned(function) => Some(function.snapshot()),
+            State::HandedOver => None,
+        }
+    }
+
+    /// Takes keys from another process, in place of this process's own. The other process must not
+    /// use them any more.
+    ///
+    /// # Errors
+    /// [`InvalidSnapshot`]: the keys in use stay.
+    pub fn take_over(&self, snapshot: &[u8]) -> Result<(), InvalidSnapshot> {
+        let function = PuncturableFunction::restore(snapshot, self.limits)?;
+        *self.state() = State::Owned(Box::new(function));
+        Ok(())
+    }
+
+    /// Starts with new keys, because the process that has the previous ones has ended. Its tickets
+    /// cost their clients a full handshake.
+    pub fn start_anew(&self) {
+        *self.state() = State::Owned(Box::new(PuncturableFunction::new(self.limits)));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cipher(value: &Value) -> ChaCha20Poly1305 {
+    ChaCha20Poly1305::new(<&Key>::from(&**value))
+}
+
+/// The index of a ticket and what is sealed in it.
+fn parse(ticket: &[u8]) -> Option<(TicketIndex, &[u8])> {
+    let (&[kind], rest) = ticket.split_first_chunk()?;
+    let (epoch, rest) = rest.split_first_chunk()?;
+    let (number, sealed) = rest.split_first_chunk()?;
+    let index = TicketIndex { epoch: *epoch, number: u32::from_be_bytes(*number) };
+    (kind == KIND && sealed.len() >= TAG_BYTES).then_some((index, sealed))
+}
+
+/// Other than the kinds of [`TicketKey`](crate::TicketKey).
+const KIND: u8 = 10;
+const HEADER_BYTES: usize = 1 + 8 + 4;
+const TAG_BYTES: usize = 16;
+
+#[cfg(test)]
+#[path = "punctured_tests.rs"]
+mod tests;

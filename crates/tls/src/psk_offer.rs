@@ -1,0 +1,285 @@
+//! The pre-shared key that a client offers, and the proof that it knows it.
+
+use std::fmt;
+use std::os::raw::c_uint;
+
+use boring_sys as ffi;
+use zeroize::Zeroizing;
+
+use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
+use crate::offered_flight::PreSharedKey;
+
+/// The first pre-shared key of a ClientHello: its binder, and what the binder authenticates (RFC 8446
+/// section 4.2.11.2).
+///
+/// BoringSSL verifies binders, too, but only after it has opened the ticket. A sealer whose tickets
+/// are used up when they are opened has to verify it before; else whoever has seen a ticket on the
+/// wire could use it up. To use tickets up after BoringSSL's check would spare those that it opens and
+/// does not resume (another site, another cipher), whose flights could be accepted after a reload.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PskOffer {
+    hello: TruncatedHello,
+    binder: Vec<u8>,
+}
+
+/// The ClientHello up to its binders.
+#[derive(Clone, PartialEq, Eq)]
+enum TruncatedHello {
+    /// The message with its header.
+    Message(Vec<u8>),
+    /// Its digests by SHA-256 and SHA-384. Which one counts is known when the ticket is open.
+    Digests([u8; 32], [u8; 48]),
+}
+
+impl PskOffer {
+    /// Reads the offer of a ClientHello without its header, whose extension `pre_shared_key` has this
+    /// content. The extension is the last one.
+    pub(crate) fn read(client_hello: &[u8], pre_shared_key: &[u8]) -> Option<Self> {
+        let offered = PreSharedKey::read(pre_shared_key)?;
+        let truncated = client_hello.len().checked_sub(offered.binders_length)?;
+        let length = u32::try_from(client_hello.len()).ok()?.to_be_bytes();
+        let mut message = Vec::with_capacity(4 + truncated);
+        message.extend_from_slice(&[CLIENT_HELLO, length[1], length[2], length[3]]);
+        message.extend_from_slice(&client_hello[..truncated]);
+        let hello = TruncatedHello::Message(message);
+        Some(Self { hello, binder: offered.binder.to_vec() })
+    }
+
+    /// Whether the client knows the secret of this session: whether its binder is valid.
+    pub fn proves(&self, session: &[u8]) -> bool {
+        self.verify(session).unwrap_or(false)
+    }
+
+    /// Serializes what another process needs to verify the binder.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (short, long) = match &self.hello {
+            TruncatedHello::Message(message) => {
+                (Hash::Sha256.of(message), Hash::Sha384.of(message))
+            }
+            TruncatedHello::Digests(short, long) => (short.to_vec(), long.to_vec()),
+        };
+        [short, long, self.binder.clone()].concat()
+    }
+
+    /// Parses the bytes of [`PskOffer::to_bytes`].
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (short, rest) = bytes.split_first_chunk()?;
+        let (long, binder) = rest.split_first_chunk()?;
+        let hello = TruncatedHello::Digests(*short, *long);
+        (binder.len() <= MAX_BINDER_BYTES).then(|| Self { hello, binder: binder.to_vec() })
+    }
+
+    fn verify(&self, session: &[u8]) -> Option<bool> {
+        let (hash, secret) = hash_and_secret(session)?;
+        let transcript = match (&self.hello, hash) {
+            (TruncatedHello::Message(message), hash) => hash.of(message),
+            (TruncatedHello::Digests(short, _), Hash::Sha256) => short.to_vec(),
+            (TruncatedHello::Digests(_, long), Hash::Sha384) => long.to_vec(),
+        };
+        // RFC 8446 sections 7.1 and 4.4.4.
+        let early_secret = hash.extract(secret)?;
+        let binder_key = hash.expand_label(&early_secret, b"res binder", &hash.of(b""))?;
+        let finished_key = hash.expand_label(&binder_key, b"finished", b"")?;
+        let expected = hash.authenticate(&finished_key, &transcript)?;
+        if expected.len() != self.binder.len() {
+            return Some(false);
+        }
+        let (ours, theirs) = (expected.as_ptr().cast(), self.binder.as_ptr().cast());
+        // SAFETY: both are readable for this length.
+        Some(unsafe { ffi::CRYPTO_memcmp(ours, theirs, expected.len()) } == 0)
+    }
+}
+
+impl fmt::Debug for PskOffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PskOffer(..)")
+    }
+}
+
+/// The hash of a cipher suite of TLS 1.3.
+#[derive(Clone, Copy)]
+enum Hash {
+    Sha256,
+    Sha384,
+}
+
+impl Hash {
+    fn length(self) -> usize {
+        match self {
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+        }
+    }
+
+    fn as_boring(self) -> *const ffi::EVP_MD {
+        // SAFETY: returns a static.
+        unsafe {
+            match self {
+                Self::Sha256 => ffi::EVP_sha256(),
+                Self::Sha384 => ffi::EVP_sha384(),
+            }
+        }
+    }
+
+    fn of(self, message: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Sha256 => boring::sha::sha256(message).to_vec(),
+            Self::Sha384 => boring::sha::sha384(message).to_vec(),
+        }
+    }
+
+    /// HKDF-Extract without salt (RFC 5869 section 2.2).
+    fn extract(self, secret: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let mut extracted = Zeroizing::new(vec![0; self.length()]);
+        let mut length = 0;
+        // SAFETY: the output has room for a digest, the input is readable for its length.
+        let done = unsafe {
+            ffi::HKDF_extract(
+                extracted.as_mut_ptr(),
+                &mut length,
+                self.as_boring(),
+                secret.as_ptr(),
+                secret.len(),
+                std::ptr::null(),
+                0,
+            )
+        };
+        (done == 1 && length == extracted.len()).then_some(extracted)
+    }
+
+    /// HKDF-Expand-Label (RFC 8446 section 7.1) to the length of a digest.
+    fn expand_label(
+        self,
+        secret: &[u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let mut info = (self.length() as u16).to_be_bytes().to_vec();
+        info.push((PREFIX.len() + label.len()) as u8);
+        info.extend_from_slice(PREFIX);
+        info.extend_from_slice(label);
+        info.push(context.len() as u8);
+        info.extend_from_slice(context);
+        let mut expanded = Zeroizing::new(vec![0; self.length()]);
+        // SAFETY: all buffers are valid for their lengths.
+        let done = unsafe {
+            ffi::HKDF_expand(
+                expanded.as_mut_ptr(),
+                expanded.len(),
+                self.as_boring(),
+                secret.as_ptr(),
+                secret.len(),
+                info.as_ptr(),
+                info.len(),
+            )
+        };
+        (done == 1).then_some(expanded)
+    }
+
+    /// HMAC (RFC 2104).
+    fn authenticate(self, key: &[u8], message: &[u8]) -> Option<Vec<u8>> {
+        let mut code = vec![0; self.length()];
+        let mut length: c_uint = 0;
+        // SAFETY: the output has room for a digest, the others are readable for their lengths.
+        let done = unsafe {
+            ffi::HMAC(
+                self.as_boring(),
+                key.as_ptr().cast(),
+                key.len(),
+                message.as_ptr(),
+                message.len(),
+                code.as_mut_ptr(),
+                &mut length,
+            )
+        };
+        (!done.is_null() && length as usize == code.len()).then_some(code)
+    }
+}
+
+/// The hash and the secret of a serialized session (`ssl_asn1.cc`).
+fn hash_and_secret(session: &[u8]) -> Option<(Hash, &[u8])> {
+    let (fields, _) = element(session, SEQUENCE)?;
+    let (_format, rest) = element(fields, INTEGER)?;
+    let (_tls_version, rest) = element(rest, INTEGER)?;
+    let (cipher, rest) = element(rest, OCTET_STRING)?;
+    let (_session_id, rest) = element(rest, OCTET_STRING)?;
+    let (secret, _) = element(rest, OCTET_STRING)?;
+    match cipher {
+        // TLS_AES_256_GCM_SHA384; the other suites of TLS 1.3 have SHA-256.
+        [0x13, 0x02] => Some((Hash::Sha384, secret)),
+        [0x13, _] => Some((Hash::Sha256, secret)),
+        _ => None,
+    }
+}
+
+/// The session with another secret, for which BoringSSL finds the client's binder invalid. So it ends
+/// the handshake itself, as the RFC demands.
+pub(crate) fn with_random_secret(mut session: Zeroizing<Vec<u8>>) -> Option<Zeroizing<Vec<u8>>> {
+    let (_, secret) = hash_and_secret(&session)?;
+    let start = secret.as_ptr() as usize - session.as_ptr() as usize;
+    let secret = start..start + secret.len();
+    boring::rand::rand_bytes(&mut session[secret]).ok()?;
+    Some(session)
+}
+
+const CLIENT_HELLO: u8 = 1;
+const PREFIX: &[u8] = b"tls13 ";
+const MAX_BINDER_BYTES: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A session with TLS_AES_128_GCM_SHA256 and this secret.
+    fn session(secret: &[u8; 32]) -> Vec<u8> {
+        let fields = [
+            &[INTEGER, 1, 1, INTEGER, 2, 3, 4, OCTET_STRING, 2, 0x13, 0x01, OCTET_STRING, 0][..],
+            &[OCTET_STRING, 32],
+            secret,
+        ]
+        .concat();
+        [&[SEQUENCE, fields.len() as u8][..], &fields].concat()
+    }
+
+    /// The trace "Resumed 0-RTT Handshake" of RFC 8448 section 4: its resumption PSK, the ClientHello
+    /// before its binders, and the binder.
+    #[test]
+    fn rfc8448_4_the_binder_of_the_trace_is_valid() {
+        let secret = bytes("4ecd0eb6ec3b4d87f5d6028f922ca4c5851a277fd41311c9e62d2c9492e1c4f3");
+        let digest = bytes("63224b2e4573f2d3454ca84b9d009a04f6be9e05711a8396473aefa01e924a14");
+        let binder = bytes("3add4fb2d8fdf822a0ca3cf7678ef5e88dae990141c5924d57bb6fa31b9e5f9d");
+        let hello = TruncatedHello::Digests(digest.try_into().unwrap(), [0; 48]);
+        let offer = PskOffer { hello, binder };
+        let session = session(&secret.try_into().unwrap());
+        assert!(offer.proves(&session));
+        assert!(PskOffer::from_bytes(&offer.to_bytes()).unwrap().proves(&session));
+        let mut other = offer.clone();
+        other.binder[31] ^= 1;
+        assert!(!other.proves(&session));
+        other.binder.truncate(31);
+        assert!(!other.proves(&session));
+        assert!(!offer.proves(&self::session(&[0; 32])));
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits = hex.as_bytes().as_chunks::<2>().0;
+        digits
+            .iter()
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_prove_nothing(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            session in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let Some(offer) = PskOffer::from_bytes(&bytes) else { return Ok(()) };
+            prop_assert_eq!(offer.to_bytes(), bytes);
+            prop_assert!(!offer.proves(&session));
+        }
+    }
+}
