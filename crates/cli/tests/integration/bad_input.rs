@@ -296,7 +296,7 @@ fn invalid_flags_of_the_lab() {
     lab(&["--group", "X448"], &["X448", "X25519MLKEM768"]);
     lab(&["--certificate", "dsa"], &["dsa", "ecdsa-p256"]);
     lab(&["--size", "2k"], &["2k", "10k"]);
-    lab(&["--profile", "5g"], &["5g", "cable"]);
+    lab(&["--profile", "6g"], &["6g", "cable"]);
     lab(&["--experiment", "best"], &["best", "ping-pong", "middlebox"]);
     lab(&["--experiment", "get", "--tls", "1.3"], &["--experiment defines axes and networks"]);
     lab(&["--server-cmd", "app"], &["{port}"]);
