@@ -128,7 +128,7 @@ const SYSTEM_CALLS_TOLERANCE: f64 = 0.5;
 /// How often these are called depends on how packets arrive.
 const PACKETS: [&str; 3] = ["recvfrom", "recvmsg", "sendmsg"];
 const PACKETS_TOLERANCE: f64 = 1.5;
-const PACKETS_TOLERANCE_SHARE: f64 = 1.0;
+const PACKETS_TOLERANCE_SHARE: f64 = 0.6;
 
 const HEAD: &str = "\
 # What one connection or one kept request costs the server, as crates/cli/tests/cost measures it in
