@@ -79,6 +79,7 @@ mod history;
 mod listener;
 mod login;
 mod reasons;
+mod response;
 mod serve;
 mod service;
 mod source;

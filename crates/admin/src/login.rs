@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::console;
 use crate::guard::COOKIE_NAME;
-use crate::service::{Body, HEADER_TIMEOUT, HTML, plain, text};
+use crate::response::{Body, HEADER_TIMEOUT, HTML, plain, text};
 use crate::token::COOKIE_LIFETIME_SECS;
 
 /// The response to a request without a valid token: a form for browsers, one line for programs.

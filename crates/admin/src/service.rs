@@ -1,16 +1,11 @@
 //! Routes requests, and protects every response.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{ALLOW, CONNECTION, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
@@ -18,6 +13,7 @@ use crate::connections::Permit;
 use crate::console::{self, SCRIPT, STYLE};
 use crate::guard::{Guard, Refusal};
 use crate::login;
+use crate::response::{Body, HTML, PLAIN, plain, text, with_security_headers};
 use crate::watcher::SourceWatcher;
 
 /// Responds to requests on any number of connections.
@@ -156,58 +152,7 @@ fn not_allowed() -> Response<Body> {
     response
 }
 
-/// The body of a response: a text, or endless events.
-pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
-
-/// A response with this text.
-pub(crate) fn text(
-    status: StatusCode,
-    kind: &'static str,
-    text: impl Into<Bytes>,
-) -> Response<Body> {
-    let mut response = Response::new(Full::new(text.into()).boxed_unsync());
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
-/// A response with one line of plain text.
-pub(crate) fn plain(status: StatusCode, line: &str) -> Response<Body> {
-    text(status, PLAIN, format!("{line}\n"))
-}
-
-/// Adds header fields that keep pages of other sites from using the response, forbid to cache it, and
-/// restrict the page to its own resources.
-pub(crate) fn with_security_headers(mut response: Response<Body>) -> Response<Body> {
-    let headers = response.headers_mut();
-    for (name, value) in SECURITY_HEADERS {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
-pub(crate) const HTML: &str = "text/html; charset=utf-8";
-
-const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
-    (
-        http::header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-         connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    ),
-    (http::header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (http::header::X_FRAME_OPTIONS, "DENY"),
-    // With `no-referrer`, forms would have the origin "null".
-    (http::header::REFERRER_POLICY, "same-origin"),
-    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-];
-
 const NOT_FOUND: &str = "not found; available are / (console), /metrics, /readyz, /livez, \
                          /status.json and /events\n";
-
-/// Limits the time for a request head, for a form, and for a write.
-pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const MAX_FOLLOWERS: usize = 32;

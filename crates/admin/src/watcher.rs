@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::console;
 use crate::history::{Counts, History};
-use crate::service::{Body, plain};
+use crate::response::{Body, plain};
 use crate::source::Source;
 use crate::status::{Moment, Status};
 

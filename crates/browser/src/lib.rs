@@ -67,6 +67,7 @@
 mod browser;
 mod chromium;
 mod connection;
+mod driver;
 mod environment;
 mod error;
 mod firefox;
@@ -77,7 +78,8 @@ mod transport;
 
 use std::time::Duration;
 
-pub use browser::{Browser, Quic, Settings, Window, WindowId};
+pub use browser::{Browser, WindowId};
+pub use driver::{Quic, Settings, Window};
 pub use environment::{BrowserProcess, Environment, LocalMachine};
 pub use error::BrowserError;
 pub use installed::{BrowserKind, Installed};

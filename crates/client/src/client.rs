@@ -1,12 +1,11 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use firstflight_quic::ClientCrypto;
 use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, KeyLog, TlsError, Trust, Version};
 use http::{Method, StatusCode};
 
-use crate::transfer::Transfer;
-use crate::{ClientError, Jar, Listener, Report, Request, Resolver, TrustId, quic};
+use crate::{ClientError, Jar, Resolver, TrustId, quic};
 
 /// Makes transfers, each on its own connection.
 pub struct Client {
@@ -36,24 +35,6 @@ impl Client {
         };
         let trust = TrustId::of(&config.trust)?;
         Ok(Self { config, connector, quic, trust })
-    }
-
-    /// Makes a request and passes its response to `listener` as it arrives. The report contains the
-    /// error, if any, and everything that was reached before it.
-    pub async fn fetch(&self, request: Request, listener: &mut dyn Listener) -> Report {
-        let mut transfer = Transfer::new(self, &request, listener);
-        let result = match self.config.max_time {
-            None => transfer.run(request).await,
-            Some(after) => match tokio::time::timeout(after, transfer.run(request)).await {
-                Ok(result) => result,
-                Err(_) => Err(ClientError::Timeout { phase: "the transfer", after }),
-            },
-        };
-        let settled = transfer.store_sessions();
-        let mut report = transfer.into_report();
-        report.error = result.and(settled).err();
-        report.marks.end.get_or_insert_with(Instant::now);
-        report
     }
 }
 

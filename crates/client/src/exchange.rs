@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::stream::tls_error;
+use crate::stream::{tls_error, too_many_informational};
 use crate::{ClientError, Connected, Head, PhaseInstants, Request, SharedStream, Stream};
 
 /// HTTP on one connection. The caller drives it and no task is spawned, so that the request is written
@@ -205,15 +205,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         sessions.extend(stream.take_sessions());
         sessions
     }
-}
-
-/// Maximum number of informational responses before the final one (RFC 9110 section 15.2 has no
-/// bound).
-pub(crate) const MAX_INFORMATIONAL: usize = 16;
-
-/// The error for more than that.
-pub(crate) fn too_many_informational() -> String {
-    format!("more than {MAX_INFORMATIONAL} informational responses without a final one")
 }
 
 /// Timeout of closing a connection.

@@ -7,8 +7,6 @@ use std::time::Instant;
 use firstflight_tls::{EarlyData, Handshake, Session, TlsError, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::exchange::MAX_INFORMATIONAL;
-
 /// The stream that carries HTTP.
 pub enum Stream<S> {
     /// The socket, without TLS.
@@ -356,6 +354,15 @@ impl HeadCapture {
             self.start = end;
         }
     }
+}
+
+/// Maximum number of informational responses before the final one (RFC 9110 section 15.2 has no
+/// bound).
+pub(crate) const MAX_INFORMATIONAL: usize = 16;
+
+/// The error for more than that.
+pub(crate) fn too_many_informational() -> String {
+    format!("more than {MAX_INFORMATIONAL} informational responses without a final one")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::epoch::{Epoch, EpochId};
 use crate::node::LEAVES;
 pub use crate::seed::Value;
-use crate::snapshot::{self, InvalidSnapshot};
+use crate::snapshot::{self, InvalidSnapshot, MAX_EPOCHS};
 
 /// A puncturable pseudorandom function.
 #[derive(Debug)]
@@ -202,7 +202,3 @@ impl PuncturableFunction {
         }
     }
 }
-
-/// The maximum number of epochs: 64 hours. It matters only if the clock is set back, else epochs
-/// expire earlier.
-pub(crate) const MAX_EPOCHS: usize = 64;

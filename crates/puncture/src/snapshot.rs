@@ -10,7 +10,6 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::epoch::Epoch;
-use crate::function::MAX_EPOCHS;
 use crate::node::{LEAVES, Node};
 use crate::seed::Seed;
 use crate::segment::Segment;
@@ -150,3 +149,7 @@ const MAGIC: &[u8; 8] = b"ffpunct1";
 const EPOCH_HEADER: usize = 8 + 8 + 8 + 4 + 4;
 const SEGMENT_HEADER: usize = 4 + 4;
 const NODE: usize = 2 + Seed::LENGTH;
+
+/// The maximum number of epochs: 64 hours. It matters only if the clock is set back, else epochs
+/// expire earlier.
+pub(crate) const MAX_EPOCHS: usize = 64;

@@ -1,18 +1,14 @@
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use boring::ssl::{Ssl, SslContext};
-use bytes::Bytes;
-use firstflight_tls::{
-    ConnectOptions, ConnectorConfig, KeyLog, Session, TlsError, Version, quic_support,
-};
+use boring::ssl::SslContext;
+use firstflight_tls::{ConnectOptions, ConnectorConfig, KeyLog, TlsError, Version, quic_support};
 use quinn_proto::crypto;
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, Side, TokenStore};
 
 use crate::client_session::ClientSession;
-use crate::early_bytes::EarlyBytes;
 use crate::initial::VERSION_1;
+use crate::resumption::{Prepared, Remembered, ResumptionInbox, Tokens};
 use crate::{method, session};
 
 /// The crypto configuration that all connections of a client share.
@@ -21,89 +17,6 @@ use crate::{method, session};
 pub struct ClientCrypto {
     context: SslContext,
     key_log: Option<Arc<dyn KeyLog>>,
-}
-
-/// What a client stores to resume a QUIC connection: the session and the server's transport
-/// parameters, without which no early data can be sent (RFC 9000 section 7.4.1).
-#[derive(Clone, Debug)]
-pub struct Resumption {
-    /// The session. It resumes QUIC connections only.
-    pub session: Session,
-    /// The server's transport parameters, encoded.
-    pub transport_parameters: Bytes,
-}
-
-/// What one connection resumes with.
-#[derive(Clone, Debug, Default)]
-pub struct Remembered {
-    /// The session to resume.
-    pub resumption: Option<Resumption>,
-    /// An address token from a NEW_TOKEN frame (RFC 9000 section 8.1.3).
-    pub token: Option<Bytes>,
-    /// Whether to offer early data if the session allows it.
-    pub early_data: bool,
-}
-
-/// The tickets and address tokens that a connection has received. Holds at most the newest 16
-/// tickets and 4 tokens, whatever the server sends.
-#[derive(Clone, Debug, Default)]
-pub struct ResumptionInbox(Arc<Mutex<Inbox>>);
-
-#[derive(Debug, Default)]
-struct Inbox {
-    resumptions: Vec<Resumption>,
-    tokens: Vec<Bytes>,
-    early_bytes: EarlyBytes,
-}
-
-impl ResumptionInbox {
-    /// Takes the tickets received since the last call.
-    pub fn take_resumptions(&self) -> Vec<Resumption> {
-        std::mem::take(&mut self.lock().resumptions)
-    }
-
-    /// Takes the address tokens received since the last call.
-    pub fn take_tokens(&self) -> Vec<Bytes> {
-        std::mem::take(&mut self.lock().tokens)
-    }
-
-    /// Whether there are both a ticket and a token to take.
-    pub fn has_both(&self) -> bool {
-        let inbox = self.lock();
-        !inbox.resumptions.is_empty() && !inbox.tokens.is_empty()
-    }
-
-    pub(crate) fn add(&self, resumption: Resumption) {
-        keep_newest(&mut self.lock().resumptions, resumption, MAX_RESUMPTIONS);
-    }
-
-    /// Bytes of stream data that were sent under 0-RTT keys, accepted or not, including
-    /// retransmissions.
-    pub fn early_bytes(&self) -> usize {
-        self.lock().early_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn early_counter(&self) -> EarlyBytes {
-        self.lock().early_bytes.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inbox> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The most tickets that are held.
-const MAX_RESUMPTIONS: usize = 16;
-
-/// The most address tokens that are held.
-const MAX_TOKENS: usize = 4;
-
-/// Appends; drops the oldest if there are too many.
-fn keep_newest<T>(list: &mut Vec<T>, newest: T, most: usize) {
-    if list.len() >= most {
-        list.remove(0);
-    }
-    list.push(newest);
 }
 
 impl ClientCrypto {
@@ -162,30 +75,6 @@ impl ClientCrypto {
         let tokens = Tokens { first: Mutex::new(token), inbox: inbox.clone() };
         Ok((Arc::new(connection), Arc::new(tokens), inbox))
     }
-}
-
-/// The connection's token, and the inbox for new ones.
-struct Tokens {
-    first: Mutex<Option<Bytes>>,
-    inbox: ResumptionInbox,
-}
-
-impl TokenStore for Tokens {
-    fn insert(&self, _server_name: &str, token: Bytes) {
-        keep_newest(&mut self.inbox.lock().tokens, token, MAX_TOKENS);
-    }
-
-    fn take(&self, _server_name: &str) -> Option<Bytes> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-/// A prepared connection.
-pub(crate) struct Prepared {
-    pub(crate) ssl: Ssl,
-    pub(crate) sessions: quic_support::SessionInbox,
-    /// The server's transport parameters on the connection that is resumed.
-    pub(crate) parameters: Option<TransportParameters>,
 }
 
 /// Created by [`ClientCrypto::for_connection`].

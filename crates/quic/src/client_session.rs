@@ -9,9 +9,9 @@ use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, K
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
 
-use crate::client::{Prepared, Resumption, ResumptionInbox};
 use crate::early_bytes::Counting;
 use crate::initial;
+use crate::resumption::{Prepared, Resumption, ResumptionInbox};
 use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
 
 /// A client's connection.

@@ -1,4 +1,4 @@
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use boring::ssl::{Ssl, SslContext};
 use boring_sys as ffi;
@@ -6,14 +6,11 @@ use firstflight_tls::{
     AcceptorConfig, Handshake, KeyLog, OpenedTicket, TicketSealer, TlsError, Version, quic_support,
 };
 use foreign_types::ForeignType;
-use quinn_proto::crypto::{self, Keys, UnsupportedVersion};
-use quinn_proto::transport_parameters::TransportParameters;
-use quinn_proto::{ConnectionId, Side};
+use quinn_proto::Side;
 
 use crate::client_hello::Offer;
-use crate::initial::{self, RecentInitials, VERSION_1};
+use crate::initial::RecentInitials;
 use crate::method;
-use crate::server_session::ServerSession;
 use crate::session::{Handshaking, Step};
 
 /// The crypto configuration that all connections of a server share. Used directly as a
@@ -33,12 +30,6 @@ pub struct ServerCrypto {
     early_data_context: RwLock<Option<Vec<u8>>>,
     pub(crate) recent_initials: RecentInitials,
 }
-
-/// Decides whether a connection's early data is accepted. Called once, if TLS would accept it (the
-/// ticket is valid, its binder verified, its age within BoringSSL's bounds), before anything is
-/// sent. If it returns false, the handshake is restarted from the same ClientHello with early data
-/// refused.
-pub type EarlyDataJudge = Box<dyn FnOnce(&Handshake) -> bool + Send + Sync>;
 
 /// The outcome of [`ServerCrypto::rehearse`].
 #[derive(Clone, Debug)]
@@ -88,20 +79,6 @@ impl ServerCrypto {
             early_data_context: RwLock::default(),
             recent_initials: RecentInitials::default(),
         }))
-    }
-
-    /// For one connection, whose early data `judge` decides about. `session`: the one that was
-    /// fetched for it, where [`FirstFlightPreview::NeedsSession`] asked for one.
-    pub fn for_connection(
-        self: &Arc<Self>,
-        judge: EarlyDataJudge,
-        session: Option<OpenedTicket>,
-    ) -> Arc<dyn crypto::ServerConfig> {
-        Arc::new(OneConnection {
-            crypto: self.clone(),
-            judge: Mutex::new(Some(judge)),
-            fetched: session,
-        })
     }
 
     /// Processes a ClientHello (the message from CRYPTO frames) on a temporary connection, to learn
@@ -176,62 +153,5 @@ impl ServerCrypto {
         drop(known);
         let mut known = self.early_data_context.write().unwrap_or_else(PoisonError::into_inner);
         *known = Some(context.to_vec());
-    }
-}
-
-impl crypto::ServerConfig for ServerCrypto {
-    fn initial_keys(
-        &self,
-        version: u32,
-        dst_cid: &ConnectionId,
-    ) -> Result<Keys, UnsupportedVersion> {
-        match version {
-            VERSION_1 => Ok(self.recent_initials.derive(dst_cid)),
-            _ => Err(UnsupportedVersion),
-        }
-    }
-
-    fn retry_tag(&self, _version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
-        initial::retry_tag(orig_dst_cid, &[packet])
-    }
-
-    fn start_session(
-        self: Arc<Self>,
-        _version: u32,
-        params: &TransportParameters,
-    ) -> Box<dyn crypto::Session> {
-        Box::new(ServerSession::new(self, params, None, None))
-    }
-}
-
-/// Created by [`ServerCrypto::for_connection`].
-struct OneConnection {
-    crypto: Arc<ServerCrypto>,
-    judge: Mutex<Option<EarlyDataJudge>>,
-    fetched: Option<OpenedTicket>,
-}
-
-impl crypto::ServerConfig for OneConnection {
-    fn initial_keys(
-        &self,
-        version: u32,
-        dst_cid: &ConnectionId,
-    ) -> Result<Keys, UnsupportedVersion> {
-        self.crypto.initial_keys(version, dst_cid)
-    }
-
-    fn retry_tag(&self, version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
-        self.crypto.retry_tag(version, orig_dst_cid, packet)
-    }
-
-    fn start_session(
-        self: Arc<Self>,
-        _version: u32,
-        params: &TransportParameters,
-    ) -> Box<dyn crypto::Session> {
-        // The decider is for one connection; a second one with this configuration has none.
-        let judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let fetched = self.fetched.clone();
-        Box::new(ServerSession::new(self.crypto.clone(), params, judge, fetched))
     }
 }

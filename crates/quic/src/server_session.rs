@@ -2,15 +2,21 @@ use std::any::Any;
 use std::sync::Arc;
 
 use boring::ssl::Ssl;
-use firstflight_tls::{EarlyDataReason, OpenedTicket, quic_support};
+use firstflight_tls::{EarlyDataReason, Handshake, OpenedTicket, quic_support};
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
 
 use crate::initial;
 use crate::parameters::early_data_context;
-use crate::server::{EarlyDataJudge, ServerCrypto};
+use crate::server::ServerCrypto;
 use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
+
+/// Decides whether a connection's early data is accepted. Called once, if TLS would accept it (the
+/// ticket is valid, its binder verified, its age within BoringSSL's bounds), before anything is
+/// sent. If it returns false, the handshake is restarted from the same ClientHello with early data
+/// refused.
+pub type EarlyDataJudge = Box<dyn FnOnce(&Handshake) -> bool + Send + Sync>;
 
 /// A server's connection.
 pub(crate) struct ServerSession {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::ClaimKey;
 use crate::epochs::TicketEpochs;
 use crate::flight::{Flight, FlightOffer};
-use crate::handoff::RegisterSnapshot;
 use crate::register::{ClaimOutcome, RegisterStatistics, SnapshotRecord, StrikeRegister};
+use crate::snapshot::RegisterSnapshot;
 
 /// Settings of a [`Gate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -112,14 +112,16 @@ mod gate;
 mod handoff;
 mod register;
 mod shared;
+mod snapshot;
 
 pub use epochs::{EpochScope, TicketEpochs};
 pub use flight::{ClaimKey, Decision, Flight, FlightOffer, HoldReason, Release};
 pub use gate::{Gate, GateConfig, Refusal, SpendOutcome};
-pub use handoff::{HandoffQuery, HandoffReply, InvalidSnapshot, RegisterSnapshot};
+pub use handoff::{HandoffQuery, HandoffReply};
 pub use register::{ClaimOutcome, RegisterStatistics, StrikeRegister};
 pub use shared::{
     Breaker, Confirmation, Continuity, DropReason, Epoch, EpochWrite, Heartbeat, HeartbeatActions,
     Mark, Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply,
     Unknown, check_observation,
 };
+pub use snapshot::{InvalidSnapshot, RegisterSnapshot};

@@ -297,3 +297,8 @@ fn read_size(text: &str) -> Option<u64> {
     };
     number.checked_mul(factor)
 }
+
+/// The order of kinds in tables.
+pub(crate) fn kind_order(kind: &str) -> usize {
+    ["full", "resumed", "0-RTT", "refused"].iter().position(|name| *name == kind).unwrap_or(4)
+}

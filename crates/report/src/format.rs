@@ -1,5 +1,7 @@
 //! Number formats: significant digits only, the same in all reports.
 
+use crate::Bytes;
+
 /// Milliseconds for tables, without unit: two decimals, one from 100 on.
 pub(crate) fn format_ms(ms: f64) -> String {
     match ms {
@@ -63,6 +65,11 @@ pub(crate) fn count(value: f64) -> String {
         text.push(digit);
     }
     if value < 0.0 { format!("-{text}") } else { text }
+}
+
+/// Bytes as a field: to the server / to the client.
+pub(crate) fn both_ways(bytes: Bytes) -> String {
+    format!("{} / {}", count(bytes.up as f64), count(bytes.down as f64))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use sha2::{Digest, Sha256};
 
 use crate::file::{FileError, KeyFile};
 use crate::key::{self, Opened, SessionId, TicketKey};
-use crate::ring::{Ring, Warning};
+use crate::ring::{KeyState, Ring, Warning};
 use crate::schedule::{Schedule, UnixTime};
-use crate::usage::{self, Counters, KeyState, KeyStatus, TicketCounts, Usage};
+use crate::usage::{self, Counters, KeyStatus, TicketCounts, Usage};
 use crate::zone::{Origin, Zone};
 
 /// The ticket keys in use: a ring and its source. `Send + Sync`; share it in an `Arc`.

@@ -74,11 +74,11 @@ pub use key_encryption::{
     check_key_encryption_text,
 };
 pub use punctured::{InvalidSnapshot, OpenedOnce, PuncturedTickets};
-pub use ring::{DatedKey, Ring, RingError, Warning};
+pub use ring::{DatedKey, KeyState, Ring, RingError, Warning};
 pub use schedule::{Schedule, ScheduleError, UnixTime};
 pub use secret_file::{SecretFileError, read as read_secret_file};
 pub use shared_keys::{
     InvalidKeyEntry, KeyEntry, KeyOffer, KeyRecords, RecordError, SharedKeys, Slot,
 };
-pub use usage::{KeyState, KeyStatus, TicketCounts};
+pub use usage::{KeyStatus, TicketCounts};
 pub use zone::{Origin, Zone};

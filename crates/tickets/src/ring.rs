@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::key::{self, Opened, TicketKey};
 use crate::schedule::{Schedule, UnixTime};
-use crate::usage::KeyState;
 use crate::zone::Zone;
 
 /// A key, and the time when it becomes current.
@@ -25,6 +25,20 @@ pub struct DatedKey {
 pub struct Ring {
     keys: Vec<DatedKey>,
     schedule: Schedule,
+}
+
+/// The state of a key at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyState {
+    /// All its tickets have expired.
+    Dead,
+    /// It opens tickets that it has sealed.
+    Previous,
+    /// It seals tickets.
+    Current,
+    /// It will seal tickets; it already opens those of other processes.
+    Next,
 }
 
 /// Why keys do not form a ring. Positions count from 0.

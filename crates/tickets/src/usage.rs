@@ -7,22 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::key::Opened;
-use crate::ring::Ring;
+use crate::ring::{KeyState, Ring};
 use crate::schedule::UnixTime;
-
-/// The state of a key at some time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KeyState {
-    /// All its tickets have expired.
-    Dead,
-    /// It opens tickets that it has sealed.
-    Previous,
-    /// It seals tickets.
-    Current,
-    /// It will seal tickets; it already opens those of other processes.
-    Next,
-}
 
 /// Public information about a key. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use foreign_types::ForeignTypeRef;
 use tokio::io::ReadBuf;
 
 use crate::buffers::Wire;
-use crate::connector::SessionInbox;
 use crate::error::reasons;
+use crate::session::SessionInbox;
 use crate::{
     EarlyData, EarlyDataReason, Handshake, OpenedTicket, Session, TlsError, handshake, ticket,
 };

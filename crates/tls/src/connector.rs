@@ -1,4 +1,4 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use boring::ssl::{
     Ssl, SslContext, SslContextBuilder, SslRef, SslSession, SslSessionCacheMode,
@@ -9,6 +9,7 @@ use foreign_types::ForeignType;
 
 use crate::connection::{Role, TlsConnection};
 use crate::context::Slot;
+use crate::session::SessionInbox;
 use crate::{CipherPolicy, KeyLog, Session, TlsError, Trust, Version, context, trust};
 
 /// Configuration of a [`Connector`].
@@ -77,9 +78,6 @@ pub struct ConnectOptions {
 pub struct Connector {
     context: SslContext,
 }
-
-/// The sessions that a connection has received and nobody has taken yet.
-pub type SessionInbox = Arc<Mutex<Vec<Session>>>;
 
 static SESSION_INBOX: Slot<SessionInbox> =
     Slot::new(|| Ssl::new_ex_index().expect("an index for the sessions of a connection"));

@@ -88,6 +88,7 @@ mod identity;
 mod keylog;
 mod ocsp;
 mod offered_flight;
+mod pre_shared_key;
 mod psk_offer;
 pub mod quic_support;
 mod session;

@@ -7,7 +7,7 @@ use boring_sys as ffi;
 use zeroize::Zeroizing;
 
 use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
-use crate::offered_flight::PreSharedKey;
+use crate::pre_shared_key::PreSharedKey;
 
 /// The first pre-shared key of a ClientHello: its binder, and what the binder authenticates (RFC 8446
 /// section 4.2.11.2).

@@ -5,7 +5,8 @@ use boring::error::ErrorStack;
 use boring::ssl::SslRef;
 
 pub use crate::acceptor::server_context;
-pub use crate::connector::{SessionInbox, client_connection, client_context};
+pub use crate::connector::{client_connection, client_context};
+pub use crate::session::SessionInbox;
 pub use crate::session::early_data_context;
 pub use crate::ticket::{
     decline_early_data, forget_session, provide_session, provided_session, take_needed_session,

@@ -1,6 +1,7 @@
 //! Sessions, and the fields of their DER form (`ssl_asn1.cc`) that BoringSSL has no API for.
 
 use std::fmt;
+use std::sync::{Arc, Mutex};
 
 use boring::ssl::{SslSession, SslSessionRef};
 use boring_sys as ffi;
@@ -9,6 +10,9 @@ use foreign_types::ForeignTypeRef;
 use crate::clock::SteadyClock;
 use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
 use crate::{TlsError, Version};
+
+/// The sessions that a connection has received and nobody has taken yet.
+pub type SessionInbox = Arc<Mutex<Vec<Session>>>;
 
 /// What a client needs to resume: the ticket, its secret, and properties of the connection that
 /// issued it (RFC 8446 section 4.6.1; RFC 5077 before TLS 1.3).

@@ -1,5 +1,6 @@
 //! One attempt to get a response from one server.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, Version, header, request};
@@ -8,15 +9,26 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tracing::debug;
 
-use crate::body::{Completion, ResponseBody};
-use crate::body::{Progress, Upload};
 use crate::connection_cache::Owner;
-use crate::pool::{Permit, SendOptions, Shared};
 use crate::proxy_protocol::Addresses;
+use crate::response_body::{Completion, ResponseBody};
 use crate::retry::Failure;
 use crate::sender::{Sender, failure};
 use crate::server::Checkout;
+use crate::shared::{Permit, Shared};
+use crate::upload::{Progress, Upload};
 use crate::{Body, PoolConfig, Protocol, SendError};
+
+/// The client of a request, and the observer of its attempts.
+#[derive(Clone, Copy)]
+pub struct SendOptions<'a> {
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub local: SocketAddr,
+    /// Receives each attempt.
+    pub observer: &'a dyn Observer,
+}
 
 /// A failed attempt.
 pub(crate) struct AttemptError {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::proxy_protocol::Addresses;
 use hyper::client::conn::{http1, http2};
 
-use crate::body::Upload;
+use crate::upload::Upload;
 
 /// The client connection of which a PROXY header told the server; `None` without a header.
 pub(crate) type Owner = Option<Addresses>;

@@ -8,9 +8,9 @@ use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt, Empty};
 use tokio::time::{sleep, timeout};
 
-use crate::body::{Progress, Upload};
-use crate::pool::Shared;
 use crate::sender;
+use crate::shared::Shared;
+use crate::upload::{Progress, Upload};
 use crate::{HealthCheck, Protocol};
 
 /// Starts the background tasks of a pool, which end with it.

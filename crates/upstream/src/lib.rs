@@ -43,7 +43,6 @@
 mod address;
 mod attempt;
 mod balance;
-mod body;
 mod config;
 mod connection_cache;
 mod error;
@@ -51,19 +50,24 @@ mod health;
 mod health_check;
 mod pool;
 pub mod proxy_protocol;
+mod response_body;
 mod retry;
 mod sender;
 mod server;
 mod server_list;
+mod shared;
+mod upload;
 
 use bytes::Bytes;
 
 pub use address::{InvalidAddress, ServerAddress};
-pub use attempt::{Attempt, Observer};
+pub use attempt::{Attempt, Observer, SendOptions};
 pub use config::{Balance, EjectionRule, HealthCheck, PoolConfig, Protocol, RetryRule};
 pub use error::{PoolError, SendError};
 pub use health::ServerHealth;
-pub use pool::{Pool, PoolStatus, RequestTotals, SendOptions, ServerStatus};
+pub use pool::Pool;
+pub use server_list::RequestTotals;
+pub use shared::{PoolStatus, ServerStatus};
 
 /// Why a body ended early.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;

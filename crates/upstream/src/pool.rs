@@ -1,60 +1,20 @@
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http1;
-use serde::Serialize;
-use tokio::sync::Notify;
-use tokio::time::timeout;
-use tracing::{info, warn};
 
-use crate::attempt::AttemptError;
-use crate::attempt::Observer;
-use crate::balance::Pick;
-use crate::body::{Progress, Upload};
-use crate::connection_cache::Owner;
+use crate::attempt::{AttemptError, SendOptions};
 use crate::retry::{RetryDecision, is_repeatable};
-use crate::server::Server;
-use crate::server_list::{AttemptHistory, BodyEnd, Change, ServerList};
-use crate::{Body, PoolConfig, PoolError, SendError, ServerHealth, attempt, health_check, server};
+use crate::server_list::AttemptHistory;
+use crate::shared::{PoolStatus, Shared};
+use crate::upload::{Progress, Upload};
+use crate::{Body, PoolConfig, PoolError, SendError, attempt, health_check};
 
 /// A pool of servers for the same requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
-
-/// The client of a request, and the observer of its attempts.
-#[derive(Clone, Copy)]
-pub struct SendOptions<'a> {
-    /// The client's address.
-    pub client: SocketAddr,
-    /// The address that the client connected to.
-    pub local: SocketAddr,
-    /// Receives each attempt.
-    pub observer: &'a dyn Observer,
-}
-
-pub(crate) struct Shared {
-    pub(crate) name: String,
-    pub(crate) config: PoolConfig,
-    pub(crate) servers: Vec<Server>,
-    server_list: Mutex<ServerList>,
-    /// Notified when a request ends, for requests that wait in the queue.
-    capacity_freed: Notify,
-    waiting: AtomicUsize,
-    rejected: AtomicU64,
-    started: AtomicBool,
-}
-
-/// Permits one request on a server.
-pub(crate) struct Permit {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) index: usize,
-}
 
 impl Pool {
     /// Creates a pool with this name. Opens no connection yet.
@@ -62,32 +22,13 @@ impl Pool {
     /// # Errors
     /// [`PoolError`]: an invalid setting, or certificate authorities that cannot be read.
     pub fn new(name: &str, config: PoolConfig) -> Result<Self, PoolError> {
-        config.check()?;
-        let connector = server::connector(&config)?;
-        let servers = config
-            .servers
-            .iter()
-            .map(|address| {
-                let connector = connector.clone().filter(|_| address.is_tls());
-                Server::new(address.clone(), connector)
-            })
-            .collect();
-        Ok(Self(Arc::new(Shared {
-            name: name.to_owned(),
-            server_list: Mutex::new(ServerList::new(&config, Instant::now())),
-            config,
-            servers,
-            capacity_freed: Notify::new(),
-            waiting: AtomicUsize::new(0),
-            rejected: AtomicU64::new(0),
-            started: AtomicBool::new(false),
-        })))
+        Ok(Self(Arc::new(Shared::new(name, config)?)))
     }
 
     /// Starts the health checks and the closing of idle connections, inside a tokio runtime. Both end
     /// with the last clone of the pool. Further calls do nothing.
     pub fn start(&self) {
-        if !self.0.started.swap(true, Ordering::Relaxed) {
+        if self.0.starts() {
             health_check::start(&self.0);
         }
     }
@@ -158,201 +99,7 @@ impl Pool {
     }
 }
 
-impl Shared {
-    /// Chooses a server, and waits in the queue if all are busy.
-    async fn permit(self: &Arc<Self>, history: &AttemptHistory) -> Result<Permit, SendError> {
-        let pick = |shared: &Arc<Self>| match shared.lock().pick(history, Instant::now()) {
-            Pick::Server(index) => Some(Ok(Permit { shared: shared.clone(), index })),
-            Pick::NoServer => Some(Err(SendError::NoServer)),
-            Pick::Full => None,
-        };
-        if let Some(picked) = pick(self) {
-            return picked;
-        }
-        let _waiting = QueuedRequest::start(&self.waiting);
-        let limit = self.config.queue_timeout;
-        let found = timeout(limit, async {
-            loop {
-                // Before choosing, so that no end of a request is missed after it.
-                let capacity_freed = self.capacity_freed.notified();
-                if let Some(picked) = pick(self) {
-                    return picked;
-                }
-                capacity_freed.await;
-            }
-        });
-        found.await.unwrap_or_else(|_| {
-            self.rejected.fetch_add(1, Ordering::Relaxed);
-            Err(SendError::Busy(limit))
-        })
-    }
-
-    /// Handles the result of a health check.
-    pub(crate) fn checked(&self, index: usize, found: Result<(), String>) {
-        let change = self.lock().checked(index, found.is_ok(), Instant::now());
-        self.log_change(
-            index,
-            change,
-            found.as_ref().err().map_or("the health check succeeded", String::as_str),
-        );
-    }
-
-    pub(crate) fn return_to_cache(
-        &self,
-        index: usize,
-        sender: http1::SendRequest<Upload>,
-        owner: Owner,
-    ) {
-        self.servers[index].cache.put(sender, owner, self.config.idle_connections, Instant::now());
-    }
-
-    /// Logs a change of health, and wakes the queue.
-    pub(crate) fn log_change(&self, index: usize, (before, after): Change, why: &str) {
-        let (pool, server) = (&self.name, &self.servers[index].name);
-        match (before, after) {
-            _ if before == after => {}
-            (_, ServerHealth::Up) => info!("upstream {pool}: {server} is up: {why}"),
-            (_, ServerHealth::Down) => warn!("upstream {pool}: {server} is down: {why}"),
-            (_, ServerHealth::Ejected) => warn!("upstream {pool}: {server} is ejected: {why}"),
-            (_, ServerHealth::Trial) => {}
-        }
-        if before != after {
-            // The server may have capacity for waiting requests.
-            self.capacity_freed.notify_waiters();
-        }
-    }
-
-    fn status(&self) -> PoolStatus {
-        let now = Instant::now();
-        let server_list = self.lock();
-        let servers = server_list.members().iter().zip(&self.servers).map(|(member, server)| {
-            let since = member.health.since(now);
-            ServerStatus {
-                address: server.name.clone(),
-                state: member.health.state(now),
-                unchanged: now.saturating_duration_since(since),
-                in_flight: member.in_flight,
-                cached_connections: server.cache.count(),
-                connections: server.connections.load(Ordering::Relaxed),
-                totals: member.totals.clone(),
-            }
-        });
-        PoolStatus {
-            name: self.name.clone(),
-            servers: servers.collect(),
-            retries: server_list.retries,
-            retries_denied: server_list.retries_denied,
-            waiting: self.waiting.load(Ordering::Relaxed),
-            rejected: self.rejected.load(Ordering::Relaxed),
-        }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ServerList> {
-        self.server_list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Permit {
-    pub(crate) fn server(&self) -> &Server {
-        &self.shared.servers[self.index]
-    }
-
-    pub(crate) fn return_to_cache(&self, sender: http1::SendRequest<Upload>, owner: Owner) {
-        self.shared.return_to_cache(self.index, sender, owner);
-    }
-
-    /// Handles the end of a response body.
-    pub(crate) fn body_ended(&self, end: BodyEnd) {
-        let change = self.shared.lock().body_ended(self.index, end, Instant::now());
-        self.shared.log_change(self.index, change, "its responses end early");
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.shared.lock().end(self.index);
-        self.shared.capacity_freed.notify_one();
-    }
-}
-
-/// A request in the queue.
-struct QueuedRequest<'a>(&'a AtomicUsize);
-
-impl<'a> QueuedRequest<'a> {
-    fn start(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for QueuedRequest<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 fn empty_body(progress: &Progress) -> Upload {
     let body = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
     Upload::new(body, progress.clone())
-}
-
-/// The status of a pool.
-#[derive(Clone, Debug, Serialize)]
-pub struct PoolStatus {
-    /// Its name.
-    pub name: String,
-    /// Its servers, in the order of the configuration.
-    pub servers: Vec<ServerStatus>,
-    /// Requests that were sent again.
-    pub retries: u64,
-    /// Retries that the budget denied.
-    pub retries_denied: u64,
-    /// Requests in the queue.
-    pub waiting: usize,
-    /// Requests rejected after waiting in the queue.
-    pub rejected: u64,
-}
-
-/// The status of a server.
-#[derive(Clone, Debug, Serialize)]
-pub struct ServerStatus {
-    /// Its address.
-    pub address: String,
-    /// Its health.
-    pub state: ServerHealth,
-    /// Time since its health last changed.
-    pub unchanged: Duration,
-    /// Requests in flight, until the end of the response body.
-    pub in_flight: usize,
-    /// Idle connections of HTTP/1.1, and all connections of HTTP/2.
-    pub cached_connections: usize,
-    /// Connections opened so far.
-    pub connections: u64,
-    /// Requests since the start.
-    pub totals: RequestTotals,
-}
-
-/// Counters of a server's requests since the start, by result.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RequestTotals {
-    /// Attempts.
-    pub requests: u64,
-    /// Responses by the first digit of their status, from 1 to 5.
-    pub responses: [u64; 5],
-    /// No connection.
-    pub connect_failed: u64,
-    /// Failures on a reused connection that had been closed.
-    pub stale: u64,
-    /// No response, or an invalid one.
-    pub broken: u64,
-    /// Refused by the server without processing (HTTP/2).
-    pub refused: u64,
-    /// Timeouts of the response head.
-    pub timeouts: u64,
-    /// Response bodies that ended early.
-    pub bodies_broken: u64,
-    /// Response bodies that stalled.
-    pub bodies_stalled: u64,
-    /// Requests that the client aborted, and responses that it did not read to the end.
-    pub abandoned: u64,
 }

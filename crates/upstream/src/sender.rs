@@ -11,13 +11,21 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::debug;
 
-use crate::body::Upload;
 use crate::connection_cache::{Owner, Stream};
 use crate::retry::Failure;
-use crate::server::Io;
+use crate::upload::Upload;
+
+/// A bidirectional byte stream of any transport.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// A connection for the HTTP library.
+pub(crate) type Io = TokioIo<Box<dyn ByteStream>>;
 
 /// A connection with room for one request.
 pub(crate) enum Sender {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::connection_cache::{ConnectionCache, Owner};
 use crate::proxy_protocol::{self, Header, Version};
-use crate::sender::{self, Sender};
+use crate::sender::{self, ByteStream, Io, Sender};
 use crate::{PoolConfig, PoolError, Protocol, ServerAddress};
 
 pub(crate) struct Server {
@@ -113,14 +113,6 @@ impl Server {
         Ok(io)
     }
 }
-
-/// A bidirectional byte stream of any transport.
-pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
-
-/// A connection for the HTTP library.
-pub(crate) type Io = TokioIo<Box<dyn ByteStream>>;
 
 /// Returns the TLS configuration of a pool, if any of its servers uses TLS.
 ///

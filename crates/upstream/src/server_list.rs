@@ -3,13 +3,38 @@
 use std::time::Instant;
 
 use http::StatusCode;
+use serde::Serialize;
 
 use crate::balance::{self, Candidate, Pick};
 use crate::health::Health;
-use crate::pool::RequestTotals;
 use crate::retry::Budget;
 use crate::retry::{self, Failure, RetryDecision};
 use crate::{Balance, PoolConfig, ServerHealth};
+
+/// Counters of a server's requests since the start, by result.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RequestTotals {
+    /// Attempts.
+    pub requests: u64,
+    /// Responses by the first digit of their status, from 1 to 5.
+    pub responses: [u64; 5],
+    /// No connection.
+    pub connect_failed: u64,
+    /// Failures on a reused connection that had been closed.
+    pub stale: u64,
+    /// No response, or an invalid one.
+    pub broken: u64,
+    /// Refused by the server without processing (HTTP/2).
+    pub refused: u64,
+    /// Timeouts of the response head.
+    pub timeouts: u64,
+    /// Response bodies that ended early.
+    pub bodies_broken: u64,
+    /// Response bodies that stalled.
+    pub bodies_stalled: u64,
+    /// Requests that the client aborted, and responses that it did not read to the end.
+    pub abandoned: u64,
+}
 
 /// The servers, by their index in [`PoolConfig::servers`].
 pub(crate) struct ServerList {

@@ -1,18 +1,7 @@
-use std::ops::ControlFlow;
+//! Work that servers are compared by.
 
-use firstflight_bench::{
-    Datagrams, Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run,
-    run_kept,
-};
+use firstflight_bench::{LoadHandshake, Transport};
 use firstflight_samples::HttpVersion;
-use firstflight_tls::{CipherPolicy, Trust};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
-use serde::{Deserialize, Serialize};
-
-use crate::arguments::Arguments;
-use crate::seconds;
-use crate::servers::Running;
 
 /// Work that servers are compared by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,22 +18,6 @@ pub(crate) enum Content {
     File(&'static str),
     /// From an upstream, over connections that are kept.
     Proxied(&'static str),
-}
-
-/// What a server and the load needed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Measured {
-    pub(crate) completed: u64,
-    pub(crate) seconds: f64,
-    /// Microseconds of the server's CPU for each.
-    pub(crate) user_us: f64,
-    pub(crate) system_us: f64,
-    /// Microseconds of the load's CPU for each.
-    pub(crate) client_us: f64,
-    /// Full handshakes that fetched tickets meanwhile. Their cost is taken out.
-    pub(crate) refills: u64,
-    /// Datagrams per connection over QUIC.
-    pub(crate) datagrams: Option<Datagrams<f64>>,
 }
 
 /// Fewer at a time, since a server need not have all of a large file in memory for each.
@@ -96,110 +69,6 @@ impl Cell {
             Self::Kept(_, content) => *content,
         }
     }
-
-    /// Drives a server, and reads its CPU time before and after. `full` is what a full handshake
-    /// cost it, since tickets have to be fetched.
-    pub(crate) fn measure(
-        &self,
-        server: &Running,
-        full: Option<&Measured>,
-        arguments: &Arguments,
-    ) -> Result<Measured, String> {
-        let limit = Limit::Time(seconds(arguments.seconds));
-        let ciphers = CipherPolicy {
-            tls13_ciphers: Some("TLS_AES_128_GCM_SHA256".to_owned()),
-            groups: Some("X25519".to_owned()),
-            ..CipherPolicy::default()
-        };
-        let (mut before, own) = (server.cpu_time(), own_micros());
-        match self {
-            Self::Connection(transport, kind) => {
-                let path = self.content().path();
-                let config = LoadConfig {
-                    transport: *transport,
-                    kind: *kind,
-                    ciphers,
-                    exchange: Exchange::get(&server.address.to_string(), &path),
-                    trust: Trust::Anyone,
-                    model: Model::Closed { connections: arguments.connections },
-                    limit,
-                    ..LoadConfig::new(vec![server.address], "localhost")
-                };
-                let result = run(&config, |_| ControlFlow::Continue(()));
-                let result = result.map_err(|error| error.to_string())?;
-                let completed = match kind {
-                    LoadHandshake::Full => result.handshakes.full,
-                    LoadHandshake::Resumed => result.handshakes.resumed,
-                    LoadHandshake::ZeroRtt => result.handshakes.early_accepted,
-                };
-                purity(completed, result.completed)?;
-                // The run starts with full handshakes for tickets, too.
-                let others = result.refills + result.warm_up;
-                let used = server.cpu_time().since(before);
-                let (completed, used) = match kind {
-                    LoadHandshake::Full => (completed + others, used),
-                    _ => (completed, without(used, others, full)?),
-                };
-                let measured =
-                    Measured::new(completed, result.seconds, used, own_micros() - own, others);
-                Ok(Measured { datagrams: result.datagrams, ..measured })
-            }
-            Self::Kept(http, content) => {
-                let config = KeptConfig {
-                    address: server.address,
-                    path: content.path(),
-                    http: *http,
-                    ciphers,
-                    connections: content.connections(arguments.connections),
-                    limit,
-                };
-                let result = run_kept(&config, || before = server.cpu_time());
-                let result = result.map_err(|error| error.to_string())?;
-                let used = server.cpu_time().since(before);
-                Ok(Measured::new(result.completed, result.seconds, used, own_micros() - own, 0))
-            }
-        }
-    }
-}
-
-impl Measured {
-    /// From user and system time of the server, and the load's time, in microseconds.
-    fn new(
-        completed: u64,
-        seconds: f64,
-        (user, system): (f64, f64),
-        client: f64,
-        refills: u64,
-    ) -> Self {
-        let each = |micros: f64| micros / completed.max(1) as f64;
-        Self {
-            completed,
-            seconds,
-            user_us: each(user),
-            system_us: each(system),
-            client_us: each(client),
-            refills,
-            datagrams: None,
-        }
-    }
-}
-
-/// User and system time without that of full handshakes.
-fn without(
-    (user, system): (f64, f64),
-    handshakes: u64,
-    full: Option<&Measured>,
-) -> Result<(f64, f64), String> {
-    if handshakes == 0 {
-        return Ok((user, system));
-    }
-    let full = full.ok_or("what a full handshake costs is not known; add that cell")?;
-    let left =
-        (user - handshakes as f64 * full.user_us, system - handshakes as f64 * full.system_us);
-    match left.0 > 0.0 && left.1 >= 0.0 {
-        true => Ok(left),
-        false => Err(format!("nothing is left beside {handshakes} handshakes for tickets")),
-    }
 }
 
 impl Content {
@@ -218,24 +87,11 @@ impl Content {
         }
     }
 
-    fn connections(self, wanted: usize) -> usize {
+    pub(crate) fn connections(self, wanted: usize) -> usize {
         let (Self::File(name) | Self::Proxied(name)) = self;
         let large = LARGE.iter().find(|(large, _)| *large == name);
         large.map_or(wanted, |(_, limit)| wanted.min(*limit))
     }
-}
-
-/// A cell is named after a kind of handshake, so most connections must have been of that kind.
-fn purity(made: u64, all: u64) -> Result<(), String> {
-    match made as f64 >= 0.9 * all as f64 {
-        true if made > 0 => Ok(()),
-        _ => Err(format!("only {made} of {all} connections were of this kind")),
-    }
-}
-
-fn own_micros() -> f64 {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("our own usage");
-    (usage.user_time() + usage.system_time()).num_microseconds() as f64
 }
 
 #[cfg(test)]
@@ -255,21 +111,5 @@ mod tests {
         assert_eq!(Content::File("1k").connections(64), 64);
         assert_eq!(Content::Proxied("1m").connections(64), 8);
         assert_eq!(Content::File("100m").connections(1), 1);
-    }
-
-    #[test]
-    fn handshakes_for_tickets_are_taken_out() {
-        let full = Measured::new(10, 1.0, (1_000.0, 500.0), 0.0, 0);
-        assert_eq!(without((900.0, 400.0), 4, Some(&full)), Ok((500.0, 200.0)));
-        assert_eq!(without((900.0, 400.0), 0, None), Ok((900.0, 400.0)));
-        assert!(without((900.0, 400.0), 4, None).is_err());
-        assert!(without((900.0, 400.0), 9, Some(&full)).is_err());
-    }
-
-    #[test]
-    fn a_run_with_other_handshakes_is_no_measurement() {
-        assert!(purity(95, 100).is_ok());
-        assert!(purity(50, 100).unwrap_err().contains("50 of 100"));
-        assert!(purity(0, 0).is_err());
     }
 }

@@ -21,6 +21,7 @@ mod arguments;
 mod cells;
 mod cpu;
 mod idle;
+mod measure;
 mod origin;
 mod servers;
 mod store;

@@ -4,7 +4,7 @@ use firstflight_bench::Datagrams;
 use firstflight_report::statistics::{ascending, median_interval, percentile};
 use serde::{Deserialize, Serialize};
 
-use crate::cells::Measured;
+use crate::measure::Measured;
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,8 +9,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::browser::{Driver, Window};
 use crate::connection::{Connection, Event, Step};
+use crate::driver::{Driver, Window};
 use crate::navigation::{COLLECT, select_frames};
 use crate::profile::{ProfileDirectory, add_certificates};
 use crate::transport::Pipes;

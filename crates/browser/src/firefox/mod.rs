@@ -12,8 +12,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::browser::{Driver, Window};
 use crate::connection::{Connection, Outcome, Step};
+use crate::driver::{Driver, Window};
 use crate::navigation::{COLLECT, select_frames};
 use crate::profile::{ProfileDirectory, add_certificates};
 use crate::transport::Socket;

@@ -12,8 +12,8 @@ use tracing::{debug, info, warn};
 
 use crate::acme::certificate::ManagedCertificate;
 use crate::acme::names::certificate_names;
-use crate::acme::order::{self, OrderRequest};
-use crate::acme::schedule::choose_challenges;
+use crate::acme::order::OrderRequest;
+use crate::acme::schedule::{ORDER_TIMEOUT, choose_challenges};
 use crate::acme::sharing::NodeSharing;
 use crate::acme::storage::blocking;
 use crate::acme::storage::{Lock, StateDirectory};
@@ -295,11 +295,11 @@ impl<S: SharedRecords> RenewalTask<S> {
             history: &certificate.history,
             validation_started: &certificate.validation_started,
         };
-        let issued = timeout(order::ORDER_TIMEOUT, ordering.certificate()).await;
+        let issued = timeout(ORDER_TIMEOUT, ordering.certificate()).await;
         let issued = issued.unwrap_or_else(|_| {
             Err(AcmeError::AuthorityFailure {
                 host: self.config.directory.to_string(),
-                detail: format!("the order took longer than {:?}", order::ORDER_TIMEOUT),
+                detail: format!("the order took longer than {:?}", ORDER_TIMEOUT),
                 retry_after: None,
             })
         })?;

@@ -303,8 +303,5 @@ const POLL: RetryPolicy = RetryPolicy::new()
 /// Other nodes read the pending challenges every two seconds.
 const PROPAGATION_DELAY: Duration = Duration::from_secs(5);
 
-/// For the whole order. A lease lasts longer.
-pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
-
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! When to order: rules without a clock, as functions of the time, the certificate and the history.
 //! Times are Unix seconds.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::acme::ChallengeKind;
@@ -232,6 +234,9 @@ const MIN_PAUSE: i64 = 5;
 
 /// Maximum accepted `Retry-After`: the longest limit of Let's Encrypt is a week.
 const MAX_RETRY_AFTER: i64 = 7 * DAY;
+
+/// For the whole order. A lease lasts longer.
+pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests;

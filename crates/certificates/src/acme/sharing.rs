@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 
 use crate::acme::challenge::Proof;
 use crate::acme::names::{digest_label, label};
-use crate::acme::schedule::{Failures, History};
-use crate::acme::{Directory, IssuedCertificate, order};
+use crate::acme::schedule::{Failures, History, ORDER_TIMEOUT};
+use crate::acme::{Directory, IssuedCertificate};
 
 /// A store of small records with a lifetime, shared by all nodes. Records are at most 64 KiB.
 /// Implementations have to encrypt them: they contain private keys.
@@ -220,7 +220,7 @@ fn json(content: &impl Serialize) -> Vec<u8> {
 }
 
 /// How long the others wait for a node that died during an order.
-const LEASE_LIFETIME: Duration = order::ORDER_TIMEOUT.saturating_add(Duration::from_secs(60));
+const LEASE_LIFETIME: Duration = ORDER_TIMEOUT.saturating_add(Duration::from_secs(60));
 
 /// As long as the longest pause between attempts.
 const FAILURES_LIFETIME: Duration = Duration::from_secs(8 * 86_400);

@@ -9,7 +9,8 @@ use http::{HeaderMap, Method, StatusCode, Version, header};
 
 use super::failure;
 use super::guard::{DeliveredBytes, GuardedConnection, LatestStream, Opener, Recv};
-use crate::exchange::{MAX_INFORMATIONAL, too_many_informational, write_head};
+use crate::exchange::write_head;
+use crate::stream::{MAX_INFORMATIONAL, too_many_informational};
 use crate::{ClientError, Head, Request};
 
 /// HTTP/3 on one connection. The caller drives it; no task is spawned.

@@ -26,8 +26,28 @@ mod race;
 mod sessions;
 mod unanswered;
 
+impl Client {
+    /// Makes a request and passes its response to `listener` as it arrives. The report contains the
+    /// error, if any, and everything that was reached before it.
+    pub async fn fetch(&self, request: Request, listener: &mut dyn Listener) -> Report {
+        let mut transfer = Transfer::new(self, &request, listener);
+        let result = match self.config.max_time {
+            None => transfer.run(request).await,
+            Some(after) => match tokio::time::timeout(after, transfer.run(request)).await {
+                Ok(result) => result,
+                Err(_) => Err(ClientError::Timeout { phase: "the transfer", after }),
+            },
+        };
+        let settled = transfer.store_sessions();
+        let mut report = transfer.into_report();
+        report.error = result.and(settled).err();
+        report.marks.end.get_or_insert_with(Instant::now);
+        report
+    }
+}
+
 /// One transfer in progress.
-pub(crate) struct Transfer<'a> {
+struct Transfer<'a> {
     client: &'a Client,
     report: Report,
     listener: &'a mut dyn Listener,

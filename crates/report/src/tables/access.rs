@@ -2,9 +2,8 @@
 
 use super::Table;
 use super::comparisons::in_experiment;
-use super::phases::both_ways;
 use crate::axes::path;
-use crate::format::{format_ms, format_signed_ms};
+use crate::format::{both_ways, format_ms, format_signed_ms};
 use crate::published::{ACCESS_ORDER, access_place};
 use crate::{Cell, ProfileFacts, Record};
 

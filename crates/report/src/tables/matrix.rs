@@ -1,9 +1,8 @@
 //! The matrix: a row for each network and version, a column for each kind of handshake.
 
-use super::phases::both_ways;
 use super::{Head, Table};
-use crate::axes::{Axis, QUIC, kind_with_options, path, varying, version};
-use crate::format::format_ms;
+use crate::axes::{Axis, QUIC, kind_order, kind_with_options, path, varying, version};
+use crate::format::{both_ways, format_ms};
 use crate::{Cell, Record};
 
 /// The cells of one matrix: they differ only in network, version, kind and TFO.
@@ -149,10 +148,6 @@ pub(crate) fn network_column(group: &Group<'_>) -> &'static str {
         true => "RTT",
         false => "network",
     }
-}
-
-pub(crate) fn kind_order(kind: &str) -> usize {
-    ["full", "resumed", "0-RTT", "refused"].iter().position(|name| *name == kind).unwrap_or(4)
 }
 
 /// The table of one group: p50, p95 (unless `narrow`) and round trips in each field.

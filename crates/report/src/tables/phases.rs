@@ -1,9 +1,11 @@
 //! The phases of a connection (TLS set-up, first byte, total), and the bytes that each takes.
 
+use super::Table;
 use super::comparisons::in_experiment;
-use super::{Table, matrix::kind_order};
-use crate::axes::{Axis, REMOTE_EXPERIMENT, kind, path, protocol, same_except, varying};
-use crate::format::{count, format_ms};
+use crate::axes::{
+    Axis, REMOTE_EXPERIMENT, kind, kind_order, path, protocol, same_except, varying,
+};
+use crate::format::{both_ways, format_ms};
 use crate::{Bytes, Cell, Record, Summary, published};
 
 /// curl's bars beside ours.
@@ -126,11 +128,6 @@ fn connection(axes: &[Axis], cell: &Cell) -> String {
         }
     }
     words.join(", ")
-}
-
-/// Bytes as a field: to the server / to the client.
-pub(crate) fn both_ways(bytes: Bytes) -> String {
-    format!("{} / {}", count(bytes.up as f64), count(bytes.down as f64))
 }
 
 /// How long the bytes take to send on 2G, one way after the other.

@@ -304,12 +304,6 @@ pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// By how many milliseconds the store's clock is ahead of the node's, for the log.
-pub(super) fn ahead(store: Duration, node: Duration) -> i64 {
-    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-    millis(store).saturating_sub(millis(node))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

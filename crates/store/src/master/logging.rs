@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use firstflight_replay::Unknown;
 
-use super::heartbeat::ahead;
 use crate::{Address, StoreError};
 
 /// Logs changes of state, and remembers the last one.
@@ -128,6 +127,12 @@ impl ClaimWarnings {
         }
         news
     }
+}
+
+/// By how many milliseconds the store's clock is ahead of the node's, for the log.
+fn ahead(store: Duration, node: Duration) -> i64 {
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    millis(store).saturating_sub(millis(node))
 }
 
 #[cfg(test)]

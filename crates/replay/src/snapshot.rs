@@ -1,0 +1,154 @@
+//! All records of a register, for the process that replaces this one.
+
+use std::time::Duration;
+
+use crate::ClaimKey;
+use crate::register::SnapshotRecord;
+
+/// The records of a closed [`crate::Gate`], with their remaining lifetimes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegisterSnapshot {
+    /// When the gate was closed, by a clock that both processes read.
+    pub(crate) closed_at: Duration,
+    /// The ticket epoch of the recorded flights.
+    pub(crate) epoch: u32,
+    pub(crate) flights: Vec<SnapshotRecord>,
+    pub(crate) names: Vec<SnapshotRecord>,
+}
+
+/// The bytes are not a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the register is of another version of firstflight; restart instead of upgrading")]
+pub struct InvalidSnapshot;
+
+impl RegisterSnapshot {
+    /// Serializes as a format name, the epoch, a time and two lists of records, all big endian.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let records = self.flights.len() + self.names.len();
+        let mut bytes = Vec::with_capacity(MAGIC.len() + 20 + records * RECORD_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&self.epoch.to_be_bytes());
+        bytes.extend_from_slice(&millis(self.closed_at).to_be_bytes());
+        for list in [&self.flights, &self.names] {
+            // A register has far fewer records.
+            bytes.extend_from_slice(&u32::try_from(list.len()).unwrap_or(u32::MAX).to_be_bytes());
+            list.iter().for_each(|held| write(&mut bytes, held));
+        }
+        bytes
+    }
+
+    /// Parses the bytes of [`RegisterSnapshot::to_bytes`].
+    ///
+    /// # Errors
+    /// Returns [`InvalidSnapshot`] if they are of another version, truncated, or too long.
+    pub fn parse(bytes: &[u8]) -> Result<Self, InvalidSnapshot> {
+        let mut rest = bytes.strip_prefix(MAGIC).ok_or(InvalidSnapshot)?;
+        let epoch = u32::from_be_bytes(*take(&mut rest)?);
+        let closed_at = time(&mut rest)?;
+        let (flights, names) = (list(&mut rest)?, list(&mut rest)?);
+        match rest.is_empty() {
+            true => Ok(Self { closed_at, epoch, flights, names }),
+            false => Err(InvalidSnapshot),
+        }
+    }
+
+    /// The numbers of records of flights and of names.
+    pub fn len(&self) -> (usize, usize) {
+        (self.flights.len(), self.names.len())
+    }
+}
+
+fn write(bytes: &mut Vec<u8>, held: &SnapshotRecord) {
+    bytes.extend_from_slice(held.key.as_bytes());
+    let state = if held.barred { BARRED } else { 0 };
+    bytes.extend_from_slice(&(held.left.min(SnapshotRecord::MAX_LIFE_UNITS) | state).to_be_bytes());
+}
+
+fn list(rest: &mut &[u8]) -> Result<Vec<SnapshotRecord>, InvalidSnapshot> {
+    let count = u32::from_be_bytes(*take(rest)?) as usize;
+    let length = count.checked_mul(RECORD_BYTES).ok_or(InvalidSnapshot)?;
+    let (records, left) = rest.split_at_checked(length).ok_or(InvalidSnapshot)?;
+    *rest = left;
+    let mut records = records;
+    (0..count).map(|_| record(&mut records)).collect()
+}
+
+fn record(rest: &mut &[u8]) -> Result<SnapshotRecord, InvalidSnapshot> {
+    let key = ClaimKey::from_bytes(*take(rest)?);
+    let end = u32::from_be_bytes(*take(rest)?);
+    Ok(SnapshotRecord { key, barred: end & BARRED != 0, left: end & !BARRED })
+}
+
+fn time(rest: &mut &[u8]) -> Result<Duration, InvalidSnapshot> {
+    take(rest).map(|bytes| Duration::from_millis(u64::from_be_bytes(*bytes)))
+}
+
+fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], InvalidSnapshot> {
+    let (bytes, left) = rest.split_first_chunk().ok_or(InvalidSnapshot)?;
+    *rest = left;
+    Ok(bytes)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Name and version of the format.
+const MAGIC: &[u8; 8] = b"ff-reg-2";
+
+/// Bytes of a record: the key, then the remaining seconds with the state in the highest bit.
+const RECORD_BYTES: usize = 20;
+
+const BARRED: u32 = !SnapshotRecord::MAX_LIFE_UNITS;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn snapshot() -> impl Strategy<Value = RegisterSnapshot> {
+        let held = (any::<[u8; 16]>(), any::<bool>(), 0..BARRED).prop_map(|(key, barred, left)| {
+            SnapshotRecord { key: ClaimKey::from_bytes(key), barred, left }
+        });
+        let list = prop::collection::vec(held, 0..9);
+        (any::<u32>(), any::<u32>(), list.clone(), list).prop_map(
+            |(closed_at, epoch, flights, names)| RegisterSnapshot {
+                closed_at: Duration::from_millis(closed_at.into()),
+                epoch,
+                flights,
+                names,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_survives_serialization(snapshot in snapshot()) {
+            prop_assert_eq!(RegisterSnapshot::parse(&snapshot.to_bytes()), Ok(snapshot));
+        }
+
+        #[test]
+        fn truncated_and_extended_snapshots_are_rejected(snapshot in snapshot(), cut in 0usize..400) {
+            let mut bytes = snapshot.to_bytes();
+            bytes.push(0);
+            prop_assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+            bytes.truncate(cut.min(bytes.len() - 2));
+            prop_assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = [MAGIC, &bytes[..]].concat();
+            if let Ok(snapshot) = RegisterSnapshot::parse(&bytes) {
+                prop_assert_eq!(snapshot.to_bytes(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_beyond_the_bytes_allocates_nothing() {
+        let bytes = [&MAGIC[..], &[0; 12], &[0xff; 4], &[0; 40]].concat();
+        assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+    }
+}
