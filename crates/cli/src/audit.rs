@@ -63,7 +63,7 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "ENTRY")]
     resolve: Vec<String>,
 
-    /// Print the report as JSON (docs/audit.schema.json).
+    /// Print the report as JSON (docs/reference/audit.schema.json).
     #[arg(long)]
     json: bool,
 

@@ -6,7 +6,7 @@
 //! | `policy`, `prefixes` | which requests may run early, by path and method |
 //! | `file` | the TOML file: parsing into settings, and writing |
 //! | `check`, `acme` | checks of settings that depend on each other, and of named files |
-//! | `reference` | docs/configuration.md and the JSON schema |
+//! | `reference` | docs/reference/configuration.md and the JSON schema |
 //! | `error` | errors with the path of the setting |
 //!
 //! # Examples
@@ -34,12 +34,12 @@
 //!
 //! # Decisions
 //!
-//! **A key is documented where it is defined.** The type of a setting defines its syntax, and its doc
-//! comment is what operators read. The parser, the reference (docs/configuration.md) and the schema
-//! for editors are derived from that type, so they cannot disagree. Settings of other crates are
-//! those crates' types (`PoolConfig`, `TelemetrySettings`); `firstflight-units` has the few shared
-//! formats. Only where file and settings differ in shape (a route's action is one of four keys) is
-//! there a separate type for the file.
+//! **A key is documented where it is defined.** The type of a setting defines its syntax, and its
+//! doc comment is what operators read. The parser, the reference (docs/reference/configuration.md)
+//! and the schema for editors are derived from that type, so they cannot disagree. Settings of
+//! other crates are those crates' types (`PoolConfig`, `TelemetrySettings`); `firstflight-units`
+//! has the few shared formats. Only where file and settings differ in shape (a route's action is
+//! one of four keys) is there a separate type for the file.
 //!
 //! **A file is read in three stages**: keys and types, then each section, then their combination.
 //! Each stage reports all errors before the next one starts. Errors have the path of their setting;

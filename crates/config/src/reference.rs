@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The JSON schema (draft 2020-12) of the configuration file, indented. It is stored as
-/// `docs/configuration.schema.json`.
+/// `docs/reference/configuration.schema.json`.
 pub fn json_schema() -> String {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<Document>();
@@ -34,7 +34,8 @@ pub fn json_schema() -> String {
     text
 }
 
-/// The reference of the configuration file in Markdown. It is stored as `docs/configuration.md`.
+/// The reference of the configuration file in Markdown. It is stored as
+/// `docs/reference/configuration.md`.
 pub fn reference() -> String {
     let sections = [
         section::<Listener>("[[listener]]"),

@@ -15,7 +15,7 @@ import sys
 # Users of the images: firstflight's own, and nobody, as whom Prometheus and Valkey run.
 FIRSTFLIGHT, NOBODY = 65532, 65534
 
-# What the server says to the store: docs/cluster.md.
+# What the server says to the store: docs/operate/cluster.md.
 USERS = """user default on nopass resetkeys -@all +ping
 user firstflight on >{} ~firstflight:* +set +get +getdel +del +pttl +time +info +wait +sadd +srem \
 +smembers +setbit +pexpire

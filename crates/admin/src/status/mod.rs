@@ -280,7 +280,7 @@ impl JsonSchema for Moment {
 }
 
 /// The JSON Schema (draft 2020-12) of `/status.json`, indented: the content of
-/// `docs/status.schema.json`.
+/// `docs/reference/status.schema.json`.
 pub fn json_schema() -> String {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<Status>();

@@ -164,7 +164,7 @@ async fn metrics_have_both_text_formats() {
 
 #[test]
 fn the_schema_in_the_docs_is_up_to_date() {
-    assert_committed("docs/status.schema.json", &json_schema());
+    assert_committed("docs/reference/status.schema.json", &json_schema());
 }
 
 /// Counts connections with accepted early data.

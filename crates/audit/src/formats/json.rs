@@ -36,7 +36,7 @@ pub enum InvalidReport {
     Schema(u32),
 }
 
-/// The JSON Schema (draft 2020-12) of reports. `docs/audit.schema.json` is this text.
+/// The JSON Schema (draft 2020-12) of reports. `docs/reference/audit.schema.json` is this text.
 pub fn json_schema() -> String {
     let mut schema =
         SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Report>();

@@ -50,7 +50,7 @@ fn json_is_read_back() {
     let report = report();
     assert_eq!(json::parse(&json::render(&report)), Ok(report));
     assert!(json::parse("{}").unwrap_err().to_string().contains("not the JSON of an audit"));
-    assert_committed("docs/audit.schema.json", &json::json_schema());
+    assert_committed("docs/reference/audit.schema.json", &json::json_schema());
 }
 
 #[test]

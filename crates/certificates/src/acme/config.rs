@@ -12,7 +12,7 @@ use url::Url;
 use crate::acme::AcmeError;
 
 /// Certificates from an ACME authority (RFC 8555), such as Let's Encrypt, for sites with `acme =
-/// true`. See docs/certificates.md.
+/// true`. See docs/operate/certificates.md.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AcmeConfig {

@@ -9,8 +9,8 @@ use firstflight_tls::Version;
 
 /// Serve sites over TLS and QUIC, with early data executed at most once.
 ///
-/// The configuration comes from a file (docs/configuration.md), from flags, or both. Flags override
-/// environment variables, which override the file.
+/// The configuration comes from a file (docs/reference/configuration.md), from flags, or both.
+/// Flags override environment variables, which override the file.
 ///
 /// SIGTERM and SIGINT finish running requests and exit; a second one exits immediately. SIGHUP
 /// reloads configuration and certificates. SIGUSR1 reopens the access log, as SIGHUP does too.
@@ -21,7 +21,8 @@ use firstflight_tls::Version;
 ///
 /// SIGTERM and SIGINT finish running requests and exit; a second one exits immediately. SIGHUP
 /// reloads the configuration and its files, SIGUSR1 reopens the logs, and SIGUSR2 starts the
-/// program again to take over from this process without refusing a connection (docs/lifecycle.md).
+/// program again to take over from this process without refusing a connection
+/// (docs/operate/lifecycle.md).
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// Configuration file (TOML).
@@ -125,8 +126,8 @@ pub(super) struct ContentArgs {
 
 #[derive(Args)]
 pub(super) struct AcmeArgs {
-    /// Host name to get a certificate for from an ACME authority (docs/certificates.md); may be
-    /// repeated. Needs --acme-agree. Without --listen the server listens on [::]:443, and on
+    /// Host name to get a certificate for from an ACME authority (docs/operate/certificates.md);
+    /// may be repeated. Needs --acme-agree. Without --listen the server listens on [::]:443, and on
     /// [::]:80 to redirect.
     #[arg(
         long,

@@ -73,7 +73,7 @@ fn start(
         // An attacker chooses the time: SIGUSR2 starts this process.
         Ok(true) if channel.is_some() => warn!(
             "other processes of this user could read the memory of this one while it started; \
-             install the program with owner root and mode 0711 (see docs/lifecycle.md)"
+             install the program with owner root and mode 0711 (see docs/operate/lifecycle.md)"
         ),
         Ok(_) => {}
     }

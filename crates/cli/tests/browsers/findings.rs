@@ -1,4 +1,4 @@
-//! Findings, compared with those in `docs/browsers.toml`.
+//! Findings, compared with those in `docs/measure/browsers.toml`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +49,7 @@ pub(crate) fn record_finding(
     match documented.findings.get(name) {
         Some(before) if before == finding => Ok(()),
         Some(before) if documented.version == installed.version && !varies(name) => {
-            Err(format!("{name}: {finding:?}, but docs/browsers.toml has {before:?}"))
+            Err(format!("{name}: {finding:?}, but docs/measure/browsers.toml has {before:?}"))
         }
         Some(before) => {
             let Installed { version, .. } = installed;
@@ -60,7 +60,7 @@ pub(crate) fn record_finding(
             Ok(())
         }
         None => {
-            println!("note: {make}: {name}: {finding:?}, which is not in docs/browsers.toml");
+            println!("note: {make}: {name}: {finding:?}, not in docs/measure/browsers.toml");
             Ok(())
         }
     }
@@ -94,9 +94,9 @@ pub(crate) fn write_results() {
     fs::write(directory.join("browsers-habits.toml"), text).unwrap();
 }
 
-/// The findings in `docs/browsers.toml`.
+/// The findings in `docs/measure/browsers.toml`.
 fn documented() -> BTreeMap<String, Browser> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/browsers.toml");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/measure/browsers.toml");
     let text = fs::read_to_string(path).unwrap_or_default();
-    toml::from_str(&text).expect("docs/browsers.toml holds findings")
+    toml::from_str(&text).expect("docs/measure/browsers.toml holds findings")
 }

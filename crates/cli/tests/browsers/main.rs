@@ -1,10 +1,10 @@
 //! Experiments on how browsers use tickets and early data.
 //!
 //! Findings come from packets and from the server's recording, never from what the browser reports.
-//! They are documented in `docs/browsers.toml` and explained in `docs/browsers.md`. The browser
-//! versions named there must behave the same again; for other versions differences are only
-//! printed. Some experiments run with all other tests; `make browsers`, or the environment variable
-//! BROWSERS=all, runs all.
+//! They are documented in `docs/measure/browsers.toml` and explained in `docs/measure/browsers.md`.
+//! The browser versions named there must behave the same again; for other versions differences are
+//! only printed. Some experiments run with all other tests; `make browsers`, or the environment
+//! variable BROWSERS=all, runs all.
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 

@@ -108,7 +108,7 @@ fn goes_on(make: &'static Make) {
     let fleet = Fleet::start(make);
     let dir = fleet.dir.path();
     let before = fleet.connect(&fleet.a, None);
-    assert_eq!(before.lifetime, make.lifetime, "as docs/keys.md has it");
+    assert_eq!(before.lifetime, make.lifetime, "as docs/operate/keys.md has it");
     fleet.resumes_at_both("before");
     assert!(!fleet.connect(&fleet.unrelated, Some(&before)).reused, "that node has other keys");
 

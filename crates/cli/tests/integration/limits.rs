@@ -180,7 +180,7 @@ fn open_requests_hold_bounded_memory() {
     (0..100).for_each(|number| flight.extend(open_post(number * 2 + 1, number == 0)));
     attacker.write_all(&flight).unwrap();
     attacker.flush().unwrap();
-    // By the arithmetic of docs/configuration.md one of them counts 95 KB, so 11 fit.
+    // By the arithmetic of docs/reference/configuration.md one of them counts 95 KB, so 11 fit.
     heads(&mut attacker, 89);
     assert!(until(|| posts.load(Ordering::Relaxed) > 0), "the others are forwarded");
     assert!(posts.load(Ordering::Relaxed) <= 11, "{posts:?}");

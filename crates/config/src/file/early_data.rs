@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EarlyDataSettings, Mode, Policy, SettingError, WhenNotAllowed};
 
-/// Early data and what may run from it. See [early-data.md](early-data.md) for how replays are
-/// prevented.
+/// Early data and what may run from it. See [early-data.md](../operate/early-data.md) for how
+/// replays are prevented.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EarlyDataSection {

@@ -1,9 +1,9 @@
 //! The configuration file (TOML): read into settings, and written from them.
 //!
 //! Its schema is the type [`Document`]. The doc comments of that type and its sections are the
-//! reference: docs/configuration.md and the JSON schema are generated from them. Settings types of
-//! other crates are used as they are; where file and settings differ in shape, this module has a
-//! type for the section.
+//! reference: docs/reference/configuration.md and the JSON schema are generated from them. Settings
+//! types of other crates are used as they are; where file and settings differ in shape, this module
+//! has a type for the section.
 
 mod early_data;
 mod headers;

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::resolve;
 use crate::SettingError;
 
-/// The Redis or Valkey shared by the nodes of a cluster; see [cluster.md](cluster.md). Without this
-/// section the process has its own strike register.
+/// The Redis or Valkey shared by the nodes of a cluster; see [cluster.md](../operate/cluster.md).
+/// Without this section the process has its own strike register.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSection {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::resolve;
 use crate::{KeySource, SettingError, TicketSettings};
 
-/// Session tickets and the keys that encrypt them; see [keys.md](keys.md).
+/// Session tickets and the keys that encrypt them; see [keys.md](../operate/keys.md).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TicketSection {

@@ -12,8 +12,8 @@ fn committed(path: &str) -> PathBuf {
 
 #[test]
 fn the_published_reference_is_current() {
-    assert_committed("docs/configuration.md", &reference());
-    assert_committed("docs/configuration.schema.json", &json_schema());
+    assert_committed("docs/reference/configuration.md", &reference());
+    assert_committed("docs/reference/configuration.schema.json", &json_schema());
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn check_cell_indices(
 }
 
 /// The JSON Schema (draft 2020-12) of records that this version writes, with the documentation of
-/// the types as descriptions. `docs/record.schema.json` is this text.
+/// the types as descriptions. `docs/reference/record.schema.json` is this text.
 pub fn json_schema() -> String {
     let settings = SchemaSettings::draft2020_12().with_transform(WithoutLinks);
     let generator: SchemaGenerator = settings.into_generator();

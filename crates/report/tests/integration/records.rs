@@ -83,7 +83,7 @@ fn what_is_no_record_is_refused_with_a_reason() {
 
 #[test]
 fn the_published_schema_is_current() {
-    assert_committed("docs/record.schema.json", &json_schema());
+    assert_committed("docs/reference/record.schema.json", &json_schema());
 }
 
 #[test]

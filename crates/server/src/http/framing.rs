@@ -3,8 +3,9 @@
 //!
 //! hyper reads a trailer section up to the next CRLF CRLF, whatever ends its lines. After a bare LF
 //! that is the end of a later request's head, and all requests in between are lost
-//! (docs/reports/hyper-trailer-section.md). Chunks and trailers are therefore parsed strictly here.
-//! Which body a head announces is left to the library, so that the two parsers cannot disagree.
+//! (docs/evidence/hyper-trailer-section.md). Chunks and trailers are therefore parsed strictly
+//! here. Which body a head announces is left to the library, so that the two parsers cannot
+//! disagree.
 
 use std::io;
 use std::pin::Pin;

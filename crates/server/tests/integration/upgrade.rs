@@ -180,8 +180,8 @@ async fn packets_for_a_process_that_has_ended_reset_their_connections() {
     successor.stop().await;
 }
 
-/// The attack of docs/lifecycle.md: originals and copies arrive continuously, at whichever process
-/// accepts them, during the upgrade.
+/// The attack of docs/operate/lifecycle.md: originals and copies arrive continuously, at whichever
+/// process accepts them, during the upgrade.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rfc8446_8_no_flight_is_executed_twice_during_an_upgrade() {
     let upstream = Arc::new(start_upstream());

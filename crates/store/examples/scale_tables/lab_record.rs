@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::page::markdown;
 
-/// What is needed of a record (`docs/record.md`).
+/// What is needed of a record (`docs/reference/record.md`).
 #[derive(Deserialize)]
 pub(crate) struct Record {
     seed: u64,

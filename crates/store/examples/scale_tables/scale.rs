@@ -1,5 +1,5 @@
 //! What a shared register costs at sizes that nobody can measure on a desk, calculated from
-//! measurements on one: the tables of `docs/scale.md`.
+//! measurements on one: the tables of `docs/evidence/scale.md`.
 
 use std::error::Error;
 use std::path::Path;
@@ -23,7 +23,7 @@ const CONNECTIONS_PER_MASTER: f64 = 2.0;
 const BUSY: f64 = 0.5;
 /// From a node to the store of its region and back, in seconds.
 const STORE_RTT: f64 = 0.5e-3;
-/// The profile `cross-region` of docs/networks.md, in seconds.
+/// The profile `cross-region` of docs/measure/networks.md, in seconds.
 const CROSS_REGION_RTT: f64 = 70e-3;
 const MONTH: f64 = 30.0 * 86_400.0;
 

@@ -1,5 +1,5 @@
 //! Measures the cost of claims in a store: throughput, latency, processor time of client and store,
-//! bytes. `scripts/cluster` runs it, and `docs/scale.md` uses its figures.
+//! bytes. `scripts/cluster` runs it, and `docs/evidence/scale.md` uses its figures.
 //!
 //!     store_load STORE prime                     wait until claims count
 //!     store_load STORE closed CALLERS SECONDS    closed loop: each caller claims one after the other

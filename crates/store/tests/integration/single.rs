@@ -445,7 +445,7 @@ async fn killed_connections_are_made_again() {
 
 async fn who_is_to_log_in_logs_in() {
     let redis = StoreProcess::redis(StoreListen::Unix);
-    // As docs/cluster.md has it.
+    // As docs/operate/cluster.md has it.
     let rules = "~firstflight:* +set +get +getdel +del +pttl +time +info +wait +sadd +srem +smembers \
                  +setbit +pexpire +select";
     let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];

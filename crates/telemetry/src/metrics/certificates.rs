@@ -113,7 +113,7 @@ static MISSING: Description = Description::gauge(
     "firstflight_acme_certificate_missing",
     "1 while a site with acme = true has no certificate and serves a self-signed one.",
     "At 1 for more than a few minutes: the authority cannot be reached, or cannot reach this \
-     server at the names of the site. See the troubleshooting section of docs/certificates.md.",
+     server at the names of the site. Troubleshooting: docs/operate/certificates.md.",
 );
 static NEXT_ATTEMPT: Description = Description::gauge(
     "firstflight_acme_next_attempt_timestamp_seconds",

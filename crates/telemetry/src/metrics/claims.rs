@@ -117,8 +117,8 @@ static UNAVAILABLE: Description = Description::gauge(
     "firstflight_store_unavailable",
     "1 for the reason why claims are not attempted now, else 0.",
     "store_down and store_timeout: check the store and the network to it. store_window: it was \
-     emptied, restarted or promoted, and is used again after one recording window. docs/cluster.md \
-     explains the others.",
+     emptied, restarted or promoted, and is used again after one recording window. \
+     docs/operate/cluster.md explains the others.",
 );
 static UNKNOWN: Description = Description::counter(
     "firstflight_store_claims_unknown_total",

@@ -4,7 +4,7 @@
 //! snapshot is taken; [`Snapshot`] has both at one moment, and writes them as text.
 //!
 //! ```text
-//! text, reference          output: the page for scrapers, and docs/metrics.md
+//! text, reference          output: the page for scrapers, and docs/reference/metrics.md
 //! snapshot                 all metrics at one moment, with their descriptions
 //! connections, requests, certificates, claims, tickets, upstreams, process
 //!                          one group of metrics each: names, help, what is counted
@@ -13,10 +13,11 @@
 //!
 //! # Why no metrics library
 //!
-//! Labels are closed enums or names from the configuration, so a metric is an array of atomic cells,
-//! and counting is one relaxed addition: no map, no lock and no string per request. No client can
-//! create series. Libraries keep maps for labels that are not known beforehand, and write one format;
-//! this crate writes two, and generates docs/metrics.md from the same descriptions and enums.
+//! Labels are closed enums or names from the configuration, so a metric is an array of atomic
+//! cells, and counting is one relaxed addition: no map, no lock and no string per request. No
+//! client can create series. Libraries keep maps for labels that are not known beforehand, and
+//! write one format; this crate writes two, and generates docs/reference/metrics.md from the same
+//! descriptions and enums.
 
 mod certificates;
 mod claims;
@@ -88,7 +89,7 @@ impl Metrics {
     }
 }
 
-/// Returns the text of docs/metrics.md: every metric, its labels and what to do about it.
+/// Returns the text of docs/reference/metrics.md: every metric, its labels and what to do about it.
 pub fn reference() -> String {
     reference::write(&Metrics::default().snapshot(&Readings::default()))
 }

@@ -1,4 +1,4 @@
-//! docs/metrics.md, from the metrics' own words.
+//! docs/reference/metrics.md, from the metrics' own words.
 
 use std::fmt::Write;
 
@@ -71,8 +71,8 @@ no client, path or header makes a series. Counters that say whether something ba
 from the start, at 0, so that `increase()` sees a first event; `firstflight_requests_total` and
 histograms have a series for what was met. Metrics of what is not configured have no series.
 
-[examples/prometheus](../examples/prometheus) has alerts and recording rules on them,
-[examples/grafana](../examples/grafana) a dashboard.
+[examples/prometheus](../../examples/prometheus) has alerts and recording rules on them,
+[examples/grafana](../../examples/grafana) a dashboard.
 ";
 
 #[cfg(test)]

@@ -98,5 +98,5 @@ fn sums_are_over_what_is_asked_for() {
 
 #[test]
 fn the_reference_is_made_from_the_metrics() {
-    assert_committed("docs/metrics.md", &metrics::reference());
+    assert_committed("docs/reference/metrics.md", &metrics::reference());
 }
