@@ -1,5 +1,6 @@
 //! What checks do with a server: connections, tickets, flights, requests, the witness.
 
+use std::cell::OnceCell;
 use std::io;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ pub(crate) struct Probe<'a> {
     target: &'a dyn Target,
     pub(crate) settings: &'a Settings,
     pub(crate) facts: Facts,
+    responds_early: OnceCell<bool>,
 }
 
 impl<'a> Probe<'a> {
@@ -83,12 +85,26 @@ impl<'a> Probe<'a> {
             None => "no suite",
         };
         let facts = Facts { tickets, suite, alpn: reception.alpn, response };
-        Ok(Self { target, settings, facts })
+        Ok(Self { target, settings, facts, responds_early: OnceCell::new() })
     }
 
     /// Whether tickets allow early data.
     pub(crate) fn offers_early_data(&self) -> bool {
         self.facts.tickets.iter().any(|ticket| ticket.max_early_data.is_some_and(|max| max > 0))
+    }
+
+    /// Whether a GET in fresh early data gets its response before the client's Finished, three times
+    /// of three. If so, a copy without a response is treated differently, and waits.
+    pub(crate) fn responds_early(&self) -> bool {
+        let fresh = || -> Result<bool, Stop> {
+            let mut exchange = self.send(&self.build(self.early("GET", &nonce())?))?;
+            let reception = exchange.reception(self.settings.limit);
+            let response = exchange.response(self.settings.early_limit);
+            exchange.complete();
+            exchange.close();
+            Ok(reception.early_data && response.is_some_and(|(it, before)| before && it.executed()))
+        };
+        *self.responds_early.get_or_init(|| (0..3).all(|_| fresh() == Ok(true)))
     }
 
     pub(crate) fn now(&self) -> Duration {

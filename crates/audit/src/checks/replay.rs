@@ -51,6 +51,8 @@ pub(super) struct Copies {
     pub(super) responded: usize,
     /// How often the request ran in all, if a witness counted.
     pub(super) executions: Option<u64>,
+    /// Whether a copy without a response waits, as this server responds to what it executes.
+    pub(super) silence_waits: bool,
     pub(super) evidence: Vec<String>,
 }
 
@@ -73,11 +75,21 @@ impl Copies {
         self.evidence.push(line);
     }
 
-    /// Asks the witness.
+    /// Asks the witness. Without one, finds out what no response means.
     pub(super) fn count(&mut self, probe: &Probe<'_>, nonce: &str) -> Result<(), Stop> {
         self.executions = probe.executions(nonce)?;
-        if let Some(executions) = self.executions {
-            self.evidence.push(format!("the witness counted {executions} executions"));
+        match self.executions {
+            Some(executions) => {
+                self.evidence.push(format!("the witness counted {executions} executions"));
+            }
+            None if self.accepted > self.responded => {
+                self.silence_waits = probe.responds_early();
+                self.evidence.push(match self.silence_waits {
+                    true => "other first flights get their response before Finished".to_owned(),
+                    false => "no first flight gets its response before Finished".to_owned(),
+                });
+            }
+            None => {}
         }
         Ok(())
     }
@@ -116,6 +128,14 @@ impl Copies {
                 Verdict::Fail,
                 format!("{} of {copies} got a response before any Finished", self.responded),
             ),
+            None if self.accepted > 1 - originals.min(1) && self.silence_waits => (
+                Verdict::Pass,
+                format!(
+                    "TLS accepted {} of {copies}, and they wait: other than fresh flights they got no \
+                     response before their Finished",
+                    self.accepted
+                ),
+            ),
             None if self.accepted > 1 - originals.min(1) => (
                 Verdict::Warn,
                 format!(
@@ -135,7 +155,7 @@ mod tests {
     use super::*;
 
     fn verdict(accepted: usize, responded: usize, executions: Option<u64>) -> Verdict {
-        let copies = Copies { sent: 3, accepted, responded, executions, evidence: Vec::new() };
+        let copies = Copies { sent: 3, accepted, responded, executions, ..Copies::default() };
         copies.verdict(1).verdict
     }
 
@@ -153,12 +173,18 @@ mod tests {
         assert_eq!(verdict(0, 0, None), Verdict::Pass);
         assert_eq!(verdict(3, 1, None), Verdict::Fail);
         assert_eq!(verdict(3, 0, None), Verdict::Warn);
+        let waits = |responded| {
+            let copies = Copies { sent: 3, accepted: 3, responded, ..Copies::default() };
+            Copies { silence_waits: true, ..copies }.verdict(1).verdict
+        };
+        assert_eq!(waits(0), Verdict::Pass);
+        assert_eq!(waits(1), Verdict::Fail, "one ran");
     }
 
     #[test]
     fn without_an_original_one_copy_may_run() {
         let copies = |accepted, responded, executions| {
-            Copies { sent: 4, accepted, responded, executions, evidence: Vec::new() }
+            Copies { sent: 4, accepted, responded, executions, ..Copies::default() }
                 .verdict(0)
                 .verdict
         };

@@ -31,11 +31,12 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use firstflight_first_flight::test_server::{Behaviour, EarlyRequest, Recorded};
+    use firstflight_first_flight::test_server::{Behaviour, CopyPolicy, EarlyRequest, Recorded};
 
     use super::*;
     use crate::Verdict;
     use crate::checks::tests::{assert_proven, verdict};
+    use crate::checks::{replay_concurrent, replay_delayed};
 
     fn wrong() -> Behaviour {
         Behaviour { recorded: Recorded::Never, ..Behaviour::default() }
@@ -57,5 +58,18 @@ mod tests {
         let holds = Behaviour { safe: EarlyRequest::Hold, ..wrong() };
         assert_eq!(verdict(&CHECK, &holds, true), Verdict::Pass);
         assert_eq!(verdict(&CHECK, &holds, false), Verdict::Warn, "nothing shows it");
+    }
+
+    #[test]
+    fn rfc9846_8_a_held_copy_is_told_from_one_that_is_executed_silently() {
+        // A server that responds early to fresh flights, and holds their copies.
+        let right = Behaviour { copies: CopyPolicy::Hold, ..Behaviour::default() };
+        let silent = Behaviour { safe: EarlyRequest::ExecuteSilently, ..wrong() };
+        for check in [&CHECK, &replay_concurrent::CHECK, &replay_delayed::CHECK] {
+            assert_eq!(verdict(check, &right, true), Verdict::Pass);
+            assert_eq!(verdict(check, &right, false), Verdict::Pass);
+            assert_eq!(verdict(check, &silent, true), Verdict::Fail);
+            assert_eq!(verdict(check, &silent, false), Verdict::Warn, "nothing shows it");
+        }
     }
 }

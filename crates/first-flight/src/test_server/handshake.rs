@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::http::{Request, respond};
-use super::{EarlyRequest, IssuedTicket, Recorded, Shared};
+use super::{CopyPolicy, EarlyRequest, IssuedTicket, Recorded, Shared};
 use crate::record::{self, Messages, Record, RecordKeys, Records};
 use crate::schedule::{Schedule, finished};
 use crate::wire::{
@@ -31,6 +31,8 @@ pub(crate) struct Session {
     early_offered: bool,
     requests: Vec<u8>,
     held: Vec<Request>,
+    /// Responses to requests that were executed silently.
+    late: Vec<u8>,
     too_early: bool,
     /// Whether a copy of the flight was there before.
     overtaken: bool,
@@ -72,6 +74,7 @@ impl Session {
             early_offered: false,
             requests: Vec::new(),
             held: Vec::new(),
+            late: Vec::new(),
             too_early: false,
             overtaken: false,
         }
@@ -232,9 +235,14 @@ impl Session {
             self.seal(record::HANDSHAKE, &ticket, out);
         }
         self.seal(record::HANDSHAKE, &behaviour.appended, out);
+        let late = std::mem::take(&mut self.late);
+        self.seal(record::APPLICATION_DATA, &late, out);
         for request in std::mem::take(&mut self.held) {
             let mut response = Vec::new();
-            request.execute(&shared, false, &mut response);
+            match self.overtaken && behaviour.rejects_overtaken {
+                true => respond("425 Too Early", &shared, "", &mut response),
+                false => request.execute(&shared, false, &mut response),
+            }
             self.seal(record::APPLICATION_DATA, &response, out);
         }
     }
@@ -244,6 +252,7 @@ impl Session {
         let shared = self.shared.clone();
         while let Some(request) = Request::take(&mut self.requests) {
             let decision = match early {
+                true if self.overtaken => EarlyRequest::Hold,
                 true => request.decision(&shared.behaviour),
                 false if self.overtaken && shared.behaviour.rejects_overtaken => {
                     EarlyRequest::TooEarly
@@ -257,6 +266,9 @@ impl Session {
             match decision {
                 EarlyRequest::Hold => self.held.push(request),
                 EarlyRequest::Execute => request.execute(&shared, early, &mut response),
+                EarlyRequest::ExecuteSilently => {
+                    request.execute(&shared, early, &mut self.late);
+                }
                 EarlyRequest::TooEarly => {
                     self.too_early = true;
                     respond("425 Too Early", &shared, "", &mut response);
@@ -349,7 +361,7 @@ impl Session {
         let same_protocol = !behaviour.binds_protocol || hello.alpn == ticket.alpn;
         let accepted = behaviour.max_early_data.is_some() && fresh && same_name && same_protocol;
         if !accepted || shared.is_recorded(&psk.binder) {
-            return false;
+            return accepted && behaviour.copies == CopyPolicy::Hold;
         }
         if behaviour.recorded == Recorded::WhenAccepted {
             shared.record(&psk.binder);

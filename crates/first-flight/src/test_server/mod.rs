@@ -24,6 +24,8 @@ pub enum EarlyRequest {
     Execute,
     /// Waits for the client's Finished.
     Hold,
+    /// Executes it at once, and responds after the client's Finished.
+    ExecuteSilently,
     /// Responds 425 (Too Early).
     TooEarly,
 }
@@ -37,6 +39,15 @@ pub enum Recorded {
     WhenFinished,
     /// When its early data is accepted.
     WhenAccepted,
+}
+
+/// What becomes of a copy of a recorded flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyPolicy {
+    /// Its early data is refused by TLS.
+    Refuse,
+    /// Its early data is accepted, and its requests wait for a Finished that never comes.
+    Hold,
 }
 
 /// How a server behaves. The default is right in every respect.
@@ -58,6 +69,8 @@ pub struct Behaviour {
     pub freshness: Option<Duration>,
     /// When flights are recorded.
     pub recorded: Recorded,
+    /// What happens to the early data of a recorded flight.
+    pub copies: CopyPolicy,
     /// How long records live.
     pub record_life: Duration,
     /// Whether refused flights are recorded too, once their handshake is complete.
@@ -104,6 +117,7 @@ impl Default for Behaviour {
             enforces_limit: true,
             freshness: Some(Duration::from_secs(10)),
             recorded: Recorded::WhenAccepted,
+            copies: CopyPolicy::Refuse,
             record_life: Duration::from_secs(66),
             spends_refused: true,
             rejects_overtaken: true,
