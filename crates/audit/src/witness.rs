@@ -70,6 +70,9 @@ fn serve_connection(mut stream: TcpStream, witness: &Mutex<Witness>) -> io::Resu
             Ok(Some((response, length))) => {
                 stream.write_all(response.as_bytes())?;
                 buffer.drain(..length);
+                if response.contains(CLOSE) {
+                    return Ok(());
+                }
             }
             Ok(None) => match stream.read(&mut piece)? {
                 0 => return Ok(()),
@@ -128,14 +131,18 @@ pub fn witness_response(
     })
     .to_string();
     let sent_body = if request.method == Some("HEAD") { "" } else { &body };
+    // RFC 9112 section 9.6
+    let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    let closes = if closes { CLOSE } else { "" };
     let response = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncache-control: no-store\r\n\
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncache-control: no-store\r\n{closes}\
          content-length: {}\r\n\r\n{sent_body}",
         body.len()
     );
     Ok(Some((response, length)))
 }
 
+const CLOSE: &str = "connection: close\r\n";
 const MAX_QUERIES: usize = 10_000;
 const MAX_CONNECTIONS: usize = 256;
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
@@ -160,6 +167,17 @@ mod tests {
         let early = "POST /w?a HTTP/1.1\r\nEarly-Data: 1\r\nContent-Length: 2\r\n\r\nxy";
         assert_eq!(executions(&mut witness, early), r#"{"early_data":"1","executions":2}"#);
         assert!(executions(&mut witness, &a.replace("?a", "?b")).contains("\"executions\":1"));
+    }
+
+    #[test]
+    fn a_connection_ends_if_its_client_wants_that() {
+        let mut witness = Witness::default();
+        for (field, closes) in [("", false), ("Connection: close\r\n", true)] {
+            let request = format!("GET /?a HTTP/1.1\r\n{field}\r\n");
+            let (response, _) =
+                witness_response(&mut witness, request.as_bytes()).unwrap().unwrap();
+            assert_eq!(response.contains(CLOSE), closes, "{response}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod compose;
 mod kubernetes;
 mod proxies;
+mod witness;
 
 use std::fs;
 use std::path::{Path, PathBuf};
