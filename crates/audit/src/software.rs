@@ -67,15 +67,17 @@ impl Software {
                 "add `http-request wait-for-handshake`, or remove `allow-0rtt` from `bind`"
             }
             (Concern::Replay, Self::Envoy) => {
-                "set `max_early_data_size: 0`, or let the upstream respond 425 to requests with \
-                 `early-data: 1`"
+                "set `enable_early_data: false` in `QuicDownstreamTransport`: Envoy has early data over \
+                 QUIC only, where it is on by default"
             }
             (Concern::Replay, Self::Caddy) => {
                 "set `0rtt off` in the global options `servers`, or match early requests by the \
                  `tls early_data` matcher and respond 425"
             }
             (Concern::Replay, Self::H2o) => {
-                "set `max-early-data: 0`; h2o forwards `early-data: 1` to upstreams otherwise"
+                "set `mode: off` in `ssl-session-resumption`, or let the upstream respond 425 to what must not \
+                 run twice: h2o forwards `Early-Data: 1`, and sends the request again after the \
+                 handshake"
             }
             (Concern::Replay, Self::Firstflight) => {
                 "give all nodes that share ticket keys one store with `--store`, and report this \
@@ -109,6 +111,19 @@ impl Software {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_recognised_server_has_its_own_remedy_for_replays() {
+        use Software::{Caddy, Envoy, Firstflight, H2o, Haproxy, Nginx, Unknown};
+        for software in [Caddy, Envoy, Firstflight, H2o, Haproxy, Nginx] {
+            let remedy = software.remedy(Concern::Replay);
+            assert_ne!(remedy, Unknown.remedy(Concern::Replay), "{software:?}");
+            assert!(remedy.contains('`'), "{software:?}: a setting: {remedy}");
+        }
+        for check in crate::CHECKS {
+            assert!(!Unknown.remedy(check.concern).is_empty(), "{}", check.name);
+        }
+    }
 
     #[test]
     fn servers_are_recognised_by_their_field() {
