@@ -8,6 +8,7 @@
 //!     software       recognises servers; what to do about a finding there
 //!     probe          flights, requests, responses, the witness
 //!       http         requests and responses
+//! checklist          what to know before early data is switched on, by check
 //! target             what is audited: over TCP, or simulated
 //! witness            counts executions, for any server that forwards to it
 //! finding            verdicts, findings, the report
@@ -38,6 +39,7 @@
 //! unfinished.
 
 mod audit;
+mod checklist;
 mod checks;
 mod finding;
 pub mod formats;
@@ -48,6 +50,7 @@ mod target;
 mod witness;
 
 pub use audit::{AuditError, Settings, audit};
+pub use checklist::{CHECKLIST, ChecklistItem};
 pub use checks::{CHECKS, Check};
 pub use finding::{Finding, Report, Verdict};
 #[doc(hidden)]

@@ -23,7 +23,7 @@ use crate::results::write;
 #[derive(Args)]
 pub(crate) struct AuditArgs {
     /// The URL: https://HOST[:PORT]/PATH. Each request has a query of its own.
-    #[arg(required_unless_present_any = ["explain", "serve_witness"])]
+    #[arg(required_unless_present_any = ["explain", "checklist", "serve_witness"])]
     url: Option<String>,
 
     /// Confirm that you may test this server; needed for all but loopback.
@@ -35,7 +35,7 @@ pub(crate) struct AuditArgs {
     witness: bool,
 
     /// Serve a witness over HTTP at this address: let the server under test forward a path to it.
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["url", "explain"])]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["url", "explain", "checklist"])]
     serve_witness: Option<SocketAddr>,
 
     /// Run only this check; may be repeated.
@@ -45,6 +45,10 @@ pub(crate) struct AuditArgs {
     /// Explain a check, or `all`, and exit.
     #[arg(long, value_name = "CHECK", conflicts_with = "url")]
     explain: Option<String>,
+
+    /// Print a checklist of the trade-offs of 0-RTT, by check or for you to answer, and exit.
+    #[arg(long, conflicts_with_all = ["url", "explain"])]
+    checklist: bool,
 
     /// Exit with 1 for checks with this result or a worse one.
     #[arg(long, value_name = "RESULT", default_value = "fail")]
@@ -114,6 +118,10 @@ fn check(name: &str) -> Result<&'static Check, String> {
 pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     if let Some(name) = &args.explain {
         return explain(name);
+    }
+    if args.checklist {
+        print!("{}", text::checklist());
+        return Ok(ExitCode::SUCCESS);
     }
     if let Some(address) = args.serve_witness {
         return serve_witness(address);

@@ -3,7 +3,7 @@
 use firstflight_report::html::{Section, page};
 use maud::{Markup, html};
 
-use crate::{Finding, Report, Verdict};
+use crate::{CHECKLIST, Finding, Report, Verdict};
 
 /// Renders a report.
 pub fn render(report: &Report) -> String {
@@ -35,6 +35,12 @@ pub fn render(report: &Report) -> String {
             body: html! { @for finding in open { (details(finding)) } },
         });
     }
+    sections.push(Section {
+        id: "checklist",
+        title: "Checklist".to_owned(),
+        short: "Checklist",
+        body: checklist(report),
+    });
     page(&headline, &header, &sections).into_string()
 }
 
@@ -54,6 +60,34 @@ fn checks(report: &Report) -> Markup {
                         td { (finding.title) }
                         td { (finding.summary) }
                         td { (finding.section) }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+fn checklist(report: &Report) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Checklist" {
+            table {
+                thead { tr {
+                    th scope="col" { "result" }
+                    th scope="col" { "what should be so" }
+                    th scope="col" { "verified by" }
+                } }
+                tbody {
+                    @for item in CHECKLIST { tr {
+                        th scope="row" {
+                            @match item.verdict(report) {
+                                Some(verdict) => (verdict.name()),
+                                None => "\u{2610}",
+                            }
+                        }
+                        td { (item.statement) }
+                        td {
+                            @if item.checks.is_empty() { "you" } @else { (item.checks.join(", ")) }
+                        }
                     } }
                 }
             }

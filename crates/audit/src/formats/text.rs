@@ -6,7 +6,7 @@ use comfy_table::{Cell, ContentArrangement, Table, presets};
 use firstflight_units::printable;
 
 use crate::checks::Check;
-use crate::{Report, Verdict};
+use crate::{CHECKLIST, Report, Verdict};
 
 /// Renders a report: the headline, all findings, then evidence and remedies of what did not pass.
 pub fn render(report: &Report) -> String {
@@ -34,6 +34,26 @@ pub fn render(report: &Report) -> String {
 pub fn explain(check: &Check) -> String {
     let title = format!("{}: {} ({})", check.name, check.title, check.section);
     format!("{}\n\n{}\n", wrap(&title, ""), wrap(check.explanation, ""))
+}
+
+/// Renders the checklist, to be printed.
+pub fn checklist() -> String {
+    let mut text = "0-RTT: what to know before it is switched on\n".to_owned();
+    for (title, verified) in
+        [("Verified by `firstflight audit`:", true), ("Yours to answer:", false)]
+    {
+        let _ = writeln!(text, "\n{title}\n");
+        for item in CHECKLIST.iter().filter(|item| item.checks.is_empty() != verified) {
+            let mut line = format!("[ ] {}", item.statement);
+            if verified {
+                line.push_str(&format!(" ({})", item.checks.join(", ")));
+            }
+            // The box stands out.
+            let wrapped = wrap(&line, "    ");
+            let _ = writeln!(text, "{}", wrapped.strip_prefix("    ").unwrap_or(&wrapped));
+        }
+    }
+    text
 }
 
 fn table(report: &Report) -> String {

@@ -79,4 +79,5 @@ fn html_escapes_what_the_server_says() {
     let page = html::render(&report());
     assert!(page.contains("nginx/1.22.1 &lt;b&gt;") && !page.contains("1.22.1 <b>"));
     assert!(page.contains("proxy_set_header Early-Data"), "the remedy for nginx");
+    assert!(page.contains("id=\"checklist\""), "{page}");
 }

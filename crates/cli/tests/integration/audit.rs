@@ -285,4 +285,8 @@ fn checks_are_explained() {
     assert!(ended.out.contains("The second attack of the section."), "{ended:?}");
     let all = run(firstflight(home.path()).args(["audit", "--explain", "all"]));
     assert!(all.out.lines().all(|line| line.chars().count() <= 100), "{all:?}");
+    let checklist = run(firstflight(home.path()).args(["audit", "--checklist"]));
+    assert_eq!(checklist.code, Some(0), "{checklist:?}");
+    assert!(checklist.out.contains("[ ] No copy of a first flight runs"), "{checklist:?}");
+    assert!(checklist.out.lines().all(|line| line.chars().count() <= 100), "{checklist:?}");
 }
