@@ -10,7 +10,10 @@ CRATE ?=
 TESTS ?=
 # What `make bench` is told besides its defaults, such as BENCH_FLAGS="--cells TCP --rounds 9".
 BENCH_FLAGS ?=
-# Where `bench`, `profile`, `browsers`, `quic`, `cluster` and `conformance` leave their raw data; default results/DATE-KIND.
+# Which cells `audit-peers` measures, such as PEER=nginx ROW=restart; default all.
+PEER ?=
+ROW ?=
+# Where `bench`, `profile`, `browsers`, `quic`, `cluster`, `audit-peers` and `conformance` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
@@ -20,7 +23,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help check bless lab browsers bench profile load-client quic flood cluster operations conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
+.PHONY: help check bless lab browsers bench profile load-client quic flood cluster audit-peers operations conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -78,6 +81,9 @@ cluster: deps-test ## Measures what a shared register costs, results to results/
 chaos: deps-test ## Attacks servers by copies of flights while things go wrong, for 80 minutes (CHAOS_COPIES=..., RESULTS=...)
 	@CHAOS_COPIES=$(CHAOS_COPIES) scripts/chaos $(RESULTS)
 	FIRSTFLIGHT_MODEL=deep cargo test --locked --package firstflight-replay --test integration -- model
+
+audit-peers: deps-test ## Audits servers for RFC 9846 section 8, data to results/... (PEER=nginx, ROW=restart, RESULTS=...)
+	@PEER=$(PEER) ROW=$(ROW) scripts/audit-peers $(RESULTS)
 
 operations: deps-test ## Reloads, key rotations and an upgrade under load, results to results/... (RESULTS=...)
 	@scripts/operations $(RESULTS)

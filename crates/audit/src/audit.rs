@@ -25,6 +25,8 @@ pub struct Settings {
     pub early_limit: Duration,
     /// When copies are sent, counted from the acceptance of the original.
     pub delays: Vec<Duration>,
+    /// How far the stated ticket age of a flight is ahead that is to be refused, the smallest first.
+    pub refused_ages: Vec<Duration>,
     /// The names of the checks to run; empty for all.
     pub only: Vec<String>,
     /// How long to wait for a server to give an unfinished handshake up.
@@ -42,6 +44,8 @@ impl Settings {
             limit: Duration::from_secs(10),
             early_limit: Duration::from_secs(1),
             delays: [1, 5, 10, 20].map(Duration::from_secs).to_vec(),
+            // Beyond the usual windows of 10 and 60 s.
+            refused_ages: [12, 70].map(Duration::from_secs).to_vec(),
             only: Vec::new(),
             unfinished_limit: Duration::from_secs(75),
         }

@@ -35,6 +35,12 @@ impl TcpTarget {
     pub fn new(address: SocketAddr, limit: Duration) -> Self {
         Self { address, limit, epoch: Instant::now() }
     }
+
+    /// The same server at another address, with the same clock.
+    #[must_use]
+    pub fn at(self, address: SocketAddr) -> Self {
+        Self { address, ..self }
+    }
 }
 
 impl Target for TcpTarget {

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use super::replay::Copies;
 use super::{Check, Concern, Needs};
 use crate::Verdict;
@@ -20,13 +18,10 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// How far the age is ahead, in seconds: beyond the usual windows of 10 and 60 s.
-const SHIFTS: [u64; 2] = [12, 70];
-
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
-    for shift in SHIFTS {
+    for &shift in &probe.settings.refused_ages {
         let nonce = nonce();
-        let plan = probe.early("GET", &nonce)?.shift_age(shift as i64 * 1000);
+        let plan = probe.early("GET", &nonce)?.shift_age(shift.as_millis() as i64);
         let flight = probe.build(plan);
         let mut exchange = probe.send(&flight)?;
         let reception = exchange.expect_finished(probe.settings.limit)?;
@@ -39,19 +34,20 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         };
         exchange.close();
         let mut evidence = vec![format!(
-            "flight with an age of {shift} s too much: {reception}; sent again after the \
-             handshake, status {}",
+            "flight with an age of {} s too much: {reception}; sent again after the handshake, \
+             status {}",
+            shift.as_secs(),
             response.status
         )];
         if !response.executed() {
             let summary = "the request did not run after the handshake: its client was told so";
             return Ok(Outcome::new(Verdict::Pass, summary).with(evidence));
         }
-        probe.wait(Duration::from_secs(shift));
+        probe.wait(shift);
         let mut copies = Copies::default();
         copies.evidence.append(&mut evidence);
         let mut copy = probe.send(&flight)?;
-        copies.receive(probe, &mut copy, &format!("the flight after {shift} s"));
+        copies.receive(probe, &mut copy, &format!("the flight after {} s", shift.as_secs()));
         copies.count(probe, &nonce)?;
         return Ok(copies.verdict(1));
     }
@@ -61,6 +57,8 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use firstflight_first_flight::test_server::Behaviour;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clients::ClusterClients;
+use crate::clock;
 use crate::kind::{Kind, Settings};
 use crate::run::Run;
 use firstflight_testkit::{Running, free_port, text, until};
@@ -81,11 +82,8 @@ impl Cluster {
         let mut command =
             self.kind.command(self.dir.path(), &node.dir, port, upstream, &node.settings);
         if let Some(off) = node.clock {
-            set_clock(&node.dir, off);
-            // Preload the library directly. The faketime command would stay the parent of the server.
-            command.env("LD_PRELOAD", faketime()).env("FAKETIME_NO_CACHE", "1");
-            command.env("FAKETIME_TIMESTAMP_FILE", node.dir.join("clock"));
-            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+            clock::set(&node.dir, off);
+            clock::follow(&mut command, &node.dir);
         }
         let mut process = Running::start(&mut command);
         let mut address = None;
@@ -117,7 +115,7 @@ impl Cluster {
     /// Sets the clock of a node that was started with an offset.
     pub(crate) fn set_clock(&self, number: usize, off: &str) {
         assert!(self.nodes[number].clock.is_some(), "the node has the machine's clock");
-        set_clock(&self.nodes[number].dir, off);
+        clock::set(&self.nodes[number].dir, off);
     }
 
     /// Puts a new ticket key into use on all nodes.
@@ -176,18 +174,4 @@ impl Cluster {
             }
         }
     }
-}
-
-/// Replaces the file atomically.
-fn set_clock(dir: &Path, off: &str) {
-    fs::write(dir.join("clock.new"), format!("{off}\n")).unwrap();
-    fs::rename(dir.join("clock.new"), dir.join("clock")).unwrap();
-}
-
-fn faketime() -> PathBuf {
-    let found = fs::read_dir("/usr/lib").unwrap().flatten().find_map(|entry| {
-        let library = entry.path().join("faketime/libfaketimeMT.so.1");
-        library.is_file().then_some(library)
-    });
-    found.expect("faketime is not installed; run `make deps-test`")
 }

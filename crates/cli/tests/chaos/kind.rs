@@ -19,6 +19,9 @@ pub(crate) enum Kind {
     Shared,
     /// firstflight with a key file, and a local register in each process.
     Local,
+    /// firstflight with ticket keys of its process. Only among the peers of an audit.
+    #[allow(dead_code)]
+    Alone,
     /// nginx with shared ticket keys.
     Nginx,
     /// HAProxy with shared ticket keys.
@@ -38,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) store: String,
     /// Further settings of `[tickets]`.
     pub(crate) tickets: &'static str,
+    /// Whether early data is on.
+    pub(crate) early_data: bool,
 }
 
 impl Kind {
@@ -46,6 +51,7 @@ impl Kind {
         match self {
             Self::Shared => "firstflight",
             Self::Local => "firstflight, no store",
+            Self::Alone => "firstflight, alone",
             Self::Nginx => "nginx",
             Self::Haproxy => "HAProxy",
         }
@@ -53,7 +59,7 @@ impl Kind {
 
     /// Whether it is firstflight, which writes an access log and can choose its port.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Shared | Self::Local)
+        matches!(self, Self::Shared | Self::Local | Self::Alone)
     }
 
     /// Writes the shared files into the directory of the cluster: certificate and ticket keys.
@@ -66,6 +72,7 @@ impl Kind {
         match self {
             Self::Shared => keys(&["new-encryption"], &dir.join("kek")),
             Self::Local => keys(&["new"], &dir.join("ring")),
+            Self::Alone => {}
             Self::Nginx | Self::Haproxy => (0..3).for_each(|_| self.rotate(dir)),
         }
     }
@@ -75,6 +82,7 @@ impl Kind {
         match self {
             Self::Shared => keys(&["rotate", "--config"], &dir.join("node-0/config.toml")),
             Self::Local => keys(&["rotate"], &dir.join("ring")),
+            Self::Alone => {}
             // The first key encrypts.
             Self::Nginx => {
                 for number in (0..2).rev() {
@@ -102,7 +110,7 @@ impl Kind {
             Self::Shared => SharedKeys::PROPAGATION_DELAY + Duration::from_secs(2),
             // Nodes check the file every second.
             Self::Local => Duration::from_millis(1500),
-            Self::Nginx | Self::Haproxy => Duration::ZERO,
+            Self::Alone | Self::Nginx | Self::Haproxy => Duration::ZERO,
         }
     }
 
@@ -121,9 +129,9 @@ impl Kind {
         settings: &Settings,
     ) -> Command {
         let mut command = match self {
-            Self::Shared | Self::Local => ours(self, shared, own, upstream, settings),
-            Self::Nginx => nginx(shared, own, port, upstream),
-            Self::Haproxy => haproxy(shared, own, port, upstream),
+            Self::Shared | Self::Local | Self::Alone => ours(self, shared, own, upstream, settings),
+            Self::Nginx => nginx(shared, own, port, upstream, settings),
+            Self::Haproxy => haproxy(shared, own, port, upstream, settings),
         };
         let stderr = File::options().create(true).append(true).open(own.join("stderr")).unwrap();
         command.current_dir(own).stdin(Stdio::null()).stdout(stderr.try_clone().unwrap());
@@ -148,7 +156,8 @@ fn ours(
     settings: &Settings,
 ) -> Command {
     let mut config = format!(
-        "[early_data]\nfreshness = \"{}ms\"\nregister_capacity = 65536\n",
+        "[early_data]\nenabled = {}\nfreshness = \"{}ms\"\nregister_capacity = 65536\n",
+        settings.early_data,
         settings.freshness.as_millis()
     );
     if kind == Kind::Shared {
@@ -178,7 +187,14 @@ fn ours(
 }
 
 /// A single process, so that SIGKILL ends all of it.
-fn nginx(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command {
+fn nginx(
+    shared: &Path,
+    own: &Path,
+    port: u16,
+    upstream: SocketAddr,
+    settings: &Settings,
+) -> Command {
+    let early_data = if settings.early_data { "on" } else { "off" };
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {}/{name};\n", own.display()))
         .concat();
@@ -189,7 +205,7 @@ fn nginx(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command 
         "daemon off;\nmaster_process off;\npid {own}/nginx.pid;\n\
          events {{ worker_connections 4096; }}\nhttp {{\naccess_log off;\n{temporary}\
          server {{\nlisten 127.0.0.1:{port} ssl;\nssl_certificate {shared}/cert.pem;\n\
-         ssl_certificate_key {shared}/key.pem;\nssl_protocols TLSv1.3;\nssl_early_data on;\n\
+         ssl_certificate_key {shared}/key.pem;\nssl_protocols TLSv1.3;\nssl_early_data {early_data};\n\
          ssl_session_tickets on;\n{tickets}location / {{\nproxy_pass http://{upstream};\n\
          proxy_set_header Early-Data $ssl_early_data;\n}}\n}}\n}}\n",
         own = own.display(),
@@ -201,12 +217,19 @@ fn nginx(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command 
     command
 }
 
-fn haproxy(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command {
+fn haproxy(
+    shared: &Path,
+    own: &Path,
+    port: u16,
+    upstream: SocketAddr,
+    settings: &Settings,
+) -> Command {
+    let early_data = if settings.early_data { "allow-0rtt " } else { "" };
     let config = format!(
         "global\n  nbthread 1\n  maxconn 4096\n  noreuseport\ndefaults\n  mode http\n  \
          timeout client 30s\n  \
          timeout server 30s\n  timeout connect 5s\nfrontend test\n  bind 127.0.0.1:{port} ssl crt \
-         {shared}/both.pem allow-0rtt alpn http/1.1 tls-ticket-keys {shared}/tickets\n  \
+         {shared}/both.pem {early_data}alpn http/1.1 tls-ticket-keys {shared}/tickets\n  \
          http-request set-header Early-Data 1 if {{ ssl_fc_has_early }}\n  \
          default_backend upstream\nbackend upstream\n  server upstream {upstream}\n",
         shared = shared.display(),

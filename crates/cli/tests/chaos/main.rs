@@ -8,6 +8,7 @@
 mod application;
 mod attacker;
 mod clients;
+mod clock;
 mod cluster;
 mod evaluation;
 mod kind;

@@ -152,6 +152,7 @@ fn start(
         budget: plan.budget,
         store: url(node),
         tickets: setup.tickets,
+        early_data: true,
     };
     let cluster = Cluster::start(Kind::Shared, setup.clocks, settings);
     cluster.warm_up(WINDOW, setup.takers);

@@ -108,6 +108,7 @@ fn one_after_the_other(kind: Kind, plan: &Plan, steps: &[Step]) -> Vec<Row> {
         budget: plan.budget,
         store: String::new(),
         tickets: "",
+        early_data: true,
     };
     let mut cluster = Cluster::start(kind, [None; 3], |_| settings.clone());
     cluster.warm_up(START, if kind == Kind::Local { &[0] } else { &ALL });
