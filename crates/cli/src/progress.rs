@@ -31,6 +31,7 @@ impl ProgressDisplay {
             Progress::Calibrating => self.stage("checking the emulated link"),
             Progress::Costing => self.stage("measuring CPU time"),
             Progress::Middleboxes => self.stage("testing middleboxes"),
+            Progress::Stalls => self.stage("fetching through boxes and proxies"),
             Progress::Judging => self.stage("classifying connections by their packets"),
             Progress::Filming => self.stage("recording filmstrips"),
             Progress::Visiting { done, total } => self.step("visiting pages", "", done, total),

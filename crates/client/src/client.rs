@@ -86,6 +86,9 @@ pub struct ClientConfig {
     pub fast_open: bool,
     /// Which requests may be sent as early data; needs a jar with a session.
     pub early_data: EarlyPolicy,
+    /// Whether to open a second connection, without early data, if a first flight with early data
+    /// over TCP stays unanswered for 200 ms or 1.5 round trips. Safe methods only.
+    pub second_connection: bool,
     /// Name resolution.
     pub resolver: Resolver,
     /// Timeout of name resolution and handshakes together.
@@ -113,6 +116,7 @@ impl ClientConfig {
             http: HttpVersions::default(),
             fast_open: false,
             early_data: EarlyPolicy::default(),
+            second_connection: true,
             resolver: Resolver::default(),
             connect_timeout: None,
             max_time: None,

@@ -6,6 +6,7 @@ use firstflight_emulator::Backend;
 
 use crate::captures::Captures;
 use crate::middlebox::MiddleboxConfig;
+use crate::stalls::StallConfig;
 use crate::{CertificateKind, Experiment, ResponseSize, ServerKind, Workload};
 
 /// What a run of the lab measures, and how.
@@ -15,6 +16,8 @@ pub struct LabConfig {
     pub experiments: Vec<Experiment>,
     /// The middleboxes to measure, if any.
     pub middleboxes: Option<MiddleboxConfig>,
+    /// How long clients wait behind what interferes with early data is measured, if set.
+    pub stalls: Option<StallConfig>,
     /// First flights to capture at each server for the replay attack. 0 disables the attack.
     pub flights: usize,
     /// How often each captured flight is resent.
@@ -54,6 +57,7 @@ impl LabConfig {
         Self {
             experiments,
             middleboxes: None,
+            stalls: None,
             flights: 10,
             replays: 100,
             costs: true,
@@ -83,7 +87,11 @@ impl LabConfig {
         let also = self.middleboxes.is_some() || attacked;
         (
             distinct(all().flat_map(|axes| &axes.workloads).chain(also.then_some(&get))),
-            distinct(all().flat_map(|axes| &axes.certificates).chain(also.then_some(&ecdsa))),
+            distinct(
+                all()
+                    .flat_map(|axes| &axes.certificates)
+                    .chain((also || self.stalls.is_some()).then_some(&ecdsa)),
+            ),
             distinct(all().flat_map(|axes| &axes.sizes).chain(also.then_some(&small))),
         )
     }
@@ -128,6 +136,8 @@ pub enum Progress {
     Costing,
     /// Connections through middleboxes are being measured.
     Middleboxes,
+    /// Fetches behind what interferes with early data are being made.
+    Stalls,
     /// Captured flights are being resent.
     Replaying {
         /// Flights resent to this server.

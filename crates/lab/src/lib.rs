@@ -71,6 +71,7 @@ mod results;
 mod run;
 mod sampler;
 mod servers;
+mod stalls;
 mod third_party;
 mod visits;
 
@@ -94,4 +95,5 @@ pub use servers::{
     Capabilities, Capability, CommandServer, MissingCapability, ProbedServer, SERVERS, ServerKind,
     probe_server,
 };
+pub use stalls::StallConfig;
 pub use visits::{InNamespace, VisitPage, VisitSet, VisitsConfig, run_visits};

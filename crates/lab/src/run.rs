@@ -16,6 +16,7 @@ use crate::paths::PlannedPath;
 use crate::plan::{Plan, paths};
 use crate::results::cells;
 use crate::servers::{Requirements, RunningServer, Site};
+use crate::stalls::{StallConfig, StallRun};
 use crate::{Experiment, LabError, ServerKind, link, replay};
 
 /// Builds the network, starts the servers, measures, attacks, and returns the record. The calling
@@ -28,11 +29,14 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let date = utc_now();
     progress(Progress::Starting);
     let planned = paths(&config.experiments);
-    let middleboxes = config.middleboxes.iter().flat_map(MiddleboxConfig::profiles);
+    let middleboxes: Vec<_> =
+        config.middleboxes.iter().flat_map(MiddleboxConfig::profiles).collect();
+    let stalls = config.stalls.iter().flat_map(StallConfig::profiles);
+    let first_stall = planned.len() + middleboxes.len();
     let all: Vec<PathConfig> = planned
         .iter()
         .map(|path| PathConfig::from(&path.profile))
-        .chain(middleboxes.map(|profile| PathConfig::from(&profile)))
+        .chain(middleboxes.into_iter().chain(stalls).map(|profile| PathConfig::from(&profile)))
         .collect();
     if all.is_empty() {
         return Err(LabError::EmptyPlan("nothing to measure: name an experiment".to_owned()));
@@ -53,6 +57,13 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let run =
         Run { config, plan: &plan, network: &network, servers: &servers, site: &site, keep_awake };
     let measured = network.client().run(|| run.measure(progress))??;
+    let (stalls, no_stalls) = match &config.stalls {
+        Some(config) => {
+            progress(Progress::Stalls);
+            StallRun { config, first_path: first_stall, network: &network, site: &site }.run()?
+        }
+        None => Default::default(),
+    };
     servers.iter().for_each(RunningServer::stop);
     let mut record = Record {
         schema: SCHEMA,
@@ -69,12 +80,14 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         costs: measured.costs,
         replays: replay::count_replays(&servers, &measured.flights)?,
         middleboxes: measured.middleboxes,
+        stalls,
         left_out: plan.left_out.clone(),
         samples: measured.samples,
         ..Record::default()
     };
     (record.waterfalls, record.captures) = measured.captures.finish(&record.cells)?;
     compare(&mut record, &plan);
+    record.left_out.extend(no_stalls);
     record.left_out.extend(replay::skipped_attacks(&servers, config.flights));
     record.seconds = started.elapsed().as_secs_f64();
     Ok(record)
@@ -87,7 +100,7 @@ fn plan(config: &LabConfig, servers: &[RunningServer]) -> Result<Plan, LabError>
         Some(format!("without {capability}: {why}"))
     };
     let plan = Plan::new(&config.experiments, &limitation, config.seed);
-    if plan.cells.is_empty() && config.middleboxes.is_none() {
+    if plan.cells.is_empty() && config.middleboxes.is_none() && config.stalls.is_none() {
         let reasons = plan.left_out.join("; ");
         return Err(LabError::EmptyPlan(format!("no cell can be measured: {reasons}")));
     }

@@ -76,7 +76,8 @@ pub use record::{
     BrowserFacts, BrowserTimings, Bytes, Calibration, Capture, Cell, Control, ControlPair, Cost,
     Effect, Experiment, Fault, Figures, Filmstrip, Frame, Interval, LinkFacts, Load, LoadLatency,
     MachineFacts, MiddleboxOutcome, ParseError, ProfileFacts, Record, RecordError, Replay,
-    Residual, SCHEMA, Sample, ServerFacts, Summary, Visit, VisitCell, VisitEffect, VisitPackets,
-    VisitSummary, Waterfall, WaterfallPacket, Witness, json_schema, parse, read, write,
+    Residual, SCHEMA, Sample, ServerFacts, Stall, Summary, Visit, VisitCell, VisitEffect,
+    VisitPackets, VisitSummary, Waterfall, WaterfallPacket, Witness, json_schema, parse, read,
+    write,
 };
 pub use server_costs::ServerCosts;

@@ -1,6 +1,7 @@
 //! Cells of browser visits: their names, and pairs that are compared.
 
-use crate::{Figures, Interval, Record, VisitCell, VisitEffect, VisitSummary};
+use crate::statistics::{ascending, percentile};
+use crate::{BrowserTimings, Figures, Interval, Record, VisitCell, VisitEffect, VisitSummary};
 
 /// A return visit with 0-RTT off and one with 0-RTT on, all else equal.
 #[derive(Clone, Debug)]
@@ -109,6 +110,61 @@ pub(crate) fn pairs(record: &Record) -> Vec<VisitPair<'_>> {
         pairs.push(VisitPair { off, on: &cells[on_index], first, effect });
     }
     pairs
+}
+
+/// The phases of a visit, with the CSS class of each.
+pub(crate) const PHASES: [(&str, &str); 4] =
+    [("connecting", "p-tcp"), ("TLS", "p-tls"), ("waiting", "p-waiting"), ("receiving", "p-data")];
+
+/// Medians of the phases over a cell's good visits, as the browser reports them. Over HTTP/3
+/// connecting is part of TLS.
+pub(crate) fn phases_ms(record: &Record, cell: &VisitCell) -> Option<[f64; 4]> {
+    let place = record.visit_cells.iter().position(|other| std::ptr::eq(other, cell))?;
+    let good = record.visits.iter().filter(|visit| visit.cell == place && visit.fault.is_none());
+    let visits: Vec<[f64; 4]> =
+        good.filter_map(|visit| phases_of(cell, visit.browser.as_ref()?)).collect();
+    let median =
+        |phase: usize| percentile(&ascending(visits.iter().map(|phases| phases[phase])), 0.5);
+    Some([median(0)?, median(1)?, median(2)?, median(3)?])
+}
+
+/// The phases of one visit. `None` for a connection that was there before.
+fn phases_of(cell: &VisitCell, times: &BrowserTimings) -> Option<[f64; 4]> {
+    // Over HTTP/3 a handshake is QUIC's and TLS's in one, and early data does not wait for its end.
+    let secure = match cell.http.as_str() {
+        "3" => times.connect_start_ms,
+        _ => times.secure_connection_start_ms?,
+    };
+    let request = times.request_start_ms.max(secure);
+    // Firefox reports the end of a picture that is opened as a page at its start.
+    let end = match (cell.page.as_str(), times.load_event_ms) {
+        ("image", Some(load)) => load.max(times.response_end_ms),
+        _ => times.response_end_ms,
+    };
+    let between = |from: f64, to: f64| (to - from).max(0.0);
+    Some([
+        between(times.connect_start_ms, secure),
+        between(secure, request),
+        between(request, times.response_start_ms),
+        between(times.response_start_ms, end),
+    ])
+}
+
+/// Which of the record's browsers send early data as they are shipped, a sentence each.
+pub(crate) fn as_shipped(record: &Record) -> Vec<&'static str> {
+    let visited = |make: &str| {
+        record.visit_cells.iter().any(|cell| cell.browser.split('-').next() == Some(make))
+    };
+    let sentences = [
+        ("firefox", "Firefox sends early data as shipped."),
+        (
+            "chromium",
+            "Chromium sends early data as shipped over HTTP/3; over TCP only with its feature \
+             EnableTLS13EarlyData, which is off by default.",
+        ),
+    ];
+    let here = sentences.into_iter().filter(|(make, _)| visited(make));
+    here.map(|(_, sentence)| sentence).collect()
 }
 
 /// The name of a visit cell: `Firefox, nginx, HTTP/2, small page at 4g (53 ms), return

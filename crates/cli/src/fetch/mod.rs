@@ -171,6 +171,10 @@ pub(crate) struct FetchArgs {
     /// Send it early with any method; an attacker who records the flight may have it executed again
     #[arg(long, requires = "tls_earlydata", help_heading = FLIGHT)]
     early_data_any_method: bool,
+    /// Wait for the response to early data over TCP, however long it takes. Otherwise a second
+    /// connection without early data starts after 200 ms or 1.5 round trips (safe methods only).
+    #[arg(long, help_heading = FLIGHT)]
+    no_second_connection: bool,
 }
 
 const REQUEST: &str = "Request";
@@ -262,6 +266,7 @@ impl FetchArgs {
             (true, false) => EarlyPolicy::SafeMethods,
             (true, true) => EarlyPolicy::AnyMethod,
         };
+        config.second_connection = !self.no_second_connection;
         config.resolver = resolver;
         config.connect_timeout = Some(self.connect_timeout).filter(|limit| !limit.is_zero());
         config.max_time = self.max_time.filter(|limit| !limit.is_zero());

@@ -41,12 +41,12 @@ use select::{Selection, select};
 #[derive(Args)]
 pub(crate) struct LabArgs {
     /// Experiments: ping-pong, get, curl, blueprint, access, image, refused, post-quantum, loss,
-    /// third-party, middlebox
+    /// third-party, middlebox, stall
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     experiment: Option<Vec<String>>,
 
     /// Samples a cell [default: 100; blueprint: 1000, loss: 400, third-party: 50, access: 8,
-    /// image: 3]
+    /// image: 3, stall: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: Option<u32>,
 
@@ -164,7 +164,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     if args.browsers.is_set() {
         return browsers::run(&args);
     }
-    let Selection { experiments, middleboxes } = select(&args)?;
+    let Selection { experiments, middleboxes, stalls } = select(&args)?;
     args.conditions.refuse_old()?;
     results::prepare(&args.output)?;
     // The kernel requires a process with one thread.
@@ -174,6 +174,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let config = LabConfig {
         middleboxes,
+        stalls,
         flights: args.flights as usize,
         replays: args.replays as usize,
         costs: !args.no_costs,

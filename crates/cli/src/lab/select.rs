@@ -5,7 +5,8 @@ use std::path::Path;
 use firstflight_emulator::Profile;
 use firstflight_lab::{
     Axes, BuiltInExperiment, CertificateKind, ClientKind, ConnectionAxes, Experiment, Group,
-    HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, Transport, Workload,
+    HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, StallConfig, Transport,
+    Workload,
 };
 use firstflight_tls::Version;
 
@@ -16,6 +17,7 @@ use crate::axes::default_http;
 pub(super) struct Selection {
     pub(super) experiments: Vec<Experiment>,
     pub(super) middleboxes: Option<MiddleboxConfig>,
+    pub(super) stalls: Option<StallConfig>,
 }
 
 /// Selects experiments, with their servers and networks.
@@ -36,13 +38,15 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
             BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect()
         }
     };
-    let mut selection = Selection { experiments: Vec::new(), middleboxes: None };
+    let mut selection = Selection { experiments: Vec::new(), middleboxes: None, stalls: None };
     for name in names {
         if name == MIDDLEBOX {
             selection.middleboxes = Some(MiddleboxConfig::new(servers.clone()));
+        } else if name == STALL {
+            selection.stalls = Some(StallConfig::new(samples.unwrap_or(STALL_ATTEMPTS)));
         } else {
             let built_in: BuiltInExperiment =
-                name.parse().map_err(|error| anyhow::anyhow!("{error}, {MIDDLEBOX}"))?;
+                name.parse().map_err(|error| anyhow::anyhow!("{error}, {MIDDLEBOX}, {STALL}"))?;
             selection.experiments.push(built_in.experiment(&servers, samples)?);
         }
     }
@@ -52,8 +56,12 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
     Ok(selection)
 }
 
-/// The experiment without cells.
+/// The experiments without cells.
 const MIDDLEBOX: &str = "middlebox";
+const STALL: &str = "stall";
+
+/// Fetches for each row of the experiment `stall`. Some of them wait for seconds.
+const STALL_ATTEMPTS: usize = 5;
 
 /// Every combination of the axes on the command line.
 fn matrix(

@@ -5,6 +5,7 @@
 
 mod quic;
 mod remote;
+mod stalls;
 mod unanswered;
 
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time, so concurrent runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 22] = [
+    let tests: [(&str, fn()); 23] = [
         ("refused_early_data_is_labelled_and_has_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("samples_where_fast_open_falls_back_are_left_out_of_the_figures", fast_open_fallback),
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
             "rfc8446_an_early_first_flight_that_is_dropped_is_followed_by_one_without_early_data",
             unanswered::first_flight,
         ),
+        ("fetch_behind_boxes_and_proxies_has_the_expected_outcomes", stalls::every_obstacle),
         ("the_same_seed_gives_the_same_order", seeds),
     ];
     let trial = |(name, test): (&str, fn())| {

@@ -26,7 +26,8 @@ impl Transfer<'_> {
         request: &Request,
         addresses: &[SocketAddr],
     ) -> Box<TcpReady> {
-        if first.offered_early_data() && is_safe(&request.method) {
+        let allowed = self.client.config.second_connection && is_safe(&request.method);
+        if allowed && first.offered_early_data() {
             let rtt = info(first).map(|info| info.rtt).unwrap_or_default();
             tokio::time::sleep(MIN_SILENCE.max(rtt * 3 / 2)).await;
             if !is_answered(first)

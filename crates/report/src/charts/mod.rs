@@ -6,6 +6,7 @@ mod curves;
 mod intervals;
 mod placement;
 mod scale;
+mod stacked;
 mod trips;
 mod waterfall;
 
@@ -15,6 +16,7 @@ pub(crate) use bars::{Bar, BarChart, BarGroup};
 pub(crate) use curves::{Curve, CurveChart, Shape, distribution};
 pub(crate) use intervals::{Dumbbell, DumbbellChart, DumbbellGroup, Estimate, IntervalStrip};
 pub(crate) use scale::{Scale, tick};
+pub(crate) use stacked::{StackedBar, StackedChart, StackedGroup};
 pub(crate) use trips::{TripsChart, TripsRow};
 pub(crate) use waterfall::WaterfallChart;
 

@@ -18,6 +18,10 @@ pub(super) fn middleboxes(record: &Record) -> Option<Section> {
     simple_section("middleboxes", "Middleboxes", tables::middleboxes(record)?)
 }
 
+pub(super) fn stalls(record: &Record) -> Option<Section> {
+    simple_section("stalls", "Boxes and proxies", tables::stalls(record)?)
+}
+
 pub(super) fn loads(record: &Record) -> Option<Section> {
     let table = tables::loads(record)?;
     let mut more = Table::new(

@@ -147,6 +147,30 @@ pub struct MiddleboxOutcome {
     pub packets_hit: f64,
 }
 
+/// How long `firstflight fetch` waited for a response behind something that interferes with early
+/// data.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Stall {
+    /// What is on the way: `nothing`, a middlebox by its cell's name, or a proxy.
+    pub on_the_way: String,
+    /// Who issued the ticket that the client brings: `server` or `proxy`.
+    pub tickets_of: String,
+    /// Whether the client may open a second connection.
+    pub second_connection: bool,
+    /// Round-trip time of the path.
+    pub rtt_ms: f64,
+    /// How long the client waits at most.
+    pub limit_ms: f64,
+    /// Fetches.
+    pub tries: usize,
+    /// What the packets of their connections show, in words, and how often.
+    pub happened: Vec<(String, usize)>,
+    /// From the first packet to the first byte of the response, of those that got one.
+    pub first_byte: Option<Figures>,
+    /// Fetches without a response.
+    pub failed: usize,
+}
+
 /// The packets of one sample.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Waterfall {

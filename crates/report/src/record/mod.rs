@@ -13,7 +13,7 @@ pub use cells::{Bytes, Cell, Fault, Figures, Residual, Sample, Summary};
 pub use file::{ParseError, RecordError, json_schema, parse, read, write};
 pub use measurements::{
     Capture, Control, ControlPair, Cost, Effect, Load, LoadLatency, MiddleboxOutcome, Replay,
-    Waterfall, WaterfallPacket,
+    Stall, Waterfall, WaterfallPacket,
 };
 pub use visits::{
     BrowserFacts, BrowserTimings, Filmstrip, Frame, Visit, VisitCell, VisitEffect, VisitPackets,
@@ -65,6 +65,9 @@ pub struct Record {
     pub replays: Vec<Replay>,
     /// What middleboxes did to connections.
     pub middleboxes: Vec<MiddleboxOutcome>,
+    /// How long responses to early data took behind what interferes with it.
+    #[serde(default)]
+    pub stalls: Vec<Stall>,
     /// The browsers that visited.
     #[serde(default)]
     pub browsers: Vec<BrowserFacts>,

@@ -3,7 +3,7 @@
 use super::Table;
 use crate::axes::named_version;
 use crate::format::{count, format_ms, format_us};
-use crate::{Load, Record};
+use crate::{Figures, Load, Record};
 
 /// Replays.
 pub(crate) fn replays(record: &Record) -> Option<Table> {
@@ -57,6 +57,46 @@ pub(crate) fn middleboxes(record: &Record) -> Option<Table> {
             outcome.first_byte.as_ref().map_or("-".to_owned(), |figures| format_ms(figures.p50_ms)),
             outcome.undisturbed_p50_ms.map_or("-".to_owned(), format_ms),
             format!("{} of {}", outcome.failed, outcome.tries),
+        ]);
+    }
+    table.filled()
+}
+
+/// Early data behind what interferes with it.
+pub(crate) fn stalls(record: &Record) -> Option<Table> {
+    let first = record.stalls.first()?;
+    let mut table = Table::new(
+        "Early data behind boxes and proxies",
+        &format!(
+            "Fetches with early data at {} ms, without and with a second connection after 200 ms of \
+             silence: ms from the first packet to the response's first byte, for {} s at most.",
+            first.rtt_ms,
+            first.limit_ms / 1e3,
+        ),
+        &[
+            "on the way",
+            "tickets of",
+            "second connection",
+            "what happened",
+            ">p50",
+            ">max",
+            ">no response",
+        ],
+    );
+    for stall in &record.stalls {
+        let happened: Vec<String> =
+            stall.happened.iter().map(|(what, n)| format!("{n} \u{d7} {what}")).collect();
+        let of = |pick: fn(&Figures) -> f64| {
+            stall.first_byte.as_ref().map_or("-".to_owned(), |figures| format_ms(pick(figures)))
+        };
+        table.rows.push(vec![
+            stall.on_the_way.clone(),
+            stall.tickets_of.clone(),
+            if stall.second_connection { "yes" } else { "no" }.to_owned(),
+            happened.join("; "),
+            of(|figures| figures.p50_ms),
+            of(|figures| figures.max_ms),
+            format!("{} of {}", stall.failed, stall.tries),
         ]);
     }
     table.filled()

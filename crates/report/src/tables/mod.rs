@@ -17,12 +17,13 @@ pub(crate) use comparisons::{
     blueprint, control, effects, in_round_trips, loss, ordered_effects, page, ping_pong, range,
     residuals,
 };
-pub(crate) use experiments::{costs, loads, middleboxes, model, replays};
+pub(crate) use experiments::{costs, loads, middleboxes, model, replays, stalls};
 pub(crate) use matrix::{Group, columns, figures, groups, matrix, network_column, rows};
 pub(crate) use phases::{bytes, curl, phases, times};
 pub(crate) use visits::{
     NetworkSeries, browsers, disagreements, network_series, ordered as ordered_visit_effects,
-    percent, returning, visit_cells, visit_effects, visits_each, walk_through, walkthrough_pairs,
+    percent, returning, visit_cells, visit_effects, visit_phases, visits_each, walk_through,
+    walkthrough_pairs,
 };
 
 /// A table with its title and explanations.
@@ -78,6 +79,7 @@ pub(crate) fn others(record: &Record) -> Vec<Table> {
     let tables = [
         walk_through(record),
         returning(record),
+        visit_phases(record),
         visit_effects(record),
         visit_cells(record),
         disagreements(record),
@@ -95,6 +97,7 @@ pub(crate) fn others(record: &Record) -> Vec<Table> {
         residuals(record),
         replays(record),
         middleboxes(record),
+        stalls(record),
         loads(record),
         costs(record),
         calibrations(record),

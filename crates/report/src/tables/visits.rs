@@ -4,7 +4,10 @@
 use super::{Table, range};
 use crate::format::{count, format_ms, format_ms_minus, format_signed_ms};
 use crate::published::{WALK_THROUGH, WALK_THROUGH_RTT_MS, walk_through as published};
-use crate::visits::{VisitPair, browser, name, networks, page, pairs, path, place, warned, who};
+use crate::visits::{
+    VisitPair, as_shipped, browser, name, networks, page, pairs, path, phases_ms, place, warned,
+    who,
+};
 use crate::{Figures, Record, VisitCell, VisitEffect, VisitSummary};
 
 /// The pairs for which the walk-through published figures: small page and image at its round-trip
@@ -49,6 +52,7 @@ pub(crate) fn walk_through(record: &Record) -> Option<Table> {
     let visits = pairs.iter().filter_map(VisitPair::summaries).flat_map(|(off, on)| [off, on]);
     table.notes.push(format!("{}; published: by hand, 2019.", visits_each(visits)?));
     table.notes.extend(early_data_share(&pairs));
+    table.notes.extend(as_shipped(record).into_iter().map(str::to_owned));
     table.filled()
 }
 
@@ -164,12 +168,38 @@ pub(crate) fn returning(record: &Record) -> Option<Table> {
         (_, _, visits) => visits.map(|visits| format!("{visits}.")),
     });
     table.notes.extend(early_data_share(network_series.iter().flat_map(|series| &series.pairs)));
+    table.notes.extend(as_shipped(record).into_iter().map(str::to_owned));
     table.filled()
 }
 
 /// Whole percent with a true minus.
 pub(crate) fn percent(value: f64) -> String {
     format!("{value:.0}").replace('-', "\u{2212}")
+}
+
+/// The phases of return visits.
+pub(crate) fn visit_phases(record: &Record) -> Option<Table> {
+    let mut table = Table::new(
+        "Where the time of a return visit goes",
+        "Return visits with 0-RTT off and on, from the start of connecting to the last byte: medians \
+         in ms of the phases as the browser reports them. Over HTTP/3 connecting is part of TLS. With \
+         early data the request is under way during the handshake, so the handshake counts as waiting.",
+        &["network", "who", "page", "visit", ">connecting", ">TLS", ">waiting", ">receiving"],
+    );
+    table.terminal_rows = Some(MAX_TERMINAL_ROWS);
+    let words = Words::of(record);
+    for pair in pairs(record) {
+        for cell in [pair.off, pair.on] {
+            let Some(phases) = phases_ms(record, cell) else { continue };
+            let mut row = [&cell.profile, &words.who(cell), &cell.page, &cell.visit]
+                .map(String::clone)
+                .to_vec();
+            row.extend(phases.map(plain_tenths));
+            table.rows.push(row);
+        }
+    }
+    table.notes.extend(as_shipped(record).into_iter().map(str::to_owned));
+    table.filled()
 }
 
 /// Every cell: the browser's figures and those of the packets.

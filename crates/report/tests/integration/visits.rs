@@ -24,7 +24,8 @@ fn a_record_of_visits_alone_on_a_terminal() {
 fn a_record_of_visits_alone_as_html_and_markdown() {
     let record = crate::synthetic::visits_alone(7);
     let (page, text) = (page(&record), markdown::render(&record));
-    let sections = ["walk-through", "networks", "film", "visit-effects", "visits", "setting"];
+    let sections =
+        ["walk-through", "networks", "film", "phases", "visit-effects", "visits", "setting"];
     for id in sections {
         assert!(page.contains(&format!("<section id=\"{id}\"")), "{id}");
     }
@@ -54,6 +55,33 @@ fn the_walk_through_stands_beside_its_published_figures() {
     let figures: Vec<&str> = theirs.split_whitespace().skip(4).collect();
     assert_eq!(figures, ["117.0", "0.00", "333.0", "221.0", "\u{2212}112.0", "-"]);
     assert!(row("image       published").contains("3500.0    3000.0"));
+}
+
+#[test]
+fn return_visits_are_divided_into_phases() {
+    let record = crate::synthetic::visits_alone(7);
+    let text = terminal::render(&record);
+    let table = text.split("Where the time of a return visit goes").nth(1).unwrap();
+    let phases = |visit: &str| -> Vec<f64> {
+        let is_it = |line: &&str| line.starts_with("walkthrough") && line.contains(visit);
+        let row = table.lines().find(is_it).unwrap_or_else(|| panic!("{table}"));
+        let fields: Vec<&str> = row.split_whitespace().collect();
+        fields[fields.len() - 4..].iter().map(|field| field.parse().unwrap()).collect()
+    };
+    let (off, on) = (phases(" off "), phases(" on "));
+    // Connecting, TLS, waiting.
+    assert!(off[0] == 112.0 && off[1] > 112.0 && off[2] > 112.0, "{off:?}");
+    assert!(on[0] == 112.0 && on[1] < 2.0 && on[2] > 112.0, "{on:?}");
+    let page = page(&record);
+    let drawing = page.split("<section id=\"phases\"").nth(1).unwrap();
+    let drawing = drawing.split("</section>").next().unwrap();
+    for part in ["connecting", "TLS", "waiting", "receiving"] {
+        assert!(drawing.contains(&format!("0-RTT on, {part}: ")), "{part}");
+    }
+    for text in [text.as_str(), drawing] {
+        assert!(text.contains("Firefox sends early data as shipped."));
+        assert!(text.split_whitespace().any(|word| word == "EnableTLS13EarlyData,"), "{text}");
+    }
 }
 
 #[test]

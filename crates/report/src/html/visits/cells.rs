@@ -7,7 +7,7 @@ use crate::charts::IntervalStrip;
 use crate::format::format_signed_ms;
 use crate::html::{Section, folded, table_html};
 use crate::tables::{self, Table, ordered_visit_effects, range};
-use crate::visits::{browser, class, name, page, path, place, visit, warned};
+use crate::visits::{as_shipped, browser, class, name, page, path, place, visit, warned};
 use crate::{Record, VisitCell, VisitEffect};
 
 /// The figures of browser and packets, cell by cell.
@@ -24,6 +24,7 @@ pub(in crate::html) fn cells(record: &Record) -> Option<Section> {
             "byte of the page or image. The load event waits for all subresources; the last byte of "
             "theirs on the wire is below it. Round trips are those to the first byte of the response. "
             "Early: visits in which the server accepted early data, by their packets." }
+        @for note in as_shipped(record) { p.note { (note) } }
         div.scroll.tall[several] tabindex="0" role="region" aria-label=(title) {
             table.matrix {
                 caption.hidden { (title) }

@@ -3,6 +3,7 @@
 
 mod cells;
 mod filmstrip;
+mod phases;
 
 use maud::{Markup, html};
 
@@ -13,12 +14,13 @@ use crate::published::{WalkThrough, walk_through as published};
 use crate::tables::{
     self, NetworkSeries, network_series, percent, range, visits_each, walkthrough_pairs,
 };
-use crate::visits::{VisitPair, browser, class, networks as networks_of, page, path};
+use crate::visits::{VisitPair, as_shipped, browser, class, networks as networks_of, page, path};
 use crate::{Figures, Interval, Record};
 
 pub(super) use cells::{cells, disagreements, effects};
 pub use filmstrip::Pictures;
 pub(super) use filmstrip::filmstrips;
+pub(super) use phases::phases;
 
 /// A median, its interval, and the same figure from the packets.
 fn figures(browser: Option<&Figures>, wire: Option<&Figures>) -> Markup {
@@ -52,6 +54,7 @@ pub(in crate::html) fn networks(record: &Record) -> Option<Section> {
         p { "A return visit from the start of the navigation to the last byte (for a page with "
             "subresources, to the load event): medians with their 95 % intervals. The axis is "
             "logarithmic, so equal lengths are equal shares of the time." }
+        @for note in as_shipped(record) { p.note { (note) } }
         ul.legend aria-label="Legend" {
             li { span class=(format!("dot ring {}", class("off"))) {} "0-RTT off" }
             li { span class=(format!("dot {}", class("on"))) {} "0-RTT on" }
@@ -123,6 +126,7 @@ pub(in crate::html) fn walk_through(record: &Record) -> Option<Section> {
             "and total are those of the browser in ms: median, 95 % interval, and the same figure from "
             "the packets. " (visits) ". The published figures were read by hand from Firefox's "
             "network panel in 2019, which showed the 0 as \u{2212}1." }
+        @for note in as_shipped(record) { p.note { (note) } }
         div.scroll tabindex="0" role="region" aria-label=(table.title) {
             table.matrix.walk {
                 caption.hidden { (table.title) }

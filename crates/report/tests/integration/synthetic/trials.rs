@@ -1,7 +1,7 @@
 //! What a run tries beside the matrix, and the packets of its samples.
 
 use firstflight_report::{
-    Cost, Figures, Load, LoadLatency, MiddleboxOutcome, Replay, Waterfall, WaterfallPacket,
+    Cost, Figures, Load, LoadLatency, MiddleboxOutcome, Replay, Stall, Waterfall, WaterfallPacket,
 };
 
 pub(super) fn replay(server: &str, executed: usize) -> Replay {
@@ -48,6 +48,28 @@ pub(super) fn middleboxes() -> Vec<MiddleboxOutcome> {
             failure: Some("no answer within 15 s".to_owned()),
             ..outcome("drops early data", "0-RTT", false, "", 0.0)
         },
+    ]
+}
+
+pub(super) fn stalls() -> Vec<Stall> {
+    let stall = |second_connection, happened: &str, p50_ms: Option<f64>| Stall {
+        on_the_way: "drop-early-data".to_owned(),
+        tickets_of: "server".to_owned(),
+        second_connection,
+        rtt_ms: 20.0,
+        limit_ms: 5000.0,
+        tries: 5,
+        happened: vec![(happened.to_owned(), 5)],
+        failed: if p50_ms.is_none() { 5 } else { 0 },
+        first_byte: p50_ms.map(|p50_ms| Figures {
+            p50_ms,
+            max_ms: p50_ms + 1.0,
+            ..Figures::default()
+        }),
+    };
+    vec![
+        stall(false, "early data dropped", None),
+        stall(true, "early data dropped, then full", Some(282.3)),
     ]
 }
 
