@@ -150,8 +150,8 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         }
     }
     match args.json {
-        true => print!("{}", json::render(&report)),
-        false => print!("{}", text::render(&report)),
+        true => out!("{}", json::render(&report)),
+        false => out!("{}", text::render(&report)),
     }
     let fails = args.fail_on.verdict().zip(report.worst()).is_some_and(|(on, worst)| worst <= on);
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -195,7 +195,7 @@ fn explain(name: &str) -> anyhow::Result<ExitCode> {
         name => vec![check(name).map_err(|error| anyhow::anyhow!("{name}: {error}"))?],
     };
     let texts: Vec<String> = checks.into_iter().map(text::explain).collect();
-    print!("{}", texts.join("\n"));
+    out!("{}", texts.join("\n"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -94,13 +94,13 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
             let code = print_results(&results, UNTRUSTED_TEXTS, args.json);
             for path in [directory.join("authority.key"), directory.join("authority.pem")] {
                 if only.dry_run && path.exists() {
-                    println!("rm {}", path.display());
+                    outln!("rm {}", path.display());
                 }
             }
             if !only.dry_run {
                 let removed = remove(&directory)?;
                 removed.iter().filter(|_| !args.json).for_each(|path| {
-                    println!("removed {}", path.display());
+                    outln!("removed {}", path.display());
                 });
             }
             Ok(code)
@@ -214,11 +214,11 @@ const UNTRUSTED_TEXTS: [&str; 2] = ["does not trust it", "no longer trusts it"];
 /// one that was changed. The exit code is 1 if a step failed, or if all stores need root.
 fn print_results(results: &[StoreResult], texts: [&str; 2], as_json: bool) -> ExitCode {
     match as_json {
-        true => println!("{:#}", results.iter().map(result_json).collect::<Value>()),
+        true => outln!("{:#}", results.iter().map(result_json).collect::<Value>()),
         false if results.is_empty() => {
-            println!("nothing to do: found neither the system's certificate store nor a browser");
+            outln!("nothing to do: found neither the system's certificate store nor a browser");
         }
-        false => results.iter().for_each(|result| print!("{}", result_text(result, texts))),
+        false => results.iter().for_each(|result| out!("{}", result_text(result, texts))),
     }
     let failed = results.iter().any(|result| matches!(result.outcome, Outcome::Failed(_)));
     let all_need_root = results.iter().all(|result| matches!(result.outcome, Outcome::NeedsRoot));
@@ -274,8 +274,8 @@ fn show(
 ) -> anyhow::Result<ExitCode> {
     let Some(authority) = authority else {
         match as_json {
-            true => println!("{:#}", json!({ "directory": directory, "name": null })),
-            false => println!(
+            true => outln!("{:#}", json!({ "directory": directory, "name": null })),
+            false => outln!(
                 "There is no development authority in {} yet.\n`firstflight try`, `firstflight \
                  serve` without a certificate or `firstflight authority trust` creates one.",
                 directory.display()
@@ -294,8 +294,8 @@ fn show(
     let seconds = i64::try_from(authority.expires()).unwrap_or(i64::MAX);
     let expires = jiff::Timestamp::from_second(seconds)?.strftime("%Y-%m-%d").to_string();
     match as_json {
-        true => println!("{:#}", authority_json(authority, &expires, &statuses)),
-        false => print!("{}", authority_text(authority, &expires, &statuses)),
+        true => outln!("{:#}", authority_json(authority, &expires, &statuses)),
+        false => out!("{}", authority_text(authority, &expires, &statuses)),
     }
     Ok(ExitCode::SUCCESS)
 }

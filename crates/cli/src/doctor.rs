@@ -23,8 +23,8 @@ pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let mut findings = examine();
     findings.push(servers());
     match args.json {
-        true => println!("{}", json(&findings)),
-        false => print!("{}", text(&findings, std::io::stdout().is_terminal())),
+        true => outln!("{}", json(&findings)),
+        false => out!("{}", text(&findings, std::io::stdout().is_terminal())),
     }
     let missing = findings.iter().any(|finding| finding.state == State::Missing);
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })

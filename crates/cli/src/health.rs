@@ -35,11 +35,11 @@ pub(crate) fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
     let address = loopback_address(address(args.admin, args.config)?);
     match request_readiness(&address, args.timeout) {
         Ok((status, body)) => {
-            println!("{}", printable_lines(&body));
+            outln!("{}", printable_lines(&body));
             Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Err(error) => {
-            println!("no response from {address}: {error}");
+            outln!("no response from {address}: {error}");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -1,5 +1,8 @@
 //! The `firstflight` program: parses, calls, prints.
 
+#[macro_use]
+mod stdout;
+
 mod audit;
 mod authority;
 mod axes;
@@ -20,6 +23,7 @@ mod try_command;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use firstflight::lifecycle::protect_memory;
 use firstflight_units::printable_lines;
@@ -54,7 +58,7 @@ fn main() -> ExitCode {
     let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
     let memory = serves.then(protect_memory);
     static_build::use_built_in_name_services();
-    let command = Cli::parse().command;
+    let command = Cli::try_parse().unwrap_or_else(|error| refuse(&error)).command;
     match &command {
         // `serve` logs as its configuration says.
         Command::Serve(_) => {}
@@ -81,6 +85,22 @@ fn main() -> ExitCode {
         eprintln!("firstflight: {}", printable_lines(&format!("{error:#}")));
         ExitCode::from(2)
     })
+}
+
+/// Prints why the flags are invalid, or the help that they request, and ends the program.
+fn refuse(error: &clap::Error) -> ! {
+    let fetches = std::env::args_os().nth(1).is_some_and(|command| command == "fetch");
+    if fetches
+        && error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
+        && let Some(name) = fetch::missing_curl_flag(flag)
+    {
+        eprintln!(
+            "firstflight: curl has {name}, but firstflight fetch has not; leave it out, or use curl"
+        );
+        std::process::exit(2);
+    }
+    error.exit()
 }
 
 /// The definition of all flags, from which completions and manual pages are generated.

@@ -65,7 +65,7 @@ pub(crate) struct ReportArgs {
 
 pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     if args.schema {
-        print!("{}", json_schema());
+        out!("{}", json_schema());
         return Ok(ExitCode::SUCCESS);
     }
     let Some(path) = &args.record else {
@@ -88,10 +88,10 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     }
     write_tables(&args, &record)?;
     match &compared {
-        _ if args.json => println!("{}", printable_json(&serde_json::to_string(&record)?)),
+        _ if args.json => outln!("{}", printable_json(&serde_json::to_string(&record)?)),
         _ if quiet(&args) => {}
-        Some(compared) => print!("{}", compared.text(&[])),
-        None => print!("{}", terminal::render(&record)),
+        Some(compared) => out!("{}", compared.text(&[])),
+        None => out!("{}", terminal::render(&record)),
     }
     args.conditions.conclude(&outcomes)
 }

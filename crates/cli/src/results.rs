@@ -52,11 +52,7 @@ impl ConditionArgs {
     /// Evaluates the checks that apply to every record, and the conditions.
     pub(crate) fn outcomes(&self, record: &Record, old: Option<&Record>) -> Vec<CheckOutcome> {
         let mut all = check_run(record, ServerKind::Firstflight.name());
-        all.extend(self.fail_if.iter().map(|condition| {
-            condition.check(record, old).unwrap_or_else(|error| {
-                CheckOutcome::undecided("condition", condition.text(), &error.to_string())
-            })
-        }));
+        all.extend(self.fail_if.iter().map(|condition| condition.outcome(record, old)));
         all
     }
 
@@ -84,7 +80,7 @@ fn condition(text: &str) -> Result<Condition, String> {
 /// Writes a text to a file; `-` is stdout.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     if path == Path::new("-") {
-        print!("{text}");
+        out!("{text}");
         return Ok(());
     }
     std::fs::write(path, text)
@@ -120,8 +116,8 @@ pub(crate) fn finish(
 ) -> anyhow::Result<ExitCode> {
     let summary = write_files(record, name, directory)?;
     match json {
-        true => println!("{}", printable_json(&serde_json::to_string(record)?)),
-        false => print!("{summary}"),
+        true => outln!("{}", printable_json(&serde_json::to_string(record)?)),
+        false => out!("{summary}"),
     }
     let code = conditions.conclude(&conditions.outcomes(record, None))?;
     print_locations(record, name, directory);

@@ -60,11 +60,14 @@ pub struct Report {
     pub file_name: Option<String>,
     /// The error, if the transfer failed.
     pub error: Option<ClientError>,
+    /// Why the client offered no early data on the last connection, if it decided so itself.
+    pub early_data_obstacle: Option<&'static str>,
 }
 
 impl Report {
     pub(crate) fn new(request: &Request) -> Self {
         Self {
+            early_data_obstacle: None,
             url: request.target.as_str().to_owned(),
             url_effective: request.target.to_string(),
             scheme: request.target.scheme().name(),
@@ -115,6 +118,15 @@ impl Report {
             Some(EarlyData::Refused) => "refused",
             _ => "none",
         }
+    }
+
+    /// Returns why early data was accepted or refused, or why none was offered: `not_requested`,
+    /// `unsafe_method`, `no_session`, `sent_again` or a name of
+    /// [`EarlyDataReason`](firstflight_tls::EarlyDataReason). `None` without TLS.
+    pub fn early_data_reason(&self) -> Option<&'static str> {
+        let facts = self.facts.as_ref()?;
+        let obstacle = self.early_data_obstacle.filter(|_| self.early_data() == "none");
+        Some(obstacle.unwrap_or(facts.early_data_reason.name()))
     }
 
     /// Returns the round trips as the client sees them: the time from dialling (the SYN, the first

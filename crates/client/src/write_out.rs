@@ -220,8 +220,8 @@ const VARIABLES: &[(&str, &str, Get)] = &[
     ("url_effective", "the URL of the last request", |r| Value::Text(r.url_effective.clone())),
     ("early_bytes", "own: bytes sent as early data", |r| Value::Number(r.early_bytes as i64)),
     ("early_data", "own: none, accepted or refused", |r| Value::Text(r.early_data().to_owned())),
-    ("early_data_reason", "own: why", |r| {
-        text(r.facts.as_ref().map(|facts| facts.early_data_reason.name().to_owned()))
+    ("early_data_reason", "own: why, or why none was offered", |r| {
+        text(r.early_data_reason().map(str::to_owned))
     }),
     ("quic_rtt", "own: QUIC's smoothed RTT in seconds", |r| {
         Value::Seconds(r.quic.map_or(0.0, |quic| quic.rtt.as_secs_f64()))

@@ -41,9 +41,10 @@
 //! has the few shared formats. Only where file and settings differ in shape (a route's action is
 //! one of four keys) is there a separate type for the file.
 //!
-//! **A file is read in three stages**: keys and types, then each section, then their combination.
-//! Each stage reports all errors before the next one starts. Errors have the path of their setting;
-//! the line is looked up from it. So checks do not depend on TOML, and also apply to flags.
+//! **All errors of a file are reported at once**, in stages: keys and types, then each section, then
+//! their combination, then the files that they name. A section with an error in one stage is left
+//! out of the later ones, whose errors may only follow from it. Errors have the path of their
+//! setting; the line is looked up from it. So checks do not depend on TOML, and also apply to flags.
 //!
 //! **There are no variables in the file.** With `${NAME}` its meaning would depend on the reader:
 //! `--check` run by an operator would check another file than the one that the service runs, a

@@ -1,5 +1,6 @@
 //! Checks of a run, and their outcomes.
 
+use crate::conditions::CONDITION;
 use crate::{Load, Record, axes};
 
 /// The outcome of one check; a test case for a pipeline.
@@ -7,7 +8,7 @@ use crate::{Load, Record, axes};
 pub struct CheckOutcome {
     /// The kind of check: `condition`, `labels`, `visits`, `replay`, `control`, `load`.
     pub group: String,
-    /// What should hold.
+    /// What should hold; for a condition, its text, which should hold nowhere.
     pub name: String,
     /// How many cells, servers or samples were checked.
     pub checked: usize,
@@ -27,6 +28,29 @@ impl CheckOutcome {
     /// A check that could not be decided.
     pub fn undecided(group: &str, name: &str, why: &str) -> Self {
         Self { undecided: Some(why.to_owned()), ..Self::new(group, name) }
+    }
+
+    /// What should hold.
+    pub fn claim(&self) -> String {
+        match self.group == CONDITION {
+            true => format!("not ({})", self.name),
+            false => self.name.clone(),
+        }
+    }
+
+    /// The outcome in one sentence, without its findings.
+    pub fn sentence(&self) -> String {
+        let (group, name, checked, found) =
+            (&self.group, &self.name, self.checked, self.findings.len());
+        match (&self.undecided, group == CONDITION, found) {
+            // It names the condition.
+            (Some(why), true, _) => format!("UNDECIDED: {why}"),
+            (Some(why), false, _) => format!("UNDECIDED: {group}: {name}: {why}"),
+            (None, true, 0) => format!("passed: {name} is true for none of {checked}"),
+            (None, true, _) => format!("FAILED: {name} is true for {found} of {checked}:"),
+            (None, false, 0) => format!("passed: {group}: {name} ({checked} checked)"),
+            (None, false, _) => format!("FAILED: {group}: {name} ({checked} checked)"),
+        }
     }
 
     /// Whether it holds everywhere.

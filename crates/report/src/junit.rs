@@ -42,7 +42,7 @@ fn write(out: &mut Out, outcomes: &[CheckOutcome]) -> std::io::Result<()> {
 
 fn case(out: &mut Out, outcome: &CheckOutcome) -> std::io::Result<()> {
     let class = format!("firstflight.{}", outcome.group);
-    open(out, "testcase", &[("name", outcome.name.clone()), ("classname", class)])?;
+    open(out, "testcase", &[("name", outcome.claim()), ("classname", class)])?;
     if let Some(why) = &outcome.undecided {
         text(out, "error", &[("message", why.clone())], why)?;
     } else if let Some(first) = outcome.findings.first() {

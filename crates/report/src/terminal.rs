@@ -109,19 +109,8 @@ pub(crate) fn failures(record: &Record) -> Vec<(String, String)> {
 pub fn check_outcomes(outcomes: &[CheckOutcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
-        let word = match (&outcome.undecided, outcome.passed()) {
-            (Some(_), _) => "UNDECIDED",
-            (None, true) => "passed",
-            (None, false) => "FAILED",
-        };
-        let checked = outcome.checked;
-        let _ = writeln!(
-            text,
-            "{word}: {}: {} ({checked} checked)",
-            outcome.group,
-            printable(&outcome.name)
-        );
-        for finding in outcome.undecided.iter().chain(&outcome.findings).take(MAX_FAILURES) {
+        let _ = writeln!(text, "{}", printable(&outcome.sentence()));
+        for finding in outcome.findings.iter().take(MAX_FAILURES) {
             let _ = writeln!(text, "  {}", printable(finding));
         }
         if outcome.findings.len() > MAX_FAILURES {

@@ -240,7 +240,9 @@ macro_rules! axis_values {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                let is_it = |value: &Self| value.name().eq_ignore_ascii_case(text);
+                // `0rtt` is easier to type than `0-RTT`.
+                let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
+                let is_it = |value: &Self| plain(value.name()) == plain(text);
                 let found = Self::ALL.into_iter().find(is_it);
                 found.ok_or_else(|| {
                     let axis_values = [$($name),+].join(", ");
@@ -320,6 +322,7 @@ mod tests {
             assert_eq!(group.name().to_lowercase().parse(), Ok(group));
         }
         assert_eq!("0-rtt".parse(), Ok(HandshakeKind::ZeroRtt));
+        assert_eq!("0rtt".parse(), Ok(HandshakeKind::ZeroRtt));
         let error = "2k".parse::<ResponseSize>().unwrap_err();
         assert_eq!(error, "unknown response size \"2k\"; allowed are 1k, 10k, 1m");
     }

@@ -28,7 +28,7 @@ use self::handle::ServerHandle;
 use self::snapshots::SnapshotBuilder;
 use crate::ServerError;
 use crate::certificates::development::now;
-use crate::certificates::{announce, exposed_keys};
+use crate::certificates::{SiteCertificate, announce, exposed_keys};
 use crate::context::memory::MemoryBudget;
 use crate::context::{Shutdown, ShutdownStage, wait_for_stage};
 use crate::gate::EarlyDataGate;
@@ -297,11 +297,12 @@ async fn drained_within(
 }
 
 /// Checks whether a configuration could be served: reads all files that it names, but binds no
-/// socket and does not connect to the store.
+/// socket and does not connect to the store. Returns the sites' certificates, self-signed ones in
+/// place of those of the development authority.
 ///
 /// # Errors
 /// [`ServerError`], one sentence with the fix.
-pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
+pub fn check(config: &ServerConfig) -> Result<Vec<SiteCertificate>, ServerError> {
     listen::check(config)?;
     if let Some(StoreTls { ca_file: Some(file), .. }) =
         config.store.as_ref().and_then(|store| store.tls.as_ref())
@@ -320,8 +321,7 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     }
     let acme = AcmeCertificates::new(&config, None, &Arc::default())?;
     let builder = SnapshotBuilder::new(&config, ring, &[], Arc::new(acme.challenges()))?;
-    builder.build(0, &config, &Pools::new(), &[])?;
-    Ok(())
+    Ok(builder.build(0, &config, &Pools::new(), &[])?.certificates)
 }
 
 /// Opens the configured store, if there is one. An unreachable store is not an error: its

@@ -63,6 +63,9 @@ fn parse(text: &str) -> Result<ServerAddress, String> {
             false => Err("the path of a unix socket must start with /".to_owned()),
         };
     }
+    if !text.contains("://") {
+        return Err(format!("it has no scheme, as in http://{text}"));
+    }
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     let tls = match url.scheme() {
         "http" => false,
@@ -106,12 +109,13 @@ mod tests {
     #[test]
     fn addresses_that_cannot_be_are_refused_with_the_reason() {
         for (text, word) in [
-            ("localhost:80", "not supported"),
+            ("localhost:80", "as in http://localhost:80;"),
             ("ftp://localhost", "ftp"),
             ("http://", "host"),
             ("http://localhost/base", "path"),
             ("http://user@localhost", "user name"),
-            ("nonsense", "relative URL"),
+            ("nonsense", "no scheme"),
+            ("127.0.0.1:80", "as in http://127.0.0.1:80;"),
             ("unix:relative", "start with /"),
             ("unix:", "start with /"),
         ] {

@@ -1,5 +1,6 @@
 //! `firstflight fetch`: curl's flags and exit codes, with the request in the first flight.
 
+mod curl_flags;
 mod output;
 
 use std::fs;
@@ -16,6 +17,7 @@ use firstflight_client::{
 };
 use firstflight_tls::{CipherPolicy, KeyLogFile, Trust, Version};
 
+pub(crate) use curl_flags::missing as missing_curl_flag;
 use output::{TransferOutput, print_error, write_out};
 
 /// Fetch URLs, with curl's flags, variables and exit codes.
@@ -30,27 +32,27 @@ pub(crate) struct FetchArgs {
     urls: Vec<String>,
 
     /// Request method (default: GET, POST with -d, HEAD with -I).
-    #[arg(short = 'X', long, value_name = "METHOD", help_heading = REQUEST)]
+    #[arg(short = 'X', long, allow_hyphen_values = true, value_name = "METHOD", help_heading = REQUEST)]
     request: Option<String>,
     /// Request body; `@FILE` reads a file without its line breaks, `@-` standard input; several are
     /// joined by `&`. Makes the request a POST.
-    #[arg(short, long, value_name = "DATA", help_heading = REQUEST)]
+    #[arg(short, long, allow_hyphen_values = true, value_name = "DATA", help_heading = REQUEST)]
     data: Vec<String>,
     /// Like -d, but the bytes are sent unchanged.
-    #[arg(long, value_name = "DATA", help_heading = REQUEST)]
+    #[arg(long, allow_hyphen_values = true, value_name = "DATA", help_heading = REQUEST)]
     data_binary: Vec<String>,
     /// Send the data of -d in the query of a GET.
     #[arg(short = 'G', long, help_heading = REQUEST)]
     get: bool,
     /// Header field `Name: value`; `Name:` removes one, `Name;` sends it empty, `@FILE` reads
     /// fields from a file.
-    #[arg(short = 'H', long, value_name = "FIELD", help_heading = REQUEST)]
+    #[arg(short = 'H', long, allow_hyphen_values = true, value_name = "FIELD", help_heading = REQUEST)]
     header: Vec<String>,
     /// User-Agent
-    #[arg(short = 'A', long, value_name = "NAME", help_heading = REQUEST)]
+    #[arg(short = 'A', long, allow_hyphen_values = true, value_name = "NAME", help_heading = REQUEST)]
     user_agent: Option<String>,
     /// Referer: the URL that links to this one.
-    #[arg(short = 'e', long, value_name = "URL", help_heading = REQUEST)]
+    #[arg(short = 'e', long, allow_hyphen_values = true, value_name = "URL", help_heading = REQUEST)]
     referer: Option<String>,
     /// Request the head only.
     #[arg(short = 'I', long, help_heading = REQUEST)]
@@ -59,11 +61,11 @@ pub(crate) struct FetchArgs {
     #[arg(short = 'L', long, help_heading = REQUEST)]
     location: bool,
     /// Maximum number of redirects.
-    #[arg(long, value_name = "N", default_value_t = 50, help_heading = REQUEST)]
+    #[arg(long, allow_hyphen_values = true, value_name = "N", default_value_t = 50, help_heading = REQUEST)]
     max_redirs: u32,
 
     /// Write the body to a file (`-`: standard output); once for each URL
-    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
+    #[arg(short, long, allow_hyphen_values = true, value_name = "FILE", help_heading = OUTPUT)]
     output: Vec<PathBuf>,
     /// Write the body to a file named as in the URL
     #[arg(short = 'O', long, conflicts_with = "output", help_heading = OUTPUT)]
@@ -85,7 +87,7 @@ pub(crate) struct FetchArgs {
     fail: bool,
     /// Print this format afterwards, with variables such as %{time_starttransfer}; `@FILE` reads it
     /// from a file; %{json} prints all variables (--help lists them).
-    #[arg(short, long, value_name = "FORMAT", help_heading = OUTPUT)]
+    #[arg(short, long, allow_hyphen_values = true, value_name = "FORMAT", help_heading = OUTPUT)]
     write_out: Option<String>,
 
     /// Use IPv4 only.
@@ -95,18 +97,18 @@ pub(crate) struct FetchArgs {
     #[arg(short = '6', long, help_heading = CONNECTION)]
     ipv6: bool,
     /// Use these addresses for a host: HOST:PORT:ADDRESS[,ADDRESS...]
-    #[arg(long, value_name = "ENTRY", help_heading = CONNECTION)]
+    #[arg(long, allow_hyphen_values = true, value_name = "ENTRY", help_heading = CONNECTION)]
     resolve: Vec<String>,
     /// Use TCP Fast Open: send the first write in the SYN if the kernel has a cookie (RFC 7413);
     /// not with --http3.
     #[arg(long, help_heading = CONNECTION)]
     tcp_fastopen: bool,
     /// Time limit in seconds for connecting: name resolution and TCP and TLS, or QUIC.
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds,
+    #[arg(long, allow_hyphen_values = true, value_name = "SECONDS", default_value = "300", value_parser = seconds,
           help_heading = CONNECTION)]
     connect_timeout: Duration,
     /// Time limit in seconds for the whole transfer.
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, help_heading = CONNECTION)]
+    #[arg(short, long, allow_hyphen_values = true, value_name = "SECONDS", value_parser = seconds, help_heading = CONNECTION)]
     max_time: Option<Duration>,
     /// Offer HTTP/1.1 only.
     #[arg(long = "http1.1", group = "http", help_heading = CONNECTION)]
@@ -127,7 +129,7 @@ pub(crate) struct FetchArgs {
     #[arg(short = 'k', long, conflicts_with = "cacert", help_heading = TLS)]
     insecure: bool,
     /// Trust only the authorities in this PEM file.
-    #[arg(long, value_name = "FILE", help_heading = TLS)]
+    #[arg(long, allow_hyphen_values = true, value_name = "FILE", help_heading = TLS)]
     cacert: Option<PathBuf>,
     /// Do not trust this user's development authority (`firstflight authority`).
     #[arg(long, conflicts_with_all = ["cacert", "insecure"], help_heading = TLS)]
@@ -145,25 +147,25 @@ pub(crate) struct FetchArgs {
     #[arg(long = "tlsv1.3", help_heading = TLS)]
     tlsv1_3: bool,
     /// Newest version: 1.0, 1.1, 1.2, 1.3 or default
-    #[arg(long, value_name = "VERSION", help_heading = TLS)]
+    #[arg(long, allow_hyphen_values = true, value_name = "VERSION", help_heading = TLS)]
     tls_max: Option<String>,
     /// Ciphers of TLS 1.2 and older
-    #[arg(long, value_name = "LIST", help_heading = TLS)]
+    #[arg(long, allow_hyphen_values = true, value_name = "LIST", help_heading = TLS)]
     ciphers: Option<String>,
     /// Ciphers of TLS 1.3
-    #[arg(long, value_name = "LIST", help_heading = TLS)]
+    #[arg(long, allow_hyphen_values = true, value_name = "LIST", help_heading = TLS)]
     tls13_ciphers: Option<String>,
     /// Groups for the key exchange, such as X25519:P-256
-    #[arg(long, value_name = "LIST", help_heading = TLS)]
+    #[arg(long, allow_hyphen_values = true, value_name = "LIST", help_heading = TLS)]
     curves: Option<String>,
 
     /// Keep sessions in this file, encrypted, and QUIC's address tokens; each is used once, also by
     /// several calls at a time
-    #[arg(long, value_name = "FILE", help_heading = FLIGHT)]
+    #[arg(long, allow_hyphen_values = true, value_name = "FILE", help_heading = FLIGHT)]
     ssl_sessions: Option<PathBuf>,
     /// Key of that file, made on first use (default: firstflight/session-key in
     /// $XDG_CONFIG_HOME or ~/.config; a passphrase in FIRSTFLIGHT_SESSIONS_PASSPHRASE goes before)
-    #[arg(long, value_name = "FILE", help_heading = FLIGHT)]
+    #[arg(long, allow_hyphen_values = true, value_name = "FILE", help_heading = FLIGHT)]
     ssl_sessions_key: Option<PathBuf>,
     /// Send the request as early data (0-RTT) if a session allows it and its method is safe
     #[arg(long, help_heading = FLIGHT)]

@@ -89,7 +89,10 @@ pub(super) fn write_out(template: Option<&Template>, report: &Report) {
 
 /// Prints an error to standard error, with its exit code.
 pub(super) fn print_error(quiet: bool, error: &ClientError) {
-    if !quiet {
+    // As `curl | head`, but without a message: nobody is left to read the body.
+    let closed =
+        matches!(error, ClientError::Write(why) if why.kind() == io::ErrorKind::BrokenPipe);
+    if !quiet && !closed {
         let text = error.to_string();
         eprintln!("firstflight: ({}) {}", error.exit_code(), printable(&text));
     }

@@ -20,8 +20,8 @@ pub(super) async fn run(source: &RingSource, as_json: bool) -> anyhow::Result<Ex
     let list = KeyList { ring, nodes: source.nodes().await?, now: now() };
     let warnings = list.warnings(source.problems());
     match as_json {
-        true => println!("{:#}", list.json(&warnings)),
-        false => print!("{}", list.tables()),
+        true => outln!("{:#}", list.json(&warnings)),
+        false => out!("{}", list.tables()),
     }
     for warning in &warnings {
         eprintln!("firstflight: {warning}");

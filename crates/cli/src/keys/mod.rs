@@ -133,12 +133,12 @@ async fn run_command(command: KeysCommand) -> anyhow::Result<ExitCode> {
         KeysCommand::New { file, rotation, lifetime } => {
             let schedule = Schedule::new(hours(rotation), hours(lifetime))?;
             KeyFile::new(&file).write_new(schedule, now())?;
-            println!(
+            outln!(
                 "created {} with new ticket keys; give it to each server with --ticket-keys",
                 file.display()
             );
         }
-        KeysCommand::Rotate { source } => println!("{}", source.open()?.rotate().await?),
+        KeysCommand::Rotate { source } => outln!("{}", source.open()?.rotate().await?),
         KeysCommand::List { source, json } => return list::run(&source.open()?, json).await,
         KeysCommand::Export { source, target } => {
             let ring = source.open()?.read_for_use().await?;
@@ -147,7 +147,7 @@ async fn run_command(command: KeysCommand) -> anyhow::Result<ExitCode> {
                 true => "now has the current keys",
                 false => "already had the current keys",
             };
-            println!("{} {state}", target.path().display());
+            outln!("{} {state}", target.path().display());
         }
         KeysCommand::Watch { source, target, exec } => {
             return watch::run(&source.open()?, &target.target(), exec).await;
@@ -155,12 +155,12 @@ async fn run_command(command: KeysCommand) -> anyhow::Result<ExitCode> {
         KeysCommand::NewEncryption { file } => {
             let id = KeyEncryption::write_new(&file)?;
             let file = file.display();
-            println!("created {file} with key-encryption key {id}; copy it to each node");
+            outln!("created {file} with key-encryption key {id}; copy it to each node");
         }
         KeysCommand::RotateEncryption { file } => {
             let id = KeyEncryption::rotate(&file)?;
             let file = file.display();
-            println!("added key-encryption key {id} to {file}; copy it to each node");
+            outln!("added key-encryption key {id} to {file}; copy it to each node");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -12,9 +12,6 @@ use firstflight_tls::Version;
 /// The configuration comes from a file (docs/reference/configuration.md), from flags, or both.
 /// Flags override environment variables, which override the file.
 ///
-/// SIGTERM and SIGINT finish running requests and exit; a second one exits immediately. SIGHUP
-/// reloads configuration and certificates. SIGUSR1 reopens the access log, as SIGHUP does too.
-///
 /// Without a certificate, this user's development authority signs one for testing: see `firstflight
 /// authority --help`. If the environment variable SSLKEYLOGFILE is set, TLS secrets are written to
 /// that file; there is no flag for it, because it undoes the encryption.
@@ -107,7 +104,8 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args)]
 pub(super) struct ContentArgs {
-    /// Directory to serve, instead of the file's sites; same as --root.
+    /// Directory to serve, instead of the file's sites: as --root, and on 127.0.0.1:8443 if no
+    /// address is given.
     #[arg(value_name = "DIR", conflicts_with = "root")]
     pub(super) directory: Option<PathBuf>,
 

@@ -1,39 +1,33 @@
 //! `firstflight serve --check`: checks the configuration and prints what would be served.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use firstflight_config::{
     Action, CertificateSource, Content, Listener, ListenerProtocol, Route, ServerConfig, Site,
     Sites,
 };
+use firstflight_server::SiteCertificate;
+use jiff::Timestamp;
 
 use super::args::ServeArgs;
 use super::plain_error;
 
-/// Reads all files that the configuration names, and prints what would be served. Addresses and
-/// sites may be missing, as flags can add them.
+/// Reads all files that the configuration names, and prints what would be served. `config` has an
+/// address and content.
 ///
 /// # Errors
 /// If the configuration or one of its files is invalid.
 pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<ExitCode> {
-    let rows = rows(&config);
+    let certificates = firstflight_server::check(&config).map_err(plain_error)?;
+    config.admin.as_ref().map(firstflight_admin::check).transpose()?;
+    let rows = rows(&config, &certificates);
     let mut warnings = config.warnings();
     warnings.extend(firstflight_server::exposed_keys(&config));
-    let mut config = config;
-    if matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty()) {
-        config.content = Content::PingPong;
-    }
-    if config.listeners.is_empty() {
-        config.listeners.push(Listener::new(SocketAddr::from(([127, 0, 0, 1], 0))));
-    }
-    firstflight_server::check(&config).map_err(plain_error)?;
-    config.admin.as_ref().map(firstflight_admin::check).transpose()?;
-    print!("{}", table(&rows));
+    out!("{}", table(&rows));
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     match &args.config {
-        Some(path) => println!("{}: OK", path.display()),
-        None => println!("OK"),
+        Some(path) => outln!("{}: OK", path.display()),
+        None => outln!("OK"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -41,13 +35,15 @@ pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<Ex
 /// A line of the table: kind, name, description, details.
 type Row = [String; 4];
 
-fn rows(config: &ServerConfig) -> Vec<Row> {
+fn rows(config: &ServerConfig, certificates: &[SiteCertificate]) -> Vec<Row> {
     let mut rows: Vec<Row> =
         config.listeners.iter().map(|listener| listener_row(listener, config)).collect();
     match &config.content {
         Content::Sites(sites) => {
             for (index, site) in sites.sites.iter().enumerate() {
-                rows.extend(site_rows(index, site, sites, config));
+                let source = site.certificate.as_ref().unwrap_or(&config.certificate);
+                let certificate = certificate(source, certificates.get(index));
+                rows.extend(site_rows(index, site, sites, (config, certificate)));
             }
         }
         Content::PingPong => rows.push(row("ping-pong", "", "PONG for each PING", "")),
@@ -74,17 +70,36 @@ fn listener_row(listener: &Listener, config: &ServerConfig) -> Row {
     row("listener", &listener.address.to_string(), &protocols, "")
 }
 
-fn site_rows(index: usize, site: &Site, sites: &Sites, config: &ServerConfig) -> Vec<Row> {
+/// Where a site's certificate comes from, and when it expires if it exists.
+fn certificate(source: &CertificateSource, read: Option<&SiteCertificate>) -> String {
+    let CertificateSource::Files { cert, .. } = source else {
+        return match source {
+            CertificateSource::Acme => "certificate by ACME",
+            CertificateSource::SelfSigned { .. } => "self-signed certificate",
+            _ => "certificate of the development authority (for testing)",
+        }
+        .to_owned();
+    };
+    let expires = read.and_then(|read| Timestamp::from_second(read.not_after?).ok());
+    let expires = expires.map(|at| {
+        let word = if at < Timestamp::now() { "expired" } else { "expires" };
+        format!(", {word} {}", at.strftime("%Y-%m-%d"))
+    });
+    format!("certificate {}{}", cert.display(), expires.unwrap_or_default())
+}
+
+fn site_rows(
+    index: usize,
+    site: &Site,
+    sites: &Sites,
+    (config, certificate): (&ServerConfig, String),
+) -> Vec<Row> {
     let names = match (site.names.is_empty(), index) {
         (true, _) => "(every name)".to_owned(),
         (false, 0) => format!("{} (and unknown names)", site.names.join(", ")),
         (false, _) => site.names.join(", "),
     };
-    let certificate = match site.certificate.as_ref().unwrap_or(&config.certificate) {
-        CertificateSource::Acme => "certificate by ACME",
-        _ => "",
-    };
-    let mut rows = vec![row("site", &names, certificate, "")];
+    let mut rows = vec![row("site", &names, &certificate, "")];
     for route in &site.routes {
         let early = match (config.early_data.enabled, route.early.mode) {
             (false, _) => "off".to_owned(),

@@ -32,13 +32,13 @@ use self::settings::{read_config, require_complete};
 /// If the server cannot start.
 pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
     if args.print_config {
-        print!("{}", read_config(&args)?.to_toml());
+        out!("{}", read_config(&args)?.to_toml());
         return Ok(ExitCode::SUCCESS);
     }
     if args.check {
         let config = read_config(&args)?;
         init_log(&config.log)?;
-        return check::check(&args, config);
+        return check::check(&args, require_complete(config)?);
     }
     let channel = upgrade::channel_to_predecessor()?;
     let outcome = start(args, memory, channel.clone());

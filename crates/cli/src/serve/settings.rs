@@ -1,7 +1,7 @@
 //! Combines the configuration file, environment and flags.
 
 use std::env;
-use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use firstflight_config::{
@@ -28,6 +28,10 @@ pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
         config.content = content;
     }
     certificate(args, &mut config);
+    if args.content.directory.is_some() && args.acme.acme.is_empty() && config.listeners.is_empty()
+    {
+        config.listeners.push(Listener::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 8443))));
+    }
     args.acme.apply(&mut config)?;
     tls(args, &mut config);
     limits(&args.limits, &mut config);

@@ -154,7 +154,7 @@ fn serve_check_creates_no_authority() {
     let site = site();
     let dir = site.path();
     let root = dir.join("root");
-    let checked = run(firstflight(dir).args(["serve", "--check", "--root"]).arg(root));
+    let checked = run(firstflight(dir).args(["serve", "--check"]).arg(root));
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert!(!dir.join(HOME).exists());
     assert_eq!(authority(dir, &["trust", "--dry-run"]).code, Some(2));

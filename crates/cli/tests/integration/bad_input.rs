@@ -101,9 +101,78 @@ fn invalid_configurations() {
     }
     fs::write(dir.join("good.toml"), format!("{store}[early_data]\ndefault = \"strict\"\n"))
         .unwrap();
-    let good =
-        run(firstflight(dir).current_dir(dir).args(["serve", "--check", "--config", "good.toml"]));
-    assert_eq!((good.code, &*good.out, &*good.err), (Some(0), "good.toml: OK\n", ""));
+    let good = ["serve", "--check", "--config", "good.toml", "root"];
+    let good = run(firstflight(dir).current_dir(dir).args(good));
+    assert_eq!((good.code, &*good.err), (Some(0), ""), "{good:?}");
+    assert!(good.out.ends_with("good.toml: OK\n"), "{good:?}");
+}
+
+#[test]
+fn a_check_refuses_what_serve_refuses_and_shows_certificates() {
+    let site = site();
+    let dir = site.path();
+    certificate(dir);
+    let address = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+    let route = "[[site.route]]\nroot = \"root\"\n";
+    for (content, expected) in [
+        (address.to_owned(), ["nothing to serve", "[[site]]"]),
+        (format!("[[site]]\n{route}"), ["no address", "[[listener]]"]),
+    ] {
+        fs::write(dir.join("part.toml"), content).unwrap();
+        for more in [&["--check"][..], &[]] {
+            let arguments = [&["serve", "--config", "part.toml"], more].concat();
+            refused(dir, &arguments, 2, &expected);
+        }
+    }
+    let files = "certificate = \"cert.pem\"\nkey = \"key.pem\"\n";
+    let other = format!("[[site]]\nnames = [\"b.test\"]\n{route}");
+    let whole = format!("{address}[[site]]\nnames = [\"a.test\"]\n{files}{route}{other}");
+    fs::write(dir.join("whole.toml"), whole).unwrap();
+    let checked = ["serve", "--check", "--config", "whole.toml"];
+    let checked = run(firstflight(dir).current_dir(dir).args(checked));
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let line = |name| checked.out.lines().find(|line| line.contains(name)).unwrap();
+    assert!(line("a.test").contains("cert.pem, expires 2"), "{checked:?}");
+    assert!(line("b.test").contains("development authority"), "{checked:?}");
+}
+
+#[test]
+fn a_directory_alone_has_an_address() {
+    let site = site();
+    let checked = run(firstflight(site.path()).args(["serve", "--check"]).arg(site.path()));
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.out.contains("listener  127.0.0.1:8443  https"), "{checked:?}");
+}
+
+#[test]
+fn flags_of_curl_that_fetch_lacks_are_named_and_values_may_start_with_a_dash() {
+    let site = site();
+    let dir = site.path();
+    refused(
+        dir,
+        &["fetch", "--compressed", "https://a/"],
+        2,
+        &["curl has --compressed", "leave it out"],
+    );
+    refused(dir, &["fetch", "-u", "a:b", "https://a/"], 2, &["curl has --user"]);
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let url = format!("https://{closed}/");
+    let ended = run(firstflight(dir).args(["fetch", "-s", "-w", "--x %{http_code}", &url]));
+    assert_eq!((ended.code, &*ended.out), (Some(7), "--x 000"), "{ended:?}");
+}
+
+#[test]
+fn a_closed_pipe_ends_commands_quietly() {
+    let site = site();
+    for arguments in [&["doctor"][..], &["report", "--schema"], &["serve", "--check", "."]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = firstflight(site.path());
+        command.current_dir(site.path()).args(arguments).stdout(writer);
+        let ended = command.stderr(std::process::Stdio::piped()).output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!((ended.status.code(), &*err), (Some(141), ""), "{arguments:?}");
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn the_example_configurations_are_valid() {
     done(dir, &["keys", "new-encryption", "kek"]);
     fs::copy(dir.join("kek"), dir.join("store-password")).unwrap();
     fs::write(dir.join("serve.toml"), example("serve.toml", dir)).unwrap();
-    let checked = done(dir, &["serve", "--check", "--config", "serve.toml"]);
+    let checked = done(dir, &["serve", "--check", "--config", "serve.toml", "."]);
     assert!(checked.out.contains("OK"), "{checked:?}");
 }
 

@@ -194,7 +194,7 @@ fn the_example_workflow_measures_and_compares_with_main() {
     let compared = bash(&compare, server, dir.path());
     assert_eq!(compared.code, Some(1), "{compared:?}");
     assert!(
-        compared.err.contains("FAILED: condition: not (p50(0rtt) > 1.1*old + 2ms)"),
+        compared.err.contains("FAILED: p50(0rtt) > 1.1*old + 2ms is true for"),
         "{}",
         compared.err
     );

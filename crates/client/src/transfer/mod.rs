@@ -16,8 +16,8 @@ use self::sessions::JarTickets;
 use crate::client::fixed_without_early_data;
 use crate::quic::QuicHandle;
 use crate::{
-    Client, ClientError, Event, Exchange, Head, Http3, HttpVersions, Listener, PendingResponse,
-    PhaseInstants, Report, Request, Scheme, SharedStream, Stream, Target,
+    Client, ClientError, EarlyPolicy, Event, Exchange, Head, Http3, HttpVersions, Listener,
+    PendingResponse, PhaseInstants, Report, Request, Scheme, SharedStream, Stream, Target,
 };
 
 mod over_quic;
@@ -108,6 +108,14 @@ impl<'a> Transfer<'a> {
             let early_now = early && self.client.config.early_data.allows(&request.method);
             let transports = self.transports(&request.target)?;
             self.take_from_jar(&request.target, transports, early_now)?;
+            let has_session = self.jar_tickets.tcp.is_some() || self.jar_tickets.quic.is_some();
+            self.report.early_data_obstacle = match self.client.config.early_data {
+                EarlyPolicy::Never => Some("not_requested"),
+                _ if !early => Some("sent_again"),
+                _ if !early_now => Some("unsafe_method"),
+                _ if !has_session => Some("no_session"),
+                _ => None,
+            };
             // Reading the jar is not network time: the clock starts here.
             let start = *start.get_or_insert_with(Instant::now);
             self.report.marks = PhaseInstants::new(start);

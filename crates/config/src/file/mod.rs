@@ -13,7 +13,7 @@ mod store;
 mod tickets;
 mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -65,9 +65,7 @@ impl ServerConfig {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path)
             .map_err(|reason| ConfigError::ConfigFile { path: path.to_owned(), reason })?;
-        let config = Self::parse(&text, path)?;
-        refuse_errors(config.check_files(), &text, path)?;
-        Ok(config)
+        Self::load(&text, path, Self::check_files)
     }
 
     /// Parses text. `path` is used in errors, and relative paths in the text are resolved against
@@ -76,12 +74,22 @@ impl ServerConfig {
     /// # Errors
     /// [`ConfigError::Config`] with all errors.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let document = read_document(text, path)?;
+        Self::load(text, path, |_| Vec::new())
+    }
+
+    /// `check_files`: checks of the files that the settings name.
+    fn load(
+        text: &str,
+        path: &Path,
+        check_files: impl FnOnce(&Self) -> Vec<SettingError>,
+    ) -> Result<Self, ConfigError> {
+        let (document, mut problems) = read_document(text, path)?;
         let base = path.parent().unwrap_or(Path::new(""));
         let (config, errors) = document.settings(base);
-        refuse_errors(errors, text, path)?;
-        refuse_errors(config.errors(), text, path)?;
-        Ok(config)
+        problems.add(errors);
+        problems.add(config.errors());
+        problems.add(check_files(&config));
+        problems.into_result(path).map(|()| config)
     }
 
     /// Writes an equivalent file with all defaults. Passwords and keys stay in their own files.
@@ -91,21 +99,49 @@ impl ServerConfig {
     }
 }
 
-/// Parses the sections.
-fn read_document(text: &str, path: &Path) -> Result<Document, ConfigError> {
+/// Parses the sections. Invalid keys have their defaults, and an error.
+///
+/// # Errors
+/// [`ConfigError::Config`] if the text is not TOML.
+fn read_document<'t>(text: &'t str, path: &Path) -> Result<(Document, Problems<'t>), ConfigError> {
     let (mut table, errors) = DeTable::parse_recoverable(text);
-    let problem = |error: &toml::de::Error| parse::parser_error(text, error);
     if !errors.is_empty() {
-        return Err(refusal(errors.iter().map(problem).collect(), path));
+        let problems = errors.iter().map(|error| parse::parser_error(text, error)).collect();
+        return Err(refusal(problems, path));
     }
-    let unknown = parse::remove_unknown_keys(table.get_mut());
-    let mut problems: Vec<_> = unknown
-        .into_iter()
-        .map(|(at, reason)| FileProblem { line: parse::line(text, at), reason })
-        .collect();
+    let mut problems = Problems { text, found: parse::check_keys(table.get_mut()) };
     let (document, errors) = parse::read_sections(table.into_inner());
-    problems.extend(errors.iter().map(problem));
-    if problems.is_empty() { Ok(document) } else { Err(refusal(problems, path)) }
+    problems.found.extend(errors.iter().map(parse::type_error));
+    Ok((document, problems))
+}
+
+/// The errors of a file: the offset and the reason of each.
+struct Problems<'t> {
+    text: &'t str,
+    found: Vec<(usize, String)>,
+}
+
+impl Problems<'_> {
+    /// Adds errors of settings, except in sections with an earlier error, from which they may follow.
+    fn add(&mut self, errors: Vec<SettingError>) {
+        let section = |offset: usize| parse::section_start(self.text, offset);
+        let unsure: BTreeSet<_> = self.found.iter().map(|(offset, _)| section(*offset)).collect();
+        let new = errors.into_iter().map(|error| {
+            let offset = parse::offset(self.text, &error.path);
+            (offset, error.reason)
+        });
+        let new: Vec<_> = new.filter(|(offset, _)| !unsure.contains(&section(*offset))).collect();
+        self.found.extend(new);
+    }
+
+    fn into_result(self, path: &Path) -> Result<(), ConfigError> {
+        if self.found.is_empty() {
+            return Ok(());
+        }
+        let problem =
+            |(offset, reason)| FileProblem { line: parse::line(self.text, offset), reason };
+        Err(refusal(self.found.into_iter().map(problem).collect(), path))
+    }
 }
 
 /// Reads the section `[admin]` of a file, ignoring the others.
@@ -127,6 +163,12 @@ impl Document {
         let mut errors = Vec::new();
         let mut config = ServerConfig::default();
         let has_store = self.store.is_some();
+        let mut sites = Sites { sites: Vec::new(), upstreams: BTreeMap::new() };
+        for (at, section) in self.site.into_iter().enumerate() {
+            let (site, found) = section.site(base);
+            sites.sites.push(site);
+            errors.extend(found.into_iter().map(|error| error.under_index("site", at)));
+        }
         let mut note = |error: SettingError| errors.push(error);
         match self.tls.settings(base) {
             Ok((tls, certificate)) => (config.tls, config.certificate) = (tls, certificate),
@@ -148,14 +190,7 @@ impl Document {
             let ca = pool.ca.clone().map(|file| resolve(base, file));
             PoolConfig { ca, ..pool }
         };
-        let upstreams = self.upstream.into_iter().map(|(name, one)| (name, pool(one))).collect();
-        let mut sites = Sites { sites: Vec::new(), upstreams };
-        for (at, site) in self.site.into_iter().enumerate() {
-            match site.site(base) {
-                Ok(site) => sites.sites.push(site),
-                Err(error) => note(error.under_index("site", at)),
-            }
-        }
+        sites.upstreams = self.upstream.into_iter().map(|(name, one)| (name, pool(one))).collect();
         config.content = Content::Sites(sites);
         config.acme = self.acme.map(|acme| resolve_acme(base, acme));
         config.listeners = self.listener;
@@ -215,17 +250,6 @@ fn resolve_acme(base: &Path, acme: AcmeConfig) -> AcmeConfig {
         external_account: acme.external_account.map(account),
         ..acme
     }
-}
-
-fn refuse_errors(errors: Vec<SettingError>, text: &str, path: &Path) -> Result<(), ConfigError> {
-    if errors.is_empty() {
-        return Ok(());
-    }
-    let problem = |error: SettingError| FileProblem {
-        line: parse::line(text, parse::offset(text, &error.path)),
-        reason: error.reason,
-    };
-    Err(refusal(errors.into_iter().map(problem).collect(), path))
 }
 
 fn refusal(mut problems: Vec<FileProblem>, path: &Path) -> ConfigError {

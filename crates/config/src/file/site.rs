@@ -46,26 +46,34 @@ pub(crate) struct SiteSection {
 }
 
 impl SiteSection {
-    pub(super) fn site(self, base: &Path) -> Result<Site, SettingError> {
-        let routes = self.route.into_iter().enumerate();
-        let routes = routes
-            .map(|(at, route)| route.route(base).map_err(|error| error.under_index("route", at)));
-        let files = tls::certificate(self.certificate, self.key, base)?;
-        let certificate = match (self.acme, files) {
-            (true, Some(_)) => {
-                let reason = "a site has either acme = true or a certificate; remove one";
-                return Err(SettingError::new("acme", reason));
-            }
-            (true, None) => Some(CertificateSource::Acme),
-            (false, files) => files,
-        };
-        Ok(Site {
+    /// The site, with all errors. An invalid route is there too, so that later errors have the
+    /// index of their section.
+    pub(super) fn site(self, base: &Path) -> (Site, Vec<SettingError>) {
+        let mut errors = Vec::new();
+        let files = tls::certificate(self.certificate, self.key, base).unwrap_or_else(|error| {
+            errors.push(error);
+            None
+        });
+        if self.acme && files.is_some() {
+            let reason = "a site has either acme = true or a certificate; remove one";
+            errors.push(SettingError::new("acme", reason));
+        }
+        let mut routes = Vec::new();
+        for (at, section) in self.route.into_iter().enumerate() {
+            let path = section.path.clone();
+            routes.push(section.route(base).unwrap_or_else(|error| {
+                errors.push(error.under_index("route", at));
+                Route::new(path, Action::Status(StatusCode::NOT_FOUND))
+            }));
+        }
+        let site = Site {
             names: self.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
-            certificate,
+            certificate: files.or(self.acme.then_some(CertificateSource::Acme)),
             ocsp: self.ocsp.map(|path| resolve(base, path)),
             headers: self.headers.0,
-            routes: routes.collect::<Result<_, _>>()?,
-        })
+            routes,
+        };
+        (site, errors)
     }
 
     pub(super) fn of(site: &Site) -> Self {

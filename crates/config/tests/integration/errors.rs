@@ -8,12 +8,13 @@ fn refusal(text: &str) -> String {
     ServerConfig::parse(text, Path::new("f.toml")).unwrap_err().to_string()
 }
 
-/// One kind of error per stage: keys and types first, then each section, then their combination.
+/// Of keys and types, of each section, of their combination.
 #[test]
 fn all_errors_are_reported_at_once() {
     insta::assert_snapshot!("keys_and_types", refusal(include_str!("wrong/keys_and_types.toml")));
     insta::assert_snapshot!("sections", refusal(include_str!("wrong/sections.toml")));
     insta::assert_snapshot!("together", refusal(include_str!("wrong/together.toml")));
+    insta::assert_snapshot!("everything", refusal(include_str!("wrong/everything.toml")));
     insta::assert_snapshot!("acme", refusal(include_str!("wrong/acme.toml")));
 }
 

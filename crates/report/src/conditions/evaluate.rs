@@ -1,6 +1,8 @@
 //! Evaluates a condition for the cells of a record.
 
-use super::{Arithmetic, CheckError, Comparison, Condition, Expression, Figure, Function};
+use super::{
+    Arithmetic, CONDITION, CheckError, Comparison, Condition, Expression, Figure, Function,
+};
 use crate::axes::{self, axis_values};
 use crate::format::{count, format_ms_unit};
 use crate::{Cell, CheckOutcome, Fault, Record, VisitCell, visits};
@@ -14,7 +16,7 @@ pub(super) fn check(
         return Err(CheckError::NoOldRecord { condition: condition.text.clone() });
     }
     let evaluation = Evaluation { condition, record, old };
-    let mut outcome = CheckOutcome::new("condition", &condition.claim());
+    let mut outcome = CheckOutcome::new(CONDITION, &condition.text);
     let mut without: Option<String> = None;
     for subject in evaluation.subjects()? {
         match evaluation.values(&subject)? {

@@ -19,6 +19,9 @@
 //! A figure that names `visit`, `browser` or `page` selects visits of browsers: `p50(visit=on,
 //! page=small, time=tls) > 5ms`.
 
+/// The group of a condition's outcome, whose name is the condition.
+pub(crate) const CONDITION: &str = "condition";
+
 mod evaluate;
 mod parser;
 mod selector;
@@ -59,13 +62,8 @@ impl Condition {
     /// Like [`Condition::check`], with errors as [`CheckOutcome::undecided`].
     pub fn outcome(&self, record: &Record, old: Option<&Record>) -> CheckOutcome {
         self.check(record, old).unwrap_or_else(|error| {
-            CheckOutcome::undecided("condition", &self.claim(), &error.to_string())
+            CheckOutcome::undecided(CONDITION, &self.text, &error.to_string())
         })
-    }
-
-    /// The name of the check: the negated condition.
-    fn claim(&self) -> String {
-        format!("not ({})", self.text)
     }
 
     /// Evaluates the condition for every cell that it selects. If the condition uses `old`, only

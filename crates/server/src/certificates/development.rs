@@ -30,6 +30,8 @@ struct CurrentCertificates {
     names: BTreeSet<String>,
     /// Signed by the authority, for the names that it is allowed to sign.
     signed: Option<Identity>,
+    /// The names of that certificate.
+    signed_names: Vec<String>,
     /// Self-signed, for all names. Made only if a site needs it.
     self_signed_identity: Option<Identity>,
     /// When to renew them, in seconds since 1970.
@@ -98,12 +100,14 @@ impl DevelopmentCertificates {
         }
     }
 
-    /// Logs how clients can trust the certificates.
+    /// Logs for which names clients can trust the certificates, and how.
     pub(crate) fn announce(&self) {
-        if let Some(authority) = &self.authority {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(authority), Some(current)) = (&self.authority, &*current) {
             info!(
-                "certificate signed by the development authority in {}: `firstflight fetch` trusts it, \
-                 other clients with --cacert or after `firstflight authority trust`",
+                "certificate for {} signed by the development authority in {}: `firstflight fetch` \
+                 trusts it, other clients with --cacert or after `firstflight authority trust`",
+                current.signed_names.join(", "),
                 authority.certificate().display()
             );
         }
@@ -118,11 +122,12 @@ impl DevelopmentCertificates {
         let mut current = CurrentCertificates {
             names,
             signed: None,
+            signed_names: signable,
             self_signed_identity: None,
             renew_at: u64::MAX,
         };
         if let Some(authority) = &self.authority {
-            let made = authority.sign(&signable, now)?;
+            let made = authority.sign(&current.signed_names, now)?;
             let identity = made.identity()?;
             let expires = identity.expires().and_then(|expires| u64::try_from(expires).ok());
             current.renew_at = renew_at(now, expires.unwrap_or(now));
@@ -135,8 +140,8 @@ impl DevelopmentCertificates {
         }
         if self.authority.is_some() && !unsignable.is_empty() {
             warn!(
-                "the development authority is not allowed to sign for {}, so clients do not trust \
-                 that certificate; configure certificate and key",
+                "no certificate is configured for {}, and the development authority may not sign \
+                 one, so clients trust none for that; configure certificate and key",
                 unsignable.join(", ")
             );
         }
