@@ -15,7 +15,7 @@ use crate::error::nearest;
 use crate::file::PUNCTURED_WITH_STORE;
 use crate::{
     Action, CertificateSource, Content, ENCODINGS, EarlyRules, KeySource, ListenerProtocol,
-    Prefixes, Route, ServerConfig, SettingError, Site, Sites,
+    Prefixes, Route, ServerConfig, SettingError, Site, Sites, read_users,
 };
 
 impl ServerConfig {
@@ -187,7 +187,30 @@ fn route_error(route: &Route, sites: &Sites) -> Option<SettingError> {
         );
         return Some(SettingError::new("precompressed", reason));
     }
+    if let Some(rewrite) = &route.rewrite
+        && (Prefixes::default().insert(rewrite, ()).is_err() || !is_uri_path(rewrite))
+    {
+        let reason = format!(
+            "{rewrite:?} cannot replace a path; examples are \"/\" and \"/v2\", in ASCII and \
+             without spaces, queries and dot segments"
+        );
+        return Some(SettingError::new("rewrite", reason));
+    }
+    if let Some(limit) = &route.rate_limit {
+        let times = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+        let error = match (limit.requests, times.contains(&limit.per), limit.burst) {
+            (0, ..) => ("requests", "requests is out of range; allowed is 1 or more"),
+            (_, false, _) => ("per", "per is out of range; allowed are 1ms to 24h"),
+            (_, _, Some(0)) => ("burst", "burst is out of range; allowed is 1 or more"),
+            _ => return early_error(&route.early),
+        };
+        return Some(SettingError::new(error.0, error.1).under("rate_limit"));
+    }
     early_error(&route.early)
+}
+
+fn is_uri_path(path: &str) -> bool {
+    path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/!$&'()*+,=:@".contains(&byte))
 }
 
 /// Records of keys, timestamps and nonces take memory for this long; shorter times do not protect.
@@ -343,6 +366,9 @@ fn site_file_errors(site: &Site) -> Vec<SettingError> {
         errors.extend(read.err().map(|reason| SettingError::new("ocsp", reason)));
     }
     for (at, route) in site.routes.iter().enumerate() {
+        if let Some(Err(reason)) = route.users.as_deref().map(read_users) {
+            errors.push(SettingError::new("users", reason).under_index("route", at));
+        }
         if let Action::Files(files) = &route.action {
             let error =
                 check_directory(&files.root).err().map(|reason| SettingError::new("root", reason));

@@ -2,6 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `users` | password files |
 //! | `server`, `site`, `listener`, `http3`, `limits`, `admin`, `process` | the settings |
 //! | `policy`, `prefixes` | which requests may run early, by path and method |
 //! | `file` | the TOML file: parsing into settings, and writing |
@@ -66,6 +67,7 @@ mod process;
 mod reference;
 mod server;
 mod site;
+mod users;
 
 pub use admin::{AdminAddress, AdminSettings, InvalidAdminAddress};
 pub use error::{ConfigError, FileProblem, PathSegment, SettingError, SettingPath};
@@ -84,6 +86,7 @@ pub use server::{
     CertificateSource, EarlyDataSettings, KeySource, ServerConfig, TicketSettings, TlsSettings,
 };
 pub use site::{
-    Action, Content, ENCODINGS, EarlyRules, FileSettings, Nonce, Redirect, Route, Site, Sites,
-    Timestamp,
+    Action, Content, ENCODINGS, EarlyRules, FileSettings, Nonce, RateLimit, Redirect, Route, Site,
+    Sites, Timestamp,
 };
+pub use users::read_users;

@@ -14,11 +14,12 @@ use serde::forward_to_deserialize_any;
 use serde_json::Value;
 
 use crate::file::{
-    Document, EarlyDataSection, RouteSection, SiteSection, StoreSection, TicketSection, TlsSection,
+    Document, EarlyDataSection, ProxySection, RouteSection, SiteSection, StoreSection,
+    TicketSection, TlsSection,
 };
 use crate::{
     AccessLogSettings, AdminSettings, Http3Settings, Limits, Listener, LogSettings, Nonce,
-    ProcessSettings, Timestamp,
+    ProcessSettings, RateLimit, Timestamp,
 };
 
 /// The JSON schema (draft 2020-12) of the configuration file, indented. It is stored as
@@ -46,6 +47,7 @@ pub fn reference() -> String {
         section::<RouteSection>("[[site.route]]"),
         section::<Timestamp>("[site.route.timestamp]"),
         section::<Nonce>("[site.route.nonce]"),
+        section::<RateLimit>("[site.route.rate_limit]"),
         section::<PoolConfig>("[upstream.NAME]"),
         section::<HealthCheck>("[upstream.NAME.health_check]"),
         section::<EjectionRule>("[upstream.NAME.ejection]"),
@@ -53,6 +55,7 @@ pub fn reference() -> String {
         section::<EarlyDataSection>("[early_data]"),
         section::<Http3Settings>("[http3]"),
         section::<Limits>("[limits]"),
+        section::<ProxySection>("[proxies]"),
         section::<StoreSection>("[store]"),
         section::<TicketSection>("[tickets]"),
         section::<AdminSettings>("[admin]"),

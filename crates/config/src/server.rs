@@ -11,8 +11,8 @@ use firstflight_tickets::Schedule;
 use firstflight_tls::{CipherPolicy, CipherPreference, Version};
 
 use crate::{
-    AccessLogSettings, AdminSettings, Content, Http3Settings, Limits, Listener, LogSettings,
-    Policy, ProcessSettings, Sites, WhenNotAllowed,
+    AccessLogSettings, AdminSettings, Content, Http3Settings, IpNetwork, Limits, Listener,
+    LogSettings, Policy, ProcessSettings, Sites, WhenNotAllowed,
 };
 
 /// The configuration of a server. `Default` has no listeners and no content; [`ServerConfig::new`]
@@ -39,6 +39,8 @@ pub struct ServerConfig {
     pub tickets: TicketSettings,
     /// Limits.
     pub limits: Limits,
+    /// Proxies whose `X-Forwarded-For` tells a request's client.
+    pub trusted_proxies: Vec<IpNetwork>,
     /// The access log, if any.
     pub access_log: Option<AccessLogSettings>,
     /// The server's own log.
@@ -71,6 +73,7 @@ impl Default for ServerConfig {
             store: None,
             tickets: TicketSettings::default(),
             limits: Limits::default(),
+            trusted_proxies: Vec::new(),
             access_log: None,
             log: LogSettings::default(),
             telemetry: None,
@@ -81,8 +84,8 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// The files that a reload reads again: certificates, their keys, OCSP responses, and the admin
-    /// token. Ticket key files are watched separately.
+    /// The files that a reload reads again: certificates, their keys, OCSP responses, users, and
+    /// the admin token. Ticket key files are watched separately.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut certificates = vec![&self.certificate];
         let mut files = Vec::new();
@@ -90,6 +93,7 @@ impl ServerConfig {
             for site in &content.sites {
                 certificates.extend(&site.certificate);
                 files.extend(site.ocsp.clone());
+                files.extend(site.routes.iter().filter_map(|route| route.users.clone()));
             }
         }
         for source in certificates {

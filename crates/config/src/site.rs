@@ -58,6 +58,28 @@ pub struct Route {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// What may run from early data.
     pub early: EarlyRules,
+    /// With [`Action::Upstream`]: what replaces the route's path in the path that is forwarded.
+    pub rewrite: Option<String>,
+    /// A file of users, as for [`crate::read_users`]; `None`: everybody is admitted.
+    pub users: Option<PathBuf>,
+    /// How many requests each client may send.
+    pub rate_limit: Option<RateLimit>,
+}
+
+/// How many requests a client may send. A client is an IPv4 address or a /64 network of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimit {
+    /// The number of requests, at least 1.
+    pub requests: u32,
+    /// The time for which they are allowed, 1ms to 24h.
+    #[serde(with = "DurationText")]
+    pub per: Duration,
+    /// How many may come at once, at least 1.
+    ///
+    /// By default `requests`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
 }
 
 /// What produces the response to a request.
@@ -93,8 +115,10 @@ pub const ENCODINGS: [(&str, &str); 4] =
 /// A redirect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// The URL or path of the `Location`. The request's path and query are not appended.
+    /// The URL or path of the `Location`.
     pub to: HeaderValue,
+    /// Whether the request's path below that of the route, and its query, are appended.
+    pub keep_path: bool,
     /// 301, 302, 303, 307 or 308. By default 308, which keeps the method.
     pub status: StatusCode,
 }
@@ -179,6 +203,14 @@ impl Site {
 impl Route {
     /// A route without header fields or rules of its own.
     pub fn new(path: impl Into<String>, action: Action) -> Self {
-        Self { path: path.into(), action, headers: Vec::new(), early: EarlyRules::default() }
+        Self {
+            path: path.into(),
+            action,
+            headers: Vec::new(),
+            early: EarlyRules::default(),
+            rewrite: None,
+            users: None,
+            rate_limit: None,
+        }
     }
 }

@@ -132,7 +132,7 @@ fn a_check_refuses_what_serve_refuses_and_shows_certificates() {
     let checked = run(firstflight(dir).current_dir(dir).args(checked));
     assert_eq!(checked.code, Some(0), "{checked:?}");
     let line = |name| checked.out.lines().find(|line| line.contains(name)).unwrap();
-    assert!(line("a.test").contains("cert.pem, expires 2"), "{checked:?}");
+    assert!(line("a.test").contains("cert.pem, expires "), "{checked:?}");
     assert!(line("b.test").contains("development authority"), "{checked:?}");
 }
 

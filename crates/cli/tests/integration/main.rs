@@ -32,6 +32,7 @@ mod proxy;
 mod quic;
 mod replay;
 mod reports;
+mod routing;
 mod sites;
 mod support;
 mod try_command;

@@ -19,9 +19,10 @@ use std::path::{Path, PathBuf};
 
 use firstflight_certificates::acme::{AcmeConfig, ExternalAccount};
 use firstflight_telemetry::otlp::TelemetrySettings;
+use firstflight_units::TextList;
 use firstflight_upstream::PoolConfig;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
 pub(crate) use self::early_data::EarlyDataSection;
@@ -31,8 +32,8 @@ pub(crate) use self::tickets::{PUNCTURED_WITH_STORE, TicketSection};
 pub(crate) use self::tls::TlsSection;
 use crate::error::FileProblem;
 use crate::{
-    AccessLogSettings, AdminSettings, ConfigError, Content, Http3Settings, Limits, Listener,
-    LogSettings, ProcessSettings, ServerConfig, SettingError, Sites,
+    AccessLogSettings, AdminSettings, ConfigError, Content, Http3Settings, IpNetwork, Limits,
+    Listener, LogSettings, ProcessSettings, ServerConfig, SettingError, Sites,
 };
 
 /// The content of a configuration file.
@@ -47,6 +48,7 @@ pub(crate) struct Document {
     pub(crate) early_data: EarlyDataSection,
     pub(crate) http3: Http3Settings,
     pub(crate) limits: Limits,
+    pub(crate) proxies: ProxySection,
     pub(crate) store: Option<StoreSection>,
     pub(crate) tickets: TicketSection,
     pub(crate) admin: Option<AdminSettings>,
@@ -54,6 +56,18 @@ pub(crate) struct Document {
     pub(crate) log: LogSettings,
     pub(crate) telemetry: Option<TelemetrySettings>,
     pub(crate) process: ProcessSettings,
+}
+
+/// Proxies in front of this server, such as those of a CDN.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ProxySection {
+    /// Networks such as `"10.0.0.0/8"` whose `X-Forwarded-For` counts: the last address in it that
+    /// is not of these networks is the client, in logs, for rate limits and for upstreams.
+    ///
+    /// By default none: whoever can connect could claim any address.
+    #[serde(with = "TextList::<IpNetwork>")]
+    pub(crate) trusted: Vec<IpNetwork>,
 }
 
 impl ServerConfig {
@@ -196,6 +210,7 @@ impl Document {
         config.listeners = self.listener;
         config.http3 = self.http3;
         config.limits = self.limits;
+        config.trusted_proxies = self.proxies.trusted;
         config.log = self.log;
         config.telemetry = self.telemetry;
         config.process = self.process;
@@ -222,6 +237,7 @@ impl Document {
             early_data: EarlyDataSection::of(&config.early_data),
             http3: config.http3.clone(),
             limits: config.limits.clone(),
+            proxies: ProxySection { trusted: config.trusted_proxies.clone() },
             store: config.store.as_ref().map(StoreSection::of),
             tickets: TicketSection::of(&config.tickets),
             admin: config.admin.clone(),

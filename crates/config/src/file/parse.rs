@@ -27,6 +27,7 @@ pub(super) fn read_sections(table: DeTable<'_>) -> (Document, Vec<Error>) {
         early_data: reading.section("early_data").unwrap_or_default(),
         http3: reading.section("http3").unwrap_or_default(),
         limits: reading.section("limits").unwrap_or_default(),
+        proxies: reading.section("proxies").unwrap_or_default(),
         store: reading.section("store"),
         tickets: reading.section("tickets").unwrap_or_default(),
         admin: reading.section("admin"),

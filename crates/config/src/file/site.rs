@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::headers::Fields;
 use super::{resolve, tls};
 use crate::{
-    Action, CertificateSource, EarlyRules, FileSettings, Mode, Nonce, Redirect, Route,
+    Action, CertificateSource, EarlyRules, FileSettings, Mode, Nonce, RateLimit, Redirect, Route,
     SettingError, Site, Timestamp,
 };
 
@@ -104,8 +104,18 @@ pub(crate) struct RouteSection {
     pub(crate) root: Option<PathBuf>,
     /// The name of the upstream to forward to, of a section `[upstream.NAME]`.
     pub(crate) upstream: Option<String>,
-    /// A URL or path to redirect clients to. The request's path and query are not appended.
+    /// With `upstream`: what replaces the route's path in the path that is forwarded: `"/"` removes
+    /// it, so that `/app/x` arrives as `/x`. Ambiguous paths get 400.
+    ///
+    /// By default paths are forwarded as they are.
+    pub(crate) rewrite: Option<String>,
+    /// A URL or path to redirect clients to.
     pub(crate) redirect: Option<String>,
+    /// With `redirect`: whether the request's path below that of the route, and its query, are
+    /// appended to the URL. Ambiguous paths get 400.
+    ///
+    /// By default false: all requests lead to one page.
+    pub(crate) keep_path: bool,
     /// The status of a response with one line of text, 200 to 599. With `redirect`, the status of
     /// the redirect: 301, 302, 303, 307 or 308.
     ///
@@ -121,6 +131,17 @@ pub(crate) struct RouteSection {
     ///
     /// By default false, so that links cannot expose other files.
     pub(crate) follow_symlinks: bool,
+    /// A file of users (`htpasswd -B`) whose name and password a client has to send (basic
+    /// authentication, RFC 7617). Others get 401. A reload picks up changes.
+    ///
+    /// By default everybody is admitted.
+    pub(crate) users: Option<PathBuf>,
+    /// How many requests each client may send, such as `{ requests = 100, per = "1m", burst = 20 }`.
+    /// Others get 429. A client is an IPv4 address or a /64 network of IPv6; the last 65,536 are
+    /// known.
+    ///
+    /// By default as many as it likes.
+    pub(crate) rate_limit: Option<RateLimit>,
     /// Header fields of all responses of this route, in addition to the site's; for equal names
     /// this value is used.
     pub(crate) headers: Fields,
@@ -157,7 +178,11 @@ impl RouteSection {
             flight_header: self.flight_header.clone(),
         };
         let headers = self.headers.0.clone();
-        Ok(Route { path: self.path.clone(), action: self.action(base)?, headers, early })
+        let (rewrite, rate_limit) = (self.rewrite.clone(), self.rate_limit);
+        let users = self.users.clone().map(|file| resolve(base, file));
+        let path = self.path.clone();
+        let action = self.action(base)?;
+        Ok(Route { path, action, headers, early, rewrite, users, rate_limit })
     }
 
     fn action(self, base: &Path) -> Result<Action, SettingError> {
@@ -171,7 +196,10 @@ impl RouteSection {
             return Ok(Action::Upstream(name));
         }
         match (self.redirect, self.status) {
-            (Some(to), status) => redirect(&to, status).map(Action::Redirect),
+            (Some(to), status) => {
+                let redirect = redirect(&to, status)?;
+                Ok(Action::Redirect(Redirect { keep_path: self.keep_path, ..redirect }))
+            }
             (None, Some(status)) => match StatusCode::from_u16(status) {
                 Ok(code) if (200..600).contains(&status) => Ok(Action::Status(code)),
                 _ => Err(SettingError::new("status", "a route's status is one of 200 to 599")),
@@ -203,9 +231,13 @@ impl RouteSection {
         if let (None, Some((key, _))) = (&self.root, of_files.iter().find(|(_, set)| *set)) {
             return Err(SettingError::new(*key, format!("{key} is only allowed with root")));
         }
-        if self.flight_header.is_some() && self.upstream.is_none() {
-            let reason = "flight_header is only allowed with upstream";
-            return Err(SettingError::new("flight_header", reason));
+        let of_upstream =
+            [("flight_header", self.flight_header.is_some()), ("rewrite", self.rewrite.is_some())];
+        if let (None, Some((key, _))) = (&self.upstream, of_upstream.iter().find(|(_, set)| *set)) {
+            return Err(SettingError::new(*key, format!("{key} is only allowed with upstream")));
+        }
+        if self.keep_path && self.redirect.is_none() {
+            return Err(SettingError::new("keep_path", "keep_path is only allowed with redirect"));
         }
         Ok(())
     }
@@ -219,6 +251,9 @@ impl RouteSection {
             timestamp: route.early.timestamp.clone(),
             nonce: route.early.nonce.clone(),
             flight_header: route.early.flight_header.clone(),
+            rewrite: route.rewrite.clone(),
+            users: route.users.clone(),
+            rate_limit: route.rate_limit,
             ..Self::default()
         };
         match &route.action {
@@ -231,6 +266,7 @@ impl RouteSection {
             Action::Redirect(redirect) => {
                 section.redirect = Some(String::from_utf8_lossy(redirect.to.as_bytes()).into());
                 section.status = Some(redirect.status.as_u16());
+                section.keep_path = redirect.keep_path;
             }
             Action::Status(status) => section.status = Some(status.as_u16()),
         }
@@ -244,7 +280,11 @@ impl Default for RouteSection {
             path: "/".to_owned(),
             root: None,
             upstream: None,
+            rewrite: None,
             redirect: None,
+            keep_path: false,
+            users: None,
+            rate_limit: None,
             status: None,
             precompressed: Vec::new(),
             follow_symlinks: false,
@@ -266,7 +306,9 @@ fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, SettingError> {
     let to = value.ok_or_else(|| SettingError::new("redirect", expected))?;
     let status = status.unwrap_or(StatusCode::PERMANENT_REDIRECT.as_u16());
     match StatusCode::from_u16(status) {
-        Ok(status) if REDIRECTS.contains(&status.as_u16()) => Ok(Redirect { to, status }),
+        Ok(status) if REDIRECTS.contains(&status.as_u16()) => {
+            Ok(Redirect { to, keep_path: false, status })
+        }
         _ => Err(SettingError::new("status", "a redirect's status is 301, 302, 303, 307 or 308")),
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use firstflight_config::{
     AccessLogSettings, AcmeConfig, Action, AdminSettings, CertificateSource, ChallengeKind,
     Content, EarlyRules, FileSettings, KeySource, Limits, Listener, ListenerProtocol, LogFormat,
-    LogSettings, Mode, Nonce, Policy, ProcessSettings, Redirect, Route, ServerConfig, Site, Sites,
-    TicketSettings, Timestamp, TlsSettings, WhenNotAllowed,
+    LogSettings, Mode, Nonce, Policy, ProcessSettings, RateLimit, Redirect, Route, ServerConfig,
+    Site, Sites, TicketSettings, Timestamp, TlsSettings, WhenNotAllowed,
 };
 use firstflight_store::{Address, StoreConfig, StoreTls, Topology};
 use firstflight_telemetry::otlp::TelemetrySettings;
@@ -19,6 +19,9 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
+
+/// The longest period of a rate limit.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn length() -> impl Strategy<Value = Duration> {
     (1..100_000u64).prop_map(Duration::from_millis)
@@ -76,7 +79,11 @@ fn action() -> impl Strategy<Value = Action> {
         });
     let redirect = select(vec![301u16, 302, 303, 307, 308]).prop_map(|status| {
         let to = HeaderValue::from_static("https://example.test/?a=b");
-        Action::Redirect(Redirect { to, status: StatusCode::from_u16(status).unwrap() })
+        Action::Redirect(Redirect {
+            to,
+            keep_path: status == 301,
+            status: StatusCode::from_u16(status).unwrap(),
+        })
     });
     prop_oneof![
         files,
@@ -100,6 +107,9 @@ fn route() -> impl Strategy<Value = Route> {
                 nonce: window.map(|lifetime| Nonce { header: header.clone(), lifetime }),
                 flight_header: (flight && to_upstream).then_some(header),
             },
+            rewrite: (flight && to_upstream).then(|| "/v2".to_owned()),
+            users: flight.then(|| "/users".into()),
+            rate_limit: key.map(|per| RateLimit { requests: 3, per: per.min(DAY), burst: None }),
             ..Route::new("/", action)
         }
     })

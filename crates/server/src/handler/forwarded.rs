@@ -1,10 +1,11 @@
 //! The fields that tell an upstream about the client. This server is the edge: it sets or removes
 //! them, in heads and in trailers, because a client's statements about itself are not trustworthy.
+//! Those of trusted proxies have been read before (`route::client`).
 //!
 //! `Host` is kept. `X-Forwarded-For` and `X-Forwarded-Proto` are set, not extended. The other
 //! fields that proxies add are removed. `Early-Data` is never removed on a client's request.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -13,10 +14,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
 /// Replaces the client's statements about itself by what is known about it.
-pub(crate) fn set(headers: &mut HeaderMap, client: SocketAddr) {
+pub(crate) fn set(headers: &mut HeaderMap, client: IpAddr) {
     remove(headers, is_about_client);
     // A dual-stack socket reports IPv4 clients as mapped IPv6 addresses.
-    let address: IpAddr = client.ip().to_canonical();
+    let address = client.to_canonical();
     let address = HeaderValue::from_str(&address.to_string()).expect("an address is visible ASCII");
     headers.insert("x-forwarded-for", address);
     headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
@@ -201,7 +202,7 @@ mod tests {
             "proxy-status",
             "forwarded-by",
         ]);
-        set(&mut headers, "[::ffff:192.0.2.1]:7".parse().unwrap());
+        set(&mut headers, "::ffff:192.0.2.1".parse().unwrap());
         assert_eq!(
             names(&headers),
             ["forwarded-by", "proxy-status", "x-app", "x-forwarded-for", "x-forwarded-proto"]

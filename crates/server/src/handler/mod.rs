@@ -5,6 +5,7 @@ pub(crate) mod files;
 pub(crate) mod forwarded;
 pub(crate) mod proxy;
 pub(crate) mod response;
+pub(crate) mod rewrite;
 mod small_files;
 pub(crate) mod websocket;
 

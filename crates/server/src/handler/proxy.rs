@@ -18,6 +18,7 @@ use crate::ServerError;
 use crate::context::{BodyError, ResponseBody};
 use crate::handler::forwarded::{self, Forwarded};
 use crate::handler::response::{empty, plain};
+use crate::handler::rewrite::Rewrite;
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
 use crate::handler::{NotSent, RequestContext};
 use crate::observe::trace::UpstreamNotes;
@@ -30,15 +31,21 @@ use crate::observe::trace::UpstreamNotes;
 #[derive(Clone)]
 pub(crate) struct Proxy {
     pool: Pool,
+    rewrite: Option<Rewrite>,
 }
 
 /// RFC 8470 section 5.1.
 const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 impl Proxy {
-    /// Forwards to this pool.
-    pub(crate) fn new(pool: Pool) -> Self {
-        Self { pool }
+    /// Forwards to this pool. `rewrite`: what happens to paths.
+    pub(crate) fn new(pool: Pool, rewrite: Option<Rewrite>) -> Self {
+        Self { pool, rewrite }
+    }
+
+    /// Whether paths are rewritten.
+    pub(crate) fn rewrites(&self) -> bool {
+        self.rewrite.is_some()
     }
 
     /// Forwards a request. Returns `None` if the client has disconnected.
@@ -65,7 +72,7 @@ impl Proxy {
         }
         let had_early_data = request.headers().contains_key(EARLY_DATA);
         let early = context.before_completion;
-        let Some((mut parts, body)) = translate(request, context) else {
+        let Some((mut parts, body)) = self.translate(request, context) else {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
         set_traceparent(&mut parts.headers, context);
@@ -104,7 +111,7 @@ impl Proxy {
         B::Error: Into<BodyError>,
     {
         let client = hyper::upgrade::on(&mut request);
-        let Some((mut head, body)) = translate(request, context) else {
+        let Some((mut head, body)) = self.translate(request, context) else {
             return plain(StatusCode::BAD_REQUEST);
         };
         if !body.is_end_stream() {
@@ -127,6 +134,58 @@ impl Proxy {
             None => remove_connection_fields(&mut response),
         }
         response
+    }
+
+    /// The request as the upstream receives it. Returns `None` if its host is invalid.
+    fn translate<B>(
+        &self,
+        request: Request<B>,
+        context: &RequestContext<'_>,
+    ) -> Option<(http::request::Parts, ResponseBody)>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BodyError>,
+    {
+        let (mut parts, body) = request.into_parts();
+        if let Some(authority) = parts.uri.authority() {
+            let host = HeaderValue::from_str(authority.as_str()).ok()?;
+            parts.headers.insert(header::HOST, host);
+        }
+        let via = via(parts.version);
+        let target = match &self.rewrite {
+            // Only paths of absolute form; `*` of OPTIONS is for the whole server.
+            Some(rewrite) if parts.uri.path().starts_with('/') => {
+                Some(rewrite.apply(parts.uri.path(), parts.uri.query()).try_into().ok()?)
+            }
+            _ => parts.uri.path_and_query().cloned(),
+        };
+        parts.uri = target.unwrap_or(PathAndQuery::from_static("/")).into();
+        let trailers = takes_trailers(&parts.headers);
+        remove_hop_by_hop(&mut parts.headers);
+        if trailers {
+            parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
+        // This server's HTTP library sends 100 (Continue) when the upstream reads the body.
+        parts.headers.remove(header::EXPECT);
+        match body.size_hint().exact() {
+            // The body is then sent in chunks, which must not be combined with a length (RFC 9112
+            // section 6.2).
+            None => {
+                parts.headers.remove(header::CONTENT_LENGTH);
+            }
+            // A single value, without leading zeros, which some servers read as octal.
+            Some(length) if parts.headers.contains_key(header::CONTENT_LENGTH) => {
+                parts.headers.insert(header::CONTENT_LENGTH, length.into());
+            }
+            Some(_) => {}
+        }
+        join_cookies(&mut parts.headers);
+        parts.headers.append(header::VIA, via);
+        forwarded::set(&mut parts.headers, context.record.client().ip());
+        // They belong to this connection's library.
+        parts.extensions = http::Extensions::new();
+        let body = Forwarded::new(body, context.claims.flight_field().cloned());
+        Some((parts, body.map_err(Into::into).boxed_unsync()))
     }
 
     async fn send(
@@ -158,7 +217,7 @@ impl Proxy {
         context: &RequestContext<'_>,
     ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
         let RequestContext { connection, record, .. } = context;
-        let (client, local) = (connection.facts.client, connection.facts.local);
+        let (client, local) = (record.client(), connection.facts.local);
         let observer =
             &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
         let options = SendOptions { client, local, observer };
@@ -196,51 +255,6 @@ fn status(error: &SendError) -> StatusCode {
         SendError::NoUpgrade => StatusCode::NOT_IMPLEMENTED,
         _ => StatusCode::BAD_GATEWAY,
     }
-}
-
-/// The request as the upstream receives it. Returns `None` if its host is invalid.
-fn translate<B>(
-    request: Request<B>,
-    context: &RequestContext<'_>,
-) -> Option<(http::request::Parts, ResponseBody)>
-where
-    B: Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BodyError>,
-{
-    let (mut parts, body) = request.into_parts();
-    if let Some(authority) = parts.uri.authority() {
-        let host = HeaderValue::from_str(authority.as_str()).ok()?;
-        parts.headers.insert(header::HOST, host);
-    }
-    let via = via(parts.version);
-    let target = parts.uri.path_and_query().cloned();
-    parts.uri = target.unwrap_or(PathAndQuery::from_static("/")).into();
-    let trailers = takes_trailers(&parts.headers);
-    remove_hop_by_hop(&mut parts.headers);
-    if trailers {
-        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    }
-    // This server's HTTP library sends 100 (Continue) when the upstream reads the body.
-    parts.headers.remove(header::EXPECT);
-    match body.size_hint().exact() {
-        // The body is then sent in chunks, which must not be combined with a length (RFC 9112
-        // section 6.2).
-        None => {
-            parts.headers.remove(header::CONTENT_LENGTH);
-        }
-        // A single value, without leading zeros, which some servers read as octal.
-        Some(length) if parts.headers.contains_key(header::CONTENT_LENGTH) => {
-            parts.headers.insert(header::CONTENT_LENGTH, length.into());
-        }
-        Some(_) => {}
-    }
-    join_cookies(&mut parts.headers);
-    parts.headers.append(header::VIA, via);
-    forwarded::set(&mut parts.headers, context.connection.facts.client);
-    // They belong to this connection's library.
-    parts.extensions = http::Extensions::new();
-    let body = Forwarded::new(body, context.claims.flight_field().cloned());
-    Some((parts, body.map_err(Into::into).boxed_unsync()))
 }
 
 /// The status if a request must not be forwarded. Otherwise decrements `Max-Forwards` (RFC 9110

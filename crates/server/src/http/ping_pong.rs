@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,8 +56,9 @@ impl PingPong<'_> {
         while let Some(is_early) = self.ping().await? {
             // The policy does not apply to pings, which have no method and no path.
             let decision = is_early.then(|| self.connection.decide_early(true)).flatten();
+            let head = ping_head(self.connection.facts().client);
             let mut record =
-                RequestRecord::start(&self.connection.observer, &PING, decision.is_some());
+                RequestRecord::start(&self.connection.observer, &head, decision.is_some());
             self.connection.record_decision(decision, &mut record);
             match self.admit(decision, &mut record).await? {
                 RequestAdmission::Run => {
@@ -125,8 +127,10 @@ impl PingPong<'_> {
 }
 
 /// What the access log records of a ping.
-pub(crate) const PING: RequestHead<'static> =
-    RequestHead { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };
+fn ping_head(client: SocketAddr) -> RequestHead<'static> {
+    let (method, protocol) = ("PING", "ping-pong");
+    RequestHead { method, target: "-", protocol, host: None, headers: None, client }
+}
 
 /// Responds to pings until the peer closes.
 pub(crate) async fn serve_quic(
@@ -182,7 +186,8 @@ async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream
     }
     // The policy does not apply to pings, which have no method and no path.
     let decision = is_early.then(|| connection.decide_early(true)).flatten();
-    let mut record = RequestRecord::start(&connection.observer, &PING, decision.is_some());
+    let head = ping_head(connection.facts().client);
+    let mut record = RequestRecord::start(&connection.observer, &head, decision.is_some());
     connection.record_decision(decision, &mut record);
     match connection.admit(decision, &mut record).await {
         RequestAdmission::Run => {

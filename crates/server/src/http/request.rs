@@ -22,7 +22,7 @@ use crate::http::framing::RequestFraming;
 use crate::http::socket::Socket;
 use crate::observe::request::{RecordedBody, RequestHead, RequestRecord};
 use crate::route::early::RequiredClaims;
-use crate::route::{RequestMatch, validation};
+use crate::route::{RequestMatch, client, validation};
 
 /// Responds to the requests of one connection.
 pub(crate) struct HttpService {
@@ -103,7 +103,10 @@ pub(crate) fn start<B>(
     let protocol = version_name(request.version());
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
-    let head = RequestHead { method, target, protocol, host, headers: Some(request.headers()) };
+    let headers = request.headers();
+    let trusted = &connection.snapshot.trusted_proxies;
+    let client = client::of_request(connection.facts().client, headers, trusted);
+    let head = RequestHead { method, target, protocol, host, headers: Some(headers), client };
     let mut record = RequestRecord::start(&connection.observer, &head, decision.is_some());
     connection.record_decision(decision, &mut record);
     StartedRequest { decision, matched, websocket, record }

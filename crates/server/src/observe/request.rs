@@ -1,5 +1,6 @@
 //! Records a request for the access log, metrics and traces, until its response has ended.
 
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use crate::observe::trace::{RequestTrace, UpstreamNotes};
 /// even if the connection fails, and its trace ends.
 pub(crate) struct RequestRecord {
     connection: Arc<ConnectionObserver>,
+    client: SocketAddr,
     started_at: Instant,
     metrics: RequestMetrics,
     entry: Option<AccessLogEntry>,
@@ -44,6 +46,8 @@ pub(crate) struct RequestHead<'a> {
     pub(crate) protocol: &'static str,
     pub(crate) host: Option<&'a str>,
     pub(crate) headers: Option<&'a HeaderMap>,
+    /// The client: that of the connection, or the one that a trusted proxy names.
+    pub(crate) client: SocketAddr,
 }
 
 /// The facts for a request's trace.
@@ -86,6 +90,7 @@ impl RequestRecord {
         Self {
             charge: fits.then_some(charge),
             connection: connection.clone(),
+            client: head.client,
             started_at: Instant::now(),
             metrics: RequestMetrics::start(metrics, head.protocol, head.method, early),
             entry,
@@ -94,6 +99,11 @@ impl RequestRecord {
             read: Arc::default(),
             facts,
         }
+    }
+
+    /// The request's client.
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
     }
 
     /// Whether the memory limit permits the request.
@@ -196,7 +206,8 @@ impl Drop for RequestRecord {
             }
             let facts = std::mem::take(&mut self.facts);
             let (connection, name) = (&self.connection, facts.method.clone());
-            trace.whole(name, self.started_at, |span| facts.annotate(span, connection));
+            let client = self.client.ip();
+            trace.whole(name, self.started_at, |span| facts.annotate(span, connection, client));
             tracer.take(trace);
         }
     }
@@ -218,7 +229,7 @@ impl TraceFacts {
 
     /// Adds the facts to the request's span, named by OpenTelemetry's conventions for HTTP. The
     /// query is left out because it may be confidential.
-    fn annotate(self, mut span: Span, connection: &ConnectionObserver) -> Span {
+    fn annotate(self, mut span: Span, connection: &ConnectionObserver, client: IpAddr) -> Span {
         let tls = &connection.facts.tls;
         span.status = match self.status {
             Some(500..) | None => SpanStatus::Error,
@@ -230,7 +241,7 @@ impl TraceFacts {
             .with("url.scheme", "https")
             .with("url.path", self.path)
             .with("network.protocol.version", version)
-            .with("client.address", connection.facts.client.ip().to_canonical().to_string())
+            .with("client.address", client.to_canonical().to_string())
             .with("tls.protocol.version", tls.version.map_or("-", firstflight_tls::Version::name))
             .with("tls.resumed", tls.resumed)
             .with("firstflight.early", self.early)
@@ -260,7 +271,7 @@ fn entry(
     let user_agent = head.headers.and_then(|headers| headers.get(header::USER_AGENT));
     AccessLogEntry {
         time: jiff::Timestamp::now(),
-        client: connection.facts.client.to_string(),
+        client: client_text(head.client),
         trace_id: context.map(|context| context.trace.to_string()),
         span_id: context.map(|context| context.span.to_string()),
         method: head.method.to_owned(),
@@ -413,6 +424,14 @@ impl Body for RecordedBody {
 impl Drop for RecordedBody {
     fn drop(&mut self) {
         self.offer(false);
+    }
+}
+
+/// The address, with its port if that is known.
+fn client_text(client: SocketAddr) -> String {
+    match client.port() {
+        0 => client.ip().to_string(),
+        _ => client.to_string(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Matches each request to a site, a route and its rules, by one snapshot.
 
+pub(crate) mod client;
 pub(crate) mod early;
+mod guards;
 pub(crate) mod routes;
 pub(crate) mod sites;
 pub(crate) mod validation;
@@ -8,7 +10,7 @@ pub(crate) mod validation;
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_config::{Limits, Listener, WhenNotAllowed};
+use firstflight_config::{IpNetwork, Limits, Listener, WhenNotAllowed};
 use firstflight_quic::ServerCrypto;
 use firstflight_tls::{Acceptor, Identities};
 use firstflight_upstream::Pool;
@@ -38,6 +40,7 @@ pub(crate) struct Snapshot {
     pub(crate) sites: Option<Arc<Sites>>,
     pub(crate) pools: Pools,
     pub(crate) limits: Limits,
+    pub(crate) trusted_proxies: Vec<IpNetwork>,
     pub(crate) keep_alive: bool,
     /// Whether early data is enabled.
     pub(crate) early_data: bool,

@@ -16,7 +16,9 @@ use crate::handler::files::Files;
 use crate::handler::proxy::Pools;
 use crate::handler::proxy::Proxy;
 use crate::handler::response::{discard, plain};
+use crate::handler::rewrite::Rewrite;
 use crate::route::early::RouteRules;
+use crate::route::guards::Guards;
 
 /// A site that is ready to serve.
 pub(crate) struct ReadySite {
@@ -30,6 +32,8 @@ pub(crate) struct ReadySite {
 /// A route that is ready to serve.
 pub(crate) struct ReadyRoute {
     handler: Handler,
+    /// `None` if there are none, as usual.
+    guards: Option<Box<Guards>>,
     rules: RouteRules,
     fields: ResponseFields,
 }
@@ -39,6 +43,8 @@ enum Handler {
     /// Forwards to upstream servers.
     Proxy(Proxy),
     Redirect(firstflight_config::Redirect),
+    /// Redirects with the request's path, with the status.
+    Move(Rewrite, StatusCode),
     Status(StatusCode),
 }
 
@@ -60,7 +66,8 @@ impl ReadySite {
                 policy = policy.rule(&route.path, mode).map_err(invalid)?;
             }
             let ready = ReadyRoute {
-                handler: Handler::new(&route.action, pools)?,
+                handler: Handler::new(route, pools)?,
+                guards: Guards::new(route)?.map(Box::new),
                 rules: RouteRules::new(&route.early),
                 fields: fields.merge(&route.headers)?,
             };
@@ -89,7 +96,10 @@ impl ReadySite {
             PathMatch::Unique(route) | PathMatch::CaseDependent(route) => {
                 route.ok_or(StatusCode::NOT_FOUND)
             }
-            PathMatch::Ambiguous => self.routes.only_root().ok_or(StatusCode::BAD_REQUEST),
+            PathMatch::Ambiguous => {
+                let only = self.routes.only_root().filter(|route| !route.handler.rewrites());
+                only.ok_or(StatusCode::BAD_REQUEST)
+            }
         };
         (route, differs_in_case)
     }
@@ -116,6 +126,13 @@ impl ReadyRoute {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
+        if let Some(guards) = &self.guards
+            && let Err(mut refusal) =
+                Box::pin(guards.check(request.headers(), context.record.client().ip())).await
+        {
+            self.fields.apply(refusal.headers_mut());
+            return Some(refusal);
+        }
         let mut response = match &self.handler {
             Handler::Files(files) => match discard(request, context.body_timeout).await {
                 Some(request) => files.respond(request).await,
@@ -128,6 +145,17 @@ impl ReadyRoute {
                 response.headers_mut().insert(header::LOCATION, redirect.to.clone());
                 response
             }
+            Handler::Move(rewrite, status) => {
+                let target = rewrite.apply(request.uri().path(), request.uri().query());
+                match HeaderValue::from_str(&target) {
+                    Ok(target) => {
+                        let mut response = plain(*status);
+                        response.headers_mut().insert(header::LOCATION, target);
+                        response
+                    }
+                    Err(_) => plain(StatusCode::BAD_REQUEST),
+                }
+            }
             Handler::Status(status) => plain(*status),
         };
         self.fields.apply(response.headers_mut());
@@ -136,8 +164,8 @@ impl ReadyRoute {
 }
 
 impl Handler {
-    fn new(action: &Action, pools: &Pools) -> Result<Self, ServerError> {
-        Ok(match action {
+    fn new(route: &Route, pools: &Pools) -> Result<Self, ServerError> {
+        Ok(match &route.action {
             Action::Files(settings) => Self::Files(Files::new(settings)?),
             Action::Upstream(name) => {
                 let unknown = || {
@@ -147,11 +175,27 @@ impl Handler {
                         known.join(", ")
                     ))
                 };
-                Self::Proxy(Proxy::new(pools.get(name).ok_or_else(unknown)?.clone()))
+                let rewrite = route.rewrite.as_ref().map(|new| Rewrite::new(&route.path, new));
+                Self::Proxy(Proxy::new(pools.get(name).ok_or_else(unknown)?.clone(), rewrite))
+            }
+            Action::Redirect(redirect) if redirect.keep_path => {
+                let to = String::from_utf8_lossy(redirect.to.as_bytes());
+                Self::Move(Rewrite::new(&route.path, &to), redirect.status)
             }
             Action::Redirect(redirect) => Self::Redirect(redirect.clone()),
             Action::Status(status) => Self::Status(*status),
         })
+    }
+}
+
+impl Handler {
+    /// Whether it replaces the route's path in requests. It has to be sure then what that path is.
+    fn rewrites(&self) -> bool {
+        match self {
+            Self::Proxy(proxy) => proxy.rewrites(),
+            Self::Move(..) => true,
+            Self::Files(_) | Self::Redirect(_) | Self::Status(_) => false,
+        }
     }
 }
 

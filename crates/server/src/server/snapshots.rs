@@ -195,6 +195,7 @@ impl SnapshotBuilder {
             sites,
             pools,
             limits: config.limits.clone(),
+            trusted_proxies: config.trusted_proxies.clone(),
             keep_alive: config.limits.keep_alive,
             early_data: config.early_data.enabled,
             when_not_allowed: config.early_data.when_not_allowed,
