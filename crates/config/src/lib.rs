@@ -80,7 +80,7 @@ pub use limits::Limits;
 pub use listener::{InvalidNetwork, IpNetwork, Listener, ListenerProtocol};
 pub use policy::{Mode, Policy, WhenNotAllowed};
 pub use prefixes::{InvalidRulePath, PathMatch, Prefixes};
-pub use process::{AccessLogSettings, LogFormat, LogSettings, ProcessSettings};
+pub use process::{AccessLogFormat, AccessLogSettings, LogFormat, LogSettings, ProcessSettings};
 pub use reference::{json_schema, reference};
 pub use server::{
     CertificateSource, EarlyDataSettings, KeySource, ServerConfig, TicketSettings, TlsSettings,

@@ -48,7 +48,21 @@ pub struct AccessLogSettings {
     /// The format of a line.
     ///
     /// By default text for people.
-    pub format: LogFormat,
+    pub format: AccessLogFormat,
+}
+
+/// The format of a line of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLogFormat {
+    /// Fields in a fixed order, the later ones as `name=value`.
+    #[default]
+    Text,
+    /// A JSON object.
+    Json,
+    /// The combined format of Apache and nginx, for tools that read it. It says nothing about early
+    /// data.
+    Combined,
 }
 
 /// The server's own log, on standard error.

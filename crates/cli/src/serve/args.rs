@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use firstflight_config::{Directory, LogFormat, parse_duration};
+use firstflight_config::{AccessLogFormat, Directory, parse_duration};
 use firstflight_tls::Version;
 
 /// Serve sites over TLS and QUIC, with early data executed at most once.
@@ -221,7 +221,7 @@ pub(super) struct LogArgs {
     #[arg(long, value_name = "FILE|-", env = "FIRSTFLIGHT_ACCESS_LOG")]
     pub(super) access_log: Option<PathBuf>,
 
-    /// Format of the access log. Default: text.
+    /// Format of the access log; combined is that of Apache and nginx. Default: text.
     #[arg(long, value_enum)]
     pub(super) log_format: Option<Format>,
 
@@ -241,13 +241,15 @@ pub(super) enum Switch {
 pub(super) enum Format {
     Text,
     Json,
+    Combined,
 }
 
-impl From<Format> for LogFormat {
+impl From<Format> for AccessLogFormat {
     fn from(format: Format) -> Self {
         match format {
             Format::Text => Self::Text,
             Format::Json => Self::Json,
+            Format::Combined => Self::Combined,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -11,8 +12,9 @@ use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channe
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use firstflight_config::{AccessLogSettings, LogFormat};
+use firstflight_config::{AccessLogFormat, AccessLogSettings};
 use firstflight_units::{is_unprintable, printable_json};
+use jiff::tz::TimeZone;
 use serde::Serialize;
 use tracing::warn;
 
@@ -76,6 +78,8 @@ pub(crate) struct AccessLogEntry {
     pub upstream_status: Option<u16>,
     /// The time until the head of the upstream's response, over all attempts, in milliseconds.
     pub upstream_ms: Option<f64>,
+    /// The client's `Referer`.
+    pub referer: Option<String>,
     /// The client's `User-Agent`.
     pub user_agent: Option<String>,
 }
@@ -146,14 +150,36 @@ impl AccessLog {
 
 impl AccessLogEntry {
     /// The line, including its line end.
-    fn line(&self, format: LogFormat) -> String {
+    fn line(&self, format: AccessLogFormat) -> String {
         match format {
-            LogFormat::Json => {
+            AccessLogFormat::Json => {
                 let line = serde_json::to_string(self).unwrap_or_default();
                 format!("{}\n", printable_json(&line))
             }
-            LogFormat::Text => self.text(),
+            AccessLogFormat::Text => self.text(),
+            AccessLogFormat::Combined => self.combined(),
         }
+    }
+
+    /// `HOST IDENT USER [TIME] "REQUEST" STATUS BYTES "REFERER" "USER-AGENT"`, as Apache defines it.
+    fn combined(&self) -> String {
+        let host = match self.client.parse::<SocketAddr>() {
+            Ok(address) => address.ip().to_canonical().to_string(),
+            Err(_) => self.client.clone(),
+        };
+        let time = self.time.to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z");
+        let quoted = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), escaped);
+        format!(
+            "{host} - - [{time}] \"{} {} {}\" {} {} \"{}\" \"{}\"\n",
+            self.method,
+            escaped(&self.target),
+            self.protocol,
+            // That of nginx for clients that have gone before there was a status.
+            self.status.unwrap_or(499),
+            self.bytes,
+            quoted(&self.referer),
+            quoted(&self.user_agent),
+        )
     }
 
     fn text(&self) -> String {
@@ -223,7 +249,7 @@ fn write(
     incoming: &Receiver<Message>,
     out: Box<dyn Write + Send>,
     path: Option<PathBuf>,
-    format: LogFormat,
+    format: AccessLogFormat,
 ) {
     let mut out = BufWriter::new(out);
     let mut is_failing = false;
@@ -313,8 +339,25 @@ mod tests {
             upstream: Some("127.0.0.1:80".to_owned()),
             upstream_status: Some(200),
             upstream_ms: Some(1.25),
+            referer: None,
             user_agent: None,
         }
+    }
+
+    #[test]
+    fn a_combined_line_is_that_of_apache() {
+        let entry = AccessLogEntry {
+            client: "[::ffff:192.0.2.1]:5".to_owned(),
+            referer: Some("https://a.test/\"x".to_owned()),
+            ..entry("/a?b")
+        };
+        assert_eq!(
+            entry.combined(),
+            "192.0.2.1 - - [01/Jan/1970:00:00:00 +0000] \"GET /a?b HTTP/1.1\" 200 3 \
+             \"https://a.test/\\\"x\" \"-\"\n"
+        );
+        let proxied = AccessLogEntry { client: "2001:db8::1".to_owned(), ..entry };
+        assert!(proxied.combined().starts_with("2001:db8::1 - - ["));
     }
 
     #[test]
@@ -350,7 +393,8 @@ mod tests {
         let [file, other] = ["log", "other"].map(|name| dir.path().join(name));
         std::fs::write(&other, "").unwrap();
         std::os::unix::fs::symlink(&other, &file).unwrap();
-        let settings = AccessLogSettings { file: Some(file.clone()), format: LogFormat::Json };
+        let settings =
+            AccessLogSettings { file: Some(file.clone()), format: AccessLogFormat::Json };
         let refused = AccessLog::open(&settings).err().unwrap().to_string();
         assert!(refused.contains("it is a symbolic link"), "{refused}");
         std::fs::remove_file(&file).unwrap();
@@ -373,7 +417,7 @@ mod tests {
         let user_agent = "a\u{9b}2J\u{7f}\n\u{202e}b";
         let entry =
             AccessLogEntry { user_agent: Some(user_agent.to_owned()), ..entry("/\u{202e}x") };
-        let line = entry.line(LogFormat::Json);
+        let line = entry.line(AccessLogFormat::Json);
         assert!(!line.trim_end_matches('\n').contains(is_unprintable), "{line:?}");
         let read: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(read["user_agent"], user_agent);
@@ -384,7 +428,8 @@ mod tests {
     fn no_line_is_lost_by_closing_or_rotating() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("log");
-        let settings = AccessLogSettings { file: Some(file.clone()), format: LogFormat::Json };
+        let settings =
+            AccessLogSettings { file: Some(file.clone()), format: AccessLogFormat::Json };
         let log = AccessLog::open(&settings).unwrap();
         (0..1000).for_each(|_| log.entry(entry("/")));
         let moved = dir.path().join("log.1");

@@ -268,7 +268,10 @@ fn entry(
 ) -> AccessLogEntry {
     let facts = &connection.facts.tls;
     let context = trace.as_ref().map(RequestTrace::context);
-    let user_agent = head.headers.and_then(|headers| headers.get(header::USER_AGENT));
+    let field = |name| {
+        let value = head.headers.and_then(|headers| headers.get(name))?;
+        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
     AccessLogEntry {
         time: jiff::Timestamp::now(),
         client: client_text(head.client),
@@ -297,7 +300,8 @@ fn entry(
         upstream: None,
         upstream_status: None,
         upstream_ms: None,
-        user_agent: user_agent.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()),
+        referer: field(header::REFERER),
+        user_agent: field(header::USER_AGENT),
     }
 }
 

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_config::{AccessLogSettings, CertificateSource, Content, LogFormat, ServerConfig};
+use firstflight_config::{
+    AccessLogFormat, AccessLogSettings, CertificateSource, Content, ServerConfig,
+};
 use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_testkit::{ReceivedRequest, Upstream, UpstreamResponse};
 use firstflight_tls::{
@@ -59,7 +61,7 @@ impl RunningServer {
         let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
         config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
         config.access_log =
-            Some(AccessLogSettings { file: Some(log.clone()), format: LogFormat::Json });
+            Some(AccessLogSettings { file: Some(log.clone()), format: AccessLogFormat::Json });
         change(&mut config);
         let server = Server::bind(config.clone()).await.unwrap();
         let (address, handle) = (server.local_addrs()[0], server.handle());
