@@ -361,6 +361,12 @@ fn site_file_errors(site: &Site) -> Vec<SettingError> {
     if let Some(source) = &site.certificate {
         errors.extend(certificate(source).err());
     }
+    for (at, (cert, key)) in site.other_certificates.iter().enumerate() {
+        if let Err(error) = Identity::from_files(cert, key) {
+            let error = SettingError::new("certificate", error.to_string());
+            errors.push(error.under_index("other_certificates", at));
+        }
+    }
     if let Some(path) = &site.ocsp {
         let read = check_readable(path, "the OCSP response", "use a DER file");
         errors.extend(read.err().map(|reason| SettingError::new("ocsp", reason)));

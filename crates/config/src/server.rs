@@ -93,6 +93,8 @@ impl ServerConfig {
             for site in &content.sites {
                 certificates.extend(&site.certificate);
                 files.extend(site.ocsp.clone());
+                let others = site.other_certificates.iter();
+                files.extend(others.flat_map(|(cert, key)| [cert.clone(), key.clone()]));
                 files.extend(site.routes.iter().filter_map(|route| route.users.clone()));
             }
         }
@@ -182,6 +184,8 @@ pub struct TlsSettings {
     pub tickets: usize,
     /// Whether HTTP/2 is offered.
     pub http2: bool,
+    /// Whether certificates are compressed for clients that offer it (RFC 8879).
+    pub compress_certificates: bool,
     /// The file to which TLS secrets are written (`SSLKEYLOGFILE`), if any.
     pub key_log: Option<PathBuf>,
 }
@@ -220,6 +224,7 @@ impl Default for TlsSettings {
             cipher_preference: CipherPreference::default(),
             tickets: 2,
             http2: true,
+            compress_certificates: false,
             key_log: None,
         }
     }

@@ -38,6 +38,8 @@ pub struct Site {
     pub names: Vec<String>,
     /// The site's certificate; `None`: that of the server.
     pub certificate: Option<CertificateSource>,
+    /// Further certificates for the same names, with keys of other kinds: chain and key.
+    pub other_certificates: Vec<(PathBuf, PathBuf)>,
     /// A file with an OCSP response, DER, to staple (RFC 6066 section 8).
     pub ocsp: Option<PathBuf>,
     /// Header fields of all responses, replacing fields of the same names; an empty value removes
@@ -196,7 +198,14 @@ impl FileSettings {
 impl Site {
     /// A site with these routes, the server's certificate and no header fields.
     pub fn new(routes: Vec<Route>) -> Self {
-        Self { names: Vec::new(), certificate: None, ocsp: None, headers: Vec::new(), routes }
+        Self {
+            names: Vec::new(),
+            certificate: None,
+            other_certificates: Vec::new(),
+            ocsp: None,
+            headers: Vec::new(),
+            routes,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::identity::{self, ACME_TLS_ALPN, ChallengeCertificates};
 use crate::stream::StartOutcome;
 use crate::{
     CipherPolicy, CipherPreference, Identities, KeyLog, OpenedTicket, TicketSealer, TlsError,
-    TlsStream, Version, context, offered_flight, ticket,
+    TlsStream, Version, compression, context, offered_flight, ticket,
 };
 
 /// Configuration of an [`Acceptor`].
@@ -23,6 +23,8 @@ use crate::{
 pub struct AcceptorConfig {
     /// Certificate chains and keys.
     pub identities: Identities,
+    /// Whether certificates are compressed for clients that offer it (RFC 8879).
+    pub compress_certificates: bool,
     /// The oldest version that is negotiated.
     pub min_version: Version,
     /// The newest version that is negotiated.
@@ -57,6 +59,7 @@ impl AcceptorConfig {
     pub fn new(identities: impl Into<Identities>) -> Self {
         Self {
             identities: identities.into(),
+            compress_certificates: false,
             min_version: Version::Tls12,
             max_version: Version::Tls13,
             ciphers: CipherPolicy::default(),
@@ -128,6 +131,9 @@ pub fn server_context(
     config.cipher_preference.apply(&config.ciphers, config.min_version, &mut builder)?;
     let keeps_offers = config.sealer.as_ref().is_some_and(|sealer| sealer.uses_up_tickets());
     config.identities.install(&mut builder, config.challenges, keeps_offers)?;
+    if config.compress_certificates {
+        compression::install(&mut builder)?;
+    }
     // Sessions are in tickets only: a cache in the process would serve one node of a cluster only.
     builder.set_session_cache_mode(SslSessionCacheMode::OFF);
     let early_data = config.early_data && config.sealer.is_some();

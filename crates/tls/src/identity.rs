@@ -30,6 +30,7 @@ pub struct Identity {
     chain: Vec<X509>,
     key: PKey<Private>,
     pub(crate) staple: Option<Staple>,
+    alternatives: Vec<Identity>,
 }
 
 /// An OCSP response to staple.
@@ -81,7 +82,14 @@ impl Identity {
         if !public.public_eq(&key) {
             return Err(TlsError::Mismatch { cert: cert_at.to_owned(), key: key_at.to_owned() });
         }
-        Ok(Self { chain, key, staple: None })
+        Ok(Self { chain, key, staple: None, alternatives: Vec::new() })
+    }
+
+    /// Adds another certificate for the same names, with a key of another kind. A client gets the
+    /// first one whose signatures it supports (RFC 8446 section 4.4.2.2).
+    pub fn with_alternative(mut self, other: Self) -> Self {
+        self.alternatives.push(other);
+        self
     }
 
     /// Adds an OCSP response (DER), which is stapled for clients that request one (RFC 6066 section
@@ -107,14 +115,14 @@ impl Identity {
         Ok(self)
     }
 
-    /// Whether the certificate is valid for this host name or address (RFC 9110 section 4.3.4).
+    /// Whether the certificate and all its alternatives are valid for this host name or address (RFC 9110 section 4.3.4).
     pub fn covers(&self, host: &str) -> bool {
         let leaf = &self.chain[0];
         let covered = match host.parse::<IpAddr>() {
             Ok(_) => leaf.check_ip_asc(host),
             Err(_) => leaf.check_host(host),
         };
-        covered.unwrap_or(false)
+        covered.unwrap_or(false) && self.alternatives.iter().all(|other| other.covers(host))
     }
 
     /// When the certificate becomes valid, in seconds since 1970. Returns `None` if its date is
@@ -123,9 +131,11 @@ impl Identity {
         unix(self.chain[0].not_before())
     }
 
-    /// When the certificate expires, in seconds since 1970. Returns `None` if its date is malformed.
+    /// When the certificate or the first of its alternatives expires, in seconds since 1970. Returns
+    /// `None` if its date is malformed.
     pub fn expires(&self) -> Option<i64> {
-        unix(self.chain[0].not_after())
+        let others = self.alternatives.iter().filter_map(Self::expires);
+        others.chain([unix(self.chain[0].not_after())?]).min()
     }
 
     /// The certificate's serial number, as the content of its INTEGER (RFC 5280 section 4.1.2.2).
@@ -273,7 +283,9 @@ impl Identities {
         let simple = self.entries[0].identity.staple.is_none() && challenges.is_none();
         if let ([only], true) = (&*credentials, simple) {
             let refused = TlsError::setup("the certificate");
-            context.add_credential(&only.plain).map_err(refused)?;
+            for credential in std::iter::once(&only.plain).chain(&only.alternatives) {
+                context.add_credential(credential).map_err(&refused)?;
+            }
             if keeps_offers {
                 context.set_select_certificate_callback(|mut hello: ClientHello<'_>| {
                     ticket::keep_offer(&mut hello);
@@ -296,8 +308,11 @@ impl Identities {
             let now = SteadyClock::unix_micros() / 1_000_000;
             // Not SSL_set_SSL_CTX, as is usual: that would also reset the connection's early-data
             // settings.
-            let chosen = credentials[index].at(now);
-            hello.ssl_mut().add_credential(chosen).map_err(|_| SelectCertError::ERROR)
+            // In order of preference; the client's signature algorithms decide.
+            let chosen = &credentials[index];
+            let mut all = std::iter::once(chosen.at(now)).chain(&chosen.alternatives);
+            all.try_for_each(|one| hello.ssl_mut().add_credential(one))
+                .map_err(|_| SelectCertError::ERROR)
         });
         Ok(())
     }
@@ -319,6 +334,7 @@ struct Credentials {
     plain: SslCredential,
     /// The same with its OCSP response, and when that expires, in seconds since 1970.
     stapled: Option<(SslCredential, Option<i64>)>,
+    alternatives: Vec<SslCredential>,
 }
 
 impl Credentials {
@@ -334,7 +350,14 @@ impl Credentials {
             }
             None => None,
         };
-        Ok(Self { plain: identity.credential(partition, None)?, stapled })
+        let alternatives = identity.alternatives.iter();
+        Ok(Self {
+            plain: identity.credential(partition, None)?,
+            stapled,
+            alternatives: alternatives
+                .map(|other| other.credential(partition, None))
+                .collect::<Result<_, _>>()?,
+        })
     }
 
     fn at(&self, now: i64) -> &SslCredential {

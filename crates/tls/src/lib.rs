@@ -75,6 +75,7 @@
 mod acceptor;
 mod buffers;
 mod clock;
+mod compression;
 mod connection;
 mod connector;
 mod constraints;

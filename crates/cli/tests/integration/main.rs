@@ -5,6 +5,7 @@ mod audit;
 mod authority;
 mod bad_input;
 mod bench;
+mod certificates;
 mod ciphers;
 mod configuration;
 mod console;

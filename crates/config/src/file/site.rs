@@ -29,6 +29,12 @@ pub(crate) struct SiteSection {
     pub(crate) certificate: Option<PathBuf>,
     /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,
+    /// Further certificates for the same names, with keys of other kinds, such as
+    /// `[{ certificate = "rsa.pem", key = "rsa.key" }]` beside one of ECDSA. A client gets the first
+    /// one whose signatures it supports.
+    ///
+    /// By default none: practically all clients support ECDSA.
+    pub(crate) other_certificates: Vec<CertificateFiles>,
     /// Whether the certificate for all of `names` is ordered from the authority of `[acme]` and
     /// renewed automatically.
     ///
@@ -45,6 +51,16 @@ pub(crate) struct SiteSection {
     pub(crate) route: Vec<RouteSection>,
 }
 
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CertificateFiles {
+    /// Certificate chain, PEM, leaf first.
+    pub(crate) certificate: PathBuf,
+    /// Its private key, PEM.
+    pub(crate) key: PathBuf,
+}
+
 impl SiteSection {
     /// The site, with all errors. An invalid route is there too, so that later errors have the
     /// index of their section.
@@ -58,6 +74,12 @@ impl SiteSection {
             let reason = "a site has either acme = true or a certificate; remove one";
             errors.push(SettingError::new("acme", reason));
         }
+        if files.is_none() && !self.other_certificates.is_empty() {
+            let reason = "other certificates are used beside certificate and key; add these";
+            errors.push(SettingError::new("other_certificates", reason));
+        }
+        let others = self.other_certificates.into_iter();
+        let others = others.map(|one| (resolve(base, one.certificate), resolve(base, one.key)));
         let mut routes = Vec::new();
         for (at, section) in self.route.into_iter().enumerate() {
             let path = section.path.clone();
@@ -69,6 +91,7 @@ impl SiteSection {
         let site = Site {
             names: self.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
             certificate: files.or(self.acme.then_some(CertificateSource::Acme)),
+            other_certificates: others.collect(),
             ocsp: self.ocsp.map(|path| resolve(base, path)),
             headers: self.headers.0,
             routes,
@@ -83,6 +106,12 @@ impl SiteSection {
             certificate,
             key,
             acme: site.certificate == Some(CertificateSource::Acme),
+            other_certificates: site
+                .other_certificates
+                .iter()
+                .cloned()
+                .map(|(certificate, key)| CertificateFiles { certificate, key })
+                .collect(),
             ocsp: site.ocsp.clone(),
             headers: Fields(site.headers.clone()),
             route: site.routes.iter().map(RouteSection::of).collect(),

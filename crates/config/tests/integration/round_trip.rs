@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use firstflight_config::{
-    AccessLogSettings, AcmeConfig, Action, AdminSettings, CertificateSource, ChallengeKind,
-    Content, EarlyRules, FileSettings, KeySource, Limits, Listener, ListenerProtocol, LogFormat,
-    LogSettings, Mode, Nonce, Policy, ProcessSettings, RateLimit, Redirect, Route, ServerConfig,
-    Site, Sites, TicketSettings, Timestamp, TlsSettings, WhenNotAllowed,
+    AccessLogFormat, AccessLogSettings, AcmeConfig, Action, AdminSettings, CertificateSource,
+    ChallengeKind, Content, EarlyRules, FileSettings, KeySource, Limits, Listener,
+    ListenerProtocol, LogFormat, LogSettings, Mode, Nonce, Policy, ProcessSettings, RateLimit,
+    Redirect, Route, ServerConfig, Site, Sites, TicketSettings, Timestamp, TlsSettings,
+    WhenNotAllowed,
 };
 use firstflight_store::{Address, StoreConfig, StoreTls, Topology};
 use firstflight_telemetry::otlp::TelemetrySettings;
@@ -122,7 +123,11 @@ fn site() -> impl Strategy<Value = Site> {
                 route.path = format!("/{at}/ä b");
             }
             let certificate = files.map(|(cert, key)| CertificateSource::Files { cert, key });
-            Site { headers, certificate, ocsp, ..Site::new(routes) }
+            let other_certificates = match &certificate {
+                Some(_) => vec![("/rsa.pem".into(), "/rsa.key".into())],
+                None => Vec::new(),
+            };
+            Site { headers, certificate, other_certificates, ocsp, ..Site::new(routes) }
         },
     )
 }
@@ -255,7 +260,8 @@ fn config() -> impl Strategy<Value = ServerConfig> {
             ..Limits::default()
         };
         let format = if switch { LogFormat::Json } else { LogFormat::Text };
-        config.access_log = switch.then(|| AccessLogSettings { file: path.clone(), format });
+        config.access_log = switch
+            .then(|| AccessLogSettings { file: path.clone(), format: AccessLogFormat::Combined });
         config.log = LogSettings { format, level: "warn,a=debug".to_owned() };
         config.admin = path.map(|path| {
             let mut admin = AdminSettings::new(format!("unix:{}", path.display()).parse().unwrap());

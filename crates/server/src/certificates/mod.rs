@@ -247,6 +247,8 @@ pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
             _ => None,
         })
         .collect();
+    let others = sites.iter().flat_map(|site| &site.other_certificates);
+    keys.extend(others.map(|(_, key)| key.as_path()));
     keys.sort_unstable();
     keys.dedup();
     keys.into_iter().filter_map(exposed).collect()

@@ -81,7 +81,10 @@ impl SnapshotBuilder {
         let entry = |site: &Site| -> Result<IdentityEntry, ServerError> {
             let source = site.certificate.as_ref().unwrap_or(&config.certificate);
             let identity = self.identity(source, &site.names, states)?;
-            let identity = certificates::with_ocsp_file(identity, site.ocsp.as_deref())?;
+            let mut identity = certificates::with_ocsp_file(identity, site.ocsp.as_deref())?;
+            for (cert, key) in &site.other_certificates {
+                identity = identity.with_alternative(Identity::from_files(cert, key)?);
+            }
             Ok(IdentityEntry { names: site.names.clone(), identity })
         };
         let mut entries = sites.sites.iter().map(entry);
@@ -238,6 +241,7 @@ fn acceptor(
         early_data: config.early_data.enabled,
         sealer: Some(ring),
         tickets: tls.tickets,
+        compress_certificates: tls.compress_certificates,
         // A ticket must not outlive its key, or clients would offer it in vain.
         ticket_lifetime: lifetime,
         key_log: builder.key_log.clone().map(|log| log as Arc<dyn KeyLog>),

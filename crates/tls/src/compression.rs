@@ -1,0 +1,89 @@
+//! Certificate compression (RFC 8879): Brotli and zlib, for clients that offer one.
+//!
+//! A certificate chain is compressed once, at the highest level, when the first client needs it, and
+//! kept. The server sends the same message to all clients, so nothing secret is compressed.
+
+use std::io::{self, Cursor, Write};
+use std::sync::Arc;
+
+use boring::ssl::{CertificateCompressionAlgorithm, CertificateCompressor, SslContextBuilder};
+use brotli::enc::BrotliEncoderParams;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use quick_cache::sync::Cache;
+
+use crate::TlsError;
+
+/// Makes a context compress certificates.
+///
+/// # Errors
+/// [`TlsError::Setup`] if there is no memory.
+pub(crate) fn install(context: &mut SslContextBuilder) -> Result<(), TlsError> {
+    let refused = TlsError::setup("certificate compression");
+    // In order of preference.
+    context
+        .add_certificate_compression_algorithm(Brotli(Compressed::new()))
+        .and_then(|()| context.add_certificate_compression_algorithm(Zlib(Compressed::new())))
+        .map_err(refused)
+}
+
+/// Compressed messages by their content. A server has one for each certificate, and one for each
+/// OCSP response, which replaces the former.
+struct Compressed(Cache<Box<[u8]>, Arc<[u8]>>);
+
+/// A message has some kilobytes.
+const MAX_MESSAGES: usize = 1000;
+
+impl Compressed {
+    fn new() -> Self {
+        Self(Cache::new(MAX_MESSAGES))
+    }
+
+    fn write(
+        &self,
+        message: &[u8],
+        output: &mut impl Write,
+        compress: impl FnOnce() -> io::Result<Vec<u8>>,
+    ) -> io::Result<()> {
+        if let Some(known) = self.0.get(message) {
+            return output.write_all(&known);
+        }
+        let compressed: Arc<[u8]> = compress()?.into();
+        self.0.insert(message.into(), compressed.clone());
+        output.write_all(&compressed)
+    }
+}
+
+struct Brotli(Compressed);
+
+impl CertificateCompressor for Brotli {
+    const ALGORITHM: CertificateCompressionAlgorithm = CertificateCompressionAlgorithm::BROTLI;
+    const CAN_COMPRESS: bool = true;
+    const CAN_DECOMPRESS: bool = false;
+
+    fn compress<W: Write>(&self, input: &[u8], output: &mut W) -> io::Result<()> {
+        self.0.write(input, output, || {
+            let mut compressed = Vec::new();
+            let settings =
+                BrotliEncoderParams { size_hint: input.len(), ..BrotliEncoderParams::default() };
+            brotli::BrotliCompress(&mut Cursor::new(input), &mut compressed, &settings)?;
+            Ok(compressed)
+        })
+    }
+}
+
+struct Zlib(Compressed);
+
+impl CertificateCompressor for Zlib {
+    const ALGORITHM: CertificateCompressionAlgorithm = CertificateCompressionAlgorithm::ZLIB;
+    const CAN_COMPRESS: bool = true;
+    const CAN_DECOMPRESS: bool = false;
+
+    fn compress<W: Write>(&self, input: &[u8], output: &mut W) -> io::Result<()> {
+        self.0.write(input, output, || {
+            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+            encoder.write_all(input)?;
+            encoder.finish()
+        })
+    }
+}
