@@ -373,10 +373,10 @@ mod tests {
 
     #[test]
     fn every_field_is_documented() {
-        let docs = include_str!("../../../../docs/operate/logs.md");
+        let docs = include_str!("../../../../docs/operate/observe.md");
         let fields = serde_json::to_value(entry("/")).unwrap();
         for name in fields.as_object().unwrap().keys() {
-            assert!(docs.contains(&format!("`{name}`")), "{name} is not in docs/operate/logs.md");
+            assert!(docs.contains(&format!("`{name}`")), "{name} is not in docs/operate/observe.md");
         }
     }
 
