@@ -376,7 +376,10 @@ mod tests {
         let docs = include_str!("../../../../docs/operate/observe.md");
         let fields = serde_json::to_value(entry("/")).unwrap();
         for name in fields.as_object().unwrap().keys() {
-            assert!(docs.contains(&format!("`{name}`")), "{name} is not in docs/operate/observe.md");
+            assert!(
+                docs.contains(&format!("`{name}`")),
+                "{name} is not in docs/operate/observe.md"
+            );
         }
     }
 
