@@ -48,7 +48,7 @@ const fn entry(
     ReasonText { name, title, meaning, fix }
 }
 
-const REASONS: [ReasonText; 29] = [
+const REASONS: [ReasonText; 30] = [
     entry("disabled", "disabled", "the configuration disables it", ""),
     entry(
         "replayed",
@@ -130,6 +130,12 @@ const REASONS: [ReasonText; 29] = [
         "session expired",
         "the session or its ticket key has expired",
         "If frequent, check that all nodes share their ticket keys.",
+    ),
+    entry(
+        "ticket_used",
+        "ticket used before",
+        "the ticket was used before",
+        "Clients that use a ticket twice; `keys = \"process\"` in [tickets] lets them.",
     ),
     entry("no_session_offered", "no session", "early data was offered without a session", ""),
     entry(

@@ -98,6 +98,12 @@ impl PuncturableFunction {
         self.epochs.iter().find(|epoch| epoch.id == index.epoch)?.evaluate(index.number)
     }
 
+    /// Whether the index was issued here, in an epoch that has not expired. If it has no value then, it
+    /// was punctured, or dropped because the memory limit was reached.
+    pub fn is_issued(&self, index: &TicketIndex) -> bool {
+        self.epochs.iter().any(|epoch| epoch.id == index.epoch && index.number < epoch.issued)
+    }
+
     /// Destroys the value of an index for ever. Returns false if it has none: of several callers with
     /// the same index, exactly one gets true.
     pub fn puncture(&mut self, index: &TicketIndex) -> bool {

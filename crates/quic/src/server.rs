@@ -103,6 +103,7 @@ impl ServerCrypto {
             OpenedTicket::NeedsLookup(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
             OpenedTicket::WithoutEarlyData(..)
             | OpenedTicket::Unproven(_)
+            | OpenedTicket::AlreadyUsed
             | OpenedTicket::Ignored => {
                 return Ok(FirstFlightPreview::Nothing);
             }

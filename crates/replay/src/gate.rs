@@ -135,6 +135,11 @@ impl Gate {
         }
     }
 
+    /// Whether the flight has a record, because it was received before. Records nothing.
+    pub fn has_record(&self, offer: &FlightOffer, now: Duration) -> bool {
+        self.register.contains(offer.key, now)
+    }
+
     /// Claims a name (an idempotency key or a nonce), which can be won once within `life`. A life
     /// can be days long, and may end up to 16 s late. [`ClaimOutcome::Closed`]: another process has
     /// the register now; send it a [`crate::HandoffQuery`].

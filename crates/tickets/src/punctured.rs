@@ -42,7 +42,10 @@ pub enum OpenedOnce {
     Session(Zeroizing<Vec<u8>>),
     /// The client has not proved that it knows the session. The ticket is as it was.
     Unproven,
-    /// The ticket was used before, has expired, or was not issued by this process.
+    /// The ticket was used before, or given up because of the limit of memory. Nobody can tell whether
+    /// it was genuine.
+    Used,
+    /// The ticket has expired, or was not issued by this process.
     Unknown,
     /// The ticket's index is not used, but the ticket was not sealed under it.
     Forged,
@@ -85,10 +88,13 @@ impl PuncturedTickets {
     pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenedOnce {
         let Some((index, sealed)) = parse(ticket) else { return OpenedOnce::Unknown };
         let value = match &*self.state() {
-            State::Owned(function) => function.evaluate(&index),
+            State::Owned(function) => match function.evaluate(&index) {
+                Some(value) => value,
+                None if function.is_issued(&index) => return OpenedOnce::Used,
+                None => return OpenedOnce::Unknown,
+            },
             State::HandedOver => return OpenedOnce::HandedOver,
         };
-        let Some(value) = value else { return OpenedOnce::Unknown };
         let payload = Payload { msg: sealed, aad: &ticket[..HEADER_BYTES] };
         let Ok(session) = cipher(&value).decrypt(&Nonce::default(), payload) else {
             return OpenedOnce::Forged;
@@ -102,7 +108,7 @@ impl PuncturedTickets {
         match &mut *self.state() {
             State::Owned(function) => match function.puncture(&index) {
                 true => OpenedOnce::Session(session),
-                false => OpenedOnce::Unknown,
+                false => OpenedOnce::Used,
             },
             State::HandedOver => OpenedOnce::HandedOver,
         }

@@ -208,6 +208,9 @@ pub enum AcceptState {
     /// TLS would accept early data. [`Accepting::into_stream`] accepts it,
     /// [`Accepting::refuse_early_data`] refuses it.
     EarlyData,
+    /// The client's ticket was used before, so this becomes a full handshake. Returned once, before
+    /// anything is sent: a copy of a flight never comes further. Call [`Accepting::advance`] again.
+    TicketUsed,
     /// The handshake is complete, and there was no early data or it was refused.
     Complete,
 }
@@ -233,6 +236,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
     pub async fn advance(&mut self) -> Result<AcceptState, TlsError> {
         match std::future::poll_fn(|cx| self.stream.poll_start(cx)).await? {
             StartOutcome::NeedsSession(id) => Ok(AcceptState::NeedsSession(id)),
+            StartOutcome::TicketUsed => Ok(AcceptState::TicketUsed),
             StartOutcome::Done if self.stream.in_early_data() => Ok(AcceptState::EarlyData),
             StartOutcome::Done => {
                 self.stream.take_received();

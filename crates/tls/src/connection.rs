@@ -205,6 +205,11 @@ impl TlsConnection {
         ticket::take_needed_session(self.stream.ssl())
     }
 
+    /// Whether another connection used the client's ticket before. Returns true once.
+    pub(crate) fn take_already_used(&mut self) -> bool {
+        ticket::take_already_used(self.stream.ssl())
+    }
+
     /// Provides the session that was looked up. With [`OpenedTicket::Ignored`] (nothing found) or
     /// another [`OpenedTicket::NeedsLookup`], the handshake continues as a full one.
     pub fn provide_session(&mut self, session: OpenedTicket) {

@@ -151,6 +151,9 @@ pub enum EarlyDataReason {
     NoSessionOffered,
     /// The server did not resume the session (its ticket key was dropped, or the ticket expired).
     SessionNotResumed,
+    /// The server did not resume the session, because its ticket was used before
+    /// ([`crate::OpenedTicket::AlreadyUsed`]).
+    TicketUsed,
     /// The session was issued without early data.
     UnsupportedForSession,
     /// The server requested another key share.
@@ -177,6 +180,7 @@ impl EarlyDataReason {
             Self::PeerDeclined => "peer_declined",
             Self::NoSessionOffered => "no_session_offered",
             Self::SessionNotResumed => "session_not_resumed",
+            Self::TicketUsed => "ticket_used",
             Self::UnsupportedForSession => "unsupported_for_session",
             Self::HelloRetryRequest => "hello_retry_request",
             Self::AlpnMismatch => "alpn_mismatch",

@@ -84,7 +84,9 @@ fn skew_of_unused_ticket(ssl: &mut SslRef, offered: &PreSharedKey<'_>) -> Option
         | OpenedTicket::UsedUp(session)
         | OpenedTicket::Unproven(session)
         | OpenedTicket::WithoutEarlyData(session, _) => session,
-        OpenedTicket::NeedsLookup(_) | OpenedTicket::Ignored => return None,
+        OpenedTicket::NeedsLookup(_) | OpenedTicket::AlreadyUsed | OpenedTicket::Ignored => {
+            return None;
+        }
     };
     let (issued, age_add) = session::issued_and_age_add(&session)?;
     let now = SteadyClock::unix_micros().div_euclid(1_000_000);

@@ -44,6 +44,8 @@ pub(crate) enum StartOutcome {
     Done,
     /// A server has to look up the session of the client's ticket.
     NeedsSession(Vec<u8>),
+    /// Another connection used the client's ticket before. Returned once.
+    TicketUsed,
 }
 
 /// When the outgoing buffer is sent, apart from the end of the stream and a full buffer.
@@ -87,10 +89,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// [`TlsError`]. The alert was sent if the socket accepted it.
     pub async fn accept(acceptor: &Acceptor, io: S, early_data: bool) -> Result<Self, TlsError> {
         let mut accepting = Accepting::new(acceptor, io, early_data)?;
-        while let AcceptState::NeedsSession(_) = accepting.advance().await? {
-            accepting.provide_session(OpenedTicket::Ignored);
+        loop {
+            match accepting.advance().await? {
+                AcceptState::NeedsSession(_) => accepting.provide_session(OpenedTicket::Ignored),
+                AcceptState::TicketUsed => {}
+                AcceptState::EarlyData | AcceptState::Complete => {
+                    return Ok(accepting.into_stream());
+                }
+            }
         }
-        Ok(accepting.into_stream())
     }
 
     /// Connects. Returns when the handshake is complete, or immediately if early data can be
@@ -220,6 +227,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
                 Ok(Progress::Done(())) => return Poll::Ready(Ok(StartOutcome::Done)),
                 Ok(Progress::NeedsInput) => match self.connection.take_needed_session() {
                     Some(id) => return Poll::Ready(Ok(StartOutcome::NeedsSession(id))),
+                    None if self.connection.take_already_used() => {
+                        return Poll::Ready(Ok(StartOutcome::TicketUsed));
+                    }
                     None => ready!(self.poll_exchange(cx))?,
                 },
                 Ok(Progress::Closed) => return Poll::Ready(Err(TlsError::ClosedInHandshake)),

@@ -65,6 +65,9 @@ pub enum OpenedTicket {
     /// The session has to be looked up by this key before the handshake can continue; see
     /// [`crate::Accepting`] and [`crate::TlsConnection::take_needed_session`].
     NeedsLookup(Vec<u8>),
+    /// The ticket was used before. As [`OpenedTicket::Ignored`], with a reason of its own
+    /// ([`EarlyDataReason::TicketUsed`]).
+    AlreadyUsed,
     /// The ticket is unknown or expired: the handshake continues as a full one (RFC 5077 section
     /// 3.4).
     Ignored,
@@ -90,6 +93,7 @@ impl fmt::Debug for OpenedTicket {
             Self::Unproven(_) => "Unproven(..)",
             Self::WithoutEarlyData(..) => "WithoutEarlyData(..)",
             Self::NeedsLookup(_) => "Elsewhere(..)",
+            Self::AlreadyUsed => "AlreadyUsed",
             Self::Ignored => "Ignored",
         })
     }
@@ -103,7 +107,7 @@ impl OpenedTicket {
             | Self::UsedUp(session)
             | Self::Unproven(session)
             | Self::WithoutEarlyData(session, _) => session.zeroize(),
-            Self::NeedsLookup(_) | Self::Ignored => {}
+            Self::NeedsLookup(_) | Self::AlreadyUsed | Self::Ignored => {}
         }
     }
 }
@@ -120,6 +124,10 @@ struct TicketOutcome {
     provided: Option<OpenedTicket>,
     /// Whether the ticket was used up by this connection.
     used_up: bool,
+    /// Whether another connection used the ticket before.
+    already_used: bool,
+    /// Whether the caller knows that.
+    already_used_told: bool,
     /// Why the sealer does not allow early data, if so.
     withheld: Option<WithheldReason>,
     /// Whether early data is refused on this connection by changing its session (QUIC).
@@ -183,6 +191,13 @@ pub fn forget_session(ssl: &SslRef) {
     }
 }
 
+/// Whether another connection used the ticket before. Returns true once.
+pub(crate) fn take_already_used(ssl: &SslRef) -> bool {
+    ticket_outcome(ssl).is_some_and(|mut outcome| {
+        outcome.already_used && !std::mem::replace(&mut outcome.already_used_told, true)
+    })
+}
+
 /// Whether the connection has used up its ticket.
 pub(crate) fn is_used_up(ssl: &SslRef) -> bool {
     ticket_outcome(ssl).is_some_and(|outcome| outcome.used_up)
@@ -233,8 +248,12 @@ fn open_once(ssl: &mut SslRef, sealer: &Sealer, ticket: &[u8], offer: &PskOffer)
 }
 
 fn note_used_up(ssl: &mut SslRef, opened: &OpenedTicket) {
-    if let OpenedTicket::UsedUp(_) = opened {
-        update_ticket_outcome(ssl, |outcome| outcome.used_up = true);
+    match opened {
+        OpenedTicket::UsedUp(_) => update_ticket_outcome(ssl, |outcome| outcome.used_up = true),
+        OpenedTicket::AlreadyUsed => {
+            update_ticket_outcome(ssl, |outcome| outcome.already_used = true);
+        }
+        _ => {}
     }
 }
 
@@ -254,6 +273,9 @@ pub(crate) fn refine_reason(ssl: &SslRef, reason: EarlyDataReason) -> EarlyDataR
         }
         (EarlyDataReason::UnsupportedForSession, None) if ticket_outcome.declined => {
             EarlyDataReason::Disabled
+        }
+        (EarlyDataReason::SessionNotResumed, _) if ticket_outcome.already_used => {
+            EarlyDataReason::TicketUsed
         }
         (reason, _) => reason,
     }
@@ -401,7 +423,7 @@ unsafe extern "C" fn open(
                 update_ticket_outcome(connection, |outcome| outcome.needed = Some(id));
                 return TicketResult::ssl_ticket_aead_retry;
             }
-            OpenedTicket::Ignored => {
+            OpenedTicket::AlreadyUsed | OpenedTicket::Ignored => {
                 update_ticket_outcome(connection, |outcome| outcome.ignored = true);
                 return TicketResult::ssl_ticket_aead_ignore_ticket;
             }

@@ -227,6 +227,15 @@ impl EarlyDataGate {
         self.gate.claim(&offer, self.now()).map_err(EarlyDataRefusal::Gate)
     }
 
+    /// Whether a flight on a ticket that was used before is a copy, or its original: whether this flight
+    /// was received before. If another process has the register, that is not known here.
+    pub(crate) fn is_copy(&self, facts: &Handshake) -> bool {
+        let Some(offered) = facts.offered_flight else { return false };
+        let key = ClaimKey::of_flight(&offered.digest);
+        let now = self.now();
+        self.gate.has_record(&FlightOffer::with_used_up_ticket(key, now), now)
+    }
+
     /// Records a flight whose early data was refused, so that no copy of it is accepted later. Call
     /// this when the handshake is complete; the outcome decides whether the connection's requests
     /// may run.

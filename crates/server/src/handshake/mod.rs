@@ -62,6 +62,7 @@ pub(crate) fn refusal(
         (_, Reason::PeerDeclined) => RefusedReason::PeerDeclined,
         (_, Reason::NoSessionOffered) => RefusedReason::NoSessionOffered,
         (_, Reason::SessionNotResumed) => RefusedReason::SessionNotResumed,
+        (_, Reason::TicketUsed) => RefusedReason::TicketUsed,
         (_, Reason::UnsupportedForSession) => RefusedReason::UnsupportedForSession,
         (_, Reason::HelloRetryRequest) => RefusedReason::HelloRetryRequest,
         (_, Reason::AlpnMismatch) => RefusedReason::AlpnMismatch,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use firstflight_quic::{EarlyDataJudge, FirstFlightPreview, Handshake, ServerCrypto};
 use firstflight_replay::{Flight, Refusal, SharedRefusal};
-use firstflight_telemetry::metrics::{QuicRefusal, Transport};
+use firstflight_telemetry::metrics::{QuicRefusal, RefusedReason, Transport};
 use firstflight_tls::{OfferedFlight, OpenedTicket};
 use quinn::{Connecting, ConnectionError, Incoming, VarInt};
 use tokio::sync::watch;
@@ -187,6 +187,12 @@ pub(crate) async fn accept(
     let refused = match refused {
         Some(refused) => Some(refused.reason()),
         None => refusal(&facts, withheld),
+    };
+    let refused = match refused {
+        Some(RefusedReason::TicketUsed) if shared.gate.is_copy(&facts) => {
+            Some(RefusedReason::Replayed)
+        }
+        refused => refused,
     };
     let negotiated = Negotiated { tls: *facts, flight, refused, claim, unspent };
     Ok(Some((connecting, negotiated)))

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use firstflight_replay::SharedRefusal;
+use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{
     self as tls, ACME_TLS_ALPN, Accepting, OpenedTicket, TlsError, TlsStream, split_driver,
 };
@@ -19,7 +20,6 @@ use crate::handshake::{Handshakes, refusal};
 use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
 use crate::http::socket::Socket;
 use crate::http::{h1_h2, ping_pong};
-use crate::route::Snapshot;
 
 /// A connection over TCP after the decision about early data. Its handshake may still be
 /// incomplete.
@@ -51,7 +51,7 @@ pub(crate) async fn open(
     let limit = origin.snapshot.limits.header_timeout;
     let deadline = (accepted_at + limit).into();
     let socket = Socket::new(tcp, shared);
-    let accepting = Box::pin(accept(handshakes, &origin.snapshot, socket.clone()));
+    let accepting = Box::pin(accept(handshakes, &origin, socket.clone()));
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accepting) => accepted,
         () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return None,
@@ -100,15 +100,17 @@ pub(crate) async fn open(
 /// its request again.
 async fn accept(
     handshakes: &Handshakes,
-    snapshot: &Snapshot,
+    origin: &AcceptedConnection,
     socket: Socket,
 ) -> Result<(TlsStream<Socket>, Negotiated), TlsError> {
+    let snapshot = &origin.snapshot;
     let gate = &handshakes.shared.gate;
     let arrival = gate.arrival();
     let mut refused = gate.admission(snapshot.early_data).err();
     let mut accepting = Accepting::new(&snapshot.acceptor, socket, refused.is_none())?;
     let (mut redeemed, mut claim) = (false, None);
     let mut received_at = None;
+    let mut is_copy = false;
     let (flight, facts) = loop {
         match accepting.advance().await? {
             tls::AcceptState::NeedsSession(id) => {
@@ -120,6 +122,16 @@ async fn accept(
                 // claimant.
                 redeemed = matches!(ticket.session, OpenedTicket::Session(_));
                 accepting.provide_session(ticket.session);
+            }
+            tls::AcceptState::TicketUsed => {
+                let facts = accepting.facts();
+                is_copy = gate.is_copy(&facts);
+                if is_copy {
+                    // A copy of a flight never completes its handshake, so it is counted here.
+                    let (client, metrics) = (origin.client.ip(), &origin.metrics);
+                    handshakes.shared.observers.note_replay(&facts, client, metrics.transport());
+                    metrics.decided(&facts, None, Some(RefusedReason::Replayed));
+                }
             }
             tls::AcceptState::Complete => break (None, accepting.facts()),
             tls::AcceptState::EarlyData => {
@@ -148,7 +160,10 @@ async fn accept(
             UnspentFlight::needing_record(&facts, (arrival, received_at), refused, redeemed)
         }
     };
-    let refused = refusal(&facts, refused);
+    let refused = match is_copy {
+        true => Some(RefusedReason::Replayed),
+        false => refusal(&facts, refused),
+    };
     let negotiated = Negotiated { tls: facts, flight, refused, claim, unspent };
     Ok((accepting.into_stream(), negotiated))
 }

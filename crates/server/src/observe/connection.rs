@@ -38,10 +38,13 @@ impl ConnectionObserver {
         metrics: ConnectionMetrics,
         claim: Option<(Instant, Instant)>,
     ) -> Self {
+        let is_noted = metrics.is_offer_counted();
         metrics.decided(&facts.tls, facts.flight.as_ref(), facts.refused);
-        if facts.lost_claim() || facts.refused == Some(RefusedReason::RefusedBefore) {
-            let (flight, client) = (&facts.tls.client_random, facts.client.ip());
-            observers.replays.note(flight, client, metrics.transport(), jiff::Timestamp::now());
+        let is_refused_copy = [RefusedReason::RefusedBefore, RefusedReason::Replayed]
+            .map(Some)
+            .contains(&facts.refused);
+        if facts.lost_claim() || is_refused_copy && !is_noted {
+            observers.note_replay(&facts.tls, facts.client.ip(), metrics.transport());
         }
         Self {
             timeline: Timeline::new(metrics.accepted_at(), claim),

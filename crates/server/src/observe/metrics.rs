@@ -21,6 +21,8 @@ pub(crate) struct ConnectionMetrics {
     handshake_settled: AtomicBool,
     timed_out: AtomicBool,
     responded: AtomicBool,
+    /// Whether its offer of early data was counted.
+    offer_counted: AtomicBool,
 }
 
 /// Counts a request that waits for its connection's handshake.
@@ -42,6 +44,7 @@ impl ConnectionMetrics {
             handshake_settled: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
             responded: AtomicBool::new(false),
+            offer_counted: AtomicBool::new(false),
         }
     }
 
@@ -74,7 +77,7 @@ impl ConnectionMetrics {
         if facts.resumed && facts.version == Some(Version::Tls13) {
             self.metrics.tickets.age_skew.observe((), f64::from(facts.ticket_age_skew));
         }
-        if facts.offered_flight.is_none() {
+        if facts.offered_flight.is_none() || self.offer_counted.swap(true, Ordering::Relaxed) {
             return;
         }
         let counts = &self.metrics.early_data;
@@ -89,6 +92,11 @@ impl ConnectionMetrics {
             None => counts.accepted.count(self.transport),
             Some(reason) => counts.refused.count((self.transport, reason)),
         }
+    }
+
+    /// Whether early data was offered and counted.
+    pub(crate) fn is_offer_counted(&self) -> bool {
+        self.offer_counted.load(Ordering::Relaxed)
     }
 
     /// The client's Finished is verified.

@@ -7,9 +7,11 @@ pub(crate) mod request;
 pub(crate) mod status;
 pub(crate) mod trace;
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use firstflight_telemetry::metrics::Metrics;
+use firstflight_telemetry::metrics::{Metrics, Transport};
+use firstflight_tls::Handshake;
 
 use self::access_log::AccessLog;
 use self::status::Replays;
@@ -22,4 +24,11 @@ pub(crate) struct Observers {
     /// Opened after the process has dropped its privileges.
     pub(crate) access_log: OnceLock<AccessLog>,
     pub(crate) replays: Replays,
+}
+
+impl Observers {
+    /// Adds a copy of a flight to the recent replays.
+    pub(crate) fn note_replay(&self, facts: &Handshake, client: IpAddr, transport: Transport) {
+        self.replays.note(&facts.client_random, client, transport, jiff::Timestamp::now());
+    }
 }

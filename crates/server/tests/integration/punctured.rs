@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
+use crate::metrics::say;
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
 use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, executions, get, line, replay, start_upstream,
@@ -59,6 +60,33 @@ async fn copies_of_a_flight_execute_nothing_and_resume_nothing() {
     assert_eq!(fate(&log, "/once"), (true, true));
 }
 
+/// A copy's handshake never completes, so it has no line in the access log. The console shows it.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_are_counted_and_another_use_of_the_ticket_is_no_copy() {
+    let upstream = start_upstream();
+    let server = start(&upstream).await;
+    let session = server.session("http/1.1").await;
+    let (_, flight) = visit(&server, &session, "/once").await;
+    for _ in 0..3 {
+        drop(replay(server.address, &flight).await);
+    }
+    assert_eq!(server.handle.replays().iter().map(|replay| replay.copies).sum::<u64>(), 3);
+    assert_eq!(visit(&server, &session, "/twice").await.0, "200");
+    say(
+        &server,
+        "early_data_offered_total 5
+         early_data_accepted_total 1
+         early_data_refused_total reason=replayed 3
+         early_data_refused_total reason=ticket_used 1
+         handshakes_failed_total reason=protocol 3
+         claims_total result=won 1
+         too_early_total 0",
+    )
+    .await;
+    let log = server.stop().await;
+    assert_eq!(line(&log, "/twice")["early_data"], "ticket_used");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_copies_that_race_the_original_one_wins() {
     let upstream = start_upstream();
@@ -103,6 +131,8 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_gets_425() {
     let response = client.run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(copy);
+    say(&server, "early_data_offered_total 2\n early_data_refused_total reason=replayed 1").await;
+    assert_eq!(server.handle.replays().len(), 1);
     let log = server.stop().await;
     assert_eq!(upstream.recorded("/overtaken").len(), 1);
     assert_eq!(executions(&log, "/overtaken"), 1);
@@ -410,6 +440,7 @@ async fn over_quic_an_original_overtaken_by_a_copy_gets_425() {
     let mut client = original.await.unwrap();
     assert_eq!(client.get("/once").await.status, StatusCode::TOO_EARLY);
     client.close().await;
+    say(&server, "early_data_refused_total transport=quic,reason=replayed 1").await;
     let log = server.stop().await;
     assert_eq!((upstream.recorded("once").len(), executions(&log, "once")), (1, 1));
 }

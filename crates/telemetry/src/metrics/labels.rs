@@ -217,7 +217,8 @@ label! {
     RefusedReason as "reason" {
         /// The configuration switches early data off.
         Disabled = "disabled",
-        /// Another connection has claimed the flight: a replay, or an original after its copy.
+        /// Another connection has claimed the flight: a replay, or an original after its copy. With
+        /// punctured keys it has used the ticket up.
         Replayed = "replayed",
         /// The flight or a copy of it was refused before, and its client has sent its requests
         /// again, so this is a replay.
@@ -252,6 +253,9 @@ label! {
         Unseen = "unseen",
         /// The session is invalid: its ticket's key was rotated out, or it has expired.
         SessionNotResumed = "session_not_resumed",
+        /// With punctured keys: the ticket was used before, by a flight other than this one. Clients
+        /// should use each ticket once (RFC 8446 appendix C.4).
+        TicketUsed = "ticket_used",
         /// The client offered early data without a session.
         NoSessionOffered = "no_session_offered",
         /// The session was issued without early data.

@@ -59,7 +59,8 @@ counted! {
             "firstflight_early_data_refused_total",
             "Connections whose early data was refused.",
             "A refusal costs the client one round trip. Check the reason that grows: \
-             session_not_resumed: keys are rotated too fast or not shared by all nodes; age and \
+             session_not_resumed: keys are rotated too fast or not shared by all nodes; ticket_used: \
+             clients that use a ticket twice, which keys = process in [tickets] lets them; age and \
              ticket_age_skew: clocks or slow paths; store_*: the store; replayed: an attacker, or \
              a network that duplicates packets.",
         );

@@ -327,6 +327,7 @@ impl TicketSealer for TicketRing {
             (OpenedOnce::HandedOver, _) => {
                 OpenedTicket::NeedsLookup(TicketOffer::to_bytes(ticket, offer))
             }
+            (OpenedOnce::Used, _) => OpenedTicket::AlreadyUsed,
             _ => OpenedTicket::Ignored,
         }
     }

@@ -48,6 +48,7 @@ pub(crate) async fn open_handed_over(
         match offer.open(tickets) {
             OpenedOnce::HandedOver => {}
             OpenedOnce::Session(session) => return used_up(session),
+            OpenedOnce::Used => return OpenedTicket::AlreadyUsed,
             _ => return OpenedTicket::Ignored,
         }
         if let Some(reply) = gate.open_at_successor(bytes).await {
