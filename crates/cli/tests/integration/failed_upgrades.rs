@@ -56,8 +56,12 @@ fn simulated_successor_that_dies() {
     register.read_exact(&mut digest).unwrap();
     register.read_exact(&mut length).unwrap();
     dies_if(STEPS[3]);
-    let mut bytes = vec![0; u64::from_be_bytes(length) as usize];
+    // The highest bit: ticket keys follow, after their length.
+    let mut bytes = vec![0; (u64::from_be_bytes(length) & !(1 << 63)) as usize];
     register.read_exact(&mut bytes).unwrap();
+    register.read_exact(&mut length).unwrap();
+    let mut keys = vec![0; u64::from_be_bytes(length) as usize];
+    register.read_exact(&mut keys).unwrap();
     dies_if(STEPS[4]);
     register.write_all(&[1]).unwrap();
     let mut yours = [0];

@@ -32,7 +32,10 @@ fn executed(log: &[Value], target: &str) -> usize {
 #[test]
 fn rfc8446_8_ten_thousand_replays_execute_nothing() {
     let site = site();
-    let server = Serve::files(site.path(), &[]);
+    // So that the copies get as far as the strike register.
+    let config = site.path().join("config.toml");
+    fs::write(&config, "[tickets]\nkeys = \"process\"\n").unwrap();
+    let server = Serve::files(site.path(), &["--config", config.to_str().unwrap()]);
     let recorder = Recorder::start(server.address);
     let (flight, target) = captured(site.path(), &server, &recorder);
     assert_eq!(resend(server.address, &flight, 10_000, 50), 10_000);

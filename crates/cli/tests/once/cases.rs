@@ -19,9 +19,11 @@ pub(crate) struct Case {
 /// The cases of the plan.
 pub(crate) fn all(plan: &Plan) -> Vec<Case> {
     let mut cases = Cases { plan: plan.clone(), all: Vec::new() };
-    for (servers, stage) in
-        [(Servers::One, &scenarios::ONE), (Servers::NodesByStore(3), &scenarios::THREE)]
-    {
+    for (servers, stage) in [
+        (Servers::OnePunctured, &scenarios::PUNCTURED),
+        (Servers::One, &scenarios::ONE),
+        (Servers::NodesByStore(3), &scenarios::THREE),
+    ] {
         for &by in plan.shifts() {
             let name = format!("shift_{}{}", if by < 0 { "less_" } else { "" }, by.abs());
             cases.add(name, servers, move |plan, label| shift(plan, stage, label, by));
@@ -33,7 +35,7 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
     for switch in Switch::ALL {
         for &shift in plan.fresh_shifts() {
             let name = |by: &str| format!("{}_{by}_{shift}", switch.name());
-            for servers in [Servers::One, Servers::OneWithStore] {
+            for servers in [Servers::OnePunctured, Servers::One, Servers::OneWithStore] {
                 cases.add(name("reload"), servers, move |plan, label| {
                     switch_and_back(plan, label, By::Reload, switch, shift)
                 });
@@ -46,7 +48,7 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
             });
         }
     }
-    for servers in [Servers::OneWithKeyFile, Servers::OneWithStore] {
+    for servers in [Servers::OnePunctured, Servers::OneWithKeyFile, Servers::OneWithStore] {
         for &shift in [0].iter().chain(plan.restart_shifts()) {
             let name = format!("restart_{shift}");
             cases.add(name, servers, move |plan, label| restart(plan, label, shift));
@@ -63,7 +65,7 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
 
 /// Ends the servers that several cases shared.
 pub(crate) fn end() {
-    for shared in [&scenarios::ONE, &scenarios::THREE, &scenarios::NODES] {
+    for shared in [&scenarios::PUNCTURED, &scenarios::ONE, &scenarios::THREE, &scenarios::NODES] {
         shared.end();
     }
     crate::stage::end_store();

@@ -12,7 +12,10 @@ use crate::server::Server;
 use crate::settings::Switch;
 use crate::stage::{Servers, Shared, Stage};
 
-/// One process for all shifts.
+/// One process with punctured keys for all shifts.
+pub(crate) static PUNCTURED: Shared = Shared::new(Servers::OnePunctured);
+
+/// One process with keys of its own for all shifts.
 pub(crate) static ONE: Shared = Shared::new(Servers::One);
 
 /// Three nodes for all shifts.
@@ -40,7 +43,9 @@ pub(crate) fn shift(plan: &Plan, servers: &'static Shared, label: &Label, shift:
 pub(crate) fn reconnect(plan: &Plan, servers: &'static Shared, label: &Label) -> Vec<Row> {
     let stage = servers.get();
     let nodes = stage.addresses();
-    concurrently(&Attempt::all(plan, &[Transport::Http1], REFUSED), |&attempt| {
+    // With punctured keys the gate accepts what TLS does.
+    let shift = if label.servers == Servers::OnePunctured { REFUSED_BY_TLS } else { REFUSED };
+    concurrently(&Attempt::all(plan, &[Transport::Http1], shift), |&attempt| {
         let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
         let honest = Honest::reconnecting(&stage.client, attempt, nodes[0], &ticket).finish();
         let copies = honest.copies(&nodes, plan);
@@ -50,6 +55,9 @@ pub(crate) fn reconnect(plan: &Plan, servers: &'static Shared, label: &Label) ->
 
 /// A shift that is refused, with copies that become fresh within a short run.
 const REFUSED: i64 = 30;
+
+/// A shift beyond the library's limit of 60 s.
+const REFUSED_BY_TLS: i64 = 70;
 
 /// How an operator changes a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

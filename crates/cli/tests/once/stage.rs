@@ -20,7 +20,9 @@ use crate::settings::{Keys, Settings, Store};
 /// Which servers a case runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Servers {
-    /// One process with its own ticket keys.
+    /// One process by default: a key of its own for each ticket.
+    OnePunctured,
+    /// One process with ticket keys of its own.
     One,
     /// One process with a key file.
     OneWithKeyFile,
@@ -36,7 +38,8 @@ impl Servers {
     /// The name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::One => "one",
+            Self::OnePunctured => "one, punctured",
+            Self::One => "one, process",
             Self::OneWithKeyFile => "one, key file",
             Self::OneWithStore => "one, store",
             Self::NodesByStore(_) => "three, store",
@@ -53,7 +56,7 @@ impl Servers {
 
     /// Whether they share a store.
     pub(crate) fn with_store(self) -> bool {
-        !matches!(self, Self::One | Self::OneWithKeyFile)
+        !matches!(self, Self::OnePunctured | Self::One | Self::OneWithKeyFile)
     }
 }
 
@@ -164,6 +167,7 @@ fn keys(servers: Servers, file: PathBuf) -> Keys {
         file.clone()
     };
     match servers {
+        Servers::OnePunctured => Keys::Punctured,
         Servers::One => Keys::Process,
         Servers::OneWithKeyFile | Servers::NodesByFile(_) => Keys::File(make("new")),
         Servers::OneWithStore | Servers::NodesByStore(_) => Keys::Store(make("new-encryption")),

@@ -51,7 +51,10 @@ fn the_store_section_is_read() {
 #[test]
 fn the_tickets_section_is_read() {
     let tickets = |text: &str| parse(text).unwrap().tickets;
-    assert_eq!(tickets("").keys, KeySource::Process);
+    assert_eq!(tickets("").keys, KeySource::Punctured);
+    assert_eq!(tickets("[store]\nurl = \"unix:///s\"").keys, KeySource::Process);
+    let process = "[tickets]\nkeys = \"process\"";
+    assert_eq!(tickets(process).keys, KeySource::Process);
     let punctured = "[tickets]\nkeys = \"punctured\"\n";
     assert_eq!(tickets(punctured).keys, KeySource::Punctured);
     let with_store = parse(&format!("{punctured}[store]\nurl = \"unix:///s\"")).unwrap_err();

@@ -5,7 +5,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Client, PREFACE, RunningServer, full, get, http2_request, line, replay, start_upstream,
+    Client, PREFACE, RunningServer, full, get, http2_request, line, process_keys, replay,
+    start_upstream,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,7 +166,7 @@ async fn rfc8470_5_2_an_overtaken_request_gets_425_even_if_the_policy_holds_it()
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let server = RunningServer::proxy(&upstream, process_keys).await;
     // By the age that it states, it is fresh in twenty seconds.
     let session = server.session("http/1.1").await.issued_earlier(20).unwrap();
     let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
@@ -323,7 +324,7 @@ async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ping_is_answered_early_and_its_copy_is_not() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
-    let server = RunningServer::start(dir, Content::PingPong, |_| {}).await;
+    let server = RunningServer::start(dir, Content::PingPong, process_keys).await;
     let session = server.session("ping-pong").await;
     let mut client = Client::prepare("ping-pong", Some(&session), b"PING");
     let copy = client.flight.clone();

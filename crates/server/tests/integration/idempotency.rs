@@ -9,7 +9,9 @@ use http::HeaderName;
 use tokio::net::TcpStream;
 
 use crate::support::cluster::Cluster;
-use crate::support::{Client, RunningServer, executions, full, line, replay, start_upstream};
+use crate::support::{
+    Client, RunningServer, executions, full, line, process_keys, replay, start_upstream,
+};
 
 /// Routes all requests to the upstream by these rules.
 fn by(rules: EarlyRules) -> impl FnOnce(&mut ServerConfig) {
@@ -101,7 +103,11 @@ async fn a_post_without_a_valid_key_waits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, by(keys())).await;
+    let server = RunningServer::proxy(&upstream, |config| {
+        by(keys())(config);
+        process_keys(config);
+    })
+    .await;
     let session = server.session("http/1.1").await.issued_earlier(30).unwrap();
     let request = post("/again", "Idempotency-Key: r");
     let client = Client::prepare("http/1.1", Some(&session), &request);

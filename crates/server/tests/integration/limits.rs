@@ -9,7 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{Client, RunningServer, TEST_TIMEOUT, full, get, line, start_upstream};
+use crate::support::{
+    Client, RunningServer, TEST_TIMEOUT, full, get, line, process_keys, start_upstream,
+};
 
 const SHORT: Duration = Duration::from_millis(600);
 
@@ -187,7 +189,11 @@ async fn a_request_that_crosses_the_servers_goaway_gets_its_whole_response() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_never_finishes_is_closed_in_time() {
-    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
+    let server = RunningServer::files(|config| {
+        config.limits.header_timeout = SHORT;
+        process_keys(config);
+    })
+    .await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/?copy"));
     let flight = client.flight.clone();

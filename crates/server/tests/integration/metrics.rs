@@ -9,7 +9,9 @@ use http::Method;
 
 use crate::support::cluster::Cluster;
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
-use crate::support::{Client, RunningServer, TEST_TIMEOUT, full, get, replay, start_upstream};
+use crate::support::{
+    Client, RunningServer, TEST_TIMEOUT, full, get, process_keys, replay, start_upstream,
+};
 
 /// The value of a metric once it is `expected`: connections end slightly later than their
 /// responses.
@@ -52,7 +54,7 @@ const POST: &[u8] =
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_of_connection_and_request_is_counted_once() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let server = RunningServer::proxy(&upstream, process_keys).await;
     full(server.address, &String::from_utf8(get("/")).unwrap()).await;
     early(&server, &get("/early")).await;
     early(&server, POST).await;
@@ -101,7 +103,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_connection() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let server = RunningServer::proxy(&upstream, process_keys).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/once"));
     let flight = client.flight.clone();
@@ -131,7 +133,7 @@ async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_conne
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overtaken_original_gets_425_from_the_server() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let server = RunningServer::proxy(&upstream, process_keys).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
     let copy = replay(server.address, &client.flight).await;
@@ -185,9 +187,9 @@ async fn a_handshake_that_never_finishes_times_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_early_data_has_its_reason_in_the_metrics() {
     let off = |config: &mut ServerConfig| config.early_data.enabled = false;
-    let server = RunningServer::files(|_| {}).await;
+    let server = RunningServer::files(process_keys).await;
     let session = server.session("http/1.1").await;
-    let other = RunningServer::files(|_| {}).await;
+    let other = RunningServer::files(process_keys).await;
     Client::prepare("http/1.1", Some(&session), &get("/")).run(other.address).await;
     say(
         &other,

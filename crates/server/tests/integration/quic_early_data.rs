@@ -13,7 +13,7 @@ use quinn::VarInt;
 use serde_json::Value;
 
 use crate::support::quic::{Quic, Wire, config, endpoint, remembered, reply, request};
-use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
+use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, process_keys, start_upstream};
 
 /// Long enough for a handshake on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
@@ -84,8 +84,11 @@ async fn a_request_held_by_policy_waits_for_the_handshake() {
 async fn replayed_datagrams_are_not_executed() {
     let upstream = start_upstream();
     // Copies never complete their handshake, and stopping waits for them.
-    let server =
-        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
+    let server = RunningServer::proxy(&upstream, |config| {
+        config.limits.header_timeout = SHORT;
+        process_keys(config);
+    })
+    .await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
     wire.hold_down();
@@ -125,8 +128,11 @@ async fn replayed_datagrams_are_not_executed() {
 async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
     let upstream = start_upstream();
     // The copy never completes its handshake, and stopping waits for it.
-    let server =
-        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
+    let server = RunningServer::proxy(&upstream, |config| {
+        config.limits.header_timeout = SHORT;
+        process_keys(config);
+    })
+    .await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;
     wire.lose_up(true);

@@ -8,7 +8,9 @@ use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use tokio::task::JoinSet;
 
-use crate::support::{Client, RunningServer, executions, get, replay, start_upstream};
+use crate::support::{
+    Client, RunningServer, executions, get, process_keys, replay, start_upstream,
+};
 
 /// Sends a flight `times` times, over `at_once` connections at a time.
 async fn attack(address: std::net::SocketAddr, flight: &[u8], times: usize, at_once: usize) {
@@ -30,7 +32,10 @@ async fn attack(address: std::net::SocketAddr, flight: &[u8], times: usize, at_o
 async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
     let upstream = start_upstream();
     // On a busy machine the last copies would be stale, and the gate would not check them.
-    let fresh = |config: &mut ServerConfig| config.early_data.freshness = Duration::from_secs(60);
+    let fresh = |config: &mut ServerConfig| {
+        config.early_data.freshness = Duration::from_secs(60);
+        process_keys(config);
+    };
     let server = RunningServer::proxy(&upstream, fresh).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/pay?flight=1"));

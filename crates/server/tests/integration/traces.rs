@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::metrics::v1::NumberDataPoint;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 
-use crate::support::{Client, RunningServer, get, line, replay, start_upstream};
+use crate::support::{Client, RunningServer, get, line, process_keys, replay, start_upstream};
 
 const THEIR_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const THEIR_SPAN: &str = "b7ad6b7169203331";
@@ -86,7 +86,11 @@ async fn the_trace_of_an_early_request_has_handshake_claim_and_upstream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_has_why_and_how_long_a_request_was_held_and_that_a_copy_lost() {
     let (collector, upstream) = (Collector::start(), start_upstream());
-    let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
+    let server = RunningServer::proxy(&upstream, |config| {
+        with(traced(&collector))(config);
+        process_keys(config);
+    })
+    .await;
     let session = server.session("http/1.1").await;
     let post =
         b"POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";

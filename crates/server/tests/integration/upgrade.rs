@@ -17,7 +17,8 @@ use tokio::time::timeout;
 
 use crate::support::quic::{Quic, remembered};
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, lines, replay, start_upstream,
+    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, lines, process_keys, replay,
+    start_upstream,
 };
 
 /// The server that succeeded another one.
@@ -295,7 +296,7 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
 /// served again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_successor_that_dies_at_any_step_changes_nothing() {
-    let server = RunningServer::files(|_| {}).await;
+    let server = RunningServer::files(process_keys).await;
     let mut kept = Quic::connect(server.address, Remembered::default()).await;
     let flight = async |target: &str| {
         let session = server.session("http/1.1").await;

@@ -25,10 +25,12 @@ pub(super) fn firstflight(setup: &Setup<'_>) -> String {
 
 /// What can be turned on and off in firstflight, each alone: names and sections of the configuration.
 /// `store`: a Redis server.
-pub(super) fn variants(store: SocketAddr) -> [(&'static str, String); 4] {
+pub(super) fn variants(store: SocketAddr) -> [(&'static str, String); 5] {
     [
         ("without early data", "[early_data]\nenabled = false\n".to_owned()),
         ("with an access log", "[access_log]\nfile = \"access.log\"\n".to_owned()),
+        // Instead of a key for each ticket, which is destroyed when the ticket is used.
+        ("with keys of the process", "[tickets]\nkeys = \"process\"\n".to_owned()),
         ("with metrics", "[admin]\naddress = \"127.0.0.1:0\"\n".to_owned()),
         ("with a shared register", format!("[store]\nurl = \"redis://{store}\"\n")),
     ]

@@ -88,14 +88,14 @@ fn rfc9001_9_2_ten_thousand_replays_over_quic_execute_nothing() {
     executed_once(&mut setup, &recorded, &client);
 }
 
-/// Tickets stay fresh longer than the test takes.
-const FRESH: &str = "[early_data]\nfreshness = \"10m\"\n";
+/// Tickets stay fresh longer than the test takes, and copies get as far as the strike register.
+const FRESH: &str = "[early_data]\nfreshness = \"10m\"\n[tickets]\nkeys = \"process\"\n";
 
 /// Lost early data is sent again after the handshake, where it looks like a new request. An
 /// attacker who has kept the lost packets must not have them executed as well.
 #[test]
 fn rfc9001_9_2_a_replay_of_lost_early_data_executes_nothing() {
-    let mut setup = Setup::new(&["--header-timeout", "1s"]);
+    let mut setup = Setup::configured(FRESH, &["--header-timeout", "1s"]);
     let client = Client::new(&setup.cert);
     client.connect(setup.port()).request(get("/index.html"));
     setup.relay.rule(|direction, _, datagram| match direction {

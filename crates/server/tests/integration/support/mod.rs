@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::{
-    AccessLogFormat, AccessLogSettings, CertificateSource, Content, ServerConfig,
+    AccessLogFormat, AccessLogSettings, CertificateSource, Content, KeySource, ServerConfig,
 };
 use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_testkit::{ReceivedRequest, Upstream, UpstreamResponse};
@@ -334,6 +334,11 @@ pub(crate) fn http2_request(stream: u8, method: &str, path: &str) -> Vec<u8> {
     let mut frame = vec![0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, stream];
     frame.extend(block);
     frame
+}
+
+/// Ticket keys of the process, under which copies of a flight get as far as the strike register.
+pub(crate) fn process_keys(config: &mut ServerConfig) {
+    config.tickets.keys = KeySource::Process;
 }
 
 /// How nodes reach `store`. A claim may take a second, because these tests are not about slow
