@@ -9,6 +9,7 @@
 //! collector                      a receiver of OTLP traces and metrics
 //! upstream                       an HTTP/1.1 origin that records its requests
 //! recorder                       an attacker on the path that records and replays first flights
+//! thief                          a thief of a process's memory, who has recorded a first flight
 //! runtime                        where upstreams and recorders run
 //! child, committed               child processes, free ports, programs; generated files
 //! ```
@@ -40,6 +41,7 @@ mod recorder;
 mod runtime;
 mod store_process;
 mod store_topology;
+mod thief;
 mod upstream;
 
 pub use child::{
@@ -53,4 +55,5 @@ pub use pebble::{Pebble, PebblePlan};
 pub use recorder::{HeldFlight, Recorder, resend};
 pub use store_process::{StoreKind, StoreListen, StoreOptions, StoreProcess};
 pub use store_topology::{Cluster, MASTER_NAME, Sentinels};
+pub use thief::{MemorySnapshot, RecordedFlight, StolenSecret};
 pub use upstream::{ReceivedRequest, Upstream, UpstreamResponse};

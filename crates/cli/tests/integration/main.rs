@@ -36,5 +36,6 @@ mod reports;
 mod routing;
 mod sites;
 mod support;
+mod theft;
 mod try_command;
 mod upstreams;

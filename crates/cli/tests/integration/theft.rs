@@ -1,0 +1,88 @@
+//! A thief takes the server's whole memory, and tries every secret in it on a first flight that he
+//! recorded.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use firstflight_testkit::{MemorySnapshot, RecordedFlight, Recorder, StolenSecret};
+
+use crate::support::program::{Fetched, PAGE, Serve, fetch, firstflight, run, site};
+
+/// What the thief can decrypt the flight with while it is on its way, and after its use.
+struct Theft {
+    before: Vec<StolenSecret>,
+    after: Vec<StolenSecret>,
+}
+
+/// Serves with this section `[tickets]`, records a return with early data, and takes the server's
+/// memory before the flight has reached it and after the connection has ended.
+fn steal(dir: &Path, tickets: &str) -> Theft {
+    // Little memory to search.
+    let config =
+        format!("[early_data]\nregister_capacity = 64\n[http3]\nenabled = false\n{tickets}");
+    fs::write(dir.join("config.toml"), config).unwrap();
+    let config = dir.join("config.toml");
+    let server = Serve::files(dir, &["--workers", "1", "--config", config.to_str().unwrap()]);
+    let pid = server.pid();
+    let empty = MemorySnapshot::of(pid);
+    let recorder = Recorder::start(server.address);
+    let url = recorder.url("/index.html");
+    let request = |flags: &[&str]| -> Fetched {
+        let all = ["--tls-earlydata", "--http1.1", "--tls13-ciphers", "TLS_AES_128_GCM_SHA256"];
+        fetch(dir, &server.cert, &url, &[&all, flags].concat())
+    };
+    assert_eq!(request(&[]).ended.out, PAGE);
+    let held = recorder.hold_next();
+    let (flight, before) = thread::scope(|scope| {
+        // `fetch` opens no second connection for a POST, however long its flight is on its way.
+        let returning = scope.spawn(|| request(&["-X", "POST", "--early-data-any-method"]));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (flight, release) = runtime.block_on(held.flight());
+        let before = MemorySnapshot::of(pid);
+        release.send(()).unwrap();
+        let fetched = returning.join().unwrap();
+        assert_eq!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
+        (flight, before)
+    });
+    // The connection has ended when its line is in the log.
+    server.lines(2);
+    let after = MemorySnapshot::of(pid);
+    server.stop();
+    let flight = RecordedFlight::new(&flight, *b"POST /index.html");
+    let tried = |memory: &MemorySnapshot| {
+        let (found, tries) = memory.try_on(&flight, Some(&empty));
+        assert!(tries > 1000, "there is memory to search");
+        found
+    };
+    Theft { before: tried(&before), after: tried(&after) }
+}
+
+/// Only the seed above the ticket's index decrypts it, and the use destroys that.
+#[test]
+fn early_data_of_a_used_punctured_ticket_cannot_be_decrypted_with_the_whole_memory() {
+    let site = site();
+    let theft = steal(site.path(), "");
+    assert!(matches!(theft.before[..], [StolenSecret::Seed(_)]), "{:?}", theft.before);
+    assert_eq!(theft.after, []);
+}
+
+#[test]
+fn early_data_under_a_key_of_the_process_can_be_decrypted_later() {
+    let site = site();
+    let theft = steal(site.path(), "[tickets]\nkeys = \"process\"\n");
+    for found in [&theft.before, &theft.after] {
+        assert!(found.contains(&StolenSecret::TicketKey), "{found:?}");
+    }
+}
+
+#[test]
+fn early_data_under_a_key_file_can_be_decrypted_later() {
+    let site = site();
+    let made = run(firstflight(site.path()).args(["keys", "new"]).arg(site.path().join("ring")));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let theft = steal(site.path(), "[tickets]\nkeys = \"file\"\nfile = \"ring\"\n");
+    for found in [&theft.before, &theft.after] {
+        assert!(found.contains(&StolenSecret::TicketKey), "{found:?}");
+    }
+}
