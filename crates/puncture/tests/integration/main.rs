@@ -1,4 +1,5 @@
 //! Tests of the crate through its public interface.
 
 mod memory;
+mod model;
 mod plain_set;
