@@ -131,11 +131,11 @@ pub(crate) fn phases_ms(record: &Record, cell: &VisitCell) -> Option<[f64; 4]> {
 /// The phases of one visit. `None` for a connection that was there before.
 fn phases_of(cell: &VisitCell, times: &BrowserTimings) -> Option<[f64; 4]> {
     // Over HTTP/3 a handshake is QUIC's and TLS's in one, and early data does not wait for its end.
-    let secure = match cell.http.as_str() {
-        "3" => times.connect_start_ms,
-        _ => times.secure_connection_start_ms?,
+    let (secure, ready) = match cell.http.as_str() {
+        "3" => (times.connect_start_ms, times.request_start_ms.min(times.connect_end_ms)),
+        _ => (times.secure_connection_start_ms?, times.connect_end_ms),
     };
-    let request = times.request_start_ms.max(secure);
+    let request = ready.max(secure);
     // Firefox reports the end of a picture that is opened as a page at its start.
     let end = match (cell.page.as_str(), times.load_event_ms) {
         ("image", Some(load)) => load.max(times.response_end_ms),

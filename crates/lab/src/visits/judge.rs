@@ -52,12 +52,15 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
 
 /// The time of TLS set-up as the browser reports it. Returns `None` for a reused connection.
 ///
-/// Over HTTP/3, `connectEnd` is the end of the handshake in Chromium, which early data does not
-/// wait for, and its start in Firefox. So the start of the request is used instead.
+/// Over HTTP/3 with early data, Chromium's `connectEnd` is the end of the handshake, which the request
+/// does not wait for, and Firefox' `requestStart` is. So the earlier of the two is used.
 pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     let secure = timings.secure_connection_start_ms?;
     Some(match timings.protocol.as_str() {
-        "h3" => (timings.request_start_ms - timings.connect_start_ms).max(0.0),
+        "h3" => {
+            let ready = timings.request_start_ms.min(timings.connect_end_ms);
+            (ready - timings.connect_start_ms).max(0.0)
+        }
         _ => timings.connect_end_ms - secure,
     })
 }
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_set_up_over_http_3_ends_when_the_request_starts() {
+    fn tls_set_up_over_http_3_ends_when_the_request_can_start() {
         let early = BrowserTimings {
             connect_start_ms: 5.0,
             secure_connection_start_ms: Some(5.0),
@@ -287,6 +290,9 @@ mod tests {
             ..BrowserTimings::default()
         };
         assert_eq!(browser_tls(&early), Some(1.0));
+        let firefox =
+            BrowserTimings { connect_end_ms: 5.0, request_start_ms: 117.0, ..early.clone() };
+        assert_eq!(browser_tls(&firefox), Some(0.0));
         assert_eq!(
             browser_tls(&BrowserTimings { protocol: "h2".to_owned(), ..early }),
             Some(112.0)

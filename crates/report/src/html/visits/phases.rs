@@ -23,7 +23,7 @@ pub(in crate::html) fn phases(record: &Record) -> Option<Section> {
         @for note in &table.notes { p.note { (note) } }
         (folded("The drawing as a table", std::slice::from_ref(&table)))
     };
-    Some(Section { id: "phases", title: table.title, short: "Phases", body })
+    Some(Section { id: "phases", title: table.title, short: "Visit phases", body })
 }
 
 /// A drawing for each network and page, with a group for each browser, server and HTTP version.
