@@ -23,7 +23,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help check bless lab browsers bench profile load-client quic flood cluster audit-peers operations conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
+.PHONY: help check bless lab browsers bench profile load-client quic flood cluster audit-peers operations pictures conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -53,6 +53,9 @@ bless: ## Accepts all snapshots and all files that are made from the code
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)
 	$(or $(CARGO_TARGET_DIR),target)/release/firstflight lab $(LAB_FLAGS)
+
+pictures: deps-lab deps-test ## Makes the pictures of README and docs from real runs, in docs/images
+	@scripts/pictures
 
 control: deps-lab ## Tries the lab's statistics on the lab itself, results to results/... (RESULTS=...)
 	@scripts/control $(RESULTS)
