@@ -3,16 +3,20 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_testkit::{Recorder, StoreListen, StoreProcess, Upstream, resend, skipped_without};
 use serde_json::Value;
 
+use crate::examples::start_nginx;
+use crate::support::peer::certificate;
 use crate::support::program::{
-    Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until, within,
+    Running, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text, until, within,
 };
 
 #[test]
@@ -89,6 +93,75 @@ fn every_query_of_the_dashboard_has_data() {
     assert!(all, "no data for {missing:#?}\n{}", page(&server));
     check_page(&server);
     server.stop();
+}
+
+/// Its figures come from its log, by examples/nginx/firstflight.mtail.
+#[test]
+fn the_dashboard_shows_nginx_too() {
+    if skipped_without(&["nginx", "mtail", "prometheus"]) {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path();
+    certificate(dir);
+    for words in [&["new", "ring"][..], &["export", "--format", "nginx", "--to", "tickets", "ring"]]
+    {
+        let ended = run(firstflight(dir).current_dir(dir).arg("keys").args(words));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    let upstream = Upstream::start();
+    let nginx = start_nginx(dir, &upstream.address().to_string());
+    let log = dir.join("early-data.log");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let output = File::create(dir.join("mtail.out")).unwrap();
+    let mut mtail = Command::new("mtail");
+    mtail.args(["--address", "127.0.0.1", "--port", &port.to_string(), "--logtostderr"]);
+    mtail.arg("--progs").arg(example("nginx/firstflight.mtail")).arg("--logs").arg(&log);
+    mtail.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+    let _mtail = Running::start(&mut mtail);
+    let settings = format!(
+        "global: {{ scrape_interval: 1s }}\nscrape_configs:\n  - job_name: nginx\n    \
+         static_configs: [{{ targets: [\"127.0.0.1:{port}\"] }}]\n"
+    );
+    let prometheus = Prometheus::configured(dir, &settings);
+    // The client's Finished waits until nginx has responded, so each request with a session is early.
+    let recorder = Recorder::start(SocketAddr::from((Ipv4Addr::LOCALHOST, nginx.port)));
+    let lines = move || text(&log).lines().count();
+    let wanted = Arc::<AtomicUsize>::default();
+    let (wants, count) = (wanted.clone(), lines.clone());
+    recorder.hold_rest(move || count() >= wants.load(Ordering::Relaxed));
+    let request = |early: bool, flags: &[&str]| {
+        wanted.store(if early { lines() + 1 } else { 0 }, Ordering::Relaxed);
+        let flags = [flags, &["--http1.1"]].concat();
+        fetch(dir, &nginx.cert, &recorder.url("/page"), &flags)
+    };
+    request(false, &[]);
+    let shown = |metric: &str| {
+        ["connections_total", "early_data_accepted_total", "too_early_total", "requests_total"]
+            .contains(&metric)
+            || metric.starts_with("request_seconds")
+            || metric == "build_info"
+    };
+    let mut missing = dashboard();
+    missing.retain(|expression| {
+        expression.split("firstflight_").skip(1).all(|rest| {
+            shown(rest.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).next().unwrap())
+        }) && expression.contains("firstflight_")
+    });
+    assert!(missing.len() >= 5, "{missing:#?}");
+    let all = within(TEST_TIMEOUT * 3, Duration::ZERO, || {
+        let early = request(true, &["--tls-earlydata"]);
+        assert_eq!(early.facts["early_data"], "accepted", "{:?}", early.ended);
+        request(true, &["--tls-earlydata", "--early-data-any-method", "-d", "book=1"]);
+        missing.retain(|expression| !prometheus.query(expression).iter().any(has_a_number));
+        missing.is_empty()
+    });
+    assert!(all, "no data for {missing:#?}\n{}", text(&dir.join("mtail.out")));
+    let ran = "firstflight_requests_total{method=\"get\",early=\"ran\",status=\"2xx\"} > 0";
+    let held = "firstflight_requests_total{method=\"post\",early=\"held\",status=\"4xx\"} > 0";
+    for expression in [ran, held, "firstflight_too_early_total > 0"] {
+        prometheus.wait_for_series(expression);
+    }
 }
 
 /// Creates traffic of every kind.
