@@ -131,9 +131,10 @@ impl Copies {
             None if self.accepted > 1 - originals.min(1) && self.silence_waits => (
                 Verdict::Pass,
                 format!(
-                    "TLS accepted {} of {copies}, and they wait: other than fresh flights they got no \
-                     response before their Finished",
-                    self.accepted
+                    "TLS accepted {} of {copies}, {} of which wait: other than fresh flights they got \
+                     no response before their Finished",
+                    self.accepted,
+                    self.accepted - self.responded
                 ),
             ),
             None if self.accepted > 1 - originals.min(1) => (
