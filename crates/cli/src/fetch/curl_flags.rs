@@ -14,38 +14,40 @@ pub(crate) fn missing(flag: &str) -> Option<String> {
 }
 
 /// Without dashes.
-const LONG: &str = "abstract-unix-socket alt-svc anyauth append aws-sigv4 basic ca-native capath cert cert- \
-    status cert-type compressed compressed-ssh config connect-to continue-at cookie cookie-jar \
-    create-dirs create-file-mode crlf crlfile data-ascii data-raw data-urlencode delegation \
-    digest disable disable-eprt disable-epsv disallow-username-in-url dns-interface dns- \
-    ipv4-addr dns-ipv6-addr dns-servers doh-cert-status doh-insecure doh-url dump-ca-embed \
-    dump-header ech egd-file engine etag-compare etag-save expect100-timeout fail-early fail- \
-    with-body false-start follow form form-escape form-string ftp-account ftp-alternative-to- \
-    user ftp-create-dirs ftp-method ftp-pasv ftp-port ftp-pret ftp-skip-pasv-ip ftp-ssl-ccc \
-    ftp-ssl-ccc-mode ftp-ssl-control globoff happy-eyeballs-timeout-ms haproxy-clientip \
-    haproxy-protocol hostpubmd5 hostpubsha256 hsts http0.9 http1.0 http2-prior-knowledge \
-    ignore-content-length interface ip-tos ipfs-gateway json junk-session-cookies keepalive- \
-    cnt keepalive-time key key-type krb libcurl limit-rate list-only local-port location- \
-    trusted login-options mail-auth mail-from mail-rcpt mail-rcpt-allowfails manual max- \
-    filesize metalink mptcp negotiate netrc netrc-file netrc-optional next no-alpn no-buffer \
-    no-clobber no-keepalive no-npn no-progress-meter no-sessionid noproxy ntlm ntlm-wb \
-    oauth2-bearer out-null output-dir parallel parallel-immediate parallel-max parallel-max- \
-    host pass path-as-is pinnedpubkey post301 post302 post303 preproxy progress-bar proto \
-    proto-default proto-redir proxy proxy-anyauth proxy-basic proxy-ca-native proxy-cacert \
-    proxy-capath proxy-cert proxy-cert-type proxy-ciphers proxy-crlfile proxy-digest proxy- \
-    header proxy-http2 proxy-insecure proxy-key proxy-key-type proxy-negotiate proxy-ntlm \
-    proxy-pass proxy-pinnedpubkey proxy-service-name proxy-ssl-allow-beast proxy-ssl-auto- \
-    client-cert proxy-tls13-ciphers proxy-tlsauthtype proxy-tlspassword proxy-tlsuser proxy- \
-    tlsv1 proxy-user proxy1.0 proxytunnel pubkey quote random-file range rate raw remote- \
-    header-name remote-name-all remote-time remove-on-error request-target retry retry-all- \
-    errors retry-connrefused retry-delay retry-max-time sasl-authzid sasl-ir service-name \
-    sigalgs skip-existing socks4 socks4a socks5 socks5-basic socks5-gssapi socks5-gssapi-nec \
-    socks5-gssapi-service socks5-hostname speed-limit speed-time ssl ssl-allow-beast ssl-auto- \
-    client-cert ssl-no-revoke ssl-reqd ssl-revoke-best-effort sslv2 sslv3 stderr styled-output \
-    suppress-connect-headers tcp-nodelay telnet-option tftp-blksize tftp-no-options time-cond \
-    tlsauthtype tlspassword tlsuser tr-encoding trace trace-ascii trace-config trace-ids \
-    trace-time unix-socket upload-file url url-query use-ascii user variable vlan-priority \
-    xattr";
+const LONG: &str = "\
+    abstract-unix-socket alt-svc anyauth append aws-sigv4 basic ca-native capath cert \
+    cert-status cert-type compressed compressed-ssh config connect-to continue-at cookie \
+    cookie-jar create-dirs create-file-mode crlf crlfile data-ascii data-raw data-urlencode \
+    delegation digest disable disable-eprt disable-epsv disallow-username-in-url \
+    dns-interface dns-ipv4-addr dns-ipv6-addr dns-servers doh-cert-status doh-insecure \
+    doh-url dump-ca-embed dump-header ech egd-file engine etag-compare etag-save \
+    expect100-timeout fail-early fail-with-body false-start follow form form-escape \
+    form-string ftp-account ftp-alternative-to-user ftp-create-dirs ftp-method ftp-pasv \
+    ftp-port ftp-pret ftp-skip-pasv-ip ftp-ssl-ccc ftp-ssl-ccc-mode ftp-ssl-control globoff \
+    happy-eyeballs-timeout-ms haproxy-clientip haproxy-protocol hostpubmd5 hostpubsha256 \
+    hsts http0.9 http1.0 http2-prior-knowledge ignore-content-length interface ip-tos \
+    ipfs-gateway json junk-session-cookies keepalive-cnt keepalive-time key key-type krb \
+    libcurl limit-rate list-only local-port location-trusted login-options mail-auth \
+    mail-from mail-rcpt mail-rcpt-allowfails manual max-filesize metalink mptcp negotiate \
+    netrc netrc-file netrc-optional next no-alpn no-buffer no-clobber no-keepalive no-npn \
+    no-progress-meter no-sessionid noproxy ntlm ntlm-wb oauth2-bearer out-null output-dir \
+    parallel parallel-immediate parallel-max parallel-max-host pass path-as-is pinnedpubkey \
+    post301 post302 post303 preproxy progress-bar proto proto-default proto-redir proxy \
+    proxy-anyauth proxy-basic proxy-ca-native proxy-cacert proxy-capath proxy-cert \
+    proxy-cert-type proxy-ciphers proxy-crlfile proxy-digest proxy-header proxy-http2 \
+    proxy-insecure proxy-key proxy-key-type proxy-negotiate proxy-ntlm proxy-pass \
+    proxy-pinnedpubkey proxy-service-name proxy-ssl-allow-beast proxy-ssl-auto-client-cert \
+    proxy-tls13-ciphers proxy-tlsauthtype proxy-tlspassword proxy-tlsuser proxy-tlsv1 \
+    proxy-user proxy1.0 proxytunnel pubkey quote random-file range rate raw \
+    remote-header-name remote-name-all remote-time remove-on-error request-target retry \
+    retry-all-errors retry-connrefused retry-delay retry-max-time sasl-authzid sasl-ir \
+    service-name sigalgs skip-existing socks4 socks4a socks5 socks5-basic socks5-gssapi \
+    socks5-gssapi-nec socks5-gssapi-service socks5-hostname speed-limit speed-time ssl \
+    ssl-allow-beast ssl-auto-client-cert ssl-no-revoke ssl-reqd ssl-revoke-best-effort sslv2 \
+    sslv3 stderr styled-output suppress-connect-headers tcp-nodelay telnet-option \
+    tftp-blksize tftp-no-options time-cond tlsauthtype tlspassword tlsuser tr-encoding trace \
+    trace-ascii trace-config trace-ids trace-time unix-socket upload-file url url-query \
+    use-ascii user variable vlan-priority xattr";
 
 /// Short forms of these flags.
 const SHORT: &[(char, &str)] = &[

@@ -273,6 +273,7 @@ fn config() -> impl Strategy<Value = ServerConfig> {
         {
             site.names = vec!["acme.test".to_owned()];
             site.certificate = Some(CertificateSource::Acme);
+            site.other_certificates.clear();
             config.acme = Some(AcmeConfig {
                 contact: vec!["ops@example.test".to_owned()],
                 terms_agreed: true,
