@@ -10,7 +10,6 @@
 //!       messages     parses the server's handshake messages
 //!       record       protects and opens records
 //!         schedule   the key schedule
-//!           suite    hashes and AEADs of the cipher suites
 //! ticket             a session ticket with its secret
 //! test_server        a simulated server with chosen mistakes, for tests
 //! ```
@@ -64,7 +63,6 @@ mod record;
 #[cfg(test)]
 mod rfc8448_tests;
 mod schedule;
-mod suite;
 mod tcp;
 #[cfg(feature = "test_server")]
 pub mod test_server;
@@ -73,9 +71,9 @@ mod wire;
 
 pub use connection::{Alert, Connection, Event};
 pub use driver::{Driver, Ended, Link, Received, Timed};
+pub use firstflight_wire::Suite;
 pub use flight::{Entropy, FirstFlight, FlightPlan};
 pub use hello::Hello;
-pub use suite::Suite;
 pub use tcp::TcpLink;
 pub use ticket::Ticket;
 pub use wire::ProtocolError;

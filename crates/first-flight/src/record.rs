@@ -1,6 +1,7 @@
 //! Records: framing, protection and reassembly of messages (RFC 8446 section 5).
 
-use crate::suite::{Aead, Suite, nonce};
+use firstflight_wire::{Aead, Suite, nonce};
+
 use crate::{ProtocolError, schedule};
 
 pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -26,10 +27,12 @@ pub(crate) struct RecordKeys {
 
 impl RecordKeys {
     pub(crate) fn new(suite: Suite, secret: &[u8]) -> Self {
-        let key = suite.expand_label(secret, "key", b"", suite.key_len());
+        let cipher = suite.cipher();
+        let key = suite.expand_label(secret, "key", b"", cipher.key_len());
+        let aead = Aead::new(cipher, &key).expect("a key of the cipher's length");
         let mut iv = [0; 12];
         iv.copy_from_slice(&suite.expand_label(secret, "iv", b"", 12));
-        Self { suite, secret: secret.to_vec(), aead: Aead::new(suite, &key), iv, sequence: 0 }
+        Self { suite, secret: secret.to_vec(), aead, iv, sequence: 0 }
     }
 
     /// Appends records with this content.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use firstflight_wire::PacketKind;
 use serde::Serialize;
 
 use crate::tls::decrypt::Opened;
@@ -121,42 +122,6 @@ pub enum Event {
         /// Its type (RFC 9000 section 12.4).
         frame: u64,
     },
-}
-
-/// A kind of protected QUIC packet (RFC 9000 section 17).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PacketKind {
-    /// Initial.
-    Initial,
-    /// 0-RTT.
-    ZeroRtt,
-    /// Handshake.
-    Handshake,
-    /// 1-RTT.
-    OneRtt,
-}
-
-impl PacketKind {
-    /// The index of its packet number space (RFC 9000 section 12.3).
-    pub(crate) fn space(self) -> usize {
-        match self {
-            Self::Initial => 0,
-            Self::Handshake => 1,
-            Self::ZeroRtt | Self::OneRtt => 2,
-        }
-    }
-}
-
-impl fmt::Display for PacketKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Initial => "Initial",
-            Self::ZeroRtt => "0-RTT",
-            Self::Handshake => "Handshake",
-            Self::OneRtt => "1-RTT",
-        })
-    }
 }
 
 impl Event {

@@ -58,13 +58,14 @@ mod tcp;
 mod tls;
 mod trace;
 
-pub use event::{Event, PacketKind};
+pub use event::Event;
 pub use facts::{
     AddressToken, BeforeValidation, CertificateFacts, Closed, EarlyData, EarlyFacts, FastOpen,
     FirstFlight, FirstResponse, FlowFacts, HandshakeKind, Label, LabelKind, LabelTransport,
     LastResponse, NamedGroup, QuicFacts, Stall, TcpFacts, TlsFacts, TlsVersion, TokenOrigin,
     Traffic, TransportFacts, Unknown, Unlabelled,
 };
+pub use firstflight_wire::PacketKind;
 pub use keylog::KeyLog;
 pub use observer::{Limits, Observer};
 pub use packet::{Direction, FastOpenOption, Packet, TcpFlags, TcpOptions};

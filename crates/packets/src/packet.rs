@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
+use firstflight_wire::Sender;
 use serde::Serialize;
 
 /// The direction in which a frame crossed the tap.
@@ -14,6 +15,16 @@ pub enum Direction {
     ToServer,
     /// From the server's side to the client's.
     ToClient,
+}
+
+impl Direction {
+    /// Who sends in this direction.
+    pub(crate) fn sender(self) -> Sender {
+        match self {
+            Self::ToServer => Sender::Client,
+            Self::ToClient => Sender::Server,
+        }
+    }
 }
 
 /// A frame as seen by a tap in the middle of the path. All times are nanoseconds of one clock.

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use super::FlowFacts;
-use crate::quic::LongHeader;
 use crate::{Direction, FastOpenOption, TcpOptions};
+use firstflight_wire::LongHeader;
 
 /// The facts of the transport below TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,12 +1,12 @@
 //! Analyzes a QUIC connection from its stored datagrams: handshake, causal depths, response, facts.
 
+use firstflight_wire::{CoalescedPacket, PacketKind};
+
 use super::counts::PacketCounts;
 use super::decryption::{DIRECTIONS, DecryptedPackets};
 use super::flow::QuicFlow;
-use super::header::CoalescedPacket;
 use super::response::QuicResponse;
 use super::round_trips::{AntiAmplification, timed_packets};
-use crate::event::PacketKind;
 use crate::facts::{
     EarlyData, EarlyFacts, FirstFlight, FirstResponse, FlowFacts, HandshakeKind, LastResponse,
     QuicFacts, Stall, TlsFacts, TlsVersion, TransportFacts, Unknown,

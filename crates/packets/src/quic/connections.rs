@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
+use firstflight_wire::{LongHeader, LongType, is_long};
+
 use super::analysis::QuicAnalysis;
 use super::decryption::DIRECTIONS;
 use super::flow::{Datagram, QuicFlow};
-use super::header::{LongHeader, LongType, is_long};
 use crate::facts::{FlowFacts, QuicFacts};
 use crate::packet::Udp;
 use crate::{Direction, KeyLog, Limits, Packet, Trace};

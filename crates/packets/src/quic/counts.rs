@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
 
+use firstflight_wire::{CoalescedPacket, Frame, IMMEDIATE_ACK, PacketKind, Protected, frames};
+
 use super::decryption::{CapturedPacket, DecryptedPackets, Opened};
 use super::flow::{Datagram, QuicFlow};
-use super::frames::{Frame, IMMEDIATE_ACK, frames};
-use super::header::{CoalescedPacket, Protected};
 use crate::Direction;
-use crate::event::PacketKind;
 use crate::facts::{AddressToken, Closed, TokenOrigin};
 use crate::reassembly::{Coverage, Overlap, StreamBytes};
 
@@ -309,7 +308,7 @@ pub(crate) fn restarts<'a>(flow: &QuicFlow, captured: &[CapturedPacket<'a>]) -> 
                 original.get_or_insert(packet.destination);
             }
             (Direction::ToClient, CoalescedPacket::Protected(_)) => break,
-            (Direction::ToClient, CoalescedPacket::Retry { version, bytes, token })
+            (Direction::ToClient, CoalescedPacket::Retry { version, bytes, token, .. })
                 if original.is_some_and(|id| version.retry_is_good(id, bytes)) =>
             {
                 restart(Some(token));

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use firstflight_wire::{
+    CoalescedPacket, Frame, PacketKeys, PacketKind, Protected, Suite, Unprotected, Version,
+    coalesced_packets, frames,
+};
+
 use super::flow::QuicFlow;
-use super::frames::{Frame, frames};
 use super::handshake::Handshake;
-use super::header::{CoalescedPacket, Protected, Version, coalesced_packets};
-use super::protection::{LongHeaderKeys, PacketKeys, ShortHeaderKeys, Unprotected};
-use crate::event::PacketKind;
+use super::protection::{LongHeaderKeys, ShortHeaderKeys};
 use crate::facts::Unknown;
 use crate::keylog::SecretLabel;
-use crate::tls::decrypt::Suite;
 use crate::{Direction, KeyLog};
 
 /// A captured packet, and its content if it was decrypted.
@@ -138,7 +139,8 @@ impl<'a> DecryptedPackets<'a> {
             }
         }
         for direction in DIRECTIONS {
-            let keys = |id: &&[u8]| Version::ALL.map(|v| PacketKeys::initial(v, id, direction));
+            let sender = direction.sender();
+            let keys = |id: &&[u8]| Version::ALL.map(|v| PacketKeys::initial(v, id, sender));
             let mut keys = LongHeaderKeys {
                 candidates: ids.iter().flat_map(keys).flatten().collect(),
                 multiple: true,

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use firstflight_wire::{PacketKind, Suite};
+
 use crate::Direction;
-use crate::event::{Event, PacketKind, StreamEvent};
+use crate::event::{Event, StreamEvent};
 use crate::facts::{TlsVersion, Unknown};
 use crate::reassembly::StreamBytes;
-use crate::tls::decrypt::Suite;
 use crate::tls::handshake::{
     self, Authentication, ClientHello, EncryptedExtensions, Messages, ServerHello,
 };
@@ -47,7 +48,7 @@ impl Handshake {
 
     /// The cipher suite that the server chose. Returns `None` if it is not supported.
     pub(crate) fn suite(&self) -> Option<Suite> {
-        self.server_hello.as_ref().and_then(|hello| Suite::from_wire(hello.cipher_suite))
+        self.server_hello.as_ref().and_then(|hello| Suite::from_id(hello.cipher_suite))
     }
 
     /// Adds a CRYPTO frame. `datagram` is the index of its datagram, `delivered` its time of

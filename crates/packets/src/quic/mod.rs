@@ -9,9 +9,7 @@ mod connections;
 mod counts;
 mod decryption;
 mod flow;
-mod frames;
 mod handshake;
-mod header;
 mod protection;
 mod response;
 mod round_trips;
@@ -21,4 +19,3 @@ mod trace;
 mod tests;
 
 pub(crate) use connections::Connections;
-pub(crate) use header::LongHeader;

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use firstflight_wire::Input;
+
 use super::counts::PacketCounts;
 use super::flow::QuicFlow;
-use super::header::Input;
 
 /// Where the response is.
 pub(crate) struct QuicResponse {

@@ -1,12 +1,12 @@
 //! How each datagram affects the count of round trips, by the rules at
 //! [`FirstResponse`](crate::FirstResponse).
 
+use firstflight_wire::{CoalescedPacket, PacketKind};
+
 use super::counts::{DataStream, DatagramContent, PacketCounts, StreamSpace};
 use super::decryption::DecryptedPackets;
 use super::flow::QuicFlow;
-use super::header::CoalescedPacket;
 use crate::Direction;
-use crate::event::PacketKind;
 use crate::facts::BeforeValidation;
 use crate::round_trips::{Causality, TimedPacket};
 

@@ -3,12 +3,9 @@
 use std::net::SocketAddr;
 
 use etherparse::PacketBuilder;
+use firstflight_wire::{PacketKeys, PacketKind, Suite, Version};
 use proptest::prelude::*;
 
-use super::header::Version;
-use super::protection::PacketKeys;
-use crate::event::PacketKind;
-use crate::tls::decrypt::{Aead, Suite};
 use crate::{Direction, FirstResponse, LastResponse, Observer, Packet};
 
 const RANDOM: [u8; 32] = [7; 32];
@@ -55,7 +52,9 @@ impl Sent {
     fn packet(&self) -> Vec<u8> {
         let suite = Suite::Aes128GcmSha256;
         let mut keys = match self.kind {
-            PacketKind::Initial => PacketKeys::initial(Version::One, &FIRST_ID, self.direction),
+            PacketKind::Initial => {
+                PacketKeys::initial(Version::One, &FIRST_ID, self.direction.sender())
+            }
             kind => PacketKeys::new(Version::One, suite, &secret(self.direction, kind)),
         }
         .unwrap();
@@ -84,17 +83,8 @@ impl Sent {
                 [&[first, 0, 0, 0, 1][..], &ids, token, &len].concat()
             }
         };
-        let number_at = header.len();
         header.extend(u32::from(self.number).to_be_bytes());
-        let mut nonce = keys.iv;
-        nonce[11] ^= self.number;
-        let Aead::Aes128Gcm(aead) = &keys.aead else { panic!() };
-        use chacha20poly1305::aead::AeadInOut;
-        aead.encrypt_in_place(&nonce.into(), &header, &mut frames).unwrap();
-        let mask = keys.mask.mask(frames[..16].try_into().unwrap());
-        header[0] ^= mask[0] & if self.kind == PacketKind::OneRtt { 0x1f } else { 0x0f };
-        header[number_at..].iter_mut().zip(&mask[1..]).for_each(|(byte, mask)| *byte ^= mask);
-        [header, frames].concat()
+        keys.seal(self.number.into(), &header, &frames)
     }
 
     fn frame(&self) -> Vec<u8> {

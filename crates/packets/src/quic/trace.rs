@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
+use firstflight_wire::{
+    CoalescedPacket, Frame, NEW_CONNECTION_ID, PING, PacketKind, RESET_STREAM, frames,
+};
+
 use super::analysis::QuicAnalysis;
 use super::decryption::CapturedPacket;
-use super::frames::{Frame, NEW_CONNECTION_ID, PING, frames};
-use super::header::CoalescedPacket;
 use crate::Direction;
-use crate::event::{Event, PacketKind};
+use crate::event::Event;
 use crate::trace::{Carried, Part, Trace, TracedPacket, parts};
 
 impl QuicAnalysis<'_> {
@@ -108,6 +110,7 @@ impl QuicAnalysis<'_> {
             Frame::Close { code, by_application } => Event::Close { code, by_application },
             Frame::Ping => Event::Frame { frame: PING },
             Frame::NewConnectionId { .. } => Event::Frame { frame: NEW_CONNECTION_ID },
+            Frame::ResetStream { .. } => Event::Frame { frame: RESET_STREAM },
             Frame::Path(frame) | Frame::Other(frame) => Event::Frame { frame },
         };
         carries.push(whole(event));

@@ -1,6 +1,8 @@
 //! Parses the client's byte stream: ClientHello, early data, Finished, requests.
 
-use super::decrypt::{Opener, Suite};
+use firstflight_wire::Suite;
+
+use super::decrypt::Opener;
 use super::handshake::{self, ClientHello, Messages};
 use super::legacy::{self, LegacyOpener};
 use super::record::{self, Record, Records};

@@ -1,10 +1,11 @@
 //! Decrypts records of TLS 1.2 with their master secret, for AEAD cipher suites
 //! (RFC 5246 section 6.3, RFC 5288, RFC 7905).
 
+use firstflight_wire::{Aead, Cipher};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Sha256, Sha384};
 
-use super::decrypt::{Aead, Cipher, Opened};
+use super::decrypt::Opened;
 use super::handshake::{ClientHello, ServerHello};
 use super::record::Record;
 use crate::Direction;

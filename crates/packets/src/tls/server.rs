@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::decrypt::{Opened, Opener, Suite};
+use firstflight_wire::Suite;
+
+use super::decrypt::{Opened, Opener};
 use super::handshake::{
     self, Authentication, ClientHello, EncryptedExtensions, Messages, ServerHello,
 };
@@ -83,7 +85,7 @@ impl ServerStream {
 
     /// The cipher suite of TLS 1.3. Returns `None` if it is not supported.
     pub(crate) fn suite(&self) -> Option<Suite> {
-        self.hello.as_ref().and_then(|hello| Suite::from_wire(hello.cipher_suite))
+        self.hello.as_ref().and_then(|hello| Suite::from_id(hello.cipher_suite))
     }
 }
 

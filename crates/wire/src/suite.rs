@@ -48,31 +48,35 @@ impl Suite {
         }
     }
 
-    pub(crate) fn from_id(id: u16) -> Option<Self> {
+    /// The suite with this number.
+    pub fn from_id(id: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|suite| suite.id() == id)
     }
 
     /// Bytes of the hash, and of every secret.
-    pub(crate) fn hash_len(self) -> usize {
+    pub fn hash_len(self) -> usize {
         match self {
             Self::Aes256GcmSha384 => 48,
             Self::Aes128GcmSha256 | Self::ChaCha20Poly1305Sha256 => 32,
         }
     }
 
-    /// Bytes of the AEAD's key.
-    pub(crate) fn key_len(self) -> usize {
+    /// The AEAD.
+    pub fn cipher(self) -> Cipher {
         match self {
-            Self::Aes128GcmSha256 => 16,
-            Self::Aes256GcmSha384 | Self::ChaCha20Poly1305Sha256 => 32,
+            Self::Aes128GcmSha256 => Cipher::Aes128Gcm,
+            Self::Aes256GcmSha384 => Cipher::Aes256Gcm,
+            Self::ChaCha20Poly1305Sha256 => Cipher::ChaCha20Poly1305,
         }
     }
 
-    pub(crate) fn hash(self, bytes: &[u8]) -> Vec<u8> {
+    /// The hash of these bytes.
+    pub fn hash(self, bytes: &[u8]) -> Vec<u8> {
         with_hash!(self, H => H::digest(bytes).to_vec())
     }
 
-    pub(crate) fn hmac(self, key: &[u8], bytes: &[u8]) -> Vec<u8> {
+    /// HMAC with the hash.
+    pub fn hmac(self, key: &[u8], bytes: &[u8]) -> Vec<u8> {
         with_hash!(self, H => {
             let mut mac =
                 <Hmac<H> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
@@ -82,18 +86,15 @@ impl Suite {
     }
 
     /// HKDF-Extract.
-    pub(crate) fn extract(self, salt: &[u8], input: &[u8]) -> Vec<u8> {
+    pub fn extract(self, salt: &[u8], input: &[u8]) -> Vec<u8> {
         with_hash!(self, H => Hkdf::<H>::extract(Some(salt), input).0.to_vec())
     }
 
     /// HKDF-Expand-Label (RFC 8446 section 7.1).
-    pub(crate) fn expand_label(
-        self,
-        secret: &[u8],
-        label: &str,
-        context: &[u8],
-        len: usize,
-    ) -> Vec<u8> {
+    ///
+    /// # Panics
+    /// If the secret is shorter than the hash, or more than 255 hashes are requested.
+    pub fn expand_label(self, secret: &[u8], label: &str, context: &[u8], len: usize) -> Vec<u8> {
         let mut info = (len as u16).to_be_bytes().to_vec();
         info.push((6 + label.len()) as u8);
         info.extend_from_slice(b"tls13 ");
@@ -109,63 +110,94 @@ impl Suite {
     }
 }
 
+/// An AEAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-GCM with a key of 128 bits.
+    Aes128Gcm,
+    /// AES-GCM with a key of 256 bits.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    /// Bytes of the key.
+    pub fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Gcm => 16,
+            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
+        }
+    }
+}
+
 /// An AEAD with its key.
-pub(crate) enum Aead {
+pub struct Aead(Keyed);
+
+enum Keyed {
     Aes128Gcm(Box<Aes128Gcm>),
     Aes256Gcm(Box<Aes256Gcm>),
     ChaCha20Poly1305(Box<ChaCha20Poly1305>),
 }
 
 impl Aead {
-    /// `key` has the suite's key length.
-    pub(crate) fn new(suite: Suite, key: &[u8]) -> Self {
-        const LENGTH: &str = "a key of the suite's length";
-        match suite {
-            Suite::Aes128GcmSha256 => {
-                Self::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).expect(LENGTH)))
+    /// Returns `None` if the key does not have the cipher's key length.
+    pub fn new(cipher: Cipher, key: &[u8]) -> Option<Self> {
+        Some(Self(match cipher {
+            Cipher::Aes128Gcm => Keyed::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).ok()?)),
+            Cipher::Aes256Gcm => Keyed::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key).ok()?)),
+            Cipher::ChaCha20Poly1305 => {
+                Keyed::ChaCha20Poly1305(Box::new(ChaCha20Poly1305::new_from_slice(key).ok()?))
             }
-            Suite::Aes256GcmSha384 => {
-                Self::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key).expect(LENGTH)))
-            }
-            Suite::ChaCha20Poly1305Sha256 => Self::ChaCha20Poly1305(Box::new(
-                ChaCha20Poly1305::new_from_slice(key).expect(LENGTH),
-            )),
-        }
+        }))
     }
 
     /// Seals in place, and appends the tag.
-    pub(crate) fn seal(&self, nonce: &[u8; 12], additional: &[u8], content: &mut Vec<u8>) {
+    pub fn seal(&self, nonce: &[u8; 12], additional: &[u8], content: &mut Vec<u8>) {
         let nonce = nonce.into();
-        match self {
-            Self::Aes128Gcm(aead) => aead.encrypt_in_place(nonce, additional, content),
-            Self::Aes256Gcm(aead) => aead.encrypt_in_place(nonce, additional, content),
-            Self::ChaCha20Poly1305(aead) => aead.encrypt_in_place(nonce, additional, content),
+        match &self.0 {
+            Keyed::Aes128Gcm(aead) => aead.encrypt_in_place(nonce, additional, content),
+            Keyed::Aes256Gcm(aead) => aead.encrypt_in_place(nonce, additional, content),
+            Keyed::ChaCha20Poly1305(aead) => aead.encrypt_in_place(nonce, additional, content),
         }
         .expect("records and packets are short enough");
     }
 
     /// Opens in place, and removes the tag. Returns `None` if the content is not authentic.
-    pub(crate) fn open(
-        &self,
-        nonce: &[u8; 12],
-        additional: &[u8],
-        content: &mut Vec<u8>,
-    ) -> Option<()> {
+    pub fn open(&self, nonce: &[u8; 12], additional: &[u8], content: &mut Vec<u8>) -> Option<()> {
         let nonce = nonce.into();
-        match self {
-            Self::Aes128Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
-            Self::Aes256Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
-            Self::ChaCha20Poly1305(aead) => aead.decrypt_in_place(nonce, additional, content),
+        match &self.0 {
+            Keyed::Aes128Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
+            Keyed::Aes256Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
+            Keyed::ChaCha20Poly1305(aead) => aead.decrypt_in_place(nonce, additional, content),
         }
         .ok()
     }
 }
 
 /// The nonce of a record or packet: its number on the right end of the IV (RFC 8446 section 5.3).
-pub(crate) fn nonce(iv: &[u8; 12], number: u64) -> [u8; 12] {
+pub fn nonce(iv: &[u8; 12], number: u64) -> [u8; 12] {
     let mut nonce = *iv;
     for (byte, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
         *byte ^= number;
     }
     nonce
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The server handshake traffic secret, key and IV of RFC 8448 section 3.
+    #[test]
+    fn rfc8446_7_3_derives_the_keys_of_rfc8448_section_3() {
+        let secret =
+            hex::decode("b67b7d690cc16c4e75e54213cb2d37b4e9c912bcded9105d42befd59d391ad38")
+                .unwrap();
+        let suite = Suite::Aes128GcmSha256;
+        let key = suite.expand_label(&secret, "key", b"", 16);
+        let iv = suite.expand_label(&secret, "iv", b"", 12);
+        assert_eq!(hex::encode(key), "3fce516009c21727d0f2e4e86ee403bc");
+        assert_eq!(hex::encode(iv), "5d313eb2671276ee13000b30");
+    }
 }

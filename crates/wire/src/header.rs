@@ -1,34 +1,43 @@
 //! Packet headers as far as they are not protected, the packets in a datagram, and the differences
 //! between the versions of QUIC.
 
-use crate::event::PacketKind;
-use crate::tls::decrypt::{Aead, Cipher};
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::suite::{Aead, Cipher};
 
 /// Parses the basic types of QUIC. Methods return `None` if the input is too short.
 #[derive(Clone, Copy)]
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
+pub struct Input<'a>(
+    /// What is left.
+    pub &'a [u8],
+);
 
 impl<'a> Input<'a> {
-    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    /// The next bytes.
+    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
+    /// The next byte.
+    pub fn u8(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    /// The next four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u32::from_be_bytes(*taken))
     }
 
     /// A variable-length integer (RFC 9000 section 16).
-    pub(crate) fn varint(&mut self) -> Option<u64> {
+    pub fn varint(&mut self) -> Option<u64> {
         let first = *self.0.first()?;
         let bytes = self.take(1 << (first >> 6))?;
         let value = bytes.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
@@ -36,7 +45,7 @@ impl<'a> Input<'a> {
     }
 
     /// A length and that many bytes.
-    pub(crate) fn varint_vec(&mut self) -> Option<&'a [u8]> {
+    pub fn varint_vec(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.varint()?).ok()?;
         self.take(len)
     }
@@ -47,20 +56,34 @@ impl<'a> Input<'a> {
     }
 }
 
+/// Appends a variable-length integer, in as few bytes as possible. Its two highest bits are lost.
+pub fn put_varint(out: &mut Vec<u8>, value: u64) {
+    match value {
+        0..0x40 => out.push(value as u8),
+        0x40..0x4000 => out.extend_from_slice(&(value as u16 | 1 << 14).to_be_bytes()),
+        0x4000..0x4000_0000 => out.extend_from_slice(&(value as u32 | 2 << 30).to_be_bytes()),
+        _ => out.extend_from_slice(&(value | 3 << 62).to_be_bytes()),
+    }
+}
+
 /// The part of a long header that all versions share (RFC 8999 section 5.1).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LongHeader<'a> {
-    pub(crate) first: u8,
-    pub(crate) version: u32,
-    pub(crate) destination: &'a [u8],
-    pub(crate) source: &'a [u8],
+pub struct LongHeader<'a> {
+    /// The first byte; its lower half is protected.
+    pub first: u8,
+    /// The version.
+    pub version: u32,
+    /// The destination connection id.
+    pub destination: &'a [u8],
+    /// The source connection id.
+    pub source: &'a [u8],
     /// The bytes after it.
     rest: &'a [u8],
 }
 
 impl<'a> LongHeader<'a> {
     /// Parses a long header. Returns `None` for a short header or malformed bytes.
-    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut input = Input(bytes);
         let first = input.u8().filter(|first| is_long(*first))?;
         let version = input.u32()?;
@@ -70,47 +93,62 @@ impl<'a> LongHeader<'a> {
     }
 
     /// The type of the packet. Returns `None` if the version is not supported.
-    pub(crate) fn long_type(&self) -> Option<LongType> {
+    pub fn long_type(&self) -> Option<LongType> {
         Some(Version::from_wire(self.version)?.long_type(self.first))
     }
 }
 
-pub(crate) fn is_long(first: u8) -> bool {
+/// Whether a packet with this first byte has a long header.
+pub fn is_long(first: u8) -> bool {
     first & 0x80 != 0
 }
 
 /// One of the packets that are coalesced in a datagram (RFC 9000 section 12.2).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum CoalescedPacket<'a> {
+pub enum CoalescedPacket<'a> {
+    /// A Version Negotiation packet.
     VersionNegotiation,
+    /// A Retry packet.
     Retry {
+        /// Its version.
         version: Version,
+        /// The source connection id.
+        source: &'a [u8],
+        /// The token.
         token: &'a [u8],
+        /// The whole packet.
         bytes: &'a [u8],
     },
+    /// A packet with protection.
     Protected(Protected<'a>),
     /// A packet of an unsupported version, or a malformed one.
     Other {
+        /// Its length.
         len: usize,
     },
 }
 
 /// A packet with its protection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Protected<'a> {
-    pub(crate) kind: PacketKind,
+pub struct Protected<'a> {
+    /// Its kind.
+    pub kind: PacketKind,
     /// The version; `None` for a short header.
-    pub(crate) version: Option<Version>,
-    pub(crate) destination: &'a [u8],
-    pub(crate) token: &'a [u8],
+    pub version: Option<Version>,
+    /// The destination connection id; empty for a short header, which does not show its length.
+    pub destination: &'a [u8],
+    /// The source connection id; empty for a short header.
+    pub source: &'a [u8],
+    /// The token of an Initial packet.
+    pub token: &'a [u8],
     /// The whole packet.
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// Where its packet number starts; 0 for a short header, which does not show it.
-    pub(crate) number_at: usize,
+    pub number_at: usize,
 }
 
 /// The packets that are coalesced in a datagram (RFC 9000 section 12.2).
-pub(crate) fn coalesced_packets(datagram: &[u8]) -> impl Iterator<Item = CoalescedPacket<'_>> {
+pub fn coalesced_packets(datagram: &[u8]) -> impl Iterator<Item = CoalescedPacket<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
         let first = *rest.first()?;
@@ -129,6 +167,7 @@ pub(crate) fn coalesced_packets(datagram: &[u8]) -> impl Iterator<Item = Coalesc
             kind: PacketKind::OneRtt,
             version: None,
             destination: &[],
+            source: &[],
             token: &[],
             bytes: taken,
             number_at: 0,
@@ -149,7 +188,8 @@ fn long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
         LongType::Handshake => PacketKind::Handshake,
         LongType::Retry => {
             let token = header.rest.split_last_chunk::<16>()?.0;
-            return Some((CoalescedPacket::Retry { version, token, bytes }, &[]));
+            let source = header.source;
+            return Some((CoalescedPacket::Retry { version, source, token, bytes }, &[]));
         }
     };
     let token = if kind == PacketKind::Initial { input.varint_vec()? } else { &[] };
@@ -160,6 +200,7 @@ fn long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
         kind,
         version: Some(version),
         destination: header.destination,
+        source: header.source,
         token,
         bytes: packet,
         number_at,
@@ -167,9 +208,45 @@ fn long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
     Some((CoalescedPacket::Protected(part), behind))
 }
 
+/// A kind of protected QUIC packet (RFC 9000 section 17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PacketKind {
+    /// Initial.
+    Initial,
+    /// 0-RTT.
+    ZeroRtt,
+    /// Handshake.
+    Handshake,
+    /// 1-RTT.
+    OneRtt,
+}
+
+impl PacketKind {
+    /// The index of its packet number space (RFC 9000 section 12.3).
+    pub fn space(self) -> usize {
+        match self {
+            Self::Initial => 0,
+            Self::Handshake => 1,
+            Self::ZeroRtt | Self::OneRtt => 2,
+        }
+    }
+}
+
+impl fmt::Display for PacketKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Initial => "Initial",
+            Self::ZeroRtt => "0-RTT",
+            Self::Handshake => "Handshake",
+            Self::OneRtt => "1-RTT",
+        })
+    }
+}
+
 /// A supported version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Version {
+pub enum Version {
     /// RFC 9000.
     One,
     /// RFC 9369.
@@ -177,13 +254,16 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    pub(crate) const ALL: [Self; 2] = [Self::One, Self::Two];
+    /// All versions.
+    pub const ALL: [Self; 2] = [Self::One, Self::Two];
 
-    pub(crate) fn from_wire(number: u32) -> Option<Self> {
+    /// The version with this number.
+    pub fn from_wire(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.number() == number)
     }
 
-    pub(crate) fn number(self) -> u32 {
+    /// The number.
+    pub fn number(self) -> u32 {
         match self {
             Self::One => 1,
             Self::Two => 0x6b33_43cf,
@@ -218,7 +298,7 @@ impl Version {
 
     /// The type of a long header by the two bits of its first byte (RFC 9000 section 17.2, RFC
     /// 9369 section 3.2).
-    pub(crate) fn long_type(self, first: u8) -> LongType {
+    pub fn long_type(self, first: u8) -> LongType {
         let bits = (first >> 4) & 3;
         match (self, bits) {
             (Self::One, 0) | (Self::Two, 1) => LongType::Initial,
@@ -230,7 +310,7 @@ impl Version {
 
     /// Whether a Retry packet's integrity tag matches the client's first connection ID (RFC 9001
     /// section 5.8). Only who has seen the Initial packet can compute it.
-    pub(crate) fn retry_is_good(self, original: &[u8], packet: &[u8]) -> bool {
+    pub fn retry_is_good(self, original: &[u8], packet: &[u8]) -> bool {
         let (key, nonce) = match self {
             Self::One => (
                 0xbe0c_690b_9f66_575a_1d76_6b54_e368_c84e_u128,
@@ -266,10 +346,14 @@ pub(crate) struct Labels {
 
 /// The type of a packet with a long header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LongType {
+pub enum LongType {
+    /// Initial.
     Initial,
+    /// 0-RTT.
     ZeroRtt,
+    /// Handshake.
     Handshake,
+    /// Retry.
     Retry,
 }
 
@@ -289,6 +373,10 @@ mod tests {
         for (bytes, value) in samples {
             assert_eq!(Input(bytes).varint(), Some(value));
             assert_eq!(Input(&bytes[..bytes.len() - 1]).varint(), None);
+            let mut shortest = Vec::new();
+            put_varint(&mut shortest, value);
+            assert_eq!(Input(&shortest).varint(), Some(value));
+            assert!(shortest.len() <= bytes.len());
         }
     }
 

@@ -1,36 +1,61 @@
 //! Frames (RFC 9000 section 19).
 
-use super::header::Input;
+use crate::header::Input;
 
 /// A frame, parsed as far as the analysis needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Frame<'a> {
+pub enum Frame<'a> {
     /// A run of PADDING frames of this length.
     Padding(usize),
+    /// PING.
     Ping,
+    /// ACK.
     Ack {
+        /// The largest acknowledged packet number.
         largest: u64,
     },
+    /// CRYPTO.
     Crypto {
+        /// Where the data is in the stream of handshake messages.
         offset: u64,
+        /// The data.
         data: &'a [u8],
     },
+    /// NEW_TOKEN.
     NewToken {
+        /// The token.
         token: &'a [u8],
     },
-    Stream {
+    /// RESET_STREAM.
+    ResetStream {
+        /// The stream.
         id: u64,
+        /// The application's error code.
+        code: u64,
+    },
+    /// STREAM.
+    Stream {
+        /// The stream.
+        id: u64,
+        /// Where the data is in the stream.
         offset: u64,
+        /// The data.
         data: &'a [u8],
+        /// Whether the stream ends with it.
         fin: bool,
     },
+    /// NEW_CONNECTION_ID.
     NewConnectionId {
+        /// The connection id.
         id: &'a [u8],
     },
     /// PATH_CHALLENGE or PATH_RESPONSE, by its type.
     Path(u64),
+    /// CONNECTION_CLOSE.
     Close {
+        /// The error code.
         code: u64,
+        /// Whether the code is the application protocol's.
         by_application: bool,
     },
     /// Any other frame, by its type.
@@ -39,18 +64,22 @@ pub(crate) enum Frame<'a> {
 
 impl Frame<'_> {
     /// Whether it is a probing frame (RFC 9000 section 9.1).
-    pub(crate) fn is_probing(&self) -> bool {
+    pub fn is_probing(&self) -> bool {
         matches!(self, Self::Padding(_) | Self::Path(_) | Self::NewConnectionId { .. })
     }
 }
 
-pub(crate) const PING: u64 = 0x01;
-pub(crate) const NEW_CONNECTION_ID: u64 = 0x18;
-/// From draft-ietf-quic-ack-frequency; quinn sends it in probes.
-pub(crate) const IMMEDIATE_ACK: u64 = 0x1f;
+/// The type of RESET_STREAM.
+pub const RESET_STREAM: u64 = 0x04;
+/// The type of PING.
+pub const PING: u64 = 0x01;
+/// The type of NEW_CONNECTION_ID.
+pub const NEW_CONNECTION_ID: u64 = 0x18;
+/// The type of IMMEDIATE_ACK, from draft-ietf-quic-ack-frequency; quinn sends it in probes.
+pub const IMMEDIATE_ACK: u64 = 0x1f;
 
 /// The frames of a packet, up to the first malformed or unknown one.
-pub(crate) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+pub fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     let mut input = Input(bytes);
     std::iter::from_fn(move || {
         let frame = (!input.0.is_empty()).then(|| next(&mut input)).flatten();
@@ -71,6 +100,11 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
         }
         PING => Frame::Ping,
         0x02 | 0x03 => acknowledgement(input, kind == 0x03)?,
+        RESET_STREAM => {
+            let frame = Frame::ResetStream { id: input.varint()?, code: input.varint()? };
+            numbers(input, 1)?;
+            frame
+        }
         0x06 => Frame::Crypto { offset: input.varint()?, data: input.varint_vec()? },
         0x07 => Frame::NewToken { token: input.varint_vec()? },
         0x08..=0x0f => {
@@ -125,8 +159,6 @@ fn fields(kind: u64) -> Option<usize> {
         0x10 | 0x12 | 0x13 | 0x14 | 0x16 | 0x17 | 0x19 => 1,
         // STOP_SENDING, MAX_STREAM_DATA, STREAM_DATA_BLOCKED.
         0x05 | 0x11 | 0x15 => 2,
-        // RESET_STREAM.
-        0x04 => 3,
         // ACK_FREQUENCY, and RESET_STREAM_AT (draft-ietf-quic-reliable-stream-reset).
         0xaf | 0x24 => 4,
         _ => return None,
@@ -166,6 +198,7 @@ mod tests {
             &[0x0e, 4, 7, 1, 0xdd],
             &[0x18, 1, 0, 2, 0xee, 0xff],
             &[0; 16],
+            &[0x04, 8, 0x41, 0x00, 3],
             &[0x10, 0x40, 0x80, 0x1e, 0x1d, 0x41, 0x00, 0],
             &[0x09, 0, 0x99],
         ]
@@ -180,6 +213,7 @@ mod tests {
             Frame::NewToken { token: &[0xcc] },
             Frame::Stream { id: 4, offset: 7, data: &[0xdd], fin: false },
             Frame::NewConnectionId { id: &[0xee, 0xff] },
+            Frame::ResetStream { id: 8, code: 0x100 },
             Frame::Other(0x10),
             Frame::Other(0x1e),
             Frame::Close { code: 0x100, by_application: true },
