@@ -1,16 +1,17 @@
 //! Runs a connection over a link until something happens, and keeps what happened.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::{Connection, Event, FirstFlight, ProtocolError};
 
-/// A byte stream to a server, and a clock. Over a socket, or simulated.
+/// A byte stream or datagrams to a server, and a clock. Over a socket, or simulated.
 pub trait Link {
     /// The time since some fixed moment.
     fn now(&self) -> Duration;
 
-    /// Sends all these bytes.
+    /// Sends all these bytes, as one datagram if it is about datagrams.
     ///
     /// # Errors
     /// If the server has closed the connection, or takes nothing for too long.
@@ -21,12 +22,17 @@ pub trait Link {
     /// # Errors
     /// If the connection fails otherwise than by its end.
     fn receive(&mut self, until: Duration) -> io::Result<Received>;
+
+    /// The local address, if it is a socket of datagrams.
+    fn local_address(&self) -> Option<SocketAddr> {
+        None
+    }
 }
 
 /// What came over a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Bytes of the server.
+    /// Bytes of the server; over QUIC a datagram.
     Bytes(Vec<u8>),
     /// The end of the stream, or a reset.
     End,
@@ -52,6 +58,9 @@ pub enum Ended {
     /// The server closed the connection.
     #[error("the server closed the connection")]
     Closed,
+    /// Nothing listens there.
+    #[error("nothing listens at this port")]
+    Refused,
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Failed(String),
@@ -62,21 +71,44 @@ pub enum Ended {
 
 /// A connection on a link.
 pub struct Driver {
-    connection: Connection,
+    connection: Box<dyn Connection>,
     link: Box<dyn Link>,
     events: Vec<Timed>,
     /// Events that a wait has returned.
     seen: usize,
     ended: Option<Ended>,
+    /// How long to wait for a response before what was lost is sent again.
+    retransmit_after: Duration,
 }
 
 impl Driver {
     /// Sends a flight over a link.
     pub fn start(flight: &FirstFlight, link: Box<dyn Link>) -> Self {
-        let connection = flight.connection();
-        let mut driver = Self { connection, link, events: Vec::new(), seen: 0, ended: None };
+        Self::run(flight.connection(), link)
+    }
+
+    /// Sends a flight as an attacker can: these bytes, and nothing in response to the server's. Over
+    /// TCP that makes no difference until the handshake is completed.
+    pub fn start_copy(flight: &FirstFlight, link: Box<dyn Link>) -> Self {
+        Self::run(flight.copy(), link)
+    }
+
+    fn run(connection: Box<dyn Connection>, link: Box<dyn Link>) -> Self {
+        let mut driver = Self {
+            connection,
+            link,
+            events: Vec::new(),
+            seen: 0,
+            ended: None,
+            retransmit_after: RETRANSMIT_AFTER,
+        };
         driver.flush();
         driver
+    }
+
+    /// The local address, over QUIC.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.link.local_address()
     }
 
     /// All events so far.
@@ -86,8 +118,8 @@ impl Driver {
 
     /// The connection, to finish it or to send on it; what it has to send leaves with the next wait or
     /// [`flush`](Self::flush).
-    pub fn connection(&mut self) -> &mut Connection {
-        &mut self.connection
+    pub fn connection(&mut self) -> &mut dyn Connection {
+        &mut *self.connection
     }
 
     /// Waits for at most this time for an event that `wanted` selects, after those of earlier waits.
@@ -111,7 +143,8 @@ impl Driver {
             if let Some(ended) = &self.ended {
                 return Err(ended.clone());
             }
-            if !self.read(end) {
+            let until = end.min(self.link.now() + self.retransmit_after);
+            if !self.read(until) && (until == end || !self.retransmit()) && !self.read(end) {
                 return Err(Ended::TimedOut);
             }
         }
@@ -119,16 +152,21 @@ impl Driver {
 
     /// Sends what the connection has to send.
     pub fn flush(&mut self) {
-        let bytes = self.connection.take_output();
-        if bytes.is_empty() {
-            return;
+        for bytes in self.connection.take_output() {
+            // A server that has closed may have sent its reason before, which is still to be read.
+            use io::ErrorKind::{BrokenPipe, ConnectionReset};
+            if let Err(error) = self.link.send(&bytes)
+                && !matches!(error.kind(), BrokenPipe | ConnectionReset)
+            {
+                self.ended.get_or_insert(ended(&error));
+            }
         }
-        // A server that has closed may have sent its reason before, which is still to be read.
-        if let Err(error) = self.link.send(&bytes)
-            && !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
-        {
-            self.ended.get_or_insert(Ended::Failed(error.to_string()));
-        }
+    }
+
+    /// Sends what was lost again; whether there was anything.
+    fn retransmit(&mut self) -> bool {
+        self.retransmit_after *= 2;
+        self.connection.retransmit()
     }
 
     /// Reads once; whether something came, or the connection ended.
@@ -145,8 +183,19 @@ impl Driver {
                     self.events.push(Timed { at, event });
                 }
             }
-            Err(error) => self.ended = Some(Ended::Failed(error.to_string())),
+            Err(error) => self.ended = Some(ended(&error)),
         }
         true
     }
 }
+
+fn ended(error: &io::Error) -> Ended {
+    match error.kind() {
+        // A datagram came back: over TCP this would have been found while connecting.
+        io::ErrorKind::ConnectionRefused => Ended::Refused,
+        _ => Ended::Failed(error.to_string()),
+    }
+}
+
+/// The first wait for a response, which doubles (RFC 9002 section 6.2).
+const RETRANSMIT_AFTER: Duration = Duration::from_millis(600);

@@ -3,33 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Ticket;
 use crate::connection::Connection;
+use crate::entropy::Entropy;
 use crate::hello::{self, Hello, HelloParts, PskOffer};
-use crate::record::{self, RecordKeys};
+use crate::parts::{FlightParts, Offer, put_binder};
+use crate::quic::{self, QuicParts, ZeroRttPackets, transport_parameters};
+use crate::quic_connection::QuicConnection;
+use crate::record;
 use crate::schedule::Schedule;
-use crate::{Suite, Ticket};
-
-/// The random values of a flight.
-#[derive(Clone)]
-pub struct Entropy {
-    /// The client random.
-    pub random: [u8; 32],
-    /// The X25519 private key.
-    pub private_key: [u8; 32],
-}
-
-impl Entropy {
-    /// From the operating system.
-    ///
-    /// # Panics
-    /// If the system has no random numbers.
-    pub fn system() -> Self {
-        let (mut random, mut private_key) = ([0; 32], [0; 32]);
-        getrandom::fill(&mut random).expect("the system has random numbers");
-        getrandom::fill(&mut private_key).expect("the system has random numbers");
-        Self { random, private_key }
-    }
-}
+use crate::tcp_connection::TcpConnection;
+use crate::wire::extension;
 
 /// What a first flight shall be, with its faults.
 #[derive(Clone, Debug)]
@@ -90,7 +74,20 @@ impl FlightPlan {
     }
 
     /// Builds the flight at this time of the clock that dated the ticket.
-    pub fn build(self, now: Duration, entropy: &Entropy) -> FirstFlight {
+    pub fn build(mut self, now: Duration, entropy: &Entropy) -> FirstFlight {
+        let [destination, source] = entropy.connection_ids;
+        if self.hello.quic.is_some() {
+            let parameters = transport_parameters(&source);
+            self.hello.extra.push((extension::QUIC_TRANSPORT_PARAMETERS, parameters));
+        }
+        let quic = self.hello.quic.clone().map(|first_stream| QuicParts {
+            destination: destination.to_vec(),
+            source,
+            token: Vec::new(),
+            first_stream,
+            next_initial: 0,
+            next_application: 0,
+        });
         let public = x25519_dalek::x25519(entropy.private_key, X25519_BASE);
         let ticket = self.ticket.map(|mut ticket| {
             if let Some(bit) = self.flipped_bit {
@@ -130,63 +127,8 @@ impl FlightPlan {
             ticket,
             obfuscated_age: age,
         };
-        FirstFlight::assemble(offer, message, early_data)
+        FirstFlight::assemble(offer, message, early_data, quic)
     }
-}
-
-/// What a connection has to know of the flight that it sent.
-pub(crate) struct Offer {
-    pub(crate) hello: Hello,
-    pub(crate) entropy: Entropy,
-    pub(crate) public: [u8; 32],
-    pub(crate) ticket: Option<Ticket>,
-    pub(crate) obfuscated_age: u32,
-}
-
-impl Offer {
-    /// The early stage of the key schedule with the offered PSK.
-    pub(crate) fn schedule(&self) -> Option<Schedule> {
-        self.ticket.as_ref().map(|ticket| Schedule::early(ticket.suite, Some(&ticket.psk)))
-    }
-
-    /// The second ClientHello, in response to a HelloRetryRequest (section 4.1.2). `prefix` is the
-    /// transcript so far.
-    pub(crate) fn second_hello(
-        &self,
-        suite: Suite,
-        prefix: &[u8],
-        cookie: Option<&[u8]>,
-    ) -> (Vec<u8>, bool) {
-        // A PSK of another hash cannot be used with the chosen suite.
-        let ticket = self.ticket.as_ref().filter(|it| it.suite.hash_len() == suite.hash_len());
-        let psk = ticket.map(|ticket| PskOffer {
-            identity: &ticket.identity,
-            obfuscated_age: self.obfuscated_age,
-            binder_len: ticket.suite.hash_len(),
-        });
-        let parts = HelloParts {
-            random: self.entropy.random,
-            share: Some(self.public),
-            cookie,
-            early_data: false,
-            psk,
-        };
-        let mut message = hello::write(&self.hello, &parts);
-        if let Some(ticket) = ticket {
-            let schedule = Schedule::early(ticket.suite, Some(&ticket.psk));
-            put_binder(&mut message, &schedule, prefix);
-        }
-        (message, ticket.is_some())
-    }
-}
-
-/// Computes the binder of a ClientHello, and writes it at its end.
-fn put_binder(hello: &mut [u8], schedule: &Schedule, prefix: &[u8]) {
-    let binder_len = schedule.suite.hash_len();
-    let truncated = hello.len() - PskOffer::binders_len(binder_len);
-    let binder = schedule.binder(prefix, &hello[..truncated]);
-    let at = hello.len() - binder_len;
-    hello[at..].copy_from_slice(&binder);
 }
 
 /// A first flight. It can be sent any number of times: cloning it is cheap, and each
@@ -194,30 +136,52 @@ fn put_binder(hello: &mut [u8], schedule: &Schedule, prefix: &[u8]) {
 #[derive(Clone)]
 pub struct FirstFlight(Arc<FlightParts>);
 
-pub(crate) struct FlightParts {
-    pub(crate) offer: Offer,
-    /// The ClientHello message.
-    pub(crate) hello: Vec<u8>,
-    bytes: Vec<u8>,
-    early_data: Option<Vec<u8>>,
-}
-
 impl FirstFlight {
     /// Makes a flight of a ClientHello message.
-    pub(crate) fn assemble(offer: Offer, hello: Vec<u8>, early_data: Option<Vec<u8>>) -> Self {
-        let mut bytes = Vec::new();
-        record::put_plain(record::HANDSHAKE, 1, &hello, &mut bytes);
-        let mut parts = FlightParts { offer, hello, bytes: Vec::new(), early_data };
-        if let Some((mut keys, data)) = parts.early_keys().zip(parts.early_data.as_ref()) {
-            keys.seal(record::APPLICATION_DATA, data, &mut bytes);
-        }
-        parts.bytes = bytes;
+    pub(crate) fn assemble(
+        offer: Offer,
+        hello: Vec<u8>,
+        early_data: Option<Vec<u8>>,
+        quic: Option<QuicParts>,
+    ) -> Self {
+        let mut parts = FlightParts { offer, hello, pieces: Vec::new(), early_data, quic };
+        parts.pieces = match parts.quic.take() {
+            Some(mut quic) => {
+                let datagrams = parts.datagrams(&mut quic);
+                parts.quic = Some(quic);
+                datagrams
+            }
+            None => {
+                let mut bytes = Vec::new();
+                record::put_plain(record::HANDSHAKE, 1, &parts.hello, &mut bytes);
+                if let Some((mut keys, data)) = parts.early_keys().zip(parts.early_data.as_ref()) {
+                    keys.seal(record::APPLICATION_DATA, data, &mut bytes);
+                }
+                vec![bytes]
+            }
+        };
         Self(Arc::new(parts))
     }
 
-    /// All its bytes: the ClientHello and the records of early data.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0.bytes
+    /// All its bytes: over TCP the ClientHello and the records of early data, over QUIC its datagrams.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.pieces.concat()
+    }
+
+    /// The same flight under another connection id for the server, over QUIC. The client's own id stays,
+    /// as the ClientHello contains it. `None` over TCP.
+    pub fn with_connection_id(
+        &self,
+        destination: &[u8; 8],
+        zero_rtt: ZeroRttPackets,
+    ) -> Option<Self> {
+        let old = self.0.quic.as_ref()?;
+        let mut quic = QuicParts { destination: destination.to_vec(), ..old.clone() };
+        let pieces = match zero_rtt {
+            ZeroRttPackets::Protected => self.0.datagrams(&mut quic),
+            _ => quic::rewrite(&self.0.pieces, old, destination, zero_rtt)?,
+        };
+        Some(Self(Arc::new(FlightParts { pieces, quic: Some(quic), ..(*self.0).clone() })))
     }
 
     /// Bytes of its early data, before protection; `None` if none was offered.
@@ -225,38 +189,27 @@ impl FirstFlight {
         self.0.early_data.as_ref().map(Vec::len)
     }
 
+    /// The keys of its 0-RTT packets.
+    #[cfg(test)]
+    pub(crate) fn early_packet_keys(&self) -> firstflight_wire::PacketKeys {
+        self.0.early_packet_keys().expect("early data")
+    }
+
     /// A connection that sends this flight.
-    pub fn connection(&self) -> Connection {
-        Connection::new(self.0.clone())
-    }
-}
-
-impl FlightParts {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    pub fn connection(&self) -> Box<dyn Connection> {
+        match self.0.quic {
+            Some(_) => Box::new(QuicConnection::original(self.0.clone())),
+            None => Box::new(TcpConnection::new(self.0.clone())),
+        }
     }
 
-    pub(crate) fn offers_early_data(&self) -> bool {
-        self.early_data.is_some()
-    }
-
-    /// The secret of the early data (RFC 8446 section 7.1).
-    pub(crate) fn early_secret(&self) -> Option<(Suite, Vec<u8>)> {
-        let schedule = self.offer.schedule().filter(|_| self.early_data.is_some())?;
-        let hash = schedule.suite.hash(&self.hello);
-        Some((schedule.suite, schedule.derive("c e traffic", &hash)))
-    }
-
-    fn early_keys(&self) -> Option<RecordKeys> {
-        self.early_secret().map(|(suite, secret)| RecordKeys::new(suite, &secret))
-    }
-
-    /// The keys for records after those of the flight.
-    pub(crate) fn later_early_keys(&self) -> Option<RecordKeys> {
-        let mut keys = self.early_keys()?;
-        let records = self.early_data.as_ref()?.len().div_ceil(record::MAX_PLAINTEXT);
-        keys.skip(records as u64);
-        Some(keys)
+    /// A connection that sends this flight as an attacker can: over QUIC it sends nothing in response
+    /// to the server, which takes the keys, until it is [finished](Connection::finish).
+    pub fn copy(&self) -> Box<dyn Connection> {
+        match self.0.quic {
+            Some(_) => Box::new(QuicConnection::copy(self.0.clone())),
+            None => self.connection(),
+        }
     }
 }
 

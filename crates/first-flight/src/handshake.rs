@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::flight::FlightParts;
 use crate::messages::{
     EncryptedExtensions, HelloKind, NewSessionTicket, ServerHello, certificate_request,
 };
+use crate::parts::FlightParts;
 use crate::schedule::{Schedule, finished};
 use crate::wire::{X25519, kind, message, put_vec};
 use crate::{ProtocolError, Suite, Ticket};

@@ -13,6 +13,8 @@ pub struct Hello {
     pub(crate) key_share: bool,
     /// Further extensions, before those of the PSK.
     pub(crate) extra: Vec<(u16, Vec<u8>)>,
+    /// Over QUIC: what the client's first unidirectional stream starts with.
+    pub(crate) quic: Option<Vec<u8>>,
 }
 
 impl Hello {
@@ -25,7 +27,16 @@ impl Hello {
             alpn: alpn.iter().map(|&protocol| protocol.to_owned()).collect(),
             key_share: true,
             extra: Vec::new(),
+            quic: None,
         }
+    }
+
+    /// Goes over QUIC. The client's first unidirectional stream starts with `first_stream`: the control
+    /// stream of HTTP/3 (RFC 9114 section 6.2.1).
+    #[must_use]
+    pub fn over_quic(mut self, first_stream: &[u8]) -> Self {
+        self.quic = Some(first_stream.to_vec());
+        self
     }
 
     /// Sends an empty list of key shares, which a server has to respond to with a

@@ -1,17 +1,21 @@
 //! Builds, repeats and completes first flights of TLS 1.3, to test how other servers treat them.
 //!
 //! ```text
-//! tcp                a connection over a socket, with time limits
-//!   driver           runs a connection over a link until an event, and keeps the events
-//!     connection     a flight that was sent: events of the response, data in both directions
-//!       flight       a first flight: its bytes, and the secrets to read the response
-//!         hello      writes ClientHellos
-//!       handshake    order and transcript of messages, secrets, the last flight
-//!       messages     parses the server's handshake messages
-//!       record       protects and opens records
-//!         schedule   the key schedule
-//! ticket             a session ticket with its secret
-//! test_server        a simulated server with chosen mistakes, for tests
+//! tcp, udp               links over sockets, with time limits
+//!   driver               runs a connection over a link until an event, and keeps the events
+//!     flight             a first flight, as it is planned and sent, and its connections
+//!       tcp_connection, quic_connection
+//!                        a flight that was sent: events of the response, data in both directions
+//!         handshake      order and transcript of messages, secrets, the last flight
+//!           parts        the offer of a flight, and its secrets to read the response
+//!             hello      writes ClientHellos
+//!             quic       writes datagrams, puts streams into order
+//!             record     protects and opens records
+//!           messages     parses the server's handshake messages
+//!             schedule   the key schedule
+//!       connection       what all connections can do
+//! ticket                 a session ticket with its secret
+//! test_server            a simulated server with chosen mistakes, for tests
 //! ```
 //!
 //! # Examples
@@ -29,7 +33,7 @@
 //!
 //! // Each connection that sends the flight reads the response by itself.
 //! let mut connection = flight.connection();
-//! assert_eq!(connection.take_output(), flight.bytes());
+//! assert_eq!(connection.take_output().concat(), flight.bytes());
 //! assert!(connection.next_event().is_none());
 //! ```
 //!
@@ -44,9 +48,14 @@
 //! binder, no key share (which forces a HelloRetryRequest), another name or protocol than the ticket's,
 //! more early data than permitted.
 //!
+//! Over QUIC ([`Hello::over_quic`]) a flight is one or more datagrams. An attacker can send them again,
+//! from any address, and can give their Initial packets another connection id, but not their 0-RTT
+//! packets: [`FirstFlight::with_connection_id`] makes what is possible.
+//!
 //! # Limits
 //!
-//! This is no general TLS stack. It speaks TLS 1.3 with X25519 and the three common cipher suites.
+//! This is no general TLS or QUIC stack: over QUIC it does without flow control beyond a megabyte, loss
+//! detection, key updates and migration. It speaks TLS 1.3 with X25519 and the three common cipher suites.
 //! **Servers are not authenticated**: a server proves that it holds the keys of the handshake by its
 //! Finished, but its certificate is not looked at. Send nothing that is secret.
 //!
@@ -55,25 +64,34 @@
 
 mod connection;
 mod driver;
+mod entropy;
 mod flight;
 mod handshake;
 mod hello;
 mod messages;
+mod parts;
+mod quic;
+mod quic_connection;
 mod record;
 #[cfg(test)]
 mod rfc8448_tests;
 mod schedule;
 mod tcp;
+mod tcp_connection;
 #[cfg(feature = "test_server")]
 pub mod test_server;
 mod ticket;
+mod udp;
 mod wire;
 
 pub use connection::{Alert, Connection, Event};
 pub use driver::{Driver, Ended, Link, Received, Timed};
+pub use entropy::Entropy;
 pub use firstflight_wire::Suite;
-pub use flight::{Entropy, FirstFlight, FlightPlan};
+pub use flight::{FirstFlight, FlightPlan};
 pub use hello::Hello;
+pub use quic::ZeroRttPackets;
 pub use tcp::TcpLink;
 pub use ticket::Ticket;
+pub use udp::UdpLink;
 pub use wire::ProtocolError;

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use crate::flight::{Entropy, FirstFlight, Offer};
+use crate::Entropy;
+use crate::flight::FirstFlight;
 use crate::hello::{Hello, PskOffer};
+use crate::parts::Offer;
 use crate::schedule::Schedule;
 use crate::{Event, ProtocolError, Suite, Ticket};
 
@@ -22,7 +24,7 @@ fn offer(private_key: &str, ticket: Option<Ticket>) -> Offer {
     base[0] = 9;
     Offer {
         hello: Hello::new("server", &[]),
-        entropy: Entropy { random: [0; 32], private_key },
+        entropy: Entropy { random: [0; 32], private_key, connection_ids: [[0; 8]; 2] },
         public: x25519_dalek::x25519(private_key, base),
         ticket,
         obfuscated_age: 0,
@@ -48,14 +50,14 @@ fn data() -> Vec<u8> {
 }
 
 fn full() -> FirstFlight {
-    FirstFlight::assemble(offer(FULL_KEY, None), hex(FULL_HELLO)[5..].to_vec(), None)
+    FirstFlight::assemble(offer(FULL_KEY, None), hex(FULL_HELLO)[5..].to_vec(), None, None)
 }
 
 #[test]
 fn rfc8448_3_full_handshake() {
     assert_eq!(offer(FULL_KEY, None).public, array(FULL_PUBLIC));
     let mut connection = full().connection();
-    assert_eq!(connection.take_output(), hex(FULL_HELLO));
+    assert_eq!(connection.take_output().concat(), hex(FULL_HELLO));
     let now = Duration::from_secs(9);
     // In pieces: the length of reads makes no difference.
     for byte in [hex(FULL_SERVER_HELLO), hex(FULL_SERVER_FLIGHT)].concat() {
@@ -71,16 +73,17 @@ fn rfc8448_3_full_handshake() {
     assert_eq!(connection.next_event(), Some(Event::Finished));
     assert!(!connection.send(b"too early"));
     assert!(connection.finish());
-    assert_eq!(connection.take_output(), hex(FULL_FINISHED));
+    assert_eq!(connection.take_output().concat(), hex(FULL_FINISHED));
     connection.receive(&hex(FULL_TICKET), now).unwrap();
     assert_eq!(connection.next_event(), Some(Event::Ticket(ticket())));
     assert!(connection.send(&data()));
-    assert_eq!(connection.take_output(), hex(FULL_CLIENT_DATA));
+    assert_eq!(connection.take_output().concat(), hex(FULL_CLIENT_DATA));
     connection.receive(&hex(FULL_SERVER_DATA), now).unwrap();
-    let event = Event::ApplicationData { data: data(), before_finished: false };
+    let event =
+        Event::ApplicationData { stream: 0, end: false, data: data(), before_finished: false };
     assert_eq!(connection.next_event(), Some(event));
     connection.close();
-    assert_eq!(connection.take_output(), hex(FULL_CLOSE));
+    assert_eq!(connection.take_output().concat(), hex(FULL_CLOSE));
     connection.receive(&hex(FULL_SERVER_CLOSE), now).unwrap();
     assert_eq!(connection.next_event(), Some(Event::Alert(crate::Alert::CLOSE_NOTIFY)));
 }
@@ -93,10 +96,10 @@ fn rfc8448_4_resumed_with_early_data() {
     assert_eq!(schedule.binder(b"", truncated), hello[hello.len() - 32..]);
 
     let offer = offer(RESUMED_KEY, Some(ticket()));
-    let flight = FirstFlight::assemble(offer, hello, Some(b"ABCDEF".to_vec()));
+    let flight = FirstFlight::assemble(offer, hello, Some(b"ABCDEF".to_vec()), None);
     assert_eq!(flight.bytes(), [hex(RESUMED_HELLO), hex(RESUMED_EARLY)].concat());
     let mut connection = flight.connection();
-    connection.take_output();
+    connection.take_output().concat();
     let now = Duration::ZERO;
     connection.receive(&hex(RESUMED_SERVER_HELLO), now).unwrap();
     connection.receive(&hex(RESUMED_SERVER_FLIGHT), now).unwrap();
@@ -106,11 +109,12 @@ fn rfc8448_4_resumed_with_early_data() {
     assert_eq!(connection.next_event(), Some(extensions));
     assert_eq!(connection.next_event(), Some(Event::Finished));
     assert!(connection.finish());
-    assert_eq!(connection.take_output(), hex(RESUMED_FINISHED));
+    assert_eq!(connection.take_output().concat(), hex(RESUMED_FINISHED));
     assert!(connection.send(&data()));
-    assert_eq!(connection.take_output(), hex(RESUMED_CLIENT_DATA));
+    assert_eq!(connection.take_output().concat(), hex(RESUMED_CLIENT_DATA));
     connection.receive(&hex(RESUMED_SERVER_DATA), now).unwrap();
-    let event = Event::ApplicationData { data: data(), before_finished: false };
+    let event =
+        Event::ApplicationData { stream: 0, end: false, data: data(), before_finished: false };
     assert_eq!(connection.next_event(), Some(event));
 }
 

@@ -25,6 +25,14 @@ pub enum ProtocolError {
     /// A record or the handshake is longer than permitted.
     #[error("the server sent more than the protocol permits")]
     TooLong,
+    /// The server closed a QUIC connection with an error.
+    #[error("the server closed the connection with the error {code:#x}")]
+    Closed {
+        /// The code: of the application protocol, or of RFC 9000 section 20.1.
+        code: u64,
+        /// Whether it is the application protocol's.
+        by_application: bool,
+    },
     /// A record does not open, or the server's Finished is wrong.
     #[error("the server's records do not open with the keys of the handshake")]
     Decrypt,
@@ -131,6 +139,7 @@ pub(crate) mod extension {
     pub(crate) const SIGNATURE_ALGORITHMS: u16 = 13;
     pub(crate) const ALPN: u16 = 16;
     pub(crate) const PRE_SHARED_KEY: u16 = 41;
+    pub(crate) const QUIC_TRANSPORT_PARAMETERS: u16 = 57;
     pub(crate) const EARLY_DATA: u16 = 42;
     pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
     pub(crate) const COOKIE: u16 = 44;

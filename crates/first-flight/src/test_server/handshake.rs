@@ -29,6 +29,8 @@ pub(crate) struct Session {
     finished: bool,
     hello: Hello,
     early_offered: bool,
+    /// Whether early data was refused and is executed all the same.
+    runs_refused: bool,
     requests: Vec<u8>,
     held: Vec<Request>,
     /// Responses to requests that were executed silently.
@@ -72,6 +74,7 @@ impl Session {
             finished: false,
             hello: Hello::default(),
             early_offered: false,
+            runs_refused: false,
             requests: Vec::new(),
             held: Vec::new(),
             late: Vec::new(),
@@ -153,13 +156,22 @@ impl Session {
             self.early = None;
             return Ok(true);
         }
-        self.early_bytes += content.len();
+        if !self.runs_refused {
+            self.early_bytes += content.len();
+        }
         let behaviour = &self.shared.behaviour;
         let limit = behaviour.max_early_data.unwrap_or(0) as usize;
         if self.early_bytes > limit && behaviour.enforces_limit {
             return Err(ProtocolError::TooLong);
         }
         self.requests.extend_from_slice(&content);
+        if std::mem::take(&mut self.runs_refused) {
+            self.early = None;
+            while let Some(request) = Request::take(&mut self.requests) {
+                request.execute(&self.shared, true, &mut Vec::new());
+            }
+            return Ok(true);
+        }
         self.serve(true, out);
         Ok(true)
     }
@@ -300,15 +312,31 @@ impl Session {
         }
         self.early_offered |= hello.early_data;
         self.hello = hello.clone();
-        let Some(share) = hello.share else { return self.retry(bytes, out) };
         let ticket = self.ticket(&hello, bytes)?;
+        if let (None, Some(ticket)) = (hello.share, &ticket) {
+            self.read_refused(&ticket.psk, bytes);
+        }
+        let Some(share) = hello.share else { return self.retry(bytes, out) };
         let binder = hello.psk.as_ref().map(|psk| &psk.binder);
         self.overtaken = binder.is_some_and(|binder| self.shared.is_recorded(binder));
         let accepts = ticket.as_ref().is_some_and(|ticket| self.accepts(&hello, ticket));
+        if let Some(ticket) = ticket.as_ref().filter(|_| !accepts && !self.retried) {
+            self.read_refused(&ticket.psk, bytes);
+        }
         self.transcript.extend_from_slice(bytes);
         let psk = ticket.as_ref().map(|ticket| &*ticket.psk);
         self.respond(&hello, share, psk, accepts, out);
         Ok(())
+    }
+
+    /// Keeps the keys of refused early data, if the server executes that.
+    fn read_refused(&mut self, psk: &[u8], hello: &[u8]) {
+        if self.shared.behaviour.executes_refused {
+            let secret =
+                Schedule::early(SUITE, Some(psk)).derive("c e traffic", &SUITE.hash(hello));
+            self.early = Some(RecordKeys::new(SUITE, &secret));
+            self.runs_refused = true;
+        }
     }
 
     /// The ticket's session, if it is one of ours and valid.

@@ -75,6 +75,8 @@ pub struct Behaviour {
     pub record_life: Duration,
     /// Whether refused flights are recorded too, once their handshake is complete.
     pub spends_refused: bool,
+    /// Whether the requests of refused early data run all the same, in silence.
+    pub executes_refused: bool,
     /// Whether requests of a flight that was recorded before get 425, also after the handshake.
     pub rejects_overtaken: bool,
     /// Whether the binder is verified.
@@ -120,6 +122,7 @@ impl Default for Behaviour {
             copies: CopyPolicy::Refuse,
             record_life: Duration::from_secs(66),
             spends_refused: true,
+            executes_refused: false,
             rejects_overtaken: true,
             verifies_binder: true,
             authenticates_tickets: true,
@@ -144,12 +147,12 @@ pub struct TestServer(Rc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) behaviour: Behaviour,
-    pub(crate) clock: Cell<Duration>,
-    pub(crate) issued: RefCell<Vec<IssuedTicket>>,
+    pub(crate) clock: Rc<Cell<Duration>>,
+    pub(crate) issued: Rc<RefCell<Vec<IssuedTicket>>>,
     /// Flights by their binder, and when the record ends.
-    pub(crate) register: RefCell<HashMap<Vec<u8>, Duration>>,
-    executions: RefCell<HashMap<String, u64>>,
-    counter: Cell<u64>,
+    pub(crate) register: Rc<RefCell<HashMap<Vec<u8>, Duration>>>,
+    executions: Rc<RefCell<HashMap<String, u64>>>,
+    counter: Rc<Cell<u64>>,
 }
 
 /// What the server remembers of a ticket.
@@ -169,11 +172,25 @@ impl TestServer {
         Self(Rc::new(Shared {
             behaviour,
             // Not at zero, so that ages can be wrong in both directions.
-            clock: Cell::new(Duration::from_secs(100_000)),
-            issued: RefCell::default(),
-            register: RefCell::default(),
-            executions: RefCell::default(),
-            counter: Cell::new(1),
+            clock: Rc::new(Cell::new(Duration::from_secs(100_000))),
+            issued: Rc::default(),
+            register: Rc::default(),
+            executions: Rc::default(),
+            counter: Rc::new(Cell::new(1)),
+        }))
+    }
+
+    /// Another node of the same service: with its upstream and its clock, and with its ticket keys and
+    /// its register if they are shared.
+    pub fn node(&self, shares_keys: bool, shares_register: bool) -> Self {
+        let shared = &self.0;
+        Self(Rc::new(Shared {
+            behaviour: shared.behaviour.clone(),
+            clock: shared.clock.clone(),
+            issued: if shares_keys { shared.issued.clone() } else { Rc::default() },
+            register: if shares_register { shared.register.clone() } else { Rc::default() },
+            executions: shared.executions.clone(),
+            counter: shared.counter.clone(),
         }))
     }
 

@@ -144,7 +144,7 @@ pub(crate) fn failure(driver: &mut Driver) -> Option<&'static str> {
 pub(crate) fn response(driver: &mut Driver, text: &str) -> bool {
     let (mut all, mut first_before) = (Vec::new(), None);
     await_event(driver, |event| {
-        if let Event::ApplicationData { data, before_finished } = event {
+        if let Event::ApplicationData { data, before_finished, .. } = event {
             all.extend_from_slice(data);
             first_before.get_or_insert(*before_finished);
         }
