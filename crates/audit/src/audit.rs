@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::Target;
 use crate::checks::{CHECKS, Check, Needs};
 use crate::finding::{Finding, Outcome, Report, Verdict};
 use crate::probe::Probe;
 use crate::software::Software;
+use crate::target::Node;
 
 /// What to audit, and how long to wait.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct Settings {
     pub path: String,
     /// Whether the path leads to a [`Witness`](crate::Witness).
     pub witness: bool,
+    /// Whether requests go over HTTP/3; the target must be one of QUIC then.
+    pub http3: bool,
     /// How long a handshake or a response may take.
     pub limit: Duration,
     /// How long to wait for the response to a copy, which does not come if the copy is held.
@@ -41,6 +43,7 @@ impl Settings {
             authority: authority.to_owned(),
             path: path.to_owned(),
             witness: false,
+            http3: false,
             limit: Duration::from_secs(10),
             early_limit: Duration::from_secs(1),
             delays: [1, 5, 10, 20].map(Duration::from_secs).to_vec(),
@@ -64,6 +67,15 @@ pub enum AuditError {
     /// Other bytes than TLS.
     #[error("the server does not speak TLS at this port; give the port of its TLS listener")]
     NoTls,
+    /// No response over QUIC.
+    #[error(
+        "no response over QUIC: the server may have no HTTP/3 at this port, or a firewall drops UDP; \
+         audit it over TCP, or allow more with --timeout"
+    )]
+    NoQuic,
+    /// Another version of QUIC.
+    #[error("the server does not support QUIC version 1 (RFC 9000)")]
+    QuicVersion,
     /// TLS 1.2 and before.
     #[error("the server does not support TLS 1.3, without which there is no early data to audit")]
     OldVersion,
@@ -71,9 +83,7 @@ pub enum AuditError {
     #[error("a full handshake fails: {0}")]
     Handshake(String),
     /// No HTTP response after the handshake.
-    #[error(
-        "the server sends no HTTP/1.1 response; give a URL that responds to GET within --timeout"
-    )]
+    #[error("the server sends no HTTP response; give a URL that responds to GET within --timeout")]
     NoResponse,
     /// A redirect.
     #[error("the URL redirects to {0}; audit the URL where that ends")]
@@ -86,18 +96,22 @@ pub enum AuditError {
     NoWitness,
 }
 
-/// Audits a server. `progress` is called before each check. `address` and `date` are for the report.
+/// Audits the first of these nodes, and sends copies to the others. `progress` is called before each
+/// check. `date` is for the report.
+///
+/// # Panics
+/// Without a node.
 ///
 /// # Errors
 /// If the server cannot be audited at all. A check that cannot be decided is a finding.
 pub fn audit(
-    target: &dyn Target,
+    nodes: &[Node<'_>],
     settings: &Settings,
-    address: &str,
     date: &str,
     mut progress: impl FnMut(&'static Check),
 ) -> Result<Report, AuditError> {
-    let probe = Probe::survey(target, settings)?;
+    let (first, others) = nodes.split_first().expect("a node to audit");
+    let probe = Probe::survey(first.target, others, settings)?;
     let software = Software::recognise(&probe.facts.response.software);
     let mut findings: Vec<Finding> = CHECKS
         .iter()
@@ -123,7 +137,7 @@ pub fn audit(
     Ok(Report {
         schema: Report::SCHEMA,
         target: format!("https://{}{}", settings.authority, settings.path),
-        address: address.to_owned(),
+        address: first.address.clone(),
         date: date.to_owned(),
         server: match said.is_empty() {
             true => format!("no server field ({})", software.name()),
@@ -137,13 +151,23 @@ pub fn audit(
 /// Runs a check, if the server offers what it needs.
 pub(crate) fn run(check: &Check, probe: &Probe<'_>) -> Outcome {
     let missing = match check.needs {
+        Needs::EarlyDataOverQuic if !probe.settings.http3 => {
+            Some("only QUIC has connection ids and datagrams; add --http3")
+        }
+        Needs::OtherAddresses if probe.others.is_empty() => {
+            Some("the name has one address; give more with --resolve HOST:PORT:ADDRESS,ADDRESS")
+        }
         Needs::Resumption if probe.facts.tickets.is_empty() => {
             Some("the server issues no tickets: it has no resumption")
         }
-        Needs::EarlyData | Needs::Witness if probe.facts.tickets.is_empty() => {
+        Needs::EarlyData | Needs::EarlyDataOverQuic | Needs::OtherAddresses | Needs::Witness
+            if probe.facts.tickets.is_empty() =>
+        {
             Some("the server issues no tickets: it has no resumption and no early data")
         }
-        Needs::EarlyData | Needs::Witness if !probe.offers_early_data() => {
+        Needs::EarlyData | Needs::EarlyDataOverQuic | Needs::OtherAddresses | Needs::Witness
+            if !probe.offers_early_data() =>
+        {
             Some("the server's tickets allow no early data")
         }
         Needs::Witness if !probe.settings.witness => {
@@ -166,7 +190,13 @@ mod tests {
 
     fn report(behaviour: Behaviour, witness: bool) -> Result<Report, AuditError> {
         let target = TestTarget::new(behaviour);
-        audit(&target, &Settings { witness, ..settings() }, "127.0.0.1:443", "", |_| {})
+        let settings = Settings { witness, ..settings() };
+        audit(
+            &[Node { address: "127.0.0.1:443".to_owned(), target: &target }],
+            &settings,
+            "",
+            |_| {},
+        )
     }
 
     #[test]

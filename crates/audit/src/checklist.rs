@@ -24,8 +24,16 @@ impl ChecklistItem {
 /// The trade-offs of 0-RTT, a line each.
 pub const CHECKLIST: &[ChecklistItem] = &[
     ChecklistItem {
-        statement: "No copy of a first flight runs: at once, at the same time, or held back.",
-        checks: &["replay-at-once", "replay-concurrent", "replay-delayed"],
+        statement: "No copy of a first flight runs: at once, at the same time, held back, from another \
+                    address, under another connection ID, or at another node.",
+        checks: &[
+            "replay-at-once",
+            "replay-concurrent",
+            "replay-delayed",
+            "replay-addresses",
+            "replay-connection-ids",
+            "replay-nodes",
+        ],
     },
     ChecklistItem {
         statement: "No request runs again whose early data was refused and whose client sent it again.",

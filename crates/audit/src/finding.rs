@@ -131,7 +131,15 @@ impl Report {
             let mut found = self.findings.iter().filter(|finding| finding.check == check);
             found.next().map(|finding| finding.verdict)
         };
-        let replays = ["replay-at-once", "replay-concurrent", "replay-delayed", "refused-flight"];
+        let replays = [
+            "replay-at-once",
+            "replay-concurrent",
+            "replay-addresses",
+            "replay-connection-ids",
+            "replay-nodes",
+            "replay-delayed",
+            "refused-flight",
+        ];
         let what = match replays.map(failed) {
             all if all.contains(&Some(Verdict::Fail)) => "executes replayed early data",
             all if all.contains(&Some(Verdict::Pass)) && !all.contains(&Some(Verdict::Warn)) => {

@@ -7,7 +7,7 @@
 //!   checks           one file per check: what is sent, and the verdict
 //!     software       recognises servers; what to do about a finding there
 //!     probe          flights, requests, responses, the witness
-//!       http         requests and responses
+//!       http, http3  requests and responses
 //! checklist          what to know before early data is switched on, by check
 //! target             what is audited: over TCP, or simulated
 //! witness            counts executions, for any server that forwards to it
@@ -26,8 +26,9 @@
 //!
 //! # Usage
 //!
-//! [`audit`] takes a [`Target`]: something that connects to one address of a server, and a clock, as
-//! [`TcpTarget`] does. The checks know neither sockets nor clocks, so they are tested with a simulated
+//! [`audit`] takes the addresses of a server as [`Node`]s: the first is audited, and copies go to the
+//! others too. Each has a [`Target`]: something that connects to it, and a clock, as
+//! [`TcpTarget`] and [`QuicTarget`] do. The checks know neither sockets nor clocks, so they are tested with a simulated
 //! server that makes one mistake at a time.
 //!
 //! **How an execution is proven.** Each request has a nonce. With a [`Witness`] behind the server,
@@ -44,6 +45,7 @@ mod checks;
 mod finding;
 pub mod formats;
 mod http;
+mod http3;
 mod probe;
 mod software;
 mod target;
@@ -55,5 +57,7 @@ pub use checks::{CHECKS, Check};
 pub use finding::{Finding, Report, Verdict};
 #[doc(hidden)]
 pub use http::response_length;
-pub use target::{Target, TcpTarget};
+#[doc(hidden)]
+pub use http3::is_response;
+pub use target::{Node, QuicTarget, Target, TcpTarget};
 pub use witness::{InvalidRequest, Witness, witness_response};

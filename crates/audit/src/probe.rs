@@ -1,7 +1,9 @@
 //! What checks do with a server: connections, tickets, flights, requests, the witness.
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use firstflight_first_flight::{
@@ -9,6 +11,8 @@ use firstflight_first_flight::{
 };
 
 use crate::http::{self, Response};
+use crate::http3;
+use crate::target::Node;
 use crate::{AuditError, Settings, Target};
 
 /// Why a check cannot go on. It is inconclusive then.
@@ -28,6 +32,8 @@ pub(crate) struct Facts {
 /// A server under test.
 pub(crate) struct Probe<'a> {
     target: &'a dyn Target,
+    /// Other addresses of the server.
+    pub(crate) others: &'a [Node<'a>],
     pub(crate) settings: &'a Settings,
     pub(crate) facts: Facts,
     responds_early: OnceCell<bool>,
@@ -37,15 +43,16 @@ impl<'a> Probe<'a> {
     /// Makes a full handshake and a request.
     pub(crate) fn survey(
         target: &'a dyn Target,
+        others: &'a [Node<'a>],
         settings: &'a Settings,
     ) -> Result<Self, AuditError> {
         let link = target.connect().map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => AuditError::Slow,
             _ => AuditError::Down(error.to_string()),
         })?;
-        let hello = Hello::new(&settings.host, &["http/1.1"]);
-        let flight = FlightPlan::full(hello).build(target.now(), &Entropy::system());
-        let mut exchange = Exchange::new(Driver::start(&flight, link));
+        let flight = FlightPlan::full(hello(settings, &settings.host));
+        let flight = flight.build(target.now(), &Entropy::system());
+        let mut exchange = Exchange::new(Driver::start(&flight, link), settings.http3);
         let reception = exchange.reception(settings.limit);
         match &reception.ended {
             None => {}
@@ -55,12 +62,19 @@ impl<'a> Probe<'a> {
             Some(Failure::Ended(Ended::Protocol(error))) => {
                 use firstflight_first_flight::ProtocolError::{NotTls, Version};
                 return Err(match error {
+                    Version if settings.http3 => AuditError::QuicVersion,
                     NotTls => AuditError::NoTls,
                     Version => AuditError::OldVersion,
                     other => AuditError::Handshake(other.to_string()),
                 });
             }
+            Some(Failure::Ended(Ended::TimedOut)) if settings.http3 => {
+                return Err(AuditError::NoQuic);
+            }
             Some(Failure::Ended(Ended::TimedOut)) => return Err(AuditError::Slow),
+            Some(Failure::Ended(refused @ Ended::Refused)) => {
+                return Err(AuditError::Down(refused.to_string()));
+            }
             Some(failure) => return Err(AuditError::Handshake(failure.to_string())),
         }
         exchange.finish(&request(settings, "GET", &nonce(), &[]));
@@ -85,7 +99,7 @@ impl<'a> Probe<'a> {
             None => "no suite",
         };
         let facts = Facts { tickets, suite, alpn: reception.alpn, response };
-        Ok(Self { target, settings, facts, responds_early: OnceCell::new() })
+        Ok(Self { target, others, settings, facts, responds_early: OnceCell::new() })
     }
 
     /// Whether tickets allow early data.
@@ -116,12 +130,22 @@ impl<'a> Probe<'a> {
     }
 
     pub(crate) fn hello(&self) -> Hello {
-        Hello::new(&self.settings.host, &["http/1.1"])
+        hello(self.settings, &self.settings.host)
+    }
+
+    /// The same under another name.
+    pub(crate) fn hello_to(&self, host: &str) -> Hello {
+        hello(self.settings, host)
     }
 
     /// A ticket from a full handshake, which allows early data if any does.
     pub(crate) fn ticket(&self) -> Result<Ticket, Stop> {
-        let flight = self.build(FlightPlan::full(self.hello()));
+        self.ticket_for(self.hello())
+    }
+
+    /// The same from a handshake with this offer.
+    pub(crate) fn ticket_for(&self, hello: Hello) -> Result<Ticket, Stop> {
+        let flight = self.build(FlightPlan::full(hello));
         let mut exchange = self.send(&flight)?;
         exchange.expect_finished(self.settings.limit)?;
         // Some servers send tickets with the first response only.
@@ -152,7 +176,43 @@ impl<'a> Probe<'a> {
     pub(crate) fn send(&self, flight: &FirstFlight) -> Result<Exchange, Stop> {
         let link = self.target.connect();
         let link = link.map_err(|error| Stop(format!("cannot connect any more: {error}")))?;
-        Ok(Exchange::new(Driver::start(flight, link)))
+        Ok(Exchange::new(Driver::start(flight, link), self.settings.http3))
+    }
+
+    /// Sends a copy of a flight, as an attacker can.
+    pub(crate) fn copy(&self, flight: &FirstFlight) -> Result<Exchange, Stop> {
+        let link = self.target.connect();
+        let link = link.map_err(|error| Stop(format!("cannot connect any more: {error}")))?;
+        Ok(Exchange::new(Driver::start_copy(flight, link), self.settings.http3))
+    }
+
+    /// Sends a flight, or a copy of one, to another address of the server.
+    pub(crate) fn send_to(
+        &self,
+        node: &Node<'_>,
+        flight: &FirstFlight,
+    ) -> Result<Exchange, io::Error> {
+        let link = node.target.connect()?;
+        Ok(Exchange::new(Driver::start_copy(flight, link), self.settings.http3))
+    }
+
+    /// The same from a local address, over QUIC.
+    pub(crate) fn copy_from(
+        &self,
+        local: SocketAddr,
+        flight: &FirstFlight,
+    ) -> Result<Exchange, io::Error> {
+        let link = self.target.connect_from(local)?;
+        Ok(Exchange::new(Driver::start_copy(flight, link), self.settings.http3))
+    }
+
+    /// How long the response to a copy may take. Over QUIC there is none, if the server takes the copy's
+    /// packets for ones of the original's connection.
+    pub(crate) fn copy_limit(&self) -> Duration {
+        match self.settings.http3 {
+            true => self.settings.limit.min(MAX_COPY_WAIT),
+            false => self.settings.limit,
+        }
     }
 
     pub(crate) fn request(&self, method: &str, nonce: &str) -> Vec<u8> {
@@ -189,12 +249,31 @@ pub(crate) fn nonce() -> String {
     hex::encode(bytes)
 }
 
+/// A connection id that no other flight has.
+pub(crate) fn connection_id() -> [u8; 8] {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    bytes
+}
+
+fn hello(settings: &Settings, host: &str) -> Hello {
+    match settings.http3 {
+        true => Hello::new(host, &["h3"]).over_quic(&http3::CONTROL_STREAM),
+        false => Hello::new(host, &["http/1.1"]),
+    }
+}
+
 fn request(settings: &Settings, method: &str, nonce: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let separator = if settings.path.contains('?') { '&' } else { '?' };
+    let path = format!("{}{separator}firstflight={nonce}", settings.path);
+    if settings.http3 {
+        let mut all = vec![("user-agent", USER_AGENT)];
+        all.extend_from_slice(fields);
+        return http3::request(method, &settings.authority, &path, &all);
+    }
     let mut text = format!(
-        "{method} {}{separator}firstflight={nonce} HTTP/1.1\r\nHost: {}\r\n\
-         User-Agent: firstflight-audit\r\n",
-        settings.path, settings.authority
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {USER_AGENT}\r\n",
+        settings.authority
     );
     for (name, value) in fields {
         text.push_str(&format!("{name}: {value}\r\n"));
@@ -253,11 +332,30 @@ pub(crate) struct Exchange {
     data: Vec<u8>,
     /// Whether the data, as far as it was taken, started before our Finished.
     before_finished: Option<bool>,
+    /// Over HTTP/3: streams of responses.
+    streams: Option<Streams>,
+}
+
+/// The streams of responses over HTTP/3.
+#[derive(Default)]
+struct Streams {
+    open: BTreeMap<u64, ResponseStream>,
+    /// The stream of the next response.
+    next: u64,
+}
+
+/// What has arrived on a stream.
+#[derive(Default)]
+struct ResponseStream {
+    data: Vec<u8>,
+    before_finished: Option<bool>,
+    ended: bool,
 }
 
 impl Exchange {
-    fn new(driver: Driver) -> Self {
-        Self { driver, data: Vec::new(), before_finished: None }
+    fn new(driver: Driver, http3: bool) -> Self {
+        let streams = http3.then(Streams::default);
+        Self { driver, data: Vec::new(), before_finished: None, streams }
     }
 
     /// Waits until the server's Finished, or the failure of the handshake.
@@ -318,6 +416,9 @@ impl Exchange {
     /// The next response, and whether it started before our Finished. `None` if none comes in time, or
     /// something else.
     pub(crate) fn response(&mut self, limit: Duration) -> Option<(Response, bool)> {
+        if let Some(streams) = &mut self.streams {
+            return streams.response(&mut self.driver, limit);
+        }
         loop {
             match http::parse(&self.data) {
                 Ok(Some((response, length))) => {
@@ -338,7 +439,7 @@ impl Exchange {
             let wanted =
                 |event: &Event| matches!(event, Event::ApplicationData { .. } | Event::Alert(_));
             match self.driver.wait_for(limit, wanted) {
-                Ok(Event::ApplicationData { data, before_finished }) => {
+                Ok(Event::ApplicationData { data, before_finished, .. }) => {
                     self.before_finished.get_or_insert(before_finished);
                     self.data.extend_from_slice(&data);
                 }
@@ -364,6 +465,48 @@ impl Exchange {
         self.driver.flush();
     }
 }
+
+impl Streams {
+    /// The response on the next stream of ours (RFC 9114 section 4.1).
+    fn response(&mut self, driver: &mut Driver, limit: Duration) -> Option<(Response, bool)> {
+        loop {
+            if self.open.get(&self.next).is_some_and(|stream| stream.ended) {
+                let stream = self.open.remove(&self.next)?;
+                self.next += 4;
+                let before_finished = stream.before_finished.unwrap_or(false);
+                return Some((http3::parse(&stream.data).ok()?, before_finished));
+            }
+            let wanted = |event: &Event| {
+                matches!(
+                    event,
+                    Event::ApplicationData { .. } | Event::StreamReset { .. } | Event::Alert(_)
+                )
+            };
+            match driver.wait_for(limit, wanted) {
+                Ok(Event::ApplicationData { stream, data, end, before_finished }) => {
+                    // Other streams are the server's own.
+                    if stream % 4 == 0 {
+                        let stream = self.open.entry(stream).or_default();
+                        stream.data.extend_from_slice(&data);
+                        stream.before_finished.get_or_insert(before_finished);
+                        stream.ended = end;
+                    }
+                }
+                Ok(Event::StreamReset { stream, .. }) if stream != self.next => {}
+                Ok(Event::StreamReset { .. }) => {
+                    self.next += 4;
+                    return None;
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+const USER_AGENT: &str = "firstflight-audit";
+
+/// How long the response to a copy over QUIC may take.
+const MAX_COPY_WAIT: Duration = Duration::from_secs(3);
 
 /// How long tickets may follow the first response.
 const SETTLE_TIME: Duration = Duration::from_millis(200);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_first_flight::{Link, TcpLink};
+use firstflight_first_flight::{Link, TcpLink, UdpLink};
 
 /// A server, and a clock. Over sockets, or simulated.
 pub trait Target {
@@ -15,11 +15,28 @@ pub trait Target {
     /// If nothing listens there, or it does not respond in time.
     fn connect(&self) -> io::Result<Box<dyn Link>>;
 
+    /// Sends from this local address, over QUIC.
+    ///
+    /// # Errors
+    /// If it is in use, or not of this machine.
+    fn connect_from(&self, local: SocketAddr) -> io::Result<Box<dyn Link>> {
+        let _ = local;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// The time since some fixed moment; the clock of the links.
     fn now(&self) -> Duration;
 
     /// Lets time pass.
     fn wait(&self, time: Duration);
+}
+
+/// An address of the server under test.
+pub struct Node<'a> {
+    /// Its name in the report.
+    pub address: String,
+    /// How to reach it.
+    pub target: &'a dyn Target,
 }
 
 /// A server at an address, over TCP.
@@ -58,9 +75,41 @@ impl Target for TcpTarget {
     }
 }
 
+/// A server at an address, over QUIC.
+#[derive(Clone, Copy, Debug)]
+pub struct QuicTarget {
+    address: SocketAddr,
+    epoch: Instant,
+}
+
+impl QuicTarget {
+    /// The server at this address.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address, epoch: Instant::now() }
+    }
+}
+
+impl Target for QuicTarget {
+    fn connect(&self) -> io::Result<Box<dyn Link>> {
+        Ok(Box::new(UdpLink::connect(self.address, None, self.epoch)?))
+    }
+
+    fn connect_from(&self, local: SocketAddr) -> io::Result<Box<dyn Link>> {
+        Ok(Box::new(UdpLink::connect(self.address, Some(local), self.epoch)?))
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn wait(&self, time: Duration) {
+        thread::sleep(time);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
     use super::*;
     use crate::{AuditError, Settings, audit};
@@ -68,7 +117,8 @@ mod tests {
     fn outcome(address: SocketAddr) -> Result<crate::Report, AuditError> {
         let limit = Duration::from_secs(1);
         let settings = Settings { limit, ..Settings::new("localhost", "localhost", "/") };
-        audit(&TcpTarget::new(address, limit), &settings, "", "", |_| {})
+        let target = TcpTarget::new(address, limit);
+        audit(&[Node { address: String::new(), target: &target }], &settings, "", |_| {})
     }
 
     #[test]
@@ -78,5 +128,21 @@ mod tests {
         assert_eq!(outcome(address), Err(AuditError::Slow));
         drop(silent);
         assert!(matches!(outcome(address), Err(AuditError::Down(_))));
+    }
+
+    #[test]
+    fn a_server_without_quic_cannot_be_audited_over_it() {
+        let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = silent.local_addr().unwrap();
+        let limit = Duration::from_secs(1);
+        let settings =
+            Settings { limit, http3: true, ..Settings::new("localhost", "localhost", "/") };
+        let outcome = || {
+            let target = QuicTarget::new(address);
+            audit(&[Node { address: String::new(), target: &target }], &settings, "", |_| {})
+        };
+        assert_eq!(outcome(), Err(AuditError::NoQuic));
+        drop(silent);
+        assert!(matches!(outcome(), Err(AuditError::Down(_))));
     }
 }

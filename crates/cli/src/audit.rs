@@ -1,6 +1,6 @@
 //! `firstflight audit`: replays early data at a server that one may test.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,7 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use firstflight_audit::formats::{html, json, junit, sarif, text};
-use firstflight_audit::{CHECKS, Check, Report, Settings, TcpTarget, Verdict, Witness, audit};
+use firstflight_audit::{
+    AuditError, CHECKS, Check, Node, QuicTarget, Report, Settings, Target as AuditTarget,
+    TcpTarget, Verdict, Witness, audit,
+};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_config::parse_duration;
 
@@ -29,6 +32,10 @@ pub(crate) struct AuditArgs {
     /// Confirm that you may test this server; needed for all but loopback.
     #[arg(long)]
     i_am_allowed: bool,
+
+    /// Audit over QUIC and HTTP/3.
+    #[arg(long, visible_alias = "http3-only")]
+    http3: bool,
 
     /// The URL leads to a witness, which counts how often each request was executed.
     #[arg(long)]
@@ -63,7 +70,7 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     timeout: Duration,
 
-    /// Use this address for the host: HOST:PORT:ADDRESS
+    /// Use these addresses for the host: HOST:PORT:ADDRESS[,ADDRESS...]. Copies go to all of them.
     #[arg(long, value_name = "ENTRY")]
     resolve: Vec<String>,
 
@@ -132,14 +139,24 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         target.scheme() == Scheme::Https,
         "{url} is not an https:// URL; give one, as first flights of TLS are replayed"
     );
-    let address = resolve(&args, &target)?;
+    // Nothing is looked up for a server that one may not test.
+    let overridden = args.resolve.iter().any(|entry| entry.contains(target.host()));
     ensure!(
-        address.ip().is_loopback() || args.i_am_allowed,
+        args.i_am_allowed || overridden || is_loopback(target.host()),
         "an audit executes requests at {} several times; if you may test this server, add \
          --i-am-allowed",
-        address.ip()
+        target.host()
     );
-    let report = report(&args, &target, address)?;
+    let addresses = resolve(&args, &target)?;
+    if let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) {
+        ensure!(
+            args.i_am_allowed,
+            "an audit executes requests at {} several times; if you may test this server, add \
+             --i-am-allowed",
+            address.ip()
+        );
+    }
+    let report = report(&args, &target, &addresses)?;
     for (path, made) in [
         (&args.html, html::render(&report)),
         (&args.sarif, sarif::render(&report)),
@@ -157,10 +174,11 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn report(args: &AuditArgs, target: &Target, address: SocketAddr) -> anyhow::Result<Report> {
+fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow::Result<Report> {
     let defaults = Settings::new(target.host(), &target.authority(), &target.path_and_query());
     let settings = Settings {
         witness: args.witness,
+        http3: args.http3,
         limit: args.timeout,
         delays: if args.delay.is_empty() { defaults.delays } else { args.delay.clone() },
         only: args.check.iter().map(|check| check.name.to_owned()).collect(),
@@ -168,12 +186,38 @@ fn report(args: &AuditArgs, target: &Target, address: SocketAddr) -> anyhow::Res
     };
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let progress = |check: &Check| tracing::info!("{}: {}", check.name, check.title);
-    let server = TcpTarget::new(address, args.timeout);
-    audit(&server, &settings, &address.to_string(), &date, progress)
-        .with_context(|| format!("cannot audit {} at {address}", target.as_str()))
+    let servers: Vec<(String, Box<dyn AuditTarget>)> = addresses
+        .iter()
+        .map(|address| {
+            let server: Box<dyn AuditTarget> = match args.http3 {
+                true => Box::new(QuicTarget::new(*address)),
+                false => Box::new(TcpTarget::new(*address, args.timeout)),
+            };
+            (address.to_string(), server)
+        })
+        .collect();
+    let nodes: Vec<Node<'_>> = servers
+        .iter()
+        .map(|(address, server)| Node { address: address.clone(), target: &**server })
+        .collect();
+    let first = audit(&nodes, &settings, &date, progress);
+    let (audited, report) = match first {
+        // `localhost` has two addresses, and a server may listen on one of them only.
+        Err(AuditError::Down(_)) if nodes.len() > 1 && addresses[0].ip().is_loopback() => {
+            (addresses[1], audit(&nodes[1..], &settings, &date, progress))
+        }
+        other => (addresses[0], other),
+    };
+    report.with_context(|| format!("cannot audit {} at {audited}", target.as_str()))
 }
 
-fn resolve(args: &AuditArgs, target: &Target) -> anyhow::Result<SocketAddr> {
+/// Whether a host is this machine without a look-up.
+fn is_loopback(host: &str) -> bool {
+    let literal = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    literal.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+}
+
+fn resolve(args: &AuditArgs, target: &Target) -> anyhow::Result<Vec<SocketAddr>> {
     let mut resolver = Resolver::default();
     args.resolve.iter().try_for_each(|entry| resolver.add_override(entry))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -181,12 +225,8 @@ fn resolve(args: &AuditArgs, target: &Target) -> anyhow::Result<SocketAddr> {
         .build()
         .context("cannot start a worker thread")?;
     let addresses = runtime.block_on(resolver.resolve(target.host(), target.port()))?;
-    // Loopback has two addresses, and a server may listen on one of them only.
-    let listening = addresses.iter().filter(|_| addresses.len() > 1).find(|address| {
-        address.ip().is_loopback()
-            && std::net::TcpStream::connect_timeout(address, args.timeout).is_ok()
-    });
-    listening.or(addresses.first()).copied().context("the host has no address")
+    ensure!(!addresses.is_empty(), "the host has no address");
+    Ok(addresses)
 }
 
 fn explain(name: &str) -> anyhow::Result<ExitCode> {

@@ -1,4 +1,4 @@
-use firstflight_first_flight::{FlightPlan, Hello};
+use firstflight_first_flight::FlightPlan;
 
 use super::{Check, Concern, Needs};
 use crate::Verdict;
@@ -24,7 +24,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let reception = exchange.reception(probe.settings.limit);
         Ok(reception.ended.is_none().then_some(reception.certificate))
     };
-    let other = || Hello::new("other.invalid", &["http/1.1"]);
+    let other = || probe.hello_to("other.invalid");
     if certificate(probe.hello())? == certificate(other())? {
         let summary = "the server has the same certificate for another name: it is one site";
         return Ok(Outcome::new(Verdict::NotApplicable, summary));

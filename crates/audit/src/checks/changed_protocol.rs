@@ -9,7 +9,8 @@ pub(super) const CHECK: Check = Check {
     name: "changed-protocol",
     title: "another application protocol than the ticket's",
     section: "RFC 8446 section 4.2.10",
-    explanation: "Offers only h2 with a ticket of a connection that negotiated http/1.1. A server must \
+    explanation: "Offers only h2 with a ticket of a connection that negotiated http/1.1, over QUIC only \
+                  hq-interop with one of h3. A server must \
                   not accept early data then: it would read the bytes of one protocol as another.",
     needs: Needs::EarlyData,
     concern: Concern::Library,
@@ -23,7 +24,10 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         return Ok(Outcome::new(Verdict::NotApplicable, summary));
     }
     let request = probe.request("GET", &nonce());
-    let hello = Hello::new(&probe.settings.host, &["h2"]);
+    let hello = match probe.settings.http3 {
+        true => Hello::new(&probe.settings.host, &["hq-interop"]).over_quic(b""),
+        false => Hello::new(&probe.settings.host, &["h2"]),
+    };
     let plan = FlightPlan::resume(hello, &ticket).early_data(&request);
     let mut exchange = probe.send(&probe.build(plan))?;
     let reception = exchange.reception(probe.settings.limit);

@@ -23,6 +23,10 @@ const MAX_TRIED: u32 = 1 << 20;
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let ticket = probe.ticket()?;
     let max = ticket.max_early_data.unwrap_or(0);
+    if probe.settings.http3 {
+        let summary = "over QUIC early data is limited by flow control, not by the ticket";
+        return Ok(Outcome::new(Verdict::NotApplicable, summary));
+    }
     if max > MAX_TRIED {
         let summary = format!("the ticket permits {max} bytes, more than are tried");
         return Ok(Outcome::new(Verdict::NotApplicable, summary));

@@ -9,9 +9,12 @@ mod offers;
 mod overtaken_flight;
 mod refused_flight;
 mod replay;
+mod replay_addresses;
 mod replay_at_once;
 mod replay_concurrent;
+mod replay_connection_ids;
 mod replay_delayed;
+mod replay_nodes;
 #[cfg(test)]
 pub(crate) mod tests;
 mod ticket_age;
@@ -46,6 +49,9 @@ pub(crate) enum Needs {
     Nothing,
     Resumption,
     EarlyData,
+    EarlyDataOverQuic,
+    /// Early data, and more than one address.
+    OtherAddresses,
     /// Early data, and a witness behind the server.
     Witness,
 }
@@ -62,6 +68,9 @@ pub const CHECKS: &[&Check] = &[
     &offers::CHECK,
     &replay_at_once::CHECK,
     &replay_concurrent::CHECK,
+    &replay_addresses::CHECK,
+    &replay_connection_ids::CHECK,
+    &replay_nodes::CHECK,
     &overtaken_flight::CHECK,
     &unsafe_method::CHECK,
     &too_early::CHECK,

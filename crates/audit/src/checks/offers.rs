@@ -20,7 +20,7 @@ pub(super) const CHECK: Check = Check {
 
 /// Seven days, in seconds.
 const MAX_LIFETIME: u64 = 604_800;
-/// Payload of a SYN with the usual options on Ethernet.
+/// Payload of a SYN with the usual options on Ethernet, and of a datagram.
 const SYN_BYTES: usize = 1400;
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
@@ -46,8 +46,12 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
             let plan = FlightPlan::resume(probe.hello(), ticket).early_data(&request);
             let bytes = probe.build(plan).bytes().len();
             let fits = if bytes <= SYN_BYTES { "fits" } else { "does not fit" };
-            evidence.push(format!("a first flight takes {bytes} bytes, which {fits} into a SYN"));
-            format!("early data of up to {max} bytes")
+            let whole = if probe.settings.http3 { "a datagram" } else { "a SYN" };
+            evidence.push(format!("a first flight takes {bytes} bytes, which {fits} into {whole}"));
+            match probe.settings.http3 {
+                true => "early data".to_owned(),
+                false => format!("early data of up to {max} bytes"),
+            }
         }
         None => "no early data".to_owned(),
     };

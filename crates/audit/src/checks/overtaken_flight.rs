@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let nonce = nonce();
     let flight = probe.build(probe.early("GET", &nonce)?);
-    let mut copy = probe.send(&flight)?;
+    let mut copy = probe.copy(&flight)?;
     let reception = copy.expect_finished(probe.settings.limit)?;
     let response = copy.response(probe.settings.early_limit);
     if !response.is_some_and(|(response, before)| before && response.executed()) {
@@ -28,7 +28,16 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         return Ok(Outcome::new(Verdict::NotApplicable, summary).with(evidence));
     }
     let mut original = probe.send(&flight)?;
-    let reception = original.expect_finished(probe.settings.limit)?;
+    let reception = original.reception(probe.settings.limit);
+    if probe.settings.http3 && reception.ended.is_some() {
+        let summary = "the server takes the original's packets for ones of the copy's connection: \
+                       its client gets no response, and connects anew";
+        let evidence = vec![format!("original: {reception}")];
+        return Ok(Outcome::new(Verdict::NotApplicable, summary).with(evidence));
+    }
+    if let Some(failure) = &reception.ended {
+        return Err(Stop(format!("a handshake without faults failed: {failure}")));
+    }
     match reception.early_data {
         true => original.complete(),
         false => original.finish(&probe.request("GET", &nonce)),

@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use firstflight_first_flight::{FlightPlan, Hello};
+
 use super::replay::Copies;
 use super::{Check, Concern, Needs};
 use crate::Verdict;
@@ -8,51 +12,99 @@ pub(super) const CHECK: Check = Check {
     name: "refused-flight",
     title: "a refused flight, resent after the handshake, then replayed",
     section: "RFC 9846 section 8",
-    explanation: "The second attack of the section. Sends a flight whose stated ticket age is ahead, as \
-                  that of a client with a fast clock: its early data is refused, and the request is \
-                  sent again after the handshake, as clients do. When the age has become right, the \
-                  flight's bytes are sent again. If they are accepted now, the request runs twice. A \
-                  server has to record flights that it refused, too.",
+    explanation: "The second attack of the section. Sends flights that are refused: without a key share, \
+                  which forces a HelloRetryRequest; under another protocol than the ticket's; with a \
+                  stated ticket age that is ahead, as that of a client with a fast clock. Each \
+                  request is sent again after the handshake, as clients do, and then the flight's \
+                  bytes once more, when the age has become right. If they are accepted now, or if \
+                  refused bytes run at all, the request runs twice. A server has to record flights \
+                  that it refused, too.",
     needs: Needs::EarlyData,
     concern: Concern::Replay,
     run,
 };
 
+/// Why a flight is refused, and when its copy is sent.
+struct Refusal {
+    cause: String,
+    plan: FlightPlan,
+    wait: Duration,
+}
+
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let mut outcomes = Vec::new();
     for &shift in &probe.settings.refused_ages {
         let nonce = nonce();
-        let plan = probe.early("GET", &nonce)?.shift_age(shift.as_millis() as i64);
-        let flight = probe.build(plan);
-        let mut exchange = probe.send(&flight)?;
-        let reception = exchange.expect_finished(probe.settings.limit)?;
-        if reception.early_data {
-            continue;
-        }
-        exchange.finish(&probe.request("GET", &nonce));
-        let Some((response, _)) = exchange.response(probe.settings.limit) else {
-            return Err(Stop("the request got no response after the handshake".to_owned()));
+        let age = Refusal {
+            cause: format!("with an age of {} s too much", shift.as_secs()),
+            plan: probe.early("GET", &nonce)?.shift_age(shift.as_millis() as i64),
+            wait: shift,
         };
-        exchange.close();
-        let mut evidence = vec![format!(
-            "flight with an age of {} s too much: {reception}; sent again after the handshake, \
-             status {}",
-            shift.as_secs(),
-            response.status
-        )];
-        if !response.executed() {
-            let summary = "the request did not run after the handshake: its client was told so";
-            return Ok(Outcome::new(Verdict::Pass, summary).with(evidence));
+        if let Some(outcome) = attack(probe, age, &nonce)? {
+            outcomes.push(outcome);
+            break;
         }
-        probe.wait(shift);
-        let mut copies = Copies::default();
-        copies.evidence.append(&mut evidence);
-        let mut copy = probe.send(&flight)?;
-        copies.receive(probe, &mut copy, &format!("the flight after {} s", shift.as_secs()));
-        copies.count(probe, &nonce)?;
-        return Ok(copies.verdict(1));
     }
-    let summary = "early data is accepted with any age, so no flight is refused for its age";
-    Ok(Outcome::new(Verdict::NotApplicable, summary))
+    let retried = nonce();
+    let request = probe.request("GET", &retried);
+    let retry = Refusal {
+        cause: "without a key share, which forces a HelloRetryRequest".to_owned(),
+        plan: FlightPlan::resume(probe.hello().without_key_share(), &probe.ticket()?)
+            .early_data(&request),
+        wait: Duration::ZERO,
+    };
+    outcomes.extend(attack(probe, retry, &retried)?);
+    // QUIC requires a protocol.
+    if !probe.settings.http3 && probe.facts.alpn.is_some() {
+        let nonce = nonce();
+        let ticket = probe.ticket_for(Hello::new(&probe.settings.host, &[]))?;
+        let protocol = Refusal {
+            cause: "under another protocol than the ticket's".to_owned(),
+            plan: FlightPlan::resume(probe.hello(), &ticket)
+                .early_data(&probe.request("GET", &nonce)),
+            wait: Duration::ZERO,
+        };
+        outcomes.extend(attack(probe, protocol, &nonce)?);
+    }
+    let evidence = outcomes.iter().flat_map(|outcome| outcome.evidence.clone()).collect();
+    match outcomes.into_iter().min_by_key(|outcome| outcome.verdict) {
+        Some(worst) => Ok(Outcome::new(worst.verdict, worst.summary).with(evidence)),
+        None => {
+            let summary = "no flight was refused: not for its age, and for nothing else";
+            Ok(Outcome::new(Verdict::NotApplicable, summary))
+        }
+    }
+}
+
+/// Sends a flight that is to be refused, its request after the handshake, and the flight again. `None`
+/// if it was not refused.
+fn attack(probe: &Probe<'_>, refusal: Refusal, nonce: &str) -> Result<Option<Outcome>, Stop> {
+    let flight = probe.build(refusal.plan);
+    let mut exchange = probe.send(&flight)?;
+    let reception = exchange.expect_finished(probe.settings.limit)?;
+    if reception.early_data {
+        return Ok(None);
+    }
+    exchange.finish(&probe.request("GET", nonce));
+    let Some((response, _)) = exchange.response(probe.settings.limit) else {
+        return Err(Stop("the request got no response after the handshake".to_owned()));
+    };
+    exchange.close();
+    let mut evidence = vec![format!(
+        "flight {}: {reception}; sent again after the handshake, status {}",
+        refusal.cause, response.status
+    )];
+    if !response.executed() {
+        let summary = "the request did not run after the handshake: its client was told so";
+        return Ok(Some(Outcome::new(Verdict::Pass, summary).with(evidence)));
+    }
+    probe.wait(refusal.wait);
+    let mut copies = Copies::default();
+    copies.evidence.append(&mut evidence);
+    let mut copy = probe.copy(&flight)?;
+    copies.receive(probe, &mut copy, &format!("the flight after {} s", refusal.wait.as_secs()));
+    copies.count(probe, nonce)?;
+    Ok(Some(copies.verdict(1)))
 }
 
 #[cfg(test)]
@@ -82,6 +134,22 @@ mod tests {
         let wrong = Behaviour { freshness, spends_refused: false, ..Behaviour::default() };
         assert_eq!(verdict(&CHECK, &wrong, true), Verdict::Fail);
         let unchecked = Behaviour { freshness: None, ..Behaviour::default() };
-        assert_eq!(verdict(&CHECK, &unchecked, true), Verdict::NotApplicable);
+        assert_eq!(verdict(&CHECK, &unchecked, true), Verdict::Pass, "refused for other causes");
+    }
+
+    #[test]
+    fn rfc8446_4_2_10_refused_early_data_does_not_run() {
+        let wrong = Behaviour { executes_refused: true, ..Behaviour::default() };
+        assert_proven(&CHECK, &wrong, Verdict::Fail);
+        // Whatever the cause of the refusal is.
+        let settings = crate::checks::tests::settings();
+        let target = crate::checks::tests::TestTarget::new(wrong);
+        let probe = Probe::survey(&target, &[], &settings).unwrap();
+        let outcome = crate::audit::run(&CHECK, &probe);
+        for cause in ["HelloRetryRequest", "another protocol", "too much"] {
+            let after = outcome.evidence.iter().skip_while(|line| !line.contains(cause));
+            let counted = after.skip(1).find(|line| line.contains("counted")).unwrap();
+            assert!(!counted.contains("counted 1 "), "{cause}: {:#?}", outcome.evidence);
+        }
     }
 }

@@ -60,7 +60,7 @@ impl Copies {
     /// Reads how a copy is received, without completing it: an attacker cannot either.
     pub(super) fn receive(&mut self, probe: &Probe<'_>, copy: &mut Exchange, label: &str) {
         self.sent += 1;
-        let reception = copy.reception(probe.settings.limit);
+        let reception = copy.reception(probe.copy_limit());
         let mut line = format!("{label}: {reception}");
         if reception.early_data && reception.ended.is_none() {
             self.accepted += 1;

@@ -22,7 +22,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     original.exchange.close();
     let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
     for number in 1..=COPIES {
-        let mut copy = probe.send(&original.flight)?;
+        let mut copy = probe.copy(&original.flight)?;
         copies.receive(probe, &mut copy, &format!("copy {number}"));
     }
     copies.count(probe, &original.nonce)?;

@@ -22,7 +22,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let flight = probe.build(probe.early("GET", &nonce)?);
     let mut sent = Vec::new();
     for _ in 0..COPIES {
-        sent.push(probe.send(&flight)?);
+        sent.push(probe.copy(&flight)?);
     }
     let mut copies = Copies::default();
     for (number, copy) in sent.iter_mut().enumerate() {

@@ -25,7 +25,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     delays.sort_unstable();
     for delay in delays {
         probe.wait((original.sent + delay).saturating_sub(probe.now()));
-        let mut copy = probe.send(&original.flight)?;
+        let mut copy = probe.copy(&original.flight)?;
         copies.receive(probe, &mut copy, &format!("copy after {} s", delay.as_secs()));
     }
     copies.count(probe, &original.nonce)?;

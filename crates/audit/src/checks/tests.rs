@@ -8,7 +8,9 @@ use firstflight_first_flight::test_server::{Behaviour, TestServer};
 
 use super::Check;
 use crate::audit::run;
+use crate::finding::Outcome;
 use crate::probe::Probe;
+use crate::target::Node;
 use crate::{Settings, Target, Verdict};
 
 /// A simulated server.
@@ -48,7 +50,7 @@ fn verdict_of_runs(check: &Check, behaviour: &Behaviour, witness: bool, runs: us
     let settings = Settings { witness, ..settings() };
     let run_once = || {
         let target = TestTarget::new(Behaviour { witness, ..behaviour.clone() });
-        let probe = Probe::survey(&target, &settings).expect("the server can be audited");
+        let probe = Probe::survey(&target, &[], &settings).expect("the server can be audited");
         run(check, &probe)
     };
     let first = run_once();
@@ -57,6 +59,21 @@ fn verdict_of_runs(check: &Check, behaviour: &Behaviour, witness: bool, runs: us
     }
     println!("{}: {} {} {:#?}", check.name, first.verdict, first.summary, first.evidence);
     first.verdict
+}
+
+/// The outcome at a service with two nodes, which share ticket keys and register or not.
+pub(crate) fn outcome_with_node(
+    check: &Check,
+    behaviour: &Behaviour,
+    (keys, register): (bool, bool),
+    witness: bool,
+) -> Outcome {
+    let settings = Settings { witness, ..settings() };
+    let target = TestTarget::new(Behaviour { witness, ..behaviour.clone() });
+    let other = TestTarget(target.0.node(keys, register));
+    let others = [Node { address: "192.0.2.2:443".to_owned(), target: &other }];
+    let probe = Probe::survey(&target, &others, &settings).expect("the server can be audited");
+    run(check, &probe)
 }
 
 /// How often a check is tried on a server of each kind: the verdict must always be the same.

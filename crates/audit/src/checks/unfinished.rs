@@ -17,6 +17,10 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    if probe.settings.http3 {
+        let summary = "over QUIC a server gives up in silence";
+        return Ok(Outcome::new(Verdict::NotApplicable, summary));
+    }
     let flight = probe.build(probe.early("GET", &nonce())?);
     let mut exchange = probe.send(&flight)?;
     let reception = exchange.expect_finished(probe.settings.limit)?;

@@ -31,7 +31,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         None => "POST in early data: no response before Finished".to_owned(),
     });
     for number in 1..=2 {
-        let mut copy = probe.send(&flight)?;
+        let mut copy = probe.copy(&flight)?;
         copies.receive(probe, &mut copy, &format!("copy {number}"));
     }
     copies.count(probe, &nonce)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use firstflight_audit::formats::{html, json, junit, sarif, text};
-use firstflight_audit::{CHECKS, Report, Settings, Target, Verdict, audit};
+use firstflight_audit::{CHECKS, Node, Report, Settings, Target, Verdict, audit};
 use firstflight_first_flight::Link;
 use firstflight_first_flight::test_server::{Behaviour, EarlyRequest, Recorded, TestServer};
 use firstflight_testkit::assert_committed;
@@ -35,7 +35,8 @@ fn report() -> Report {
     }));
     let settings =
         Settings { witness: true, ..Settings::new("localhost", "localhost:443", "/witness") };
-    audit(&server, &settings, "127.0.0.1:443", "2026-11-23T18:00:00Z", |_| {}).unwrap()
+    let node = Node { address: "127.0.0.1:443".to_owned(), target: &server };
+    audit(&[node], &settings, "2026-11-23T18:00:00Z", |_| {}).unwrap()
 }
 
 #[test]

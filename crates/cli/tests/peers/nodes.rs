@@ -8,7 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use firstflight_audit::{Finding, Settings as AuditSettings, TcpTarget, Verdict, Witness, audit};
+use firstflight_audit::{
+    Finding, Node, Settings as AuditSettings, TcpTarget, Verdict, Witness, audit,
+};
 use firstflight_testkit::{
     Running, StoreListen, StoreProcess, TEST_TIMEOUT, free_port, text, until, within,
 };
@@ -169,7 +171,8 @@ impl Nodes {
             ..AuditSettings::new("localhost", "localhost", "/proxied/witness")
         };
         let target = TcpTarget::new(self.address(number), TEST_TIMEOUT);
-        let report = audit(&target, &settings, "", "", |_| {}).ok();
+        let node = Node { address: String::new(), target: &target };
+        let report = audit(&[node], &settings, "", |_| {}).ok();
         report.and_then(|report| report.findings.into_iter().next())
     }
 

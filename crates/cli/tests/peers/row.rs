@@ -5,7 +5,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_audit::{Report, Settings, Target, TcpTarget, Verdict, audit};
+use firstflight_audit::{Node, Report, Settings, Target, TcpTarget, Verdict, audit};
 use firstflight_first_flight::Link;
 
 use crate::nodes::Nodes;
@@ -180,7 +180,7 @@ fn attempt(nodes: &RefCell<Nodes>, row: Row, check: &str) -> Option<Report> {
         waits: Counter::new(0),
         current: Counter::new(0),
     };
-    audit(&scene, &settings, "", "", |_| {}).ok()
+    audit(&[Node { address: String::new(), target: &scene }], &settings, "", |_| {}).ok()
 }
 
 /// How long a handshake or a response may take.

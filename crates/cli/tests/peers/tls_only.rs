@@ -81,8 +81,12 @@ pub(crate) fn measure(peer: Peer, row: Row) -> Cell {
 
 /// Whether the server accepts the early data.
 fn accepts(driver: &mut Driver) -> bool {
-    let finished = driver.wait_for(LIMIT, |event| *event == Event::Finished).is_ok();
-    finished && driver.connection().early_data_accepted()
+    let mut accepted = false;
+    let finished = driver.wait_for(LIMIT, |event| {
+        accepted |= matches!(event, Event::EncryptedExtensions { early_data: true, .. });
+        *event == Event::Finished
+    });
+    finished.is_ok() && accepted
 }
 
 const LIMIT: Duration = Duration::from_secs(30);

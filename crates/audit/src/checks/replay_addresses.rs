@@ -1,0 +1,54 @@
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::replay::{Copies, original};
+use super::{Check, Concern, Needs};
+use crate::Verdict;
+use crate::finding::Outcome;
+use crate::probe::{Probe, Stop};
+
+pub(super) const CHECK: Check = Check {
+    name: "replay-addresses",
+    title: "the same datagrams from other addresses",
+    section: "RFC 9846 section 8",
+    explanation: "Over QUIC. Sends an original, closes its connection, and sends its datagrams again a \
+                  second later: from the same address and port, from another port, and on loopback from \
+                  another address. A server knows a connection by its ids and its address only while it \
+                  lasts; the flight must stay used after that.",
+    needs: Needs::EarlyDataOverQuic,
+    concern: Concern::Replay,
+    run,
+};
+
+/// A server that has closed a connection ignores its packets for a while (RFC 9000 section 10.2).
+const PAUSE: Duration = Duration::from_secs(1);
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let mut original = original(probe, "GET")?;
+    original.exchange.close();
+    let local = original.exchange.driver.local_address();
+    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    // The port is free after this.
+    drop(original.exchange);
+    probe.wait(PAUSE);
+    let mut sources: Vec<(&str, SocketAddr)> = Vec::new();
+    if let Some(local) = local {
+        sources.push(("the same address and port", local));
+        sources.push(("another port", SocketAddr::new(local.ip(), 0)));
+        if local.ip() == Ipv4Addr::LOCALHOST {
+            sources.push(("another address", (Ipv4Addr::new(127, 0, 0, 2), 0).into()));
+        }
+    }
+    for (label, source) in sources {
+        match probe.copy_from(source, &original.flight) {
+            Ok(mut copy) => copies.receive(probe, &mut copy, &format!("copy from {label}")),
+            Err(error) => copies.evidence.push(format!("no copy from {label}: {error}")),
+        }
+    }
+    if copies.sent == 0 {
+        let summary = "no socket could send copies";
+        return Ok(Outcome::new(Verdict::Inconclusive, summary).with(copies.evidence));
+    }
+    copies.count(probe, &original.nonce)?;
+    Ok(copies.verdict(1))
+}

@@ -1,0 +1,111 @@
+use std::time::Duration;
+
+use firstflight_first_flight::{FirstFlight, ZeroRttPackets};
+
+use super::replay::{Copies, original};
+use super::{Check, Concern, Needs};
+use crate::Verdict;
+use crate::finding::Outcome;
+use crate::probe::{Probe, Stop, connection_id};
+
+pub(super) const CHECK: Check = Check {
+    name: "replay-connection-ids",
+    title: "a flight under other connection ids",
+    section: "RFC 9846 section 8",
+    explanation: "Over QUIC. Sends an original, and its ClientHello again under other connection ids. \
+                  Everybody can do that with the Initial packet, whose keys follow from the id. 0-RTT \
+                  packets authenticate their id, so an attacker can only leave them as they are, in the \
+                  same datagram or in others, or give them an id that they do not fit; a server must \
+                  not execute them. At last the check protects them anew with the ticket's secret, which \
+                  no attacker has: a server that knows a flight by its connection ids accepts that.",
+    needs: Needs::EarlyDataOverQuic,
+    concern: Concern::Replay,
+    run,
+};
+
+/// As an attacker can.
+const FORGED: [(&str, ZeroRttPackets); 3] = [
+    ("0-RTT packets unchanged, in the same datagram", ZeroRttPackets::Kept),
+    ("0-RTT packets unchanged, in other datagrams", ZeroRttPackets::KeptApart),
+    ("0-RTT packets with the new id", ZeroRttPackets::Relabelled),
+];
+
+/// After that the server has forgotten the original's connection.
+const PAUSE: Duration = Duration::from_secs(1);
+
+fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let mut original = original(probe, "GET")?;
+    original.exchange.close();
+    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    probe.wait(PAUSE);
+    for (label, zero_rtt) in FORGED {
+        let mut copy = probe.copy(&renamed(&original.flight, zero_rtt)?)?;
+        copies.receive(probe, &mut copy, label);
+    }
+    copies.count(probe, &original.nonce)?;
+    let forged = copies.clone();
+    if forged.executions.map_or(forged.responded > 0, |count| count > 1) {
+        return Ok(forged.verdict(1));
+    }
+    let mut own = Copies { evidence: copies.evidence, ..Copies::default() };
+    let mut copy = probe.copy(&renamed(&original.flight, ZeroRttPackets::Protected)?)?;
+    own.receive(probe, &mut copy, "0-RTT packets protected anew");
+    own.count(probe, &original.nonce)?;
+    let (verdict, summary) = judge(&forged, &own);
+    Ok(Outcome::new(verdict, summary).with(own.evidence))
+}
+
+/// The verdict, if none of the flights ran that an attacker can build.
+fn judge(forged: &Copies, own: &Copies) -> (Verdict, String) {
+    // The first question to the witness was an execution, too.
+    let counted = own.executions.zip(forged.executions);
+    let ran = counted.map_or(own.responded > 0, |(now, before)| now > before + 1);
+    match (ran, forged.accepted + own.accepted, counted) {
+        (true, ..) => (
+            Verdict::Warn,
+            "the request ran again under another connection id; only who has the ticket's secret can \
+             build that flight"
+                .to_owned(),
+        ),
+        (false, 0, _) => {
+            (Verdict::Pass, "early data was not accepted again; 4 copies sent".to_owned())
+        }
+        (false, accepted, Some(_)) => (
+            Verdict::Pass,
+            format!("it ran once: TLS accepted {accepted} of 4 copies, none of which ran"),
+        ),
+        (false, accepted, None) => (
+            Verdict::Warn,
+            format!(
+                "TLS accepted {accepted} of 4 copies, none got a response before its Finished; only a \
+                 witness can tell whether they ran"
+            ),
+        ),
+    }
+}
+
+fn renamed(flight: &FirstFlight, zero_rtt: ZeroRttPackets) -> Result<FirstFlight, Stop> {
+    let renamed = flight.with_connection_id(&connection_id(), zero_rtt);
+    renamed.ok_or_else(|| Stop("the flight's packets cannot be rewritten".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(accepted: usize, responded: usize, counted: Option<(u64, u64)>) -> Verdict {
+        let forged = Copies { executions: counted.map(|(before, _)| before), ..Copies::default() };
+        let executions = counted.map(|(_, now)| now);
+        judge(&forged, &Copies { accepted, responded, executions, ..Copies::default() }).0
+    }
+
+    #[test]
+    fn rfc9846_8_a_flight_is_known_by_its_client_hello() {
+        assert_eq!(verdict(1, 1, Some((1, 3))), Verdict::Warn);
+        assert_eq!(verdict(1, 1, Some((1, 2))), Verdict::Pass, "a response of a cache");
+        assert_eq!(verdict(1, 0, Some((1, 2))), Verdict::Pass);
+        assert_eq!(verdict(1, 1, None), Verdict::Warn);
+        assert_eq!(verdict(1, 0, None), Verdict::Warn);
+        assert_eq!(verdict(0, 0, None), Verdict::Pass);
+    }
+}
