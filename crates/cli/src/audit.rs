@@ -140,14 +140,16 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         "{url} is not an https:// URL; give one, as first flights of TLS are replayed"
     );
     // Nothing is looked up for a server that one may not test.
-    let overridden = args.resolve.iter().any(|entry| entry.contains(target.host()));
+    let mut resolver = Resolver::default();
+    args.resolve.iter().try_for_each(|entry| resolver.add_override(entry))?;
+    let overridden = resolver.has_override(target.host(), target.port());
     ensure!(
         args.i_am_allowed || overridden || is_loopback(target.host()),
         "an audit executes requests at {} several times; if you may test this server, add \
          --i-am-allowed",
         target.host()
     );
-    let addresses = resolve(&args, &target)?;
+    let addresses = resolve(&resolver, &target)?;
     if let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) {
         ensure!(
             args.i_am_allowed,
@@ -217,9 +219,7 @@ fn is_loopback(host: &str) -> bool {
     literal.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
-fn resolve(args: &AuditArgs, target: &Target) -> anyhow::Result<Vec<SocketAddr>> {
-    let mut resolver = Resolver::default();
-    args.resolve.iter().try_for_each(|entry| resolver.add_override(entry))?;
+fn resolve(resolver: &Resolver, target: &Target) -> anyhow::Result<Vec<SocketAddr>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

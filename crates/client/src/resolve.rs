@@ -46,6 +46,11 @@ impl Resolver {
         Ok(())
     }
 
+    /// Whether a host's addresses come from an override, so that nothing is looked up.
+    pub fn has_override(&self, host: &str, port: u16) -> bool {
+        self.override_for(host, port).is_some()
+    }
+
     /// Returns the addresses of a host, in the order in which to try them.
     ///
     /// # Errors

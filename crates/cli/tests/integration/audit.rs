@@ -295,6 +295,10 @@ fn what_cannot_be_audited_is_a_sentence() {
     // Before its name is looked up: `.invalid` would not resolve.
     refused(&["https://server.invalid/"], &["server.invalid", "--i-am-allowed"]);
     refused(&["https://server.invalid/", "--i-am-allowed"], &["server.invalid"]);
+    // An override for another port or name does not help.
+    for other in ["server.invalid:444:127.0.0.1", "xserver.invalid:443:127.0.0.1"] {
+        refused(&["https://server.invalid/", "--resolve", other], &["--i-am-allowed"]);
+    }
     let elsewhere = "a.test:443:127.0.0.1,192.0.2.1";
     refused(&["https://a.test/", "--resolve", elsewhere], &["192.0.2.1", "--i-am-allowed"]);
     let closed = format!("https://127.0.0.1:{}/", free_port());
