@@ -154,12 +154,7 @@ impl Handshaking {
     /// are known.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
         let mut output = method::pending_output(&self.ssl);
-        // A server that has accepted early data has tickets before the client's Finished (RFC 8446
-        // section 4.6.1). They wait for it: Firefox drops a ticket that arrives before HTTP/3's
-        // SETTINGS, and its next visit would need a full handshake.
-        if self.writing != Level::Application || self.is_complete() {
-            out.append(&mut output.messages[self.writing as usize]);
-        }
+        out.append(&mut output.messages[self.writing as usize]);
         let keys = match self.writing {
             Level::Initial => {
                 let (read, write) = take(&mut output, Level::Handshake, true)?;

@@ -68,7 +68,7 @@ pub(crate) fn record_finding(
 
 /// Whether a finding depends on which of several connections is faster.
 fn varies(name: &str) -> bool {
-    ["page-of-six-images", "two-names", "side-by-side", "speculation", "-next-visit"]
+    ["page-of-six-images", "six-returns", "two-names", "side-by-side", "speculation", "-next-visit"]
         .iter()
         .any(|part| name.contains(part))
 }

@@ -25,7 +25,7 @@ fn record(setup: &Setup, client: &Client, count: usize) -> Vec<Recorded> {
         let target = format!("/index.html?flight={number}");
         let (link, responses) = client.connect_early(setup.port(), &[get(&target)]);
         assert_eq!((link.early, responses[0].status), (Some(true), 200));
-        link.close_with_ticket();
+        link.close();
         Recorded { datagrams: setup.relay.flight(), target }
     };
     let mut all: Vec<_> = (0..count).map(one).collect();
