@@ -23,7 +23,7 @@ use crate::path::{Counters, PathCounters};
 use crate::path::{Direction, channel_index, classify, path_and_direction};
 use crate::port::Port;
 use crate::tap::{AlteredFrame, CapturedPacket, LINK_FULL, REFUSED, Tap};
-use crate::wake::WakeMargin;
+use crate::wake::{Stall, WakeMargin};
 use crate::{LinkError, Namespace, wake_promptly};
 
 /// A running forwarding thread. It stops when this is dropped.
@@ -54,6 +54,9 @@ impl Forwarder {
             paths,
             chains,
             margin: WakeMargin::new(),
+            stall: Stall::default(),
+            seen_ns: monotonic_ns(),
+            worked: false,
             counters: Counters::default(),
             tap,
             commands: received,
@@ -118,6 +121,10 @@ struct ForwardingLoop<P> {
     paths: usize,
     chains: Chains,
     margin: WakeMargin,
+    stall: Stall,
+    /// The clock when it was last read, and whether packets were moved since.
+    seen_ns: u64,
+    worked: bool,
     counters: Counters,
     tap: Tap,
     commands: Receiver<Command>,
@@ -180,6 +187,7 @@ impl<P: Port> ForwardingLoop<P> {
                 }) else {
                     break;
                 };
+                self.worked = true;
                 let Some((channel, frame, stamp)) = arrived else {
                     self.counters.unexpected += 1;
                     continue;
@@ -216,9 +224,11 @@ impl<P: Port> ForwardingLoop<P> {
             };
             // Read before sending: the receiver's kernel may respond within the call.
             let now = monotonic_ns();
+            self.saw(now);
             if due > now {
                 return;
             }
+            self.worked = true;
             let Some(mut exit) = self.chains.pop(now) else {
                 return;
             };
@@ -227,6 +237,7 @@ impl<P: Port> ForwardingLoop<P> {
                 record(&self.tap, exit);
                 continue;
             }
+            let stalled_ns = self.stall.within(exit.due_ns, now);
             let (_, direction) = path_and_direction(exit.channel);
             let frame = exit.altered.as_ref().map_or(&exit.frame, |altered| &altered.1);
             let mut writer = self.tap.writer();
@@ -241,7 +252,7 @@ impl<P: Port> ForwardingLoop<P> {
                 counted.lost += 1;
                 exit.dropped_by = Some(REFUSED);
             }
-            writer.record(captured(exit, now));
+            writer.record(CapturedPacket { stalled_ns, ..captured(exit, now) });
         }
     }
 
@@ -250,9 +261,11 @@ impl<P: Port> ForwardingLoop<P> {
     fn pause(&mut self) {
         let Some(due) = self.chains.next_due() else {
             self.sleep(None);
+            self.seen_ns = monotonic_ns();
             return;
         };
         let now = monotonic_ns();
+        self.saw(now);
         let remaining = due.saturating_sub(now);
         let margin = self.margin.for_sleep(remaining);
         if remaining <= margin {
@@ -260,10 +273,20 @@ impl<P: Port> ForwardingLoop<P> {
             return;
         }
         let length = remaining - margin;
-        if self.sleep(Some(length)) {
-            let late = monotonic_ns().saturating_sub(now + length);
-            self.margin.observe(remaining, late);
+        let slept = self.sleep(Some(length));
+        self.seen_ns = monotonic_ns();
+        if slept {
+            self.margin.observe(remaining, self.seen_ns.saturating_sub(now + length));
+            self.stall.observe(now + length, self.seen_ns);
         }
+    }
+
+    /// Notes the time. If no packets were moved since the last time, what passed was a stall.
+    fn saw(&mut self, now: u64) {
+        if !self.worked {
+            self.stall.observe(self.seen_ns, now);
+        }
+        (self.seen_ns, self.worked) = (now, false);
     }
 
     /// Returns whether the whole time was slept.
@@ -305,6 +328,7 @@ fn captured(exit: ProcessedPacket, now: u64) -> CapturedPacket {
         arrival_ns: exit.arrival_ns,
         due_ns: exit.due_ns,
         delivered_ns: now,
+        stalled_ns: 0,
         dropped_by: exit.dropped_by,
         length: exit.frame.len(),
         frame: exit.frame,

@@ -20,6 +20,8 @@ pub struct CapturedPacket {
     /// When it was delivered to the receiver's kernel; for a dropped packet, when the link recorded
     /// the drop. See [`CapturedPacket::delivered`].
     pub delivered_ns: u64,
+    /// How long of its lateness the machine did not run the link.
+    pub stalled_ns: u64,
     /// What dropped it: a cell by its name ([`crate::CellSpec::name`]), or the link itself:
     /// [`LINK_FULL`] or [`REFUSED`].
     pub dropped_by: Option<&'static str>,
@@ -55,6 +57,11 @@ impl CapturedPacket {
     pub fn lateness_ns(&self) -> u64 {
         self.delivered().map_or(0, |delivered_ns| delivered_ns.saturating_sub(self.due_ns))
     }
+
+    /// The part of its lateness in which the link ran, in nanoseconds.
+    pub fn own_lateness_ns(&self) -> u64 {
+        self.lateness_ns().saturating_sub(self.stalled_ns)
+    }
 }
 
 /// The packets taken from the tap.
@@ -77,6 +84,8 @@ pub struct Lateness {
     pub p99_ns: u64,
     /// The maximum.
     pub max_ns: u64,
+    /// The 99th percentile of [`CapturedPacket::own_lateness_ns`].
+    pub own_p99_ns: u64,
     /// Packets more than a millisecond late: shared machines cause this every second or two.
     pub over_1ms: u64,
 }
@@ -97,6 +106,7 @@ impl Tap {
             missed: 0,
             chunks: Vec::new(),
             lateness: empty_histogram(),
+            own_lateness: empty_histogram(),
         };
         Self { store: Arc::new(Mutex::new(store)) }
     }
@@ -125,20 +135,26 @@ impl Tap {
 
     /// The lateness since the link was built or [`Tap::reset_lateness`] was called.
     pub fn lateness(&self) -> Lateness {
-        let histogram = self.lock().lateness.clone();
+        let (histogram, own) = {
+            let store = self.lock();
+            (store.lateness.clone(), store.own_lateness.clone())
+        };
         let over = histogram.count_between(1_000_001, u64::MAX);
         Lateness {
             packets: histogram.len(),
             p50_ns: histogram.value_at_quantile(0.5),
             p99_ns: histogram.value_at_quantile(0.99),
             max_ns: histogram.max(),
+            own_p99_ns: own.value_at_quantile(0.99),
             over_1ms: over,
         }
     }
 
     /// Resets the lateness.
     pub fn reset_lateness(&self) {
-        self.lock().lateness.reset();
+        let mut store = self.lock();
+        store.lateness.reset();
+        store.own_lateness.reset();
     }
 
     /// Locks the write end. Held over a delivery, it ensures that a process that has received a packet
@@ -161,6 +177,7 @@ impl TapWriter<'_> {
         let store = &mut *self.0;
         if packet.dropped_by.is_none() {
             store.lateness.saturating_record(packet.lateness_ns());
+            store.own_lateness.saturating_record(packet.own_lateness_ns());
         }
         if !store.recording {
             return;
@@ -197,6 +214,7 @@ struct Store {
     missed: u64,
     chunks: Vec<Vec<CapturedPacket>>,
     lateness: Histogram<u64>,
+    own_lateness: Histogram<u64>,
 }
 
 /// Two significant digits from 1 ns to a minute: a few kilobytes.
@@ -217,6 +235,7 @@ mod tests {
             arrival_ns: 0,
             due_ns,
             delivered_ns: due_ns + late_ns,
+            stalled_ns: 0,
             dropped_by: None,
             length,
             frame: vec![7; length].into(),
@@ -272,6 +291,18 @@ mod tests {
         assert_eq!(packet(5, 7, 60).delivered(), Some(12));
         tap.writer().record(dropped);
         assert_eq!((tap.lateness().packets, tap.take().packets.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_stall_of_the_machine_is_not_the_links_own_lateness() {
+        let tap = Tap::new(100, 1 << 20);
+        for n in 0..100 {
+            tap.writer()
+                .record(CapturedPacket { stalled_ns: 2_990_000, ..packet(n, 3_000_000, 60) });
+        }
+        let lateness = tap.lateness();
+        assert!(lateness.p99_ns > 2_900_000, "{lateness:?}");
+        assert!((9_900..10_200).contains(&lateness.own_p99_ns), "{lateness:?}");
     }
 
     #[test]

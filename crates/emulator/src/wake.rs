@@ -1,5 +1,5 @@
-//! Wake-ups: keeping CPUs from sleeping, prompt wake-ups of a thread, and the margin before a
-//! deadline.
+//! Wake-ups: keeping CPUs from sleeping, prompt wake-ups of a thread, the margin before a deadline,
+//! and the times at which the machine did not run a thread.
 //!
 //! A halted virtual CPU takes tens of microseconds to wake, at each end of each round trip. A
 //! thread that spins at idle priority on every CPU prevents the halt, and yields at once to any
@@ -152,9 +152,48 @@ const MAX_NS: u64 = 300_000;
 const HEADROOM_NS: u64 = 15_000;
 const MARGIN_DECAY: u64 = 64;
 
+/// The latest time at which a thread was to run and did not: it woke late, or was stopped while it
+/// had nothing to do but read the clock. The scheduler or the hypervisor causes that, not the link.
+#[derive(Debug, Default)]
+pub(crate) struct Stall {
+    from_ns: u64,
+    to_ns: u64,
+}
+
+impl Stall {
+    /// Learns that the thread was to run at `wanted_ns` and ran at `ran_ns`.
+    pub(crate) fn observe(&mut self, wanted_ns: u64, ran_ns: u64) {
+        if ran_ns.saturating_sub(wanted_ns) >= MIN_STALL_NS {
+            (self.from_ns, self.to_ns) = (wanted_ns, ran_ns);
+        }
+    }
+
+    /// How long the thread did not run between two times.
+    pub(crate) fn within(&self, from_ns: u64, to_ns: u64) -> u64 {
+        self.to_ns.min(to_ns).saturating_sub(self.from_ns.max(from_ns))
+    }
+}
+
+/// More than a loop without packets takes.
+const MIN_STALL_NS: u64 = 20_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stall_counts_where_it_overlaps() {
+        let mut stall = Stall::default();
+        assert_eq!(stall.within(0, 1_000_000), 0);
+        stall.observe(100_000, 400_000);
+        // Too short to be one.
+        stall.observe(500_000, 510_000);
+        assert_eq!(stall.within(0, 1_000_000), 300_000);
+        assert_eq!(stall.within(250_000, 420_000), 150_000);
+        assert_eq!(stall.within(400_000, 500_000), 0);
+        stall.observe(600_000, 700_000);
+        assert_eq!(stall.within(0, 1_000_000), 100_000, "the latest");
+    }
 
     #[test]
     fn releases_are_compared_by_number() {

@@ -259,8 +259,8 @@ fn typical_cells(plan: &Plan) -> Vec<usize> {
             && Some(cell.path) == path
             && cell.twin_of.is_none()
             && (requested.http == as_first.http || requested.over_quic())
-            && (requested.group, requested.certificate, requested.size)
-                == (as_first.group, as_first.certificate, as_first.size)
+            && (requested.group, requested.cipher, requested.certificate, requested.size)
+                == (as_first.group, as_first.cipher, as_first.certificate, as_first.size)
             && match requested.version {
                 Version::Tls13 => true,
                 Version::Tls12 => !requested.tfo,
@@ -305,6 +305,7 @@ fn cell_properties(plan: &Plan, cell: usize) -> Vec<String> {
         add_if(requested.size != crate::ResponseSize::OneKib, requested.size.name());
     }
     add_if(requested.group != crate::Group::X25519, requested.group.name());
+    add_if(requested.cipher != crate::CipherSuite::Negotiated, requested.cipher.name());
     add_if(
         requested.certificate != crate::CertificateKind::EcdsaP256,
         requested.certificate.name(),

@@ -10,6 +10,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use firstflight_samples::{Counters, Counts, RequestedConnection, Slot, version_number};
 
 use crate::plan::Plan;
+use crate::results::cipher_name;
 use crate::sampler::{SAMPLE_TIMEOUT, SampleJob, Sampler};
 use crate::servers::RunningServer;
 use crate::{ClientKind, HandshakeKind, LabError, ServerKind};
@@ -20,8 +21,8 @@ const CONNECTIONS: usize = 50;
 /// How long a server may still work on a connection that its client has closed.
 const SETTLE_TIME: Duration = Duration::from_millis(5);
 
-/// Measures a row for each server, workload, transport, version, kind, group and certificate of the
-/// plan.
+/// Measures a row for each server, workload, transport, version, kind, group, cipher and certificate
+/// of the plan.
 pub(crate) async fn measure_costs(
     plan: &Plan,
     servers: &[RunningServer],
@@ -50,9 +51,9 @@ pub(crate) async fn measure_costs(
 /// Whether two connections share a row: they differ at most in response size and HTTP version.
 fn same_row(a: &RequestedConnection, b: &RequestedConnection) -> bool {
     let key = |requested: &RequestedConnection| {
-        let RequestedConnection { workload, transport, version, kind, group, certificate, .. } =
-            *requested;
-        (workload, transport, version, kind, group, certificate)
+        let RequestedConnection { workload, transport, version, kind, group, .. } = *requested;
+        let RequestedConnection { cipher, certificate, .. } = *requested;
+        (workload, transport, version, kind, group, cipher, certificate)
     };
     key(a) == key(b)
 }
@@ -99,6 +100,7 @@ async fn row(
         tls: version_number(requested.version).to_owned(),
         kind: requested.kind.name().to_owned(),
         group: requested.group.name().to_owned(),
+        cipher: cipher_name(requested.cipher),
         certificate: requested.certificate.name().to_owned(),
         connections: done,
         client_us: each(client),

@@ -79,6 +79,11 @@ pub enum BuiltInExperiment {
     Loss,
     /// A page of 10 KiB over HTTP/3, requested by third-party clients at this project's server.
     ThirdParty,
+    /// A few GETs by this project's client and by every other that is installed.
+    Clients,
+    /// The blueprint's 1,000 runs of `openssl s_client` in a local network, and as many by this
+    /// project's client.
+    SClient,
 }
 
 firstflight_samples::axis_values!(
@@ -94,14 +99,23 @@ firstflight_samples::axis_values!(
         Refused = "refused",
         PostQuantum = "post-quantum",
         Loss = "loss",
-        ThirdParty = "third-party"
+        ThirdParty = "third-party",
+        Clients = "clients",
+        SClient = "s-client"
     ]
 );
 
 impl BuiltInExperiment {
     /// The experiments of a run for which none is named.
-    pub const DEFAULT: [Self; 6] =
-        [Self::PingPong, Self::Get, Self::Curl, Self::Blueprint, Self::Access, Self::Image];
+    pub const DEFAULT: [Self; 7] = [
+        Self::PingPong,
+        Self::Get,
+        Self::Curl,
+        Self::Blueprint,
+        Self::Access,
+        Self::Image,
+        Self::Clients,
+    ];
 
     /// Returns the experiment with `samples` samples of each cell, or its default number.
     ///
@@ -128,16 +142,19 @@ impl BuiltInExperiment {
             profiles,
             axes: self.axes(servers),
             samples: samples.unwrap_or(match self {
-                Self::Blueprint => 1_000,
+                Self::Blueprint | Self::SClient => 1_000,
                 // A lost packet affects only one connection in ten or twenty.
                 Self::Loss => 400,
                 Self::ThirdParty => 50,
                 // One connection at a time, beside the other networks: so many fit into their time.
                 Self::Access => 8,
                 Self::Image => 3,
+                // Each starts a process, beside the other networks.
+                Self::Clients => 6,
                 _ => 100,
             }),
-            control: true,
+            // Six samples say little of themselves.
+            control: self != Self::Clients,
         })
     }
 
@@ -160,6 +177,8 @@ impl BuiltInExperiment {
             Self::ThirdParty => {
                 "a page of 10 KiB over HTTP/3 by third-party clients, all times from packets"
             }
+            Self::Clients => "a GET of 1 KiB by third-party clients, all times from packets",
+            Self::SClient => "1,000 GETs by openssl s_client in a local network, and by our client",
         }
     }
 
@@ -168,8 +187,8 @@ impl BuiltInExperiment {
             Self::PingPong => &["200", "20", "2", "0.2", "0.02"],
             Self::Get => &["200", "20", "2", "0.2"],
             Self::Curl | Self::ThirdParty => &["curl-18", "curl-260"],
-            Self::Blueprint => &["lan"],
-            Self::Refused | Self::PostQuantum => &["20"],
+            Self::Blueprint | Self::SClient => &["lan"],
+            Self::Refused | Self::PostQuantum | Self::Clients => &["20"],
             Self::Access => {
                 &["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "5g", "3g", "2g", "geo", "leo"]
             }
@@ -182,6 +201,8 @@ impl BuiltInExperiment {
         match self {
             Self::Get | Self::Refused | Self::PostQuantum => axes.servers = servers.to_vec(),
             Self::ThirdParty => axes.clients = vec![ClientKind::Ngtcp2, ClientKind::Aioquic],
+            Self::Clients => axes.clients = ClientKind::ALL.to_vec(),
+            Self::SClient => axes.clients = vec![ClientKind::Firstflight, ClientKind::OpenSsl],
             Self::PingPong
             | Self::Curl
             | Self::Blueprint
@@ -211,8 +232,8 @@ impl BuiltInExperiment {
                 ..get
             },
             Self::Curl => ConnectionAxes { http: http_2_and_3, tokens: both, ..page },
-            Self::Blueprint => ConnectionAxes { http: http_1_and_3, ..get },
-            Self::Access => get,
+            Self::Blueprint | Self::Clients => ConnectionAxes { http: http_1_and_3, ..get },
+            Self::Access | Self::SClient => get,
             Self::Image => ConnectionAxes {
                 kinds: vec![HandshakeKind::Resumed, HandshakeKind::ZeroRtt],
                 sizes: vec![ResponseSize::OneMib],
@@ -301,8 +322,9 @@ mod tests {
         for built_in in BuiltInExperiment::ALL {
             let experiment = built_in.experiment(&[ServerKind::Firstflight], Some(1)).unwrap();
             let found = experiment.axes.connections();
-            // These two are held against figures of TCP.
-            let tcp_alone = [BuiltInExperiment::Access, BuiltInExperiment::Image];
+            // These are held against figures of TCP.
+            let tcp_alone =
+                [BuiltInExperiment::Access, BuiltInExperiment::Image, BuiltInExperiment::SClient];
             assert_eq!(
                 found.iter().any(RequestedConnection::over_quic),
                 !tcp_alone.contains(&built_in),

@@ -85,7 +85,7 @@ pub use explore::{
 };
 pub use firstflight_packets::TlsVersion;
 pub use firstflight_samples::{
-    CertificateKind, ClientKind, ConnectionAxes, Group, HandshakeKind, HttpVersion,
+    CertificateKind, CipherSuite, ClientKind, ConnectionAxes, Group, HandshakeKind, HttpVersion,
     RequestedConnection, ResponseSize, Slot, Transport, Workload,
 };
 pub use middlebox::MiddleboxConfig;

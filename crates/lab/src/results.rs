@@ -8,7 +8,7 @@ use firstflight_samples::{
 
 use crate::paths::PlannedPath;
 use crate::plan::{Plan, PlannedCell};
-use crate::{ClientKind, Experiment, Workload};
+use crate::{CipherSuite, ClientKind, Experiment, Workload};
 
 /// The cells of the record with their figures, in the order of the plan.
 pub(crate) fn cells(
@@ -54,12 +54,18 @@ fn without_summary(planned: &PlannedCell, path: &PlannedPath, experiment: &str) 
             ClientKind::Firstflight => requested.group.name().to_owned(),
             _ => String::new(),
         },
+        cipher: cipher_name(requested.cipher),
         certificate: requested.certificate.name().to_owned(),
         response_bytes: if get { requested.size.bytes() as u64 } else { PONG_BYTES },
         control: planned.twin_of.is_some(),
         expected_round_trips: Some(round_trips(requested)),
         summary: None,
     }
+}
+
+/// A cipher suite in the record, where one that is negotiated has no name.
+pub(crate) fn cipher_name(cipher: CipherSuite) -> String {
+    cipher.iana().map_or_else(String::new, |_| cipher.name().to_owned())
 }
 
 /// The length of PONG.
@@ -116,6 +122,7 @@ fn cost_ms(planned: &PlannedCell, costs: &[Cost]) -> Option<f64> {
             && row.tls == version_number(requested.version)
             && row.kind == kind.name()
             && row.group == requested.group.name()
+            && row.cipher == cipher_name(requested.cipher)
             && row.certificate == requested.certificate.name()
     })?;
     Some((row.client_us + row.server_us) / 1e3)
@@ -162,8 +169,11 @@ fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool, max_lateness_ns: u64) 
         return Some(Fault::Spoiled(format!("{resent} packets sent twice")));
     }
     if flow.lateness_ns > max_lateness_ns {
-        let late = flow.lateness_ns as f64 / 1e6;
-        return Some(Fault::Spoiled(format!("a packet {late:.1} ms late on the link")));
+        let [late, stalled] = [flow.lateness_ns, flow.stalled_ns].map(|ns| ns as f64 / 1e6);
+        return Some(Fault::Spoiled(format!(
+            "a packet {late:.1} ms late on the link, {stalled:.1} ms of it because the machine did \
+             not run the link"
+        )));
     }
     let mismatch = match cell.client {
         ClientKind::Firstflight => mismatch(&flow.facts, &cell.requested)?,

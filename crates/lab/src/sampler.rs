@@ -21,8 +21,8 @@ use firstflight_samples::{
 use crate::servers::HOST;
 use crate::third_party::ThirdPartyClients;
 use crate::{
-    CertificateKind, ClientKind, HandshakeKind, HttpVersion, LabError, ServerKind, Transport,
-    Workload,
+    CertificateKind, CipherSuite, ClientKind, HandshakeKind, HttpVersion, LabError, ServerKind,
+    Transport, Workload,
 };
 
 /// How the samples of a queue follow each other.
@@ -279,8 +279,8 @@ fn target(requested: &RequestedConnection) -> &'static str {
     requested.size.path()
 }
 
-/// The listener that issued a ticket, with transport, version and the application protocol, to
-/// which early data is bound (RFC 8446 section 4.2.10).
+/// The listener that issued a ticket, with transport, version, cipher suite and the application
+/// protocol, to which early data is bound (RFC 8446 section 4.2.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Issuer {
     server: ServerKind,
@@ -288,13 +288,14 @@ pub(crate) struct Issuer {
     certificate: CertificateKind,
     transport: Transport,
     version: Version,
+    cipher: CipherSuite,
     http: HttpVersion,
 }
 
 impl Issuer {
     pub(crate) fn of(server: ServerKind, requested: &RequestedConnection) -> Self {
-        let RequestedConnection { workload, certificate, transport, version, http, .. } =
+        let RequestedConnection { workload, certificate, transport, version, cipher, http, .. } =
             *requested;
-        Self { server, workload, certificate, transport, version, http }
+        Self { server, workload, certificate, transport, version, cipher, http }
     }
 }

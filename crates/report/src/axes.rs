@@ -31,6 +31,8 @@ pub enum Axis {
     Http,
     /// Key-share group.
     Group,
+    /// Cipher suite.
+    Cipher,
     /// The server's certificate.
     Certificate,
     /// Length of the response.
@@ -39,7 +41,7 @@ pub enum Axis {
 
 impl Axis {
     /// All axes, from the outermost to the innermost.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Experiment,
         Self::Client,
         Self::Server,
@@ -53,6 +55,7 @@ impl Axis {
         Self::Token,
         Self::Http,
         Self::Group,
+        Self::Cipher,
         Self::Certificate,
         Self::Size,
     ];
@@ -73,6 +76,7 @@ impl Axis {
             Self::Token => "token",
             Self::Http => "http",
             Self::Group => "group",
+            Self::Cipher => "cipher",
             Self::Certificate => "certificate",
             Self::Size => "size",
         }
@@ -99,6 +103,7 @@ impl Axis {
             Self::Token => if cell.token { "on" } else { "off" }.to_owned(),
             Self::Http => cell.http.clone(),
             Self::Group => cell.group.clone(),
+            Self::Cipher => cell.cipher.clone(),
             Self::Certificate => cell.certificate.clone(),
             Self::Size => size(cell.response_bytes),
         }
@@ -139,6 +144,17 @@ impl Axis {
             _ => Ok(value.to_owned()),
         }
     }
+}
+
+/// The name of this project's client. Names of cells leave it out.
+pub(crate) const OURS: &str = "firstflight";
+
+/// The experiment with the blueprint's timing of clients.
+pub(crate) const CLIENT_TIMING: &str = "s-client";
+
+/// Whether a cell compares clients. A table has these cells instead of the matrices.
+pub(crate) fn compares_clients(cell: &Cell) -> bool {
+    ["clients", CLIENT_TIMING].contains(&cell.experiment.as_str())
 }
 
 /// The experiment name of connections to a remote server, over a network that is not emulated.
@@ -207,7 +223,7 @@ pub fn cell_names(record: &Record) -> Vec<String> {
 fn describe_cell(varying: &[Axis], cell: &Cell) -> String {
     let shown = |axis: Axis| varying.contains(&axis) && !axis.value(cell).is_empty();
     let mut words = vec![cell.server.clone()];
-    if shown(Axis::Client) {
+    if shown(Axis::Client) && cell.client != OURS {
         words.push(format!("by {}", cell.client));
     }
     if shown(Axis::Experiment) && cell.experiment != cell.workload {
@@ -218,7 +234,7 @@ fn describe_cell(varying: &[Axis], cell: &Cell) -> String {
         [Axis::Http].into_iter().filter(|a| shown(*a)).map(|a| format!("HTTP/{}", a.value(cell))),
     );
     words.extend(
-        [Axis::Size, Axis::Group, Axis::Certificate]
+        [Axis::Size, Axis::Group, Axis::Cipher, Axis::Certificate]
             .into_iter()
             .filter(|axis| shown(*axis) && (*axis != Axis::Size || cell.workload != "ping-pong"))
             .map(|axis| axis.value(cell)),

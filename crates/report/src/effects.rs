@@ -103,6 +103,7 @@ struct Coordinates<'a> {
     token: bool,
     http: &'a str,
     group: &'a str,
+    cipher: &'a str,
     certificate: &'a str,
 }
 
@@ -124,6 +125,7 @@ impl<'a> Coordinates<'a> {
             token: cell.token,
             http: &cell.http,
             group: &cell.group,
+            cipher: &cell.cipher,
             certificate: &cell.certificate,
         }
     }
@@ -175,6 +177,10 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
         () if a.group != b.group => {
             by(Coordinates { group: b.group, ..a.clone() }, a.group, b.group)
                 .filter(|_| a.group == "X25519")
+        }
+        () if a.cipher != b.cipher => {
+            by(Coordinates { cipher: b.cipher, ..a.clone() }, a.cipher, b.cipher)
+                .filter(|_| a.cipher == "AES-128-GCM")
         }
         () if a.certificate != b.certificate => by(
             Coordinates { certificate: b.certificate, ..a.clone() },

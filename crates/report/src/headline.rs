@@ -53,8 +53,9 @@ pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
                     && other.over_quic() == cell.over_quic()
                     && (&other.experiment, &other.server, &other.workload, &other.profile)
                         == (&cell.experiment, &cell.server, &cell.workload, &cell.profile)
-                    && (&other.http, &other.group, &other.certificate, other.response_bytes)
-                        == (&cell.http, &cell.group, &cell.certificate, cell.response_bytes)
+                    && (&other.http, &other.group, &other.cipher, &other.certificate)
+                        == (&cell.http, &cell.group, &cell.cipher, &cell.certificate)
+                    && other.response_bytes == cell.response_bytes
             })
         };
         let p50 = |cell: &Cell| cell.summary.as_ref().map(|summary| summary.first_byte.p50_ms);

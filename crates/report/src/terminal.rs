@@ -73,9 +73,11 @@ pub fn data_quality(record: &Record) -> String {
     if let Some(link) = &record.link {
         let _ = write!(
             text,
-            "link: lateness p50 {:.0} us, p99 {:.0} us; {}, initial window {}; processors {}; ",
+            "link: lateness p50 {:.0} us, p99 {:.0} us{}; {}, initial window {}; processors {}; ",
             link.lateness_p50_us,
             link.lateness_p99_us,
+            link.own_lateness_p99_us
+                .map_or_else(String::new, |own| format!(" ({own:.0} us while the machine ran it)")),
             link.congestion_control,
             link.initial_window,
             if link.keep_awake { "kept awake" } else { "free to sleep" },

@@ -10,13 +10,14 @@ use firstflight_tls::{
     CipherPolicy, Connector, ConnectorConfig, KeyLogLines, Session, TlsError, Trust, Version,
 };
 
-use crate::{CertificateKind, Group, HttpVersion, RequestedConnection, Workload};
+use crate::{CertificateKind, CipherSuite, Group, HttpVersion, RequestedConnection, Workload};
 
 /// The properties in which TLS contexts differ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     version: Version,
     group: Group,
+    cipher: CipherSuite,
     /// `None` for ping-pong, which has no ALPN over TCP.
     http: Option<HttpVersion>,
     /// Whether the client offers Ed25519 signatures.
@@ -73,7 +74,11 @@ impl Connectors {
     fn config(&self, key: Key) -> ConnectorConfig {
         let mut config = ConnectorConfig::new(self.trust.clone());
         (config.min_version, config.max_version) = (key.version, key.version);
-        config.ciphers = CipherPolicy { groups: Some(groups(key)), ..CipherPolicy::default() };
+        config.ciphers = CipherPolicy {
+            groups: Some(groups(key)),
+            tls13_ciphers: key.cipher.iana().map(|(_, name)| name.to_owned()),
+            ..CipherPolicy::default()
+        };
         config.ed25519 = key.ed25519;
         config.key_log = Some(self.key_log.clone());
         config
@@ -85,6 +90,7 @@ impl Key {
         Self {
             version: requested.version,
             group: requested.group,
+            cipher: requested.cipher,
             http: (requested.workload == Workload::Get).then_some(requested.http),
             ed25519: requested.certificate == CertificateKind::Ed25519,
         }

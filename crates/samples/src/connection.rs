@@ -24,6 +24,8 @@ pub struct RequestedConnection {
     pub size: ResponseSize,
     /// The group of the key exchange.
     pub group: Group,
+    /// The cipher suite; TLS 1.3 only.
+    pub cipher: CipherSuite,
     /// The kind of the server's certificate.
     pub certificate: CertificateKind,
 }
@@ -45,6 +47,7 @@ impl RequestedConnection {
             },
             size: ResponseSize::OneKib,
             group: Group::X25519,
+            cipher: CipherSuite::Negotiated,
             certificate: CertificateKind::EcdsaP256,
         }
     }
@@ -60,8 +63,14 @@ impl RequestedConnection {
 /// section 4).
 pub fn round_trips(requested: &RequestedConnection) -> u32 {
     if requested.over_quic() {
-        // The ClientHello is in the first packet: QUIC has no other connection set-up.
-        return if requested.kind == HandshakeKind::ZeroRtt { 1 } else { 2 };
+        // The ClientHello is in the first packet: QUIC has no other connection set-up. A long chain
+        // exceeds three times the client's first datagram, and its rest comes a round trip later
+        // (RFC 9000 section 8.1).
+        return match (requested.kind, requested.certificate) {
+            (HandshakeKind::ZeroRtt, _) => 1,
+            (HandshakeKind::Full, CertificateKind::Rsa4096Chain) => 3,
+            _ => 2,
+        };
     }
     let handshake = match (requested.version, requested.kind) {
         (Version::Tls13, HandshakeKind::ZeroRtt) => 0,
@@ -122,6 +131,12 @@ pub enum ClientKind {
     Ngtcp2,
     /// aioquic, with address tokens. HTTP/3 only; all of its times come from packets.
     Aioquic,
+    /// curl. HTTP/1.1 only, without early data; all of its times come from packets.
+    Curl,
+    /// OpenSSL's `s_client`. HTTP/1.1 only; all of its times come from packets.
+    OpenSsl,
+    /// GnuTLS's `gnutls-cli`. HTTP/1.1 only; all of its times come from packets.
+    GnuTls,
 }
 
 /// The HTTP version of a GET.
@@ -146,7 +161,21 @@ pub enum Group {
     X25519MlKem768,
 }
 
-/// The kind of key in the server's certificate.
+/// The cipher suite that the client offers (RFC 8446 appendix B.4). TLS 1.3 only: it says how a
+/// connection is encrypted, and not how its keys are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CipherSuite {
+    /// All, of which the server chooses one.
+    Negotiated,
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+/// The server's certificate: the kind of its key, and its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CertificateKind {
     /// ECDSA on P-256.
@@ -155,6 +184,8 @@ pub enum CertificateKind {
     Rsa2048,
     /// Ed25519.
     Ed25519,
+    /// RSA of 4,096 bits, with two intermediate certificates. The others are alone.
+    Rsa4096Chain,
 }
 
 /// The length of the response to a GET.
@@ -168,10 +199,33 @@ pub enum ResponseSize {
     OneMib,
 }
 
+impl ClientKind {
+    /// The only transport of a client; `None` if it has both.
+    pub fn transport(self) -> Option<Transport> {
+        match self {
+            Self::Firstflight => None,
+            Self::Ngtcp2 | Self::Aioquic => Some(Transport::Quic),
+            Self::Curl | Self::OpenSsl | Self::GnuTls => Some(Transport::Tcp),
+        }
+    }
+}
+
 impl HandshakeKind {
     /// Whether the request is sent as early data.
     pub fn is_early(self) -> bool {
         matches!(self, Self::ZeroRtt | Self::Refused)
+    }
+}
+
+impl CipherSuite {
+    /// The number (RFC 8446 appendix B.4) and name of the suite; `None` if the server chooses.
+    pub fn iana(self) -> Option<(u16, &'static str)> {
+        match self {
+            Self::Negotiated => None,
+            Self::Aes128Gcm => Some((0x1301, "TLS_AES_128_GCM_SHA256")),
+            Self::Aes256Gcm => Some((0x1302, "TLS_AES_256_GCM_SHA384")),
+            Self::ChaCha20Poly1305 => Some((0x1303, "TLS_CHACHA20_POLY1305_SHA256")),
+        }
     }
 }
 
@@ -263,7 +317,14 @@ axis_values!(Transport, "transport", [Tcp = "tcp", Quic = "quic"]);
 axis_values!(
     ClientKind,
     "client",
-    [Firstflight = "firstflight", Ngtcp2 = "ngtcp2", Aioquic = "aioquic"]
+    [
+        Firstflight = "firstflight",
+        Ngtcp2 = "ngtcp2",
+        Aioquic = "aioquic",
+        Curl = "curl",
+        OpenSsl = "openssl",
+        GnuTls = "gnutls-cli"
+    ]
 );
 axis_values!(HttpVersion, "HTTP version", [One = "1.1", Two = "2", Three = "3"]);
 axis_values!(
@@ -272,9 +333,24 @@ axis_values!(
     [X25519 = "X25519", P256 = "P-256", X25519MlKem768 = "X25519MLKEM768"]
 );
 axis_values!(
+    CipherSuite,
+    "cipher",
+    [
+        Negotiated = "any",
+        Aes128Gcm = "AES-128-GCM",
+        Aes256Gcm = "AES-256-GCM",
+        ChaCha20Poly1305 = "ChaCha20-Poly1305"
+    ]
+);
+axis_values!(
     CertificateKind,
     "certificate",
-    [EcdsaP256 = "ecdsa-p256", Rsa2048 = "rsa-2048", Ed25519 = "ed25519"]
+    [
+        EcdsaP256 = "ecdsa-p256",
+        Rsa2048 = "rsa-2048",
+        Ed25519 = "ed25519",
+        Rsa4096Chain = "rsa-4096-chain"
+    ]
 );
 axis_values!(ResponseSize, "response size", [OneKib = "1k", TenKib = "10k", OneMib = "1m"]);
 

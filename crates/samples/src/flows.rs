@@ -63,6 +63,8 @@ pub struct Flow {
     pub trace: Option<Trace>,
     /// By how much the link delivered the latest of its packets too late, in nanoseconds.
     pub lateness_ns: u64,
+    /// For how long of that the machine did not run the link.
+    pub stalled_ns: u64,
     /// Bytes of IP packets until the handshake was complete, if it was.
     pub handshake_bytes: Option<Bytes>,
     /// Bytes of IP packets until the first byte of the response, or to the end without one.
@@ -181,6 +183,7 @@ impl Flow {
             facts,
             trace,
             lateness_ns: 0,
+            stalled_ns: 0,
             handshake_bytes: setup_done.map(|_| Bytes::default()),
             first_byte_bytes: Bytes::default(),
             dropped_by: None,
@@ -190,7 +193,9 @@ impl Flow {
                 flow.dropped_by = packet.dropped_by;
                 continue;
             }
-            flow.lateness_ns = flow.lateness_ns.max(packet.lateness_ns());
+            if packet.lateness_ns() > flow.lateness_ns {
+                (flow.lateness_ns, flow.stalled_ns) = (packet.lateness_ns(), packet.stalled_ns);
+            }
             if packet.length <= MAX_ACKNOWLEDGEMENT_BYTES {
                 continue;
             }
@@ -267,6 +272,11 @@ pub fn mismatch_except_group(facts: &FlowFacts, requested: &RequestedConnection)
     let tls = facts.tls.as_ref()?;
     if tls.hello_retry_requests > 0 {
         return Some(format!("{label}, after a HelloRetryRequest"));
+    }
+    if let Some((id, name)) = requested.cipher.iana()
+        && tls.cipher_suite != Some(id)
+    {
+        return Some(format!("{label}, not with {name}"));
     }
     let mismatch = facts.quic().and_then(|quic| token_mismatch(quic, requested))?;
     Some(format!("{label}, {mismatch}"))

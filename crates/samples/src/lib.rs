@@ -42,8 +42,8 @@ mod plan;
 pub use capture_file::{CaptureFile, CaptureInfo, capture_path};
 pub use client_state::{Connectors, IssuerPool, Ticket, TicketPool};
 pub use connection::{
-    CertificateKind, ClientKind, Group, HandshakeKind, HttpVersion, RequestedConnection,
-    ResponseSize, Transport, Workload, round_trips, version_number,
+    CertificateKind, CipherSuite, ClientKind, Group, HandshakeKind, HttpVersion,
+    RequestedConnection, ResponseSize, Transport, Workload, round_trips, version_number,
 };
 pub use exchange::{ConnectionOffer, Exchange, ExchangeLimits, exchange};
 pub use flows::{

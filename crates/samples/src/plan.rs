@@ -6,8 +6,8 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
 use crate::{
-    CertificateKind, Group, HandshakeKind, HttpVersion, RequestedConnection, ResponseSize,
-    Transport, Workload,
+    CertificateKind, CipherSuite, Group, HandshakeKind, HttpVersion, RequestedConnection,
+    ResponseSize, Transport, Workload,
 };
 
 /// The values of each axis of a connection. A cell has one value of each.
@@ -30,6 +30,8 @@ pub struct ConnectionAxes {
     pub http: Vec<HttpVersion>,
     /// Key-share groups.
     pub groups: Vec<Group>,
+    /// Cipher suites of TLS 1.3.
+    pub ciphers: Vec<CipherSuite>,
     /// Certificates of the servers.
     pub certificates: Vec<CertificateKind>,
     /// Sizes of the response to a GET.
@@ -49,6 +51,7 @@ impl ConnectionAxes {
             tokens: vec![false],
             http: vec![HttpVersion::One],
             groups: vec![Group::X25519],
+            ciphers: vec![CipherSuite::Negotiated],
             certificates: vec![CertificateKind::EcdsaP256],
             sizes: vec![ResponseSize::OneKib],
         }
@@ -56,7 +59,7 @@ impl ConnectionAxes {
 }
 
 /// Returns every combination of the axes once. Axes that matter only for a GET are not varied for
-/// ping-pong, nor are axes of one transport for the other.
+/// ping-pong, nor are axes of one transport or version for the other.
 pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
     let mut all: Vec<RequestedConnection> = Vec::new();
     let first = (axes.http.first(), axes.sizes.first());
@@ -82,6 +85,7 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
         vary(&mut connections, &axes.tfo, |requested, tfo| requested.tfo = tfo);
         vary(&mut connections, &axes.tokens, |requested, token| requested.token = token);
         vary(&mut connections, &axes.groups, |requested, group| requested.group = group);
+        vary(&mut connections, &axes.ciphers, |requested, cipher| requested.cipher = cipher);
         vary(&mut connections, &axes.certificates, |requested, one| requested.certificate = one);
         if workload == Workload::Get {
             vary(&mut connections, &axes.http, |requested, http| requested.http = http);
@@ -90,6 +94,9 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
         }
         connections.retain(|requested| !(requested.over_quic() && requested.tfo));
         for requested in &mut connections {
+            if requested.version != Version::Tls13 {
+                requested.cipher = CipherSuite::Negotiated;
+            }
             requested.token &= requested.over_quic() && requested.kind != HandshakeKind::Full;
         }
         all.append(&mut connections);
@@ -171,6 +178,17 @@ pub fn blocks(cells: &[usize], samples: &dyn Fn(usize) -> usize, seed: u64) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ciphers_do_not_multiply_versions_before_13() {
+        let axes = ConnectionAxes {
+            versions: vec![Version::Tls12, Version::Tls13],
+            ciphers: CipherSuite::ALL.to_vec(),
+            ..ConnectionAxes::baseline()
+        };
+        let of = |version| combinations(&axes).iter().filter(|r| r.version == version).count();
+        assert_eq!((of(Version::Tls12), of(Version::Tls13)), (1, CipherSuite::ALL.len()));
+    }
 
     #[test]
     fn axes_of_one_transport_do_not_multiply_the_other() {

@@ -249,6 +249,7 @@ mod tests {
             arrival_ns: 100,
             due_ns: 100,
             delivered_ns: 100,
+            stalled_ns: 0,
             dropped_by: None,
             length: 60,
             frame: vec![0; 60].into(),

@@ -78,6 +78,7 @@ pub(super) fn record(
             Workload::PingPong => String::new(),
         },
         group: cell.requested.group.name().to_owned(),
+        cipher: String::new(),
         certificate: String::new(),
         response_bytes: cell.response_bytes as u64,
         control: cell.control_of.is_some(),

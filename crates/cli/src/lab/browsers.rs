@@ -28,7 +28,7 @@ pub(crate) struct BrowserArgs {
     /// networks from fibre to satellite. Any of --profile, --rtt, --http and --page defines a
     /// matrix instead.
     #[arg(long, value_name = "NAME|PATH,...", value_delimiter = ',', conflicts_with_all = [
-        "experiment", "samples", "workload", "transport", "client", "certificate", "size", "tls",
+        "experiment", "samples", "workload", "transport", "client", "cipher", "certificate", "size", "tls",
         "kind", "tfo", "token", "group", "flights", "replays", "captures", "no_costs", "backend",
     ])]
     browser: Option<Vec<String>>,

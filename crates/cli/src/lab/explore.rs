@@ -92,6 +92,7 @@ fn measurement_flags(args: &LabArgs) -> Vec<&'static str> {
         (args.axes.workload.is_some(), "--workload"),
         (args.axes.transport.is_some(), "--transport"),
         (args.client.is_some(), "--client"),
+        (args.cipher.is_some(), "--cipher"),
         (args.certificate.is_some(), "--certificate"),
         (args.size.is_some(), "--size"),
         (args.flights != DEFAULT_FLIGHTS, "--flights"),

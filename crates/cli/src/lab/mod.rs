@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use firstflight_emulator::Backend;
-use firstflight_lab::{Captures, CertificateKind, ClientKind, LabConfig, ResponseSize};
+use firstflight_lab::{
+    Captures, CertificateKind, CipherSuite, ClientKind, LabConfig, ResponseSize,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -29,9 +31,9 @@ use select::{Selection, select};
 ///
 /// Connects over TCP and QUIC to this program's own server and to others, labels every connection
 /// and counts its round trips from its packets, and writes a report, decrypted captures and every
-/// sample. Without flags it runs the experiments ping-pong, get, curl, blueprint, access and image.
-/// Any flag for axes, networks or pages defines a matrix instead. Needs no root if users may create user
-/// namespaces: see `firstflight doctor`.
+/// sample. Without flags it runs the experiments ping-pong, get, curl, blueprint, access, image and
+/// clients. Any flag for axes, networks or pages defines a matrix instead. Needs no root if users may
+/// create user namespaces: see `firstflight doctor`.
 ///
 /// With --serve it measures nothing: the network and the servers stay up, to be entered with a
 /// shell or a browser, and each connection is shown with its label.
@@ -40,13 +42,13 @@ use select::{Selection, select};
 /// if the A/A control differs beyond chance, or if a --fail-if condition is true.
 #[derive(Args)]
 pub(crate) struct LabArgs {
-    /// Experiments: ping-pong, get, curl, blueprint, access, image, refused, post-quantum, loss,
-    /// third-party, middlebox, stall
+    /// Experiments: ping-pong, get, curl, blueprint, access, image, clients, refused, post-quantum,
+    /// loss, third-party, s-client, middlebox, stall
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     experiment: Option<Vec<String>>,
 
-    /// Samples a cell [default: 100; blueprint: 1000, loss: 400, third-party: 50, access: 8,
-    /// image: 3, stall: 5]
+    /// Samples a cell [default: 100; blueprint and s-client: 1000, loss: 400, third-party: 50,
+    /// access: 8, clients: 6, image: 3, stall: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: Option<u32>,
 
@@ -104,11 +106,16 @@ pub(crate) struct LabArgs {
     #[command(flatten)]
     axes: AxesArgs,
 
-    /// Clients: firstflight, ngtcp2 (its gtlsclient, HTTP/3 only; all its times are the packets')
+    /// Clients: firstflight, curl, openssl (its s_client), gnutls-cli (these over HTTP/1.1), ngtcp2
+    /// (its gtlsclient), aioquic (these over HTTP/3); all times of others are the packets'
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
     client: Option<Vec<ClientKind>>,
 
-    /// Certificates: ecdsa-p256, rsa-2048, ed25519
+    /// Cipher suites of TLS 1.3: AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305, any
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
+    cipher: Option<Vec<CipherSuite>>,
+
+    /// Certificates: ecdsa-p256, rsa-2048, ed25519, rsa-4096-chain (with two intermediates)
     #[arg(long, value_name = "TYPE,...", value_delimiter = ',', help_heading = AXES)]
     certificate: Option<Vec<CertificateKind>>,
 
@@ -152,6 +159,7 @@ impl LabArgs {
             || self.profile.is_some()
             || self.rtt.is_some()
             || self.client.is_some()
+            || self.cipher.is_some()
             || self.certificate.is_some()
             || self.size.is_some()
     }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use firstflight_emulator::Profile;
 use firstflight_lab::{
-    Axes, BuiltInExperiment, CertificateKind, ClientKind, ConnectionAxes, Experiment, Group,
-    HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, StallConfig, Transport,
-    Workload,
+    Axes, BuiltInExperiment, CertificateKind, CipherSuite, ClientKind, ConnectionAxes, Experiment,
+    Group, HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, StallConfig,
+    Transport, Workload,
 };
 use firstflight_tls::Version;
 
@@ -89,6 +89,7 @@ fn matrix(
                 tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
                 http,
                 groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
+                ciphers: args.cipher.clone().unwrap_or_else(|| vec![CipherSuite::Negotiated]),
                 certificates: args
                     .certificate
                     .clone()
@@ -112,12 +113,11 @@ fn transports_and_http(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
         }
         (None, None) => {
             let tls_13 = |tls: &Vec<Version>| tls.contains(&Version::Tls13);
-            // The ngtcp2 client supports HTTP/3 only, and QUIC requires TLS 1.3.
-            let ours =
-                args.client.as_ref().is_none_or(|all| all.contains(&ClientKind::Firstflight));
-            let is_used = |one: &Transport| match one {
-                Transport::Tcp => ours,
-                Transport::Quic => args.axes.tls.as_ref().is_none_or(tls_13),
+            // Third-party clients support one transport only, and QUIC requires TLS 1.3.
+            let is_used = |one: &Transport| {
+                let supports = |client: &ClientKind| client.transport().is_none_or(|t| t == *one);
+                args.client.as_ref().is_none_or(|all| all.iter().any(supports))
+                    && (*one == Transport::Tcp || args.axes.tls.as_ref().is_none_or(tls_13))
             };
             let transports: Vec<Transport> = Transport::ALL.into_iter().filter(is_used).collect();
             let http = default_http(&transports);

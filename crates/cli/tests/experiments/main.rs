@@ -3,8 +3,11 @@
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
+mod certificates;
+mod clients;
 mod quic;
 mod remote;
+mod remote_http3;
 mod stalls;
 mod unanswered;
 
@@ -31,7 +34,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time, so concurrent runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 23] = [
+    let tests: [(&str, fn()); 26] = [
         ("refused_early_data_is_labelled_and_has_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("samples_where_fast_open_falls_back_are_left_out_of_the_figures", fast_open_fallback),
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
             quic::refused,
         ),
         ("third_party_clients_are_measured_by_their_packets", quic::third_party),
+        ("each_cipher_and_certificate_is_what_its_cell_requests", certificates::axes),
+        ("third_party_clients_over_tcp_are_measured_by_their_packets", clients::over_tcp),
         ("packets_lost_by_design_do_not_spoil_samples_over_quic", quic::loss),
         ("middleboxes_have_the_expected_outcomes", middleboxes),
         ("every_experiment_has_an_aa_control", control),
@@ -57,6 +62,10 @@ fn main() -> ExitCode {
         (
             "connections_over_quic_to_a_remote_server_are_labelled_without_a_capture",
             remote::over_quic_by_the_kernel,
+        ),
+        (
+            "bench_finds_over_http3_at_caddy_and_our_server_what_the_lab_finds",
+            remote_http3::as_in_the_lab,
         ),
         ("a_remote_ping_pong_server_is_measured_over_tcp_and_quic", remote::ping_pong),
         (

@@ -1,6 +1,7 @@
 //! `bench URL`: a remote server, which in these tests is behind an emulated path.
 
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -28,23 +29,38 @@ fn measure_server(
     page: Option<usize>,
     configure: impl FnOnce(&mut RemoteConfig),
 ) -> Record {
+    let command = |site: &Path, _| {
+        let mut command = Command::new(PathBuf::from(env!("CARGO_BIN_EXE_firstflight")));
+        command.args(["serve", "--listen", "0.0.0.0:4433"]).args(flags);
+        command.arg("--cert").arg(site.join("cert.pem")).arg("--key").arg(site.join("key.pem"));
+        if page.is_some() {
+            command.arg("--root").arg(site);
+        }
+        command
+    };
+    measure_command(RTT, page.unwrap_or(0), command, configure)
+}
+
+/// Measures the server of a command over a path. The command gets a directory with `cert.pem`,
+/// `key.pem` and a `page` of this length, and the server's address; it listens on port 4433.
+pub(super) fn measure_command(
+    rtt: Duration,
+    page_bytes: usize,
+    command: impl FnOnce(&Path, Ipv4Addr) -> Command,
+    configure: impl FnOnce(&mut RemoteConfig),
+) -> Record {
     let site = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(vec!["lab.test".to_owned()]).unwrap();
     let (cert, key) = (site.path().join("cert.pem"), site.path().join("key.pem"));
     std::fs::write(&cert, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    std::fs::write(site.path().join("page"), vec![b'x'; page.unwrap_or(0)]).unwrap();
-    let path = PathConfig::symmetric("remote", RTT);
+    std::fs::write(site.path().join("page"), vec![b'x'; page_bytes]).unwrap();
+    let path = PathConfig::symmetric("remote", rtt);
     let network = Network::build(NetworkConfig::new(vec![path])).unwrap();
-    let mut command = Command::new(PathBuf::from(env!("CARGO_BIN_EXE_firstflight")));
-    command.args(["serve", "--listen", "0.0.0.0:4433", "--cert"]).arg(&cert).arg("--key").arg(&key);
-    command.args(flags);
-    if page.is_some() {
-        command.arg("--root").arg(site.path());
-    }
+    let address = network.path(0).unwrap().server;
+    let mut command = command(site.path(), address);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let _server = network.server().spawn_child(command).unwrap();
-    let address = network.path(0).unwrap().server;
     let mut config = RemoteConfig {
         trust: Trust::File(cert),
         resolve: vec![format!("lab.test:4433:{address}")],

@@ -8,9 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use firstflight_audit::{
-    Finding, Node, Settings as AuditSettings, TcpTarget, Verdict, Witness, audit,
-};
+use firstflight_audit::{Finding, Settings as AuditSettings, TcpTarget, Verdict, Witness, audit};
 use firstflight_testkit::{
     Running, StoreListen, StoreProcess, TEST_TIMEOUT, free_port, text, until, within,
 };
@@ -171,7 +169,7 @@ impl Nodes {
             ..AuditSettings::new("localhost", "localhost", "/proxied/witness")
         };
         let target = TcpTarget::new(self.address(number), TEST_TIMEOUT);
-        let node = Node { address: String::new(), target: &target };
+        let node = firstflight_audit::Node { address: String::new(), target: &target };
         let report = audit(&[node], &settings, "", |_| {}).ok();
         report.and_then(|report| report.findings.into_iter().next())
     }

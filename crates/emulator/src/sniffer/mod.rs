@@ -151,6 +151,7 @@ impl Reader {
                     arrival_ns: at,
                     due_ns: at,
                     delivered_ns: at,
+                    stalled_ns: 0,
                     dropped_by: None,
                     length: frame.len(),
                     frame: frame.into(),

@@ -277,6 +277,7 @@ mod tests {
             arrival_ns: 1,
             due_ns: 1,
             delivered_ns: 1,
+            stalled_ns: 0,
             dropped_by: None,
             length: frame.len(),
             frame: frame.into(),

@@ -2,7 +2,7 @@ use std::process::Command;
 
 use super::program::library;
 use super::{Capability, InstalledProgram, MissingCapability, NO_PING_PONG, Server, ServerSetup};
-use crate::LabError;
+use crate::{CertificateKind, LabError};
 
 /// `openssl s_server`, which serves the files of its working directory, one connection at a time.
 pub(super) struct Openssl;
@@ -35,6 +35,10 @@ impl Server for Openssl {
             (Capability::Http2, "s_server supports HTTP/1.0 only"),
             (Capability::Http3, "s_server does not support HTTP/3"),
             (Capability::ConcurrentConnections, "s_server serves one connection at a time"),
+            (
+                Capability::Certificate(CertificateKind::Rsa4096Chain),
+                "s_server takes its chain from another file (-cert_chain)",
+            ),
             (Capability::RequestLog, "s_server logs file names without the query"),
         ]
     }

@@ -39,7 +39,7 @@ pub(crate) struct Identity {
 }
 
 impl Site {
-    /// Creates the pages, and a self-signed certificate of each kind for [`HOST`].
+    /// Creates the pages, and a certificate of each kind for [`HOST`]: self-signed, or with its chain.
     pub(crate) fn create(
         directory: &Path,
         program: &Path,
@@ -64,7 +64,10 @@ impl Site {
         }
         let mut trust = String::new();
         for &certificate in certificates {
-            let (cert, key) = self_signed(certificate)?;
+            let Issued { cert, key, trust: root } = match certificate {
+                CertificateKind::Rsa4096Chain => issued_by_chain()?,
+                _ => self_signed(certificate)?,
+            };
             let identity = Identity {
                 certificate,
                 cert: directory.join(format!("{certificate}.cert.pem")),
@@ -72,7 +75,7 @@ impl Site {
             };
             write(identity.cert.clone(), cert.as_bytes())?;
             write(identity.key.clone(), key.as_bytes())?;
-            trust.push_str(&cert);
+            trust.push_str(&root);
             site.identities.push(identity);
         }
         write(site.trust.clone(), trust.as_bytes())?;
@@ -159,8 +162,15 @@ const PARAGRAPH: &[u8] =
 const ED25519_PREFIX: [u8; 16] =
     [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// Certificate and key, PEM.
-fn self_signed(certificate: CertificateKind) -> Result<(String, String), LabError> {
+/// A certificate, with its chain, and its key; PEM.
+struct Issued {
+    cert: String,
+    key: String,
+    /// The certificate that clients trust.
+    trust: String,
+}
+
+fn self_signed(certificate: CertificateKind) -> Result<Issued, LabError> {
     let (key, pem) = match certificate {
         CertificateKind::EcdsaP256 => {
             let key = KeyPair::generate().expect("a key of the library's default kind");
@@ -176,19 +186,54 @@ fn self_signed(certificate: CertificateKind) -> Result<(String, String), LabErro
             let pem = key.serialize_pem();
             (key, pem)
         }
-        CertificateKind::Rsa2048 => {
-            // rcgen cannot generate RSA keys with the cryptography library that it uses here.
-            let pem = firstflight_tls::generate_rsa_key(2048)?;
-            let key = KeyPair::from_pem_and_sign_algo(&pem, &PKCS_RSA_SHA256)
-                .expect("a key that was just made");
-            (key, pem)
-        }
+        CertificateKind::Rsa2048 => rsa_key(2048)?,
+        CertificateKind::Rsa4096Chain => rsa_key(4096)?,
     };
     let mut params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
     // Clients look up trusted certificates by name, so each needs a different name.
     params.distinguished_name.push(DnType::CommonName, format!("{HOST} {certificate}"));
     let cert = params.self_signed(&key).expect("a certificate for a constant name");
-    Ok((cert.pem(), pem))
+    Ok(Issued { cert: cert.pem(), key: pem, trust: cert.pem() })
+}
+
+/// An RSA key and its PEM.
+fn rsa_key(bits: u32) -> Result<(KeyPair, String), LabError> {
+    // rcgen cannot generate RSA keys with the cryptography library that it uses here.
+    let pem = firstflight_tls::generate_rsa_key(bits)?;
+    let key =
+        KeyPair::from_pem_and_sign_algo(&pem, &PKCS_RSA_SHA256).expect("a key that was just made");
+    Ok((key, pem))
+}
+
+/// A certificate for [`HOST`] with an RSA key of 4,096 bits, and two intermediate certificates with
+/// such keys. The root is not part of the chain.
+fn issued_by_chain() -> Result<Issued, LabError> {
+    let (leaf_key, key) = rsa_key(4096)?;
+    // All authorities share a key, since a key takes seconds: only their lengths matter here.
+    let (_, authority_key) = rsa_key(4096)?;
+    let authority = |name: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, format!("{HOST} {name}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params
+    };
+    let read_key = || {
+        KeyPair::from_pem_and_sign_algo(&authority_key, &PKCS_RSA_SHA256)
+            .expect("a key that was just made")
+    };
+    let made = "a certificate for a constant name";
+    let root = authority("root").self_signed(&read_key()).expect(made);
+    let (mut chain, mut issuer) = (String::new(), Issuer::new(authority("root"), read_key()));
+    for name in ["intermediate 1", "intermediate 2"] {
+        let cert = authority(name).signed_by(&read_key(), &issuer).expect(made);
+        chain.insert_str(0, &cert.pem());
+        issuer = Issuer::new(authority(name), read_key());
+    }
+    let mut params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
+    params.distinguished_name.push(DnType::CommonName, HOST);
+    let leaf = params.signed_by(&leaf_key, &issuer).expect(made);
+    Ok(Issued { cert: leaf.pem() + &chain, key, trust: root.pem() })
 }
 
 /// An authority's certificate, a certificate signed by it for all names below [`HOST`], and its
@@ -239,7 +284,12 @@ mod tests {
         for certificate in CertificateKind::ALL {
             let identity = site.identity(certificate);
             firstflight_tls::Identity::from_files(&identity.cert, &identity.key).unwrap();
-            assert!(trust.contains(&fs::read_to_string(&identity.cert).unwrap()));
+            let chain = fs::read_to_string(&identity.cert).unwrap();
+            let certificates = chain.matches("BEGIN CERTIFICATE").count();
+            match certificate {
+                CertificateKind::Rsa4096Chain => assert_eq!(certificates, 3),
+                _ => assert!(trust.contains(&chain)),
+            }
         }
     }
 }

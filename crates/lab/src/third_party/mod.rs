@@ -1,6 +1,8 @@
 //! Third-party clients, which run as processes. What their connections were and how long they took
 //! comes from packets, never from the clients themselves.
 
+mod tcp;
+
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,11 +12,12 @@ use std::{env, fs, io};
 
 use firstflight_emulator::{Namespace, Process};
 use firstflight_tls::{KeyLog, KeyLogLines};
+use futures_util::future::{OptionFuture, join};
 
 use firstflight_samples::RequestedConnection;
 
 use crate::servers::{HOST, find};
-use crate::{ClientKind, HandshakeKind, HttpVersion, Workload};
+use crate::{CipherSuite, ClientKind, HandshakeKind, HttpVersion, Transport, Workload};
 
 /// The third-party clients of a run, and the state that they keep between connections.
 pub(crate) struct ThirdPartyClients<'a> {
@@ -49,14 +52,20 @@ pub(crate) fn unsupported_reason(
     if client == ClientKind::Firstflight {
         return None;
     }
-    if requested.http != HttpVersion::Three || requested.workload != Workload::Get {
-        return Some("without anything but HTTP/3: it is a client for HTTP/3 only");
-    }
     if requested.kind == HandshakeKind::Refused {
         return Some("without refused: its sessions cannot be made to claim another age");
     }
     if requested.group != crate::Group::X25519 {
         return Some("with X25519 only: its list of groups is not configurable here");
+    }
+    if requested.cipher != CipherSuite::Negotiated {
+        return Some("with any cipher only: its list of ciphers is not configurable here");
+    }
+    if client.transport() == Some(Transport::Tcp) {
+        return tcp::unsupported_reason(client, requested);
+    }
+    if requested.http != HttpVersion::Three || requested.workload != Workload::Get {
+        return Some("without anything but HTTP/3: it is a client for HTTP/3 only");
     }
     match client {
         ClientKind::Ngtcp2 if find("gtlsclient").is_none() => {
@@ -85,7 +94,10 @@ impl ThirdPartyClients<'_> {
         address: SocketAddr,
         limit: Duration,
     ) -> Result<Vec<u8>, String> {
-        let state = self.directory.join(format!("{client}-{}", address.ip()));
+        // A session belongs to its server and version.
+        let (ip, port) = (address.ip(), address.port());
+        let state =
+            self.directory.join(format!("{client}-{ip}-{port}-{}", requested.version.name()));
         fs::create_dir_all(&state).map_err(|error| error.to_string())?;
         if requested.kind != HandshakeKind::Full && !has_saved_state(client, &state, requested) {
             let first =
@@ -107,9 +119,11 @@ impl ThirdPartyClients<'_> {
         let number = self.connections.replace_with(|number| *number + 1);
         let keys = self.directory.join(format!("keys-{number}"));
         let invocation = Invocation { client, address, requested, state, keys: &keys, fetch_only };
-        let command = self.command(&invocation).map_err(|error| describe(&error))?;
+        let (command, console) = self.command(&invocation).map_err(|error| describe(&error))?;
         let process = self.namespace.spawn_child(command).map_err(|error| describe(&error))?;
-        let ended = wait(&process, &invocation, limit).await.map_err(|error| describe(&error));
+        let talk = OptionFuture::from(console.map(tcp::Console::talk));
+        let (ended, _) = join(wait(&process, &invocation, limit), talk).await;
+        let ended = ended.map_err(|error| describe(&error));
         let secrets = fs::read_to_string(&keys).unwrap_or_default();
         let _ = fs::remove_file(&keys);
         secrets.lines().for_each(|line| self.key_log.line(line));
@@ -117,8 +131,11 @@ impl ThirdPartyClients<'_> {
         client_random(&secrets).ok_or_else(|| describe(&"it logged no secrets"))
     }
 
-    fn command(&self, invocation: &Invocation<'_>) -> io::Result<Command> {
+    fn command(&self, invocation: &Invocation<'_>) -> io::Result<(Command, Option<tcp::Console>)> {
         let Invocation { client, address, requested, state, keys, fetch_only } = invocation;
+        if client.transport() == Some(Transport::Tcp) {
+            return tcp::command(invocation, &self.trust);
+        }
         let mut command = match client {
             ClientKind::Aioquic => {
                 let script = self.directory.join("get_by_aioquic.py");
@@ -147,7 +164,7 @@ impl ThirdPartyClients<'_> {
             }
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(command)
+        Ok((command, None))
     }
 }
 
@@ -184,14 +201,15 @@ async fn wait(
 /// Whether its files hold the state that a connection needs.
 fn has_saved_state(client: ClientKind, state: &Path, requested: &RequestedConnection) -> bool {
     let saved = |name: &str| fs::metadata(state.join(name)).is_ok_and(|file| file.len() > 0);
-    saved("session")
-        && (client != ClientKind::Ngtcp2 || saved("parameters"))
-        && (!requested.token || saved("token"))
+    matches!(client, ClientKind::Curl | ClientKind::GnuTls)
+        || saved("session")
+            && (client != ClientKind::Ngtcp2 || saved("parameters"))
+            && (!requested.token || saved("token"))
 }
 
-/// The client random in a key log of one connection.
+/// The client random of the last connection in a key log.
 fn client_random(secrets: &str) -> Option<Vec<u8>> {
-    let line = secrets.lines().find(|line| !line.starts_with('#'))?;
+    let line = secrets.lines().rfind(|line| !line.starts_with('#'))?;
     let digits = line.split(' ').nth(1)?;
     let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
     (0..digits.len()).step_by(2).map(byte).collect()
@@ -215,8 +233,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_random_is_read_from_the_key_log() {
-        let log = "# a comment\nCLIENT_HANDSHAKE_TRAFFIC_SECRET 00ff10 abcd\nEXPORTER_SECRET x y\n";
+    fn the_last_client_random_is_read_from_the_key_log() {
+        let log = "# a comment\nCLIENT_RANDOM 01 ab\nCLIENT_HANDSHAKE_TRAFFIC_SECRET 00ff10 abcd\n";
         assert_eq!(client_random(log), Some(vec![0x00, 0xff, 0x10]));
         assert_eq!(client_random(""), None);
         assert_eq!(client_random("CLIENT_RANDOM 0g"), None);

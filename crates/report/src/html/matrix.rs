@@ -206,6 +206,11 @@ pub(super) fn blueprint(record: &Record) -> Option<Section> {
     plain("blueprint", "Blueprint", tables::blueprint(record)?)
 }
 
+/// Clients beside each other.
+pub(super) fn clients(record: &Record) -> Option<Section> {
+    plain("clients", "Clients", tables::clients(record)?)
+}
+
 /// Published claims.
 pub(super) fn claims(record: &Record) -> Option<Section> {
     plain("claims", "Claims", tables::claims(record)?)

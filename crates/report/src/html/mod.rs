@@ -46,6 +46,7 @@ pub fn render(record: &Record, pictures: &Pictures) -> String {
         matrix::loss(record),
         matrix::ping_pong(record),
         matrix::blueprint(record),
+        matrix::clients(record),
         matrix::section(record),
         latency::distributions(record),
         summary::effects(record),

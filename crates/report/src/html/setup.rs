@@ -13,6 +13,9 @@ pub(super) fn link(record: &Record) -> Option<Section> {
             b { (format_us(link.lateness_p99_us)) " \u{b5}s" } " at p99 and "
             (format_us(link.lateness_max_us)) " \u{b5}s at worst, over "
             (count(link.packets as f64)) " packets that it delivered meanwhile."
+            @if let Some(own) = link.own_lateness_p99_us {
+                " While the machine ran it: " b { (format_us(own)) " \u{b5}s" } " at p99."
+            }
             @if !record.samples.is_empty() { " Samples with a packet later than 1 ms are left out." }
             @if !record.visits.is_empty() { " Visits with a packet later than 5 ms are left out." } }
         @if let Some(table) = tables::calibrations(record) {

@@ -41,7 +41,12 @@ pub struct Cell {
     pub http: String,
     /// The group of the client's key share, such as `X25519`.
     pub group: String,
-    /// The server's certificate: `ecdsa-p256`, `rsa-2048`, `ed25519`.
+    /// The cipher suite of TLS 1.3 that the client offers, such as `AES-128-GCM`; empty if it offers
+    /// all.
+    #[serde(default)]
+    pub cipher: String,
+    /// The server's certificate: `ecdsa-p256`, `rsa-2048`, `ed25519`, or `rsa-4096-chain` with two
+    /// intermediate certificates.
     pub certificate: String,
     /// Length of the response's content in bytes.
     pub response_bytes: u64,

@@ -65,6 +65,9 @@ pub struct Cost {
     pub kind: String,
     /// Key-share group.
     pub group: String,
+    /// The cipher suite that the client offers; empty if it offers all.
+    #[serde(default)]
+    pub cipher: String,
     /// The server's certificate.
     pub certificate: String,
     /// Connections counted.

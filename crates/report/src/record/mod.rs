@@ -215,6 +215,9 @@ pub struct LinkFacts {
     pub lateness_p99_us: f64,
     /// Worst.
     pub lateness_max_us: f64,
+    /// The 99th percentile of its lateness without the times at which the machine did not run it.
+    #[serde(default)]
+    pub own_lateness_p99_us: Option<f64>,
     /// Kernel settings that the machine refused.
     pub refused_settings: Vec<String>,
     /// Whether processors were kept from falling asleep.

@@ -280,7 +280,7 @@ fn is_page(cell: &Cell) -> bool {
     cell.over_quic() && !cell.control && (5_000..14_000).contains(&cell.response_bytes)
 }
 
-fn wire_times(samples: &[&Sample], of: fn(&Sample) -> Option<f64>) -> Vec<f64> {
+pub(super) fn wire_times(samples: &[&Sample], of: fn(&Sample) -> Option<f64>) -> Vec<f64> {
     crate::statistics::ascending(samples.iter().filter_map(|sample| of(sample)))
 }
 

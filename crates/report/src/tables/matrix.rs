@@ -1,7 +1,9 @@
 //! The matrix: a row for each network and version, a column for each kind of handshake.
 
 use super::{Head, Table};
-use crate::axes::{Axis, QUIC, kind_order, kind_with_options, path, varying, version};
+use crate::axes::{
+    Axis, OURS, QUIC, compares_clients, kind_order, kind_with_options, path, varying, version,
+};
 use crate::format::{both_ways, format_ms};
 use crate::{Cell, Record};
 
@@ -74,9 +76,10 @@ impl Column {
     }
 }
 
-/// The matrices of a record, without the second arms of A/A controls.
+/// The matrices of a record, without the second arms of A/A controls and without the cells that
+/// compare clients.
 pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
-    const OUTER: [Axis; 8] = [
+    const OUTER: [Axis; 9] = [
         Axis::Experiment,
         Axis::Client,
         Axis::Server,
@@ -84,11 +87,13 @@ pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
         Axis::Http,
         Axis::Size,
         Axis::Group,
+        Axis::Cipher,
         Axis::Certificate,
     ];
-    let varying = varying(record.cells.iter().filter(|cell| !cell.control));
+    let has_place = |cell: &&Cell| !cell.control && !compares_clients(cell);
+    let varying = varying(record.cells.iter().filter(has_place));
     let mut groups: Vec<(Vec<String>, Group<'_>)> = Vec::new();
-    for (place, cell) in record.cells.iter().enumerate().filter(|(_, cell)| !cell.control) {
+    for (place, cell) in record.cells.iter().enumerate().filter(|(_, cell)| has_place(cell)) {
         let key: Vec<String> = OUTER.iter().map(|axis| axis.value(cell)).collect();
         match groups.iter_mut().find(|(other, _)| *other == key) {
             Some((_, group)) => group.cells.push((place, cell)),
@@ -198,13 +203,13 @@ fn heading(varying: &[Axis], cell: &Cell) -> String {
         other => other.to_owned(),
     };
     let mut words = vec![format!("{}, {what}", cell.server)];
-    if varying.contains(&Axis::Client) {
+    if varying.contains(&Axis::Client) && cell.client != OURS {
         words.push(format!("by {}", cell.client));
     }
     if varying.contains(&Axis::Http) && !cell.http.is_empty() {
         words.push(format!("HTTP/{}", cell.http));
     }
-    for axis in [Axis::Group, Axis::Certificate] {
+    for axis in [Axis::Group, Axis::Cipher, Axis::Certificate] {
         let place = axis.value(cell);
         if varying.contains(&axis) && !place.is_empty() {
             words.push(place);

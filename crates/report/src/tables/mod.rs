@@ -2,6 +2,7 @@
 
 mod access;
 mod claims;
+mod clients;
 mod comparisons;
 mod experiments;
 mod matrix;
@@ -13,6 +14,7 @@ use crate::format::format_us;
 
 pub(crate) use access::access;
 pub(crate) use claims::table as claims;
+pub(crate) use clients::clients;
 pub(crate) use comparisons::{
     blueprint, control, effects, in_round_trips, loss, ordered_effects, page, ping_pong, range,
     residuals,
@@ -91,6 +93,7 @@ pub(crate) fn others(record: &Record) -> Vec<Table> {
         page(record),
         loss(record),
         blueprint(record),
+        clients(record),
         effects(record),
         control(record),
         bytes(record),

@@ -3,7 +3,7 @@
 use super::Table;
 use super::comparisons::in_experiment;
 use crate::axes::{
-    Axis, REMOTE_EXPERIMENT, kind, kind_order, path, protocol, same_except, varying,
+    Axis, OURS, REMOTE_EXPERIMENT, kind, kind_order, path, protocol, same_except, varying,
 };
 use crate::format::{both_ways, format_ms};
 use crate::{Bytes, Cell, Record, Summary, published};
@@ -118,10 +118,10 @@ fn connection(axes: &[Axis], cell: &Cell) -> String {
         other => other.to_owned(),
     };
     let mut words = vec![cell.server.clone(), over(cell), what];
-    if axes.contains(&Axis::Client) {
+    if axes.contains(&Axis::Client) && cell.client != OURS {
         words.push(format!("by {}", cell.client));
     }
-    for axis in [Axis::Group, Axis::Certificate] {
+    for axis in [Axis::Group, Axis::Cipher, Axis::Certificate] {
         let value = axis.value(cell);
         if axes.contains(&axis) && !value.is_empty() {
             words.push(value);

@@ -1,6 +1,6 @@
 //! Drawings can be read: no text is clipped, and in a ladder of packets none covers another.
 
-use firstflight_report::{Pictures, Record, html, read};
+use firstflight_report::{Cell, Pictures, Record, Waterfall, WaterfallPacket, html, read};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
@@ -141,10 +141,39 @@ fn no_text_of_a_drawing_is_clipped() {
     assert!(checked > 1_000, "{checked}");
 }
 
+/// A record with flights of both sides that cross, so that their labels compete for the same room.
+fn crossing() -> Record {
+    let flight = |up: bool, sent_ms: f64| WaterfallPacket {
+        up,
+        sent_ms,
+        delivered_ms: Some(sent_ms + 10.0),
+        what: vec![format!("application data {} B", 1_000 + sent_ms as u32)],
+        payload: 1_400,
+        ..WaterfallPacket::default()
+    };
+    let packets = (0..8).map(|at| flight(at % 2 == 0, 2.5 * f64::from(at / 2))).collect();
+    let cell = Cell {
+        server: "firstflight".to_owned(),
+        workload: "get".to_owned(),
+        tls: "1.3".to_owned(),
+        kind: "0-RTT".to_owned(),
+        transport: "tcp".to_owned(),
+        profile: "20 ms".to_owned(),
+        rtt_ms: 20.0,
+        ..Cell::default()
+    };
+    let waterfall =
+        Waterfall { first_byte_ms: 20.0, last_byte_ms: 20.0, packets, ..Waterfall::default() };
+    Record { cells: vec![cell], waterfalls: vec![waterfall], ..Record::default() }
+}
+
 #[test]
 fn no_label_of_a_ladder_covers_another() {
     let mut labels = 0;
-    for drawing in records().iter().flat_map(drawings).filter(|d| d.id.starts_with("packets-")) {
+    let crossing = drawings(&crossing());
+    assert!(crossing.iter().any(|drawing| drawing.id.starts_with("packets-")));
+    let others = records().into_iter().flat_map(|record| drawings(&record));
+    for drawing in crossing.into_iter().chain(others).filter(|d| d.id.starts_with("packets-")) {
         for (at, text) in drawing.texts.iter().enumerate() {
             for other in &drawing.texts[..at] {
                 assert!(!text.covers(other), "{}: {text:?} and {other:?}", drawing.id);

@@ -69,6 +69,7 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         "loss",
         "published",
         "blueprint",
+        "clients",
         "matrix",
         "spread",
         "effects",

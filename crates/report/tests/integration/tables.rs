@@ -80,6 +80,7 @@ fn record() -> Record {
             lateness_p50_us: 23.4,
             lateness_p99_us: 53.6,
             lateness_max_us: 900.0,
+            own_lateness_p99_us: None,
             refused_settings: Vec::new(),
             keep_awake: true,
             ..LinkFacts::default()
@@ -132,6 +133,18 @@ fn every_row_of_the_blueprints_table_has_its_own_name() {
         .collect();
     let distinct: std::collections::HashSet<&String> = names.iter().collect();
     assert_eq!((names.len(), distinct.len()), (6, 6), "{names:?}");
+}
+
+#[test]
+fn clients_have_their_own_table_and_no_matrices() {
+    let text = terminal::render(&crate::synthetic::record(7));
+    let rows = rows_of(&text, "Clients");
+    let of = |client: &str| rows.iter().filter(|row| row.starts_with(client)).count();
+    assert_eq!((of("firstflight"), of("curl"), of("openssl")), (6, 2, 3), "{rows:?}");
+    let timed = rows.iter().filter(|row| row.starts_with("openssl"));
+    assert!(timed.clone().all(|row| row.contains(" / ") || row.contains("resumed")), "{rows:?}");
+    let matrices = text.split("\nClients\n").next().unwrap();
+    assert!(!matrices.contains("by curl") && !matrices.contains("by firstflight"));
 }
 
 #[test]

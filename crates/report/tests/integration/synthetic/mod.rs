@@ -39,6 +39,7 @@ pub(crate) fn record(seed: u64) -> Record {
     run.visits();
     run.access();
     run.image();
+    run.clients();
     run.record
 }
 
@@ -90,6 +91,28 @@ impl Run {
                 ..cell("blueprint", "firstflight", "get", 0.2, "1.3", kind, false)
             };
             self.measure(cell, 1000);
+        }
+    }
+
+    fn clients(&mut self) {
+        for (experiment, client) in [
+            ("clients", "firstflight"),
+            ("clients", "curl"),
+            ("s-client", "firstflight"),
+            ("s-client", "openssl"),
+        ] {
+            for kind in ["full", "resumed", "0-RTT"] {
+                let (profile, rtt_ms) =
+                    if experiment == "clients" { ("24 ms", 24.0) } else { ("lan", 0.2) };
+                let cell = Cell {
+                    client: client.to_owned(),
+                    profile: profile.to_owned(),
+                    ..cell(experiment, "firstflight", "get", rtt_ms, "1.3", kind, false)
+                };
+                if (client, kind) != ("curl", "0-RTT") {
+                    self.measure(cell, 6);
+                }
+            }
         }
     }
 
@@ -403,6 +426,7 @@ fn setting(seed: u64) -> Record {
             lateness_p50_us: 21.4,
             lateness_p99_us: 93.1,
             lateness_max_us: 812.9,
+            own_lateness_p99_us: Some(48.0),
             refused_settings: vec!["net.ipv4.tcp_no_metrics_save".to_owned()],
             keep_awake: true,
             calibrations: vec![
