@@ -19,7 +19,7 @@ fn a_ticket_opens_once() {
     let (first, second) = (tickets.seal(b"one", NOW).unwrap(), tickets.seal(b"two", NOW).unwrap());
     assert_eq!(first.len(), 3 + PuncturedTickets::OVERHEAD);
     assert_eq!(session(tickets.open(&first, |_| true)).as_deref(), Some(&b"one"[..]));
-    assert_eq!(tickets.open(&first, |_| true), OpenedOnce::Unknown);
+    assert_eq!(tickets.open(&first, |_| true), OpenedOnce::Used);
     assert_eq!(session(tickets.open(&second, |_| true)).as_deref(), Some(&b"two"[..]));
     let counts = tickets.counts().unwrap();
     assert_eq!((counts.outstanding, counts.punctured), (0, 2));
@@ -70,7 +70,7 @@ fn a_copy_that_is_opened_meanwhile_loses() {
         assert!(session(tickets.open(&ticket, |_| true)).is_some());
         true
     });
-    assert_eq!(slower, OpenedOnce::Unknown);
+    assert_eq!(slower, OpenedOnce::Used);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn handed_over_keys_are_gone_here_and_complete_there() {
     assert!(old.seal(b"more", NOW).is_none() && old.hand_over().is_none());
     assert!(old.counts().is_none());
     new.take_over(&snapshot).unwrap();
-    assert_eq!(new.open(&used, |_| true), OpenedOnce::Unknown);
+    assert_eq!(new.open(&used, |_| true), OpenedOnce::Used);
     assert!(session(new.open(&unused, |_| true)).is_some());
     assert_eq!(new.take_over(&snapshot[1..]), Err(InvalidSnapshot));
     old.start_anew();

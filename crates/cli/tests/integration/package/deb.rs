@@ -174,6 +174,7 @@ fn is_removed(machine: &Machine) {
     let kept = [
         "/etc/firstflight",
         "/etc/firstflight/firstflight.toml",
+        "/etc/logrotate.d/firstflight",
         "/etc/systemd/system/multi-user.target.wants/firstflight.service",
         "/etc/systemd/system/sockets.target.wants/firstflight.socket",
         "/var/lib/firstflight",
