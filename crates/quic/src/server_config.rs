@@ -13,7 +13,7 @@ use crate::server_session::{EarlyDataJudge, ServerSession};
 
 impl ServerCrypto {
     /// For one connection, whose early data `judge` decides about. `session`: the one that was
-    /// fetched for it, where [`FirstFlightPreview::NeedsSession`](crate::FirstFlightPreview) asked for one.
+    /// fetched for it, where [`FirstFlightPreview::NeedsSession`](crate::FirstFlightPreview) requested one.
     pub fn for_connection(
         self: &Arc<Self>,
         judge: EarlyDataJudge,
