@@ -123,7 +123,8 @@ const QUIC_TOLERANCE: f64 = 0.15;
 const INSTRUCTIONS_TOLERANCE: f64 = 0.05;
 /// Each, per connection or request.
 const ALLOCATIONS_TOLERANCE: f64 = 1.5;
-const ALLOCATIONS_TOLERANCE_SHARE: f64 = 0.03;
+/// As a share: whether Finished and request arrive together, 160 to 167 have been seen of one build.
+const ALLOCATIONS_TOLERANCE_SHARE: f64 = 0.06;
 const SYSTEM_CALLS_TOLERANCE: f64 = 0.5;
 /// How often these are called depends on how packets arrive.
 const PACKETS: [&str; 3] = ["recvfrom", "recvmsg", "sendmsg"];

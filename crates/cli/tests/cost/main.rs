@@ -65,7 +65,7 @@ fn system_calls_are_those_of_the_baseline() {
     let mut measured = BTreeMap::new();
     for scenario in Scenario::ALL {
         let [fewer, more] = least_calls(&server, scenario);
-        let names = more.keys().filter(|name| !by_chance(name));
+        let names = more.keys().filter(|name| !by_chance(scenario, name));
         let calls = names.map(|name| {
             let count = per_connection(scenario, *fewer.get(name).unwrap_or(&0), more[name]);
             (name.clone(), count / STRACE_FACTOR as f64)
@@ -130,7 +130,12 @@ fn per_connection(scenario: Scenario, fewer: u64, more: u64) -> f64 {
 }
 
 /// Whether a call is made when threads happen to wait or wake, or when memory grows.
-fn by_chance(name: &str) -> bool {
+fn by_chance(scenario: Scenario, name: &str) -> bool {
+    // How many of a handshake's datagrams leave in one call depends on which is ready first: 3.6 to
+    // 6.7 calls were seen for the same handshakes.
+    if matches!(scenario, Scenario::Connection(Transport::Quic, _)) && name == "sendmsg" {
+        return true;
+    }
     const WAITS: [&str; 5] =
         ["futex", "epoll_wait", "restart_syscall", "sched_yield", "clock_nanosleep"];
     // How many packets have arrived when the server looks.
