@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
+use firstflight_bench::Transport;
 use firstflight_bench::cost::{CallgrindDump, system_calls};
 use firstflight_testkit::skipped_without;
 
