@@ -1,5 +1,5 @@
 # The two commands are `make lab` and `make test`; everything else is what they are made of.
-# `make check CRATE=...` and `make bless` are for contributors: docs/testing.md.
+# `make check CRATE=...` and `make bless` are for contributors: CONTRIBUTING.md.
 
 # Additional flags of `firstflight lab`, such as LAB_FLAGS="--rtt 20".
 LAB_FLAGS ?=

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 /// It signs certificates for `serve` and `try` if none is configured, only for names and addresses
 /// of this machine or a private network; `fetch` and `bench` trust it automatically. It is stored
 /// in firstflight/authority in $XDG_DATA_HOME or ~/.local/share; only its user can read the key
-/// (docs/development.md).
+/// (docs/operate/certificates.md).
 #[derive(Args)]
 pub(crate) struct AuthorityArgs {
     #[command(subcommand)]

@@ -59,7 +59,7 @@ pub(crate) struct TlsSection {
     /// Certificate chain of sites without their own, PEM, leaf first.
     ///
     /// By default the development authority of the server's user issues one, for experiments
-    /// (docs/development.md).
+    /// (docs/operate/certificates.md).
     pub(crate) certificate: Option<PathBuf>,
     /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,

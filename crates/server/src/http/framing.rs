@@ -1,11 +1,19 @@
 //! Follows the framing of an HTTP/1.1 connection's requests (RFC 9112 sections 2.2, 6 and 7.1) next
 //! to the HTTP library, and withholds what follows a head until the library has read that head.
 //!
-//! hyper reads a trailer section up to the next CRLF CRLF, whatever ends its lines. After a bare LF
-//! that is the end of a later request's head, and all requests in between are lost
-//! (docs/evidence/hyper-trailer-section.md). Chunks and trailers are therefore parsed strictly
-//! here. Which body a head announces is left to the library, so that the two parsers cannot
-//! disagree.
+//! hyper 1.12.0 reads a trailer section up to the next CRLF CRLF (`read_end_cr` and `read_trailer`
+//! take any byte except CR), but httparse ends it at the first empty line, bare LFs included. What
+//! was read behind that is dropped: of these pipelined requests, `/2` never reaches the service.
+//!
+//! ```text
+//! POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n
+//! GET /2 HTTP/1.1\r\nHost: a\r\n\r\nGET /3 HTTP/1.1\r\nHost: a\r\n\r\n
+//! ```
+//!
+//! Behind a proxy that shares connections among clients, the response to `/3` is then taken for the
+//! one to `/2`. Chunks and trailers are therefore parsed strictly here (RFC 9112 section 7.1 ends
+//! them with CRLF). Which body a head announces is left to the library, so that the two parsers
+//! cannot disagree.
 
 use std::io;
 use std::pin::Pin;
