@@ -164,7 +164,9 @@ fn max_lateness_ns(path: &PlannedPath, total_ms: Option<f64>) -> u64 {
 /// meant to drop or reorder packets.
 fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool, max_lateness_ns: u64) -> Option<Fault> {
     let transport = &flow.facts.transport;
-    let (resent, dropped) = (transport.retransmissions(), transport.dropped());
+    // A sender whose timer is shorter than the path's round-trip time repeats itself on any machine.
+    let resent = transport.retransmissions() - transport.premature_retransmissions();
+    let dropped = transport.dropped();
     if !may_lose && (resent > 0 || dropped > 0) {
         return Some(Fault::Spoiled(format!("{resent} packets sent twice")));
     }

@@ -11,6 +11,7 @@ use firstflight_lab::{
     Axes, ConnectionAxes, Experiment, HandshakeKind, HttpVersion, ResponseSize, ServerKind,
 };
 use firstflight_report::Record;
+use firstflight_testkit::program_path;
 use serde_json::json;
 
 use crate::remote::measure_command;
@@ -48,7 +49,7 @@ fn found(record: &Record, server: Option<ServerKind>, rtt_ms: u64) -> Found {
     found
 }
 
-fn in_the_lab() -> Record {
+fn in_the_lab(servers: Vec<ServerKind>) -> Record {
     lab(|config| {
         config.costs = false;
         config.experiments.push(Experiment {
@@ -56,7 +57,7 @@ fn in_the_lab() -> Record {
             title: String::new(),
             profiles: RTTS_MS.map(|ms| Profile::plain(Duration::from_millis(ms))).to_vec(),
             axes: Axes {
-                servers: vec![ServerKind::Firstflight, ServerKind::Caddy],
+                servers,
                 connections: ConnectionAxes {
                     kinds: KINDS.to_vec(),
                     http: vec![HttpVersion::Three],
@@ -102,15 +103,49 @@ fn caddy(site: &Path, address: Ipv4Addr) -> Command {
     command
 }
 
+fn nginx(site: &Path, address: Ipv4Addr) -> Command {
+    let dir = site.display();
+    let config = format!(
+        "daemon off;\nmaster_process off;\nuser root root;\npid {dir}/nginx.pid;\n\
+         error_log stderr crit;\nevents {{ }}\nhttp {{\naccess_log off;\n\
+         client_body_temp_path {dir}/body;\nproxy_temp_path {dir}/proxy;\n\
+         fastcgi_temp_path {dir}/fastcgi;\nuwsgi_temp_path {dir}/uwsgi;\n\
+         scgi_temp_path {dir}/scgi;\nserver {{\nlisten {address}:4433 quic;\n\
+         ssl_certificate {dir}/cert.pem;\nssl_certificate_key {dir}/key.pem;\n\
+         ssl_protocols TLSv1.3;\nssl_early_data on;\nroot {dir};\n}}\n}}\n"
+    );
+    let file = site.join("nginx.conf");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new(program_path("nginx"));
+    command.arg("-p").arg(site).arg("-c").arg(file).args(["-e", "stderr"]);
+    command
+}
+
+/// Whether the nginx in `PATH` has HTTP/3, which that of most distributions has not.
+fn nginx_has_http3() -> bool {
+    let about = Command::new(program_path("nginx")).arg("-V").output();
+    let has =
+        about.is_ok_and(|about| String::from_utf8_lossy(&about.stderr).contains("http_v3_module"));
+    if !has {
+        eprintln!("skipped for nginx: the one in PATH has no HTTP/3");
+    }
+    has
+}
+
+type Start = fn(&Path, Ipv4Addr) -> Command;
+
 pub(super) fn as_in_the_lab() {
-    let lab = in_the_lab();
-    for (server, command, rtts_ms) in [
-        (ServerKind::Firstflight, firstflight as fn(&Path, Ipv4Addr) -> Command, &RTTS_MS[..]),
-        // quic-go takes a short path for granted: on one of 260 ms it sends packets again before a
-        // response can come, and the lab leaves such samples out.
-        (ServerKind::Caddy, caddy, &RTTS_MS[..1]),
-    ] {
-        for &rtt_ms in rtts_ms {
+    let mut servers: Vec<(ServerKind, Start)> = vec![
+        (ServerKind::Firstflight, firstflight),
+        // quic-go's first timer is shorter than the path of 260 ms.
+        (ServerKind::Caddy, caddy),
+    ];
+    if nginx_has_http3() {
+        servers.push((ServerKind::Nginx, nginx));
+    }
+    let lab = in_the_lab(servers.iter().map(|(server, _)| *server).collect());
+    for (server, command) in servers {
+        for rtt_ms in RTTS_MS {
             let rtt = Duration::from_millis(rtt_ms);
             let bench = measure_command(rtt, PAGE.bytes(), command, |config| {
                 config.kinds = KINDS.to_vec();

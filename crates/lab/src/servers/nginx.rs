@@ -25,7 +25,8 @@ impl Server for Nginx {
     }
 
     fn missing(&self) -> Vec<MissingCapability> {
-        vec![NO_PING_PONG, (Capability::Http3, "nginx supports HTTP/3 since 1.25")]
+        let http3 = "nginx supports HTTP/3 since 1.25, if it was built with it";
+        vec![NO_PING_PONG, (Capability::Http3, http3)]
     }
 
     fn command(
@@ -50,6 +51,12 @@ fn config(found: &InstalledProgram, setup: &ServerSetup<'_>) -> String {
         Http2::ByDirective => ("", "http2 on;\n"),
         Http2::Unsupported => ("", ""),
     };
+    let over_quic = !matches!(setup.options.http, Some(HttpVersion::One | HttpVersion::Two))
+        && found.about.contains("http_v3_module");
+    let listen_quic = match over_quic {
+        true => format!("listen 0.0.0.0:{} quic;\n", setup.port),
+        false => String::new(),
+    };
     let keep_alive = if setup.options.keep_alive { "" } else { "keepalive_timeout 0;\n" };
     format!(
         "daemon off;\nmaster_process off;\nuser root root;\n\
@@ -64,6 +71,7 @@ fn config(found: &InstalledProgram, setup: &ServerSetup<'_>) -> String {
          {keep_alive}\
          server {{\n\
          listen 0.0.0.0:{port} ssl{listen_http2} backlog=4096 fastopen=1024;\n{http2_directive}\
+         {listen_quic}\
          ssl_certificate {cert};\nssl_certificate_key {key};\n\
          ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;\n\
          ssl_ciphers ALL:@SECLEVEL=0;\nssl_ecdh_curve {groups};\n\

@@ -53,6 +53,12 @@ impl TransportFacts {
         }
     }
 
+    /// Those of [`Self::retransmissions`] that are the sender's own doing; see
+    /// [`QuicFacts::premature_retransmissions`]. None over TCP.
+    pub fn premature_retransmissions(&self) -> u32 {
+        self.quic().map_or(0, |quic| quic.premature_retransmissions)
+    }
+
     /// Packets of both sides that reached the tap after a later one.
     pub fn out_of_order(&self) -> u32 {
         match self {
@@ -212,6 +218,10 @@ pub struct QuicFacts {
     pub client_retransmissions: u32,
     /// The same for the server's packets.
     pub server_retransmissions: u32,
+    /// How many retransmissions of both sides no response could have prevented: even a response sent
+    /// at once to the first copy would have come later. A timer that is shorter than the path's
+    /// round-trip time causes them, and no loss or delay.
+    pub premature_retransmissions: u32,
     /// Packets of both sides that carry only PING: probes after a timeout (RFC 9002 section 6.2.4),
     /// or keep-alives. Those larger than all packets before them probe the path's MTU instead and
     /// do not count.

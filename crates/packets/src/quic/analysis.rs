@@ -172,6 +172,7 @@ impl QuicAnalysis<'_> {
             stall: self.stall(),
             client_retransmissions: counts.retransmissions[Direction::ToServer as usize],
             server_retransmissions: counts.retransmissions[Direction::ToClient as usize],
+            premature_retransmissions: counts.premature_retransmissions,
             probes: counts.probes,
             out_of_order: counts.out_of_order,
             duplicates: counts.duplicates,

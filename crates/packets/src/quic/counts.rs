@@ -62,6 +62,7 @@ pub(crate) struct PacketCounts {
     /// The early data of each stream; `None` if no 0-RTT packet was decrypted.
     pub(crate) early: Option<HashMap<u64, Coverage>>,
     pub(crate) retransmissions: [u32; 2],
+    pub(crate) premature_retransmissions: u32,
     pub(crate) probes: u32,
     pub(crate) out_of_order: u32,
     pub(crate) duplicates: u32,
@@ -88,6 +89,8 @@ impl PacketCounts {
             refused,
             restarts,
             coverage: HashMap::new(),
+            first_copies: HashMap::new(),
+            shortest_ns: shortest_delays(flow),
             largest_datagram: [0; 2],
             newest: None,
         };
@@ -124,6 +127,10 @@ struct PacketCounter<'a> {
     refused: bool,
     restarts: Vec<Restart<'a>>,
     coverage: HashMap<(Direction, StreamSpace), Coverage>,
+    /// When the first copies were delivered, by the offset at which they start.
+    first_copies: HashMap<(Direction, StreamSpace), BTreeMap<u64, Option<u64>>>,
+    /// The shortest time that a datagram took, by direction.
+    shortest_ns: [u64; 2],
     /// The largest datagram so far, by direction.
     largest_datagram: [u32; 2],
     /// The client's newest 1-RTT packet that is not a path probe, and its source address.
@@ -157,23 +164,22 @@ impl PacketCounter<'_> {
             self.found.early.get_or_insert_default();
         }
         let (mut retransmission, mut only_ping, mut probing) = (false, false, true);
+        let mut premature = true;
+        let mut add = |counter: &mut Self, stream, offset, len| {
+            if let Some(repeated) = counter.range(index, datagram, kind, stream, offset, len) {
+                retransmission = true;
+                premature &= repeated.premature;
+            }
+        };
         for frame in frames(&opened.frames) {
             probing &= frame.is_probing();
             only_ping |= frame == Frame::Ping;
             match frame {
                 Frame::Crypto { offset, data } => {
-                    let stream = DataStream::Crypto(kind.space());
-                    retransmission |= self.range(index, datagram, kind, stream, offset, data.len());
+                    add(self, DataStream::Crypto(kind.space()), offset, data.len());
                 }
                 Frame::Stream { id, offset, data, .. } => {
-                    retransmission |= self.range(
-                        index,
-                        datagram,
-                        kind,
-                        DataStream::Stream(id),
-                        offset,
-                        data.len(),
-                    );
+                    add(self, DataStream::Stream(id), offset, data.len());
                     if direction == Direction::ToClient && is_request(id) {
                         let stream_bytes = self.found.responses.entry(id).or_default();
                         stream_bytes.add(offset, data, index, datagram.delivered);
@@ -204,6 +210,7 @@ impl PacketCounter<'_> {
             }
         }
         self.found.retransmissions[direction as usize] += u32::from(retransmission);
+        self.found.premature_retransmissions += u32::from(retransmission && premature);
         // Path MTU discovery sends a PING in a datagram larger than any before (RFC 9000 section
         // 14.4).
         let probes_mtu = datagram.wire_len > self.largest_datagram[direction as usize];
@@ -216,7 +223,7 @@ impl PacketCounter<'_> {
         }
     }
 
-    /// Adds a range. Returns whether some of it had been sent before.
+    /// Adds a range. Returns what it is if some of it had been sent before.
     fn range(
         &mut self,
         index: usize,
@@ -225,10 +232,8 @@ impl PacketCounter<'_> {
         stream: DataStream,
         offset: u64,
         len: usize,
-    ) -> bool {
-        let Some(end) = offset.checked_add(len as u64).filter(|end| *end > offset) else {
-            return false;
-        };
+    ) -> Option<Repeated> {
+        let end = offset.checked_add(len as u64).filter(|end| *end > offset)?;
         let space =
             StreamSpace { stream, discarded_attempt: self.discarded_attempt(datagram, kind) };
         if kind == PacketKind::ZeroRtt
@@ -239,7 +244,16 @@ impl PacketCounter<'_> {
         }
         self.found.contents[index].ranges.push((space, offset..end));
         let coverage = self.coverage.entry((datagram.direction, space)).or_default();
-        matches!(coverage.add(offset..end), Overlap::PartlyRepeated | Overlap::Repeated)
+        let overlap = coverage.add(offset..end);
+        let copies = self.first_copies.entry((datagram.direction, space)).or_default();
+        if matches!(overlap, Overlap::New | Overlap::OutOfOrder) {
+            copies.insert(offset, datagram.delivered);
+            return None;
+        }
+        let first = copies.range(..=offset).next_back().and_then(|(_, delivered)| *delivered);
+        let back = self.shortest_ns[1 - datagram.direction as usize];
+        let response = first.map(|delivered| delivered.saturating_add(back));
+        Some(Repeated { premature: response.is_some_and(|response| datagram.arrived < response) })
     }
 
     /// The value of [`StreamSpace::discarded_attempt`] for data in this packet.
@@ -272,6 +286,23 @@ impl PacketCounter<'_> {
             None => self.newest = Some((number, client)),
         }
     }
+}
+
+/// Data that is sent again.
+struct Repeated {
+    /// Whether no response to its first copy could have come yet.
+    premature: bool,
+}
+
+/// The shortest time that a datagram took, by direction; 0 if none was delivered.
+fn shortest_delays(flow: &QuicFlow) -> [u64; 2] {
+    let mut shortest = [None; 2];
+    for datagram in &flow.datagrams {
+        let delay = datagram.delivered.map(|delivered| delivered.saturating_sub(datagram.arrived));
+        let known = &mut shortest[datagram.direction as usize];
+        *known = (*known).into_iter().chain(delay).min();
+    }
+    shortest.map(Option::unwrap_or_default)
 }
 
 /// Whether a stream is bidirectional and opened by the client (RFC 9000 section 2.1).

@@ -207,6 +207,25 @@ fn rfc9000_7_2_a_server_may_use_an_id_issued_in_early_data() {
     assert_eq!(owned.count(), all.len());
 }
 
+/// A path of 20 ms, on which the client sends its ClientHello again before and after a response could
+/// come.
+#[test]
+fn what_no_response_could_have_prevented_is_sent_again_prematurely() {
+    let [hello, chosen] = hellos();
+    let again = |number| Sent { number, ..hello.clone() };
+    let mut observer = Observer::new();
+    observer.add_secrets(&key_log());
+    for (sent, arrived) in [(hello.clone(), 0), (chosen, 10), (again(1), 15), (again(2), 25)] {
+        let frame = &sent.frame()[..];
+        let delivered = Some(arrived + 10);
+        observer.packet(&Packet { direction: sent.direction, arrived, delivered, frame });
+    }
+    let facts = &observer.finish()[0];
+    let quic = facts.quic().unwrap();
+    assert_eq!((quic.client_retransmissions, quic.server_retransmissions), (2, 0));
+    assert_eq!(quic.premature_retransmissions, 1);
+}
+
 proptest! {
     // Each case encrypts and decrypts dozens of packets in an unoptimized build.
     #![proptest_config(ProptestConfig::with_cases(64))]

@@ -59,6 +59,20 @@ fn rfc9002_6_2_a_lost_first_datagram_is_reported_as_a_stall() {
 }
 
 #[test]
+fn timers_that_are_shorter_than_the_path_are_distinguished_from_loss() {
+    // quinn's first timer expires after a second.
+    let facts = QuicPeers::ping_pong().facts(&QuicPath::new(1500 * MS));
+    assert_eq!((facts.label(), round_trips(&facts).0), (Ok(label(LabelKind::Full)), 2));
+    let resent = facts.transport.retransmissions();
+    assert!(resent > 0, "{:?}", facts.quic());
+    assert_eq!(facts.transport.premature_retransmissions(), resent);
+    let path = QuicPath { drop_to_server: vec![0], ..QuicPath::new(20 * MS) };
+    let facts = QuicPeers::ping_pong().facts(&path);
+    assert!(facts.transport.retransmissions() > 0, "{:?}", facts.quic());
+    assert_eq!(facts.transport.premature_retransmissions(), 0);
+}
+
+#[test]
 fn datagrams_that_come_twice_are_distinguished_from_those_sent_twice() {
     let peers = QuicPeers::http3(5_000).with_session();
     let once = peers.facts(&QuicPath::new(20 * MS));
