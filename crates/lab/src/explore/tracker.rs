@@ -214,27 +214,36 @@ fn is_conclusive(facts: &FlowFacts) -> bool {
 
 fn endpoints(packet: &CapturedPacket) -> Option<Endpoints> {
     let (client, server) = wire_packet(packet).endpoints()?;
-    Some((client, server, packet.frame.get(PROTOCOL) == Some(&UDP)))
+    Some((client, server, transport(&packet.frame)?.0 == UDP))
+}
+
+/// The protocol above IP, and where its header starts. Extension headers of IPv6 are no part of the
+/// lab.
+fn transport(frame: &[u8]) -> Option<(u8, usize)> {
+    let first = *frame.get(IP)?;
+    match first >> 4 {
+        4 => Some((*frame.get(IP + 9)?, IP + usize::from(first & 0xf) * 4)),
+        6 => Some((*frame.get(IP + 6)?, IP + 40)),
+        _ => None,
+    }
 }
 
 /// Whether a packet may start a connection: a SYN, or a long header of QUIC (RFC 9000 section
 /// 17.2) from the client.
 fn starts_connection(packet: &CapturedPacket) -> bool {
     let frame = &packet.frame;
-    let Some(version) = frame.get(IP) else { return false };
-    let transport = IP + usize::from(version & 0xf) * 4;
-    let of = |offset: usize| frame.get(transport + offset).copied().unwrap_or(0);
+    let Some((protocol, start)) = transport(frame) else { return false };
+    let of = |offset: usize| frame.get(start + offset).copied().unwrap_or(0);
     packet.direction == Direction::Up
-        && match frame.get(PROTOCOL) {
-            Some(&UDP) => of(UDP_HEADER) & 0x80 != 0,
-            Some(&TCP) => of(TCP_FLAGS) & (SYN | ACK) == SYN,
+        && match protocol {
+            UDP => of(UDP_HEADER) & 0x80 != 0,
+            TCP => of(TCP_FLAGS) & (SYN | ACK) == SYN,
             _ => false,
         }
 }
 
-/// Offsets in an Ethernet frame with IPv4, in its TCP header, and their values.
+/// Offsets in an Ethernet frame and in its TCP and UDP headers, and their values.
 const IP: usize = 14;
-const PROTOCOL: usize = IP + 9;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const TCP_FLAGS: usize = 13;
@@ -261,13 +270,16 @@ const MAX_PACKET_AGE_NS: u64 = 120_000_000_000;
 mod tests {
     use super::*;
 
-    fn frame(protocol: u8, transport: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; IP + 20];
-        frame[12..14].copy_from_slice(&[0x08, 0x00]);
-        frame[IP] = 0x45;
-        frame[PROTOCOL] = protocol;
-        frame.extend_from_slice(transport);
-        frame
+    /// The same in IPv4 and IPv6, with the lengths in their headers.
+    fn frames(protocol: u8, transport: &[u8]) -> [Vec<u8>; 2] {
+        let length = transport.len() as u8;
+        let ethernet = |ether_type: [u8; 2]| [&[0; 12][..], &ether_type].concat();
+        let ipv4 = [&[0x45, 0, 0, 20 + length][..], &[0; 5], &[protocol], &[0; 10]].concat();
+        let ipv6 = [&[0x60, 0, 0, 0, 0, length, protocol, 64][..], &[0; 32]].concat();
+        [
+            [&ethernet([0x08, 0x00])[..], &ipv4, transport].concat(),
+            [&ethernet([0x86, 0xdd])[..], &ipv6, transport].concat(),
+        ]
     }
 
     fn packet(direction: Direction, frame: Vec<u8>) -> CapturedPacket {
@@ -290,23 +302,37 @@ mod tests {
         let tcp = |flags: u8| {
             let mut header = vec![0; 20];
             header[TCP_FLAGS] = flags;
-            frame(TCP, &header)
+            frames(TCP, &header)
         };
-        let quic = |first: u8| frame(UDP, &[0, 0, 0, 0, 0, 0, 0, 0, first, 0]);
-        for (frame, expected) in [
+        let quic = |first: u8| frames(UDP, &[0, 0, 0, 0, 0, 10, 0, 0, first, 0]);
+        let cases = [
             (tcp(SYN), true),
             (tcp(SYN | 0xc0), true),
             (tcp(SYN | ACK), false),
             (tcp(ACK), false),
             (quic(0xc3), true),
             (quic(0x43), false),
-            (frame(1, &[0; 20]), false),
-            (Vec::new(), false),
-            (vec![0; IP + 1], false),
-        ] {
+            (frames(1, &[0; 20]), false),
+            ([Vec::new(), vec![0; IP + 1]], false),
+        ];
+        for (frame, expected) in
+            cases.into_iter().flat_map(|(frames, expected)| frames.map(|frame| (frame, expected)))
+        {
             let hex = format!("{frame:02x?}");
             assert_eq!(starts_connection(&packet(Direction::Up, frame.clone())), expected, "{hex}");
             assert!(!starts_connection(&packet(Direction::Down, frame)), "{hex}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_a_connection_are_told_in_both_versions_of_ip() {
+        for (protocol, is_udp) in [(TCP, false), (UDP, true)] {
+            let header = [&[0x9c, 0x40, 0x01, 0xbb, 0, 20][..], &[0; 6], &[0x50], &[0; 7]].concat();
+            for (frame, version) in frames(protocol, &header).into_iter().zip([4, 6]) {
+                let (client, server, udp) = endpoints(&packet(Direction::Up, frame)).unwrap();
+                assert_eq!((client.port(), server.port(), udp), (40_000, 443, is_udp));
+                assert_eq!(client.is_ipv4(), version == 4);
+            }
         }
     }
 
