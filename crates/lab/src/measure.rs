@@ -46,6 +46,12 @@ pub(crate) struct Measurements<'a> {
     pub captures: CaptureCollector<'a>,
 }
 
+/// The pace of a path with `paced` of `starts` connections: all paths end together, so connections
+/// start every [`START_INTERVAL`] to the end.
+fn pace(starts: usize, paced: usize) -> Pace {
+    Pace::Every(START_INTERVAL.mul_f64(starts as f64 / paced.max(1) as f64))
+}
+
 /// How often a connection starts while long paths are measured, over all of these paths. A
 /// connection takes about a millisecond of processor time, so two processors are busy for an eighth
 /// of the time and connections rarely wait for each other.
@@ -171,13 +177,20 @@ impl<'a> Run<'a> {
             .partition(|path| self.plan.paths[*path].class == PathClass::Short);
         let mut batches = Vec::new();
         let mut queues = Vec::new();
-        let long =
-            concurrent.iter().filter(|p| self.plan.paths[**p].class == PathClass::Long).count();
-        for path in concurrent {
-            let (alone, paced) = self.jobs(path)?;
+        let concurrent = concurrent
+            .into_iter()
+            .map(|path| Ok((path, self.jobs(path)?)))
+            .collect::<Result<Vec<_>, LabError>>()?;
+        let is_long = |path: usize| self.plan.paths[path].class == PathClass::Long;
+        let starts: usize = concurrent
+            .iter()
+            .filter(|(path, _)| is_long(*path))
+            .map(|(_, (_, paced))| paced.len())
+            .sum();
+        for (path, (alone, paced)) in concurrent {
             match self.plan.paths[path].class {
                 PathClass::Long => {
-                    queues.push((Pace::Every(START_INTERVAL * long as u32), paced));
+                    queues.push((pace(starts, paced.len()), paced));
                     queues.extend(alone.into_iter().map(|jobs| (Pace::OneByOne, jobs)));
                 }
                 PathClass::RateLimited | PathClass::Short => {
@@ -315,4 +328,20 @@ fn split(queues: Vec<(Pace, Vec<SampleJob>)>) -> Vec<SampleBatch> {
         SampleBatch(queues.iter().map(of).filter(|(_, jobs)| !jobs.is_empty()).collect())
     };
     (0..parts).map(part).filter(|SampleBatch(queues)| !queues.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_with_different_numbers_of_samples_end_together() {
+        let jobs = [4_600, 4_400, 900, 800];
+        let starts: usize = jobs.iter().sum();
+        for paced in jobs {
+            let Pace::Every(interval) = pace(starts, paced) else { panic!("no interval") };
+            let (ends, all) = (interval * paced as u32, START_INTERVAL * starts as u32);
+            assert!(ends.abs_diff(all) < START_INTERVAL, "{ends:?} of {all:?}");
+        }
+    }
 }
