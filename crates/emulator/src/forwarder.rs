@@ -159,6 +159,7 @@ impl<P: Port> ForwardingLoop<P> {
                 Command::Count(reply) => {
                     self.counters.ring_full +=
                         self.ports.iter().map(Port::take_dropped).sum::<u64>();
+                    self.counters.waited_ns = waited_ns();
                     let _ = reply.send(self.counters);
                 }
                 Command::CountPath { path, reply } => {
@@ -314,6 +315,12 @@ impl<P: Port> ForwardingLoop<P> {
     }
 }
 
+/// How long this thread has waited for a processor: the second number of its schedstat.
+fn waited_ns() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Records a packet that was not delivered.
 fn record(tap: &Tap, exit: ProcessedPacket) {
     tap.writer().record(captured(exit, monotonic_ns()));
@@ -362,6 +369,11 @@ const MAX_STALL_NS: u64 = 1_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_tells_how_long_a_thread_waited() {
+        assert_eq!(waited_ns().is_some(), std::path::Path::new("/proc/self/schedstat").exists());
+    }
 
     #[test]
     fn timestamps_become_monotonic_and_impossible_ones_become_now() {

@@ -150,6 +150,9 @@ pub struct Counters {
     pub queue_full: u64,
     /// Refused by the receiving interface.
     pub refused: u64,
+    /// How long the forwarding thread has waited for a processor, in nanoseconds, by
+    /// `/proc/thread-self/schedstat`; `None` if the kernel does not tell.
+    pub waited_ns: Option<u64>,
 }
 
 /// Packets of one path.

@@ -162,9 +162,33 @@ const SHORT_PATH_PROBES: usize = 100;
 const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Describes the link and how exactly it has delivered packets so far.
-pub(crate) fn link_facts(network: &Network, keep_awake: bool) -> LinkFacts {
+/// What the machine has taken from the link up to a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MachineTimes {
+    /// How long the link's thread waited for a processor.
+    waited_ns: Option<u64>,
+    /// How long the hypervisor ran others instead of this machine's processors, in ticks.
+    stolen: Option<u64>,
+}
+
+impl MachineTimes {
+    pub(crate) fn now(network: &Network) -> Self {
+        Self {
+            waited_ns: network.counters().ok().and_then(|counters| counters.waited_ns),
+            stolen: KernelStats::current().ok().and_then(|stats| stats.total.steal),
+        }
+    }
+}
+
+/// Describes the link, how exactly it has delivered packets so far, and what the machine has taken
+/// from it since `before`.
+pub(crate) fn link_facts(network: &Network, keep_awake: bool, before: MachineTimes) -> LinkFacts {
     let lateness = network.lateness();
+    let after = MachineTimes::now(network);
+    let taken = |before: Option<u64>, after: Option<u64>, per_ms: f64| {
+        Some(after?.saturating_sub(before?) as f64 / per_ms)
+    };
+    let ticks_per_ms = procfs::ticks_per_second() as f64 / 1e3;
     let defaults = NetworkConfig::new(Vec::new());
     LinkFacts {
         backend: match network.backend() {
@@ -178,6 +202,8 @@ pub(crate) fn link_facts(network: &Network, keep_awake: bool) -> LinkFacts {
         lateness_p99_us: lateness.p99_ns as f64 / 1e3,
         lateness_max_us: lateness.max_ns as f64 / 1e3,
         own_lateness_p99_us: Some(lateness.own_p99_ns as f64 / 1e3),
+        waited_ms: taken(before.waited_ns, after.waited_ns, 1e6),
+        stolen_ms: taken(before.stolen, after.stolen, ticks_per_ms),
         refused_settings: network.refused_settings().to_vec(),
         keep_awake,
         calibrations: Vec::new(),

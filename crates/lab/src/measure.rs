@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::captures::CaptureCollector;
 use crate::config::{LabConfig, Progress};
-use crate::link::{self, EchoServer, calibrate};
+use crate::link::{self, EchoServer, MachineTimes, calibrate};
 use crate::middlebox::MiddleboxRun;
 use crate::paths::{PathClass, PlannedPath};
 use crate::plan::Plan;
@@ -88,9 +88,10 @@ impl<'a> Run<'a> {
         progress(Progress::Calibrating);
         let echo = EchoServer::start(self.network)?;
         let mut calibrations = self.calibrate(true)?;
+        let before = MachineTimes::now(self.network);
         let (samples, captures) = self.samples(&runtime, &sampler, &key_log, progress)?;
         // Read before the second calibration, so that it covers the samples only.
-        let mut link = link::link_facts(self.network, self.keep_awake);
+        let mut link = link::link_facts(self.network, self.keep_awake, before);
         progress(Progress::Calibrating);
         calibrations.append(&mut self.calibrate(false)?);
         drop(echo);

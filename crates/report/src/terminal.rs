@@ -71,13 +71,17 @@ pub fn data_quality(record: &Record) -> String {
         let _ = writeln!(text, "{disturbed} excluded because of intended packet loss");
     }
     if let Some(link) = &record.link {
+        let waited = link.waited_ms.map(|ms| format!("its thread waited {ms:.0} ms; "));
+        let stolen = link.stolen_ms.map(|ms| format!("{ms:.0} ms stolen by the hypervisor; "));
         let _ = write!(
             text,
-            "link: lateness p50 {:.0} us, p99 {:.0} us{}; {}, initial window {}; processors {}; ",
+            "link: lateness p50 {:.0} us, p99 {:.0} us{}; {}{}{}, initial window {}; processors {}; ",
             link.lateness_p50_us,
             link.lateness_p99_us,
             link.own_lateness_p99_us
                 .map_or_else(String::new, |own| format!(" ({own:.0} us while the machine ran it)")),
+            waited.unwrap_or_default(),
+            stolen.unwrap_or_default(),
             link.congestion_control,
             link.initial_window,
             if link.keep_awake { "kept awake" } else { "free to sleep" },

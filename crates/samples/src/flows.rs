@@ -134,12 +134,13 @@ pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u
         at_ms: milliseconds(record.started_ns.saturating_sub(origin_ns)),
         ..Sample::default()
     };
-    if let Some(flow @ Flow { facts, lateness_ns, .. }) = flow {
+    if let Some(flow @ Flow { facts, lateness_ns, stalled_ns, .. }) = flow {
         sample.handshake_bytes = flow.handshake_bytes;
         if matches!(facts.first_response, FirstResponse::Seen { .. }) {
             sample.first_byte_bytes = Some(flow.first_byte_bytes);
         }
         sample.lateness_us = *lateness_ns as f64 / 1e3;
+        sample.stalled_us = *stalled_ns as f64 / 1e3;
         sample.round_trips = facts.round_trips();
         sample.label = facts.label().ok().map(|label| label.to_string());
         sample.dropped = facts.transport.dropped();
@@ -339,3 +340,44 @@ const ETHERNET_HEADER_BYTES: usize = 14;
 
 /// The longest frame without payload: Ethernet, IPv4, TCP, time stamps and two SACK blocks.
 const MAX_ACKNOWLEDGEMENT_BYTES: usize = ETHERNET_HEADER_BYTES + 20 + 20 + 12 + 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A SYN in IPv4 from port 40,000 to 443.
+    fn syn() -> Vec<u8> {
+        let ethernet = [&[0; 12][..], &[0x08, 0x00]].concat();
+        let ip = [&[0x45, 0, 0, 40][..], &[0; 5], &[6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]].concat();
+        let tcp = [&[0x9c, 0x40, 0x01, 0xbb][..], &[0; 8], &[0x50, 0x02], &[0; 6]].concat();
+        [ethernet, ip, tcp].concat()
+    }
+
+    #[test]
+    fn a_sample_says_how_late_the_link_was_and_for_how_long_the_machine_did_not_run_it() {
+        let packet = CapturedPacket {
+            path: 0,
+            direction: LinkDirection::Up,
+            arrival_ns: 1_000,
+            due_ns: 2_000,
+            delivered_ns: 1_502_000,
+            stalled_ns: 1_400_000,
+            dropped_by: None,
+            length: syn().len(),
+            frame: syn().into(),
+            altered: None,
+        };
+        let batch = Batch { packets: vec![packet], missed: 0 };
+        let flows = Flows::new(&batch, "", &HashSet::new());
+        let record = ClientRecord {
+            slot: Slot { cell: 0, block: 0 },
+            started_ns: 0,
+            local: Some(SocketAddr::from(([10, 0, 0, 1], 40_000))),
+            client_random: None,
+            server: SocketAddr::from(([10, 0, 0, 2], 443)),
+            outcome: Err("no response".to_owned()),
+        };
+        let sample = sample_from_flow(&record, flows.flow(&record), 0);
+        assert_eq!((sample.lateness_us, sample.stalled_us), (1_500.0, 1_400.0));
+    }
+}

@@ -337,6 +337,9 @@ fn figures() {
     assert_eq!(record.schema, firstflight_report::SCHEMA);
     let link = record.link.as_ref().unwrap();
     assert_eq!(link.calibrations.len(), record.profiles.len() * 2);
+    assert_eq!(link.waited_ms.is_some(), Path::new("/proc/self/schedstat").exists());
+    assert!(link.stolen_ms >= Some(0.0), "{link:?}");
+    assert!(record.samples.iter().all(|sample| sample.stalled_us <= sample.lateness_us));
     for calibration in &link.calibrations {
         assert!(calibration.min_us > -200.0, "an echo was early: {calibration:?}");
     }

@@ -86,9 +86,10 @@ pub fn run_visits(
         origin: monotonic_ns(),
         started_once: config.browsers.iter().map(|_| AtomicBool::new(false)).collect(),
     };
+    let before = link::MachineTimes::now(&network);
     let mut visits = all_visits(config, &shared, progress)?;
     visits.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
-    let link = link::link_facts(&network, config.keep_awake);
+    let link = link::link_facts(&network, config.keep_awake, before);
     progress(Progress::Filming);
     let filmstrips = filmstrips(config, &shared)?;
     let rounds: Vec<usize> = plan.blocks.iter().map(|block| block.round).collect();

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Section, folded, table_html};
-use crate::format::{count, format_us};
+use crate::format::{count, format_ms, format_us};
 use crate::{LinkFacts, Record, tables, terminal};
 
 pub(super) fn link(record: &Record) -> Option<Section> {
@@ -15,6 +15,12 @@ pub(super) fn link(record: &Record) -> Option<Section> {
             (count(link.packets as f64)) " packets that it delivered meanwhile."
             @if let Some(own) = link.own_lateness_p99_us {
                 " While the machine ran it: " b { (format_us(own)) " \u{b5}s" } " at p99."
+            }
+            @if let Some(waited) = link.waited_ms {
+                " Its thread waited " b { (format_ms(waited)) " ms" } " for a processor."
+            }
+            @if let Some(stolen) = link.stolen_ms {
+                " The hypervisor took " b { (format_ms(stolen)) " ms" } " from all processors."
             }
             @if !record.samples.is_empty() { " Samples with a packet later than 1 ms are left out." }
             @if !record.visits.is_empty() { " Visits with a packet later than 5 ms are left out." } }

@@ -261,6 +261,10 @@ pub struct Sample {
     pub label: Option<String>,
     /// How late the link delivered its latest packet, in microseconds.
     pub lateness_us: f64,
+    /// For how long of that the machine did not run the link: its thread woke late or was stopped, by
+    /// the scheduler or the hypervisor. The rest is the link's own error.
+    #[serde(skip_serializing_if = "is_zero_time", default)]
+    pub stalled_us: f64,
     /// Packets of it that the link dropped on purpose: by loss, queue or middlebox.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub dropped: u32,
@@ -298,6 +302,10 @@ impl Fault {
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_zero_time(time: &f64) -> bool {
+    *time == 0.0
 }
 
 #[cfg(test)]

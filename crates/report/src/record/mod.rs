@@ -218,6 +218,14 @@ pub struct LinkFacts {
     /// The 99th percentile of its lateness without the times at which the machine did not run it.
     #[serde(default)]
     pub own_lateness_p99_us: Option<f64>,
+    /// How long its thread waited for a processor meanwhile, in milliseconds
+    /// (`/proc/thread-self/schedstat`); `None` if the kernel does not tell.
+    #[serde(default)]
+    pub waited_ms: Option<f64>,
+    /// How long the hypervisor ran others instead of the machine's processors meanwhile, in
+    /// milliseconds (steal time in `/proc/stat`); `None` if the kernel does not tell.
+    #[serde(default)]
+    pub stolen_ms: Option<f64>,
     /// Kernel settings that the machine refused.
     pub refused_settings: Vec<String>,
     /// Whether processors were kept from falling asleep.

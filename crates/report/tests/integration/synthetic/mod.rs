@@ -427,6 +427,8 @@ fn setting(seed: u64) -> Record {
             lateness_p99_us: 93.1,
             lateness_max_us: 812.9,
             own_lateness_p99_us: Some(48.0),
+            waited_ms: Some(31.2),
+            stolen_ms: Some(10.0),
             refused_settings: vec!["net.ipv4.tcp_no_metrics_save".to_owned()],
             keep_awake: true,
             calibrations: vec![
