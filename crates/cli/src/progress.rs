@@ -32,6 +32,7 @@ impl ProgressDisplay {
             Progress::Costing => self.stage("measuring CPU time"),
             Progress::Middleboxes => self.stage("testing middleboxes"),
             Progress::Stalls => self.stage("fetching through boxes and proxies"),
+            Progress::Restarting => self.stage("restarting the server"),
             Progress::Judging => self.stage("classifying connections by their packets"),
             Progress::Filming => self.stage("recording filmstrips"),
             Progress::Visiting { done, total } => self.step("visiting pages", "", done, total),

@@ -18,6 +18,8 @@ pub struct LabConfig {
     pub middleboxes: Option<MiddleboxConfig>,
     /// How long clients wait behind what interferes with early data is measured, if set.
     pub stalls: Option<StallConfig>,
+    /// How often to restart this project's server for each way of keeping its ticket keys.
+    pub restarts: usize,
     /// First flights to capture at each server for the replay attack. 0 disables the attack.
     pub flights: usize,
     /// How often each captured flight is resent.
@@ -58,6 +60,7 @@ impl LabConfig {
             experiments,
             middleboxes: None,
             stalls: None,
+            restarts: 0,
             flights: 10,
             replays: 100,
             costs: true,
@@ -90,7 +93,7 @@ impl LabConfig {
             distinct(
                 all()
                     .flat_map(|axes| &axes.certificates)
-                    .chain((also || self.stalls.is_some()).then_some(&ecdsa)),
+                    .chain((also || self.stalls.is_some() || self.restarts > 0).then_some(&ecdsa)),
             ),
             distinct(all().flat_map(|axes| &axes.sizes).chain(also.then_some(&small))),
         )
@@ -138,6 +141,8 @@ pub enum Progress {
     Middleboxes,
     /// Fetches behind what interferes with early data are being made.
     Stalls,
+    /// This project's server is being restarted.
+    Restarting,
     /// Captured flights are being resent.
     Replaying {
         /// Flights resent to this server.

@@ -16,6 +16,8 @@
 //!   costs        processor time of a connection
 //!   middlebox    connections through middleboxes
 //!   replay       captures first flights and resends them
+//! stalls       early data behind boxes and proxies
+//! cold_start   restarts of this project's server
 //! results      packets to samples, samples to the figures of cells
 //! captures     capture files, and typical samples packet by packet
 //! servers      servers under test: configuration, start, capabilities
@@ -56,6 +58,7 @@
 //! ```
 
 mod captures;
+mod cold_start;
 mod config;
 mod costs;
 mod error;

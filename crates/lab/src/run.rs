@@ -9,6 +9,7 @@ use firstflight_report::{
 
 use firstflight_samples::{RequestedConnection, machine_facts, utc_now};
 
+use crate::cold_start::{self, ColdStartRun};
 use crate::config::{LabConfig, Progress};
 use crate::measure::Run;
 use crate::middlebox::MiddleboxConfig;
@@ -32,11 +33,13 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let middleboxes: Vec<_> =
         config.middleboxes.iter().flat_map(MiddleboxConfig::profiles).collect();
     let stalls = config.stalls.iter().flat_map(StallConfig::profiles);
+    let cold_start = (config.restarts > 0).then(cold_start::profile);
     let first_stall = planned.len() + middleboxes.len();
+    let besides = middleboxes.into_iter().chain(stalls).chain(cold_start);
     let all: Vec<PathConfig> = planned
         .iter()
         .map(|path| PathConfig::from(&path.profile))
-        .chain(middleboxes.into_iter().chain(stalls).map(|profile| PathConfig::from(&profile)))
+        .chain(besides.map(|profile| PathConfig::from(&profile)))
         .collect();
     if all.is_empty() {
         return Err(LabError::EmptyPlan("nothing to measure: name an experiment".to_owned()));
@@ -64,6 +67,15 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         }
         None => Default::default(),
     };
+    let (cold_starts, no_cold_starts) = match config.restarts {
+        0 => Default::default(),
+        restarts => {
+            progress(Progress::Restarting);
+            let path = network.paths().len() - 1;
+            let run = ColdStartRun { restarts, network: &network, site: &site, path };
+            network.client().run(|| run.run())??
+        }
+    };
     servers.iter().for_each(RunningServer::stop);
     let mut record = Record {
         schema: SCHEMA,
@@ -81,13 +93,14 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         replays: replay::count_replays(&servers, &measured.flights)?,
         middleboxes: measured.middleboxes,
         stalls,
+        cold_starts,
         left_out: plan.left_out.clone(),
         samples: measured.samples,
         ..Record::default()
     };
     (record.waterfalls, record.captures) = measured.captures.finish(&record.cells)?;
     compare(&mut record, &plan);
-    record.left_out.extend(no_stalls);
+    record.left_out.extend(no_stalls.into_iter().chain(no_cold_starts));
     record.left_out.extend(replay::skipped_attacks(&servers, config.flights));
     record.seconds = started.elapsed().as_secs_f64();
     Ok(record)
@@ -100,7 +113,8 @@ fn plan(config: &LabConfig, servers: &[RunningServer]) -> Result<Plan, LabError>
         Some(format!("without {capability}: {why}"))
     };
     let plan = Plan::new(&config.experiments, &limitation, config.seed);
-    if plan.cells.is_empty() && config.middleboxes.is_none() && config.stalls.is_none() {
+    let beside_cells = config.middleboxes.is_some() || config.stalls.is_some();
+    if plan.cells.is_empty() && !beside_cells && config.restarts == 0 {
         let reasons = plan.left_out.join("; ");
         return Err(LabError::EmptyPlan(format!("no cell can be measured: {reasons}")));
     }

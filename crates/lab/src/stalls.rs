@@ -344,8 +344,9 @@ fn in_words(facts: &FlowFacts) -> &'static str {
     }
 }
 
-/// The port of server and proxies alike: a client takes them for the same server.
-const PORT: u16 = 4499;
+/// The port of server and proxies alike: a client takes them for the same server. It is below those of
+/// the servers under test.
+const PORT: u16 = 4428;
 
 /// How long a server may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);

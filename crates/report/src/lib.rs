@@ -73,11 +73,11 @@ pub use comparison::{Change, Comparison, compare};
 pub use effects::{control, effects};
 pub use html::Pictures;
 pub use record::{
-    BrowserFacts, BrowserTimings, Bytes, Calibration, Capture, Cell, Control, ControlPair, Cost,
-    Effect, Experiment, Fault, Figures, Filmstrip, Frame, Interval, LinkFacts, Load, LoadLatency,
-    MachineFacts, MiddleboxOutcome, ParseError, ProfileFacts, Record, RecordError, Replay,
-    Residual, SCHEMA, Sample, ServerFacts, Stall, Summary, Visit, VisitCell, VisitEffect,
-    VisitPackets, VisitSummary, Waterfall, WaterfallPacket, Witness, json_schema, parse, read,
-    write,
+    BrowserFacts, BrowserTimings, Bytes, Calibration, Capture, Cell, ColdStart, Control,
+    ControlPair, Cost, Effect, Experiment, Fault, Figures, Filmstrip, Frame, Interval, LinkFacts,
+    Load, LoadLatency, MachineFacts, MiddleboxOutcome, ParseError, ProfileFacts, Record,
+    RecordError, Replay, Residual, SCHEMA, Sample, ServerFacts, Stall, Summary, Visit, VisitCell,
+    VisitEffect, VisitPackets, VisitSummary, Waterfall, WaterfallPacket, Witness, json_schema,
+    parse, read, write,
 };
 pub use server_costs::ServerCosts;

@@ -172,7 +172,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     if args.browsers.is_set() {
         return browsers::run(&args);
     }
-    let Selection { experiments, middleboxes, stalls } = select(&args)?;
+    let Selection { experiments, middleboxes, stalls, restarts } = select(&args)?;
     args.conditions.refuse_old()?;
     results::prepare(&args.output)?;
     // The kernel requires a process with one thread.
@@ -183,6 +183,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     let config = LabConfig {
         middleboxes,
         stalls,
+        restarts,
         flights: args.flights as usize,
         replays: args.replays as usize,
         costs: !args.no_costs,

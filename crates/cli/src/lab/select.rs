@@ -18,6 +18,7 @@ pub(super) struct Selection {
     pub(super) experiments: Vec<Experiment>,
     pub(super) middleboxes: Option<MiddleboxConfig>,
     pub(super) stalls: Option<StallConfig>,
+    pub(super) restarts: usize,
 }
 
 /// Selects experiments, with their servers and networks.
@@ -38,15 +39,19 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
             BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect()
         }
     };
-    let mut selection = Selection { experiments: Vec::new(), middleboxes: None, stalls: None };
+    let mut selection =
+        Selection { experiments: Vec::new(), middleboxes: None, stalls: None, restarts: 0 };
     for name in names {
         if name == MIDDLEBOX {
             selection.middleboxes = Some(MiddleboxConfig::new(servers.clone()));
         } else if name == STALL {
             selection.stalls = Some(StallConfig::new(samples.unwrap_or(STALL_ATTEMPTS)));
+        } else if name == COLD_START {
+            selection.restarts = samples.unwrap_or(RESTARTS);
         } else {
-            let built_in: BuiltInExperiment =
-                name.parse().map_err(|error| anyhow::anyhow!("{error}, {MIDDLEBOX}, {STALL}"))?;
+            let built_in: BuiltInExperiment = name
+                .parse()
+                .map_err(|error| anyhow::anyhow!("{error}, {MIDDLEBOX}, {STALL}, {COLD_START}"))?;
             selection.experiments.push(built_in.experiment(&servers, samples)?);
         }
     }
@@ -59,9 +64,13 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
 /// The experiments without cells.
 const MIDDLEBOX: &str = "middlebox";
 const STALL: &str = "stall";
+const COLD_START: &str = "cold-start";
 
 /// Fetches for each row of the experiment `stall`. Some of them wait for seconds.
 const STALL_ATTEMPTS: usize = 5;
+
+/// Restarts for each way of keeping ticket keys.
+const RESTARTS: usize = 10;
 
 /// Every combination of the axes on the command line.
 fn matrix(

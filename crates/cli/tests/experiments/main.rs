@@ -5,6 +5,7 @@
 
 mod certificates;
 mod clients;
+mod cold_starts;
 mod quic;
 mod remote;
 mod remote_http3;
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time, so concurrent runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 26] = [
+    let tests: [(&str, fn()); 27] = [
         ("refused_early_data_is_labelled_and_has_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("samples_where_fast_open_falls_back_are_left_out_of_the_figures", fast_open_fallback),
@@ -78,6 +79,10 @@ fn main() -> ExitCode {
             unanswered::first_flight,
         ),
         ("fetch_behind_boxes_and_proxies_has_the_expected_outcomes", stalls::every_obstacle),
+        (
+            "restarts_cost_what_the_place_of_the_ticket_keys_implies",
+            cold_starts::every_way_of_keeping_keys,
+        ),
         ("the_same_seed_gives_the_same_order", seeds),
     ];
     let trial = |(name, test): (&str, fn())| {

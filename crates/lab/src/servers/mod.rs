@@ -25,7 +25,7 @@ pub use capabilities::{Capabilities, Capability, MissingCapability};
 pub use command::CommandServer;
 pub use kind::{SERVERS, ServerKind};
 pub use probe::{ProbedServer, probe_server};
-pub(crate) use program::find;
+pub(crate) use program::{find, processor_time};
 pub(crate) use running::{Requirements, RunningServer, VisitedFile, VisitedServer};
 pub(crate) use site::{HOST, Site, page};
 

@@ -126,7 +126,7 @@ pub(super) fn process_tree(roots: &[u32]) -> Vec<u32> {
 
 /// The processor time of all threads of these processes so far, including ended threads. Processes
 /// that have ended are not counted.
-pub(super) fn processor_time(pids: &[u32]) -> Duration {
+pub(crate) fn processor_time(pids: &[u32]) -> Duration {
     let time = |pid: &u32| {
         let clock = clock_getcpuclockid(Pid::from_raw(*pid as i32)).ok()?;
         clock_gettime(clock).ok().map(Duration::from)

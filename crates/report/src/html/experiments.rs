@@ -22,6 +22,10 @@ pub(super) fn stalls(record: &Record) -> Option<Section> {
     simple_section("stalls", "Boxes and proxies", tables::stalls(record)?)
 }
 
+pub(super) fn cold_starts(record: &Record) -> Option<Section> {
+    simple_section("cold-starts", "Cold starts", tables::cold_starts(record)?)
+}
+
 pub(super) fn loads(record: &Record) -> Option<Section> {
     let table = tables::loads(record)?;
     let mut more = Table::new(

@@ -56,6 +56,7 @@ pub fn render(record: &Record, pictures: &Pictures) -> String {
         experiments::replays(record),
         experiments::middleboxes(record),
         experiments::stalls(record),
+        experiments::cold_starts(record),
         experiments::loads(record),
         experiments::costs(record),
         setup::link(record),

@@ -174,6 +174,27 @@ pub struct Stall {
     pub failed: usize,
 }
 
+/// Restarts of this project's server with one way of keeping its ticket keys: what they cost a
+/// client that had a session before.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ColdStart {
+    /// Where the ticket keys are: `punctured`, `process`, `file`, `store`, or `single-use` with
+    /// sessions in the store.
+    pub keys: String,
+    /// How often the server was restarted.
+    pub restarts: usize,
+    /// What the packets of the first connection after a restart show, in words, and how often.
+    pub first: Vec<(String, usize)>,
+    /// Connections until early data was accepted, that one included; the most of all restarts.
+    pub connections: usize,
+    /// From the start of the process to the first byte of the first response.
+    pub response: Option<Figures>,
+    /// From the start of the process to the first byte of the first response to accepted early data.
+    pub early: Option<Figures>,
+    /// Processor time of the server until then.
+    pub server_cpu: Option<Figures>,
+}
+
 /// The packets of one sample.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Waterfall {

@@ -12,8 +12,8 @@ pub use crate::statistics::Interval;
 pub use cells::{Bytes, Cell, Fault, Figures, Residual, Sample, Summary};
 pub use file::{ParseError, RecordError, json_schema, parse, read, write};
 pub use measurements::{
-    Capture, Control, ControlPair, Cost, Effect, Load, LoadLatency, MiddleboxOutcome, Replay,
-    Stall, Waterfall, WaterfallPacket,
+    Capture, ColdStart, Control, ControlPair, Cost, Effect, Load, LoadLatency, MiddleboxOutcome,
+    Replay, Stall, Waterfall, WaterfallPacket,
 };
 pub use visits::{
     BrowserFacts, BrowserTimings, Filmstrip, Frame, Visit, VisitCell, VisitEffect, VisitPackets,
@@ -68,6 +68,9 @@ pub struct Record {
     /// How long responses to early data took behind what interferes with it.
     #[serde(default)]
     pub stalls: Vec<Stall>,
+    /// What restarts of the server cost, for each way of keeping its ticket keys.
+    #[serde(default)]
+    pub cold_starts: Vec<ColdStart>,
     /// The browsers that visited.
     #[serde(default)]
     pub browsers: Vec<BrowserFacts>,

@@ -102,6 +102,42 @@ pub(crate) fn stalls(record: &Record) -> Option<Table> {
     table.filled()
 }
 
+/// Restarts of the server.
+pub(crate) fn cold_starts(record: &Record) -> Option<Table> {
+    let mut table = Table::new(
+        "Cold starts",
+        "What a client with a session from before finds at a restarted server, by where the ticket keys \
+         are: ms from the start of the process until it got a response, and until its early data was \
+         accepted, by the packets; and the server's processor time until then.",
+        &[
+            "keys",
+            "first connection",
+            ">connections",
+            ">response p50",
+            ">early data p50",
+            ">max",
+            ">CPU p50",
+        ],
+    );
+    for start in &record.cold_starts {
+        let first: Vec<String> =
+            start.first.iter().map(|(what, n)| format!("{n} \u{d7} {what}")).collect();
+        let of = |figures: &Option<Figures>, pick: fn(&Figures) -> f64| {
+            figures.as_ref().map_or("-".to_owned(), |figures| format_ms(pick(figures)))
+        };
+        table.rows.push(vec![
+            start.keys.clone(),
+            first.join("; "),
+            start.connections.to_string(),
+            of(&start.response, |figures| figures.p50_ms),
+            of(&start.early, |figures| figures.p50_ms),
+            of(&start.early, |figures| figures.max_ms),
+            of(&start.server_cpu, |figures| figures.p50_ms),
+        ]);
+    }
+    table.filled()
+}
+
 /// Load runs.
 pub(crate) fn loads(record: &Record) -> Option<Table> {
     let mut table = Table::new(

@@ -19,7 +19,7 @@ pub(crate) use comparisons::{
     blueprint, control, effects, in_round_trips, loss, ordered_effects, page, ping_pong, range,
     residuals,
 };
-pub(crate) use experiments::{costs, loads, middleboxes, model, replays, stalls};
+pub(crate) use experiments::{cold_starts, costs, loads, middleboxes, model, replays, stalls};
 pub(crate) use matrix::{Group, columns, figures, groups, matrix, network_column, rows};
 pub(crate) use phases::{bytes, curl, phases, times};
 pub(crate) use visits::{
@@ -101,6 +101,7 @@ pub(crate) fn others(record: &Record) -> Vec<Table> {
         replays(record),
         middleboxes(record),
         stalls(record),
+        cold_starts(record),
         loads(record),
         costs(record),
         calibrations(record),

@@ -79,6 +79,7 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         "replay",
         "middleboxes",
         "stalls",
+        "cold-starts",
         "load",
         "costs",
         "link",
@@ -95,6 +96,16 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         assert!(!has(&empty, id), "{id}");
     }
     assert!(has(&empty, "setting"));
+}
+
+#[test]
+fn bars_are_drawn_for_the_cells_of_any_experiment() {
+    for experiment in ["matrix", "remote", "another"] {
+        let mut record = crate::synthetic::record(7);
+        record.cells.iter_mut().for_each(|cell| cell.experiment = experiment.to_owned());
+        let page = page_of(&record);
+        assert!(page.contains("<section id=\"bars\"") && page.contains("bars-0"), "{experiment}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ mod trials;
 #[allow(dead_code, reason = "not every test looks at visits alone")]
 mod visits;
 
-use trials::{costs, loads, middleboxes, replay, stalls, waterfall};
+use trials::{cold_starts, costs, loads, middleboxes, replay, stalls, waterfall};
 #[allow(unused_imports, reason = "not every test looks at visits alone")]
 pub(crate) use visits::{paint, visits_alone};
 
@@ -284,6 +284,7 @@ impl Run {
         self.record.replays = vec![replay("firstflight", 0), replay("nginx", 1000)];
         self.record.middleboxes = middleboxes();
         self.record.stalls = stalls();
+        self.record.cold_starts = cold_starts();
         self.record.costs = costs();
         self.record.loads = loads();
     }

@@ -1,7 +1,8 @@
 //! What a run tries beside the matrix, and the packets of its samples.
 
 use firstflight_report::{
-    Cost, Figures, Load, LoadLatency, MiddleboxOutcome, Replay, Stall, Waterfall, WaterfallPacket,
+    ColdStart, Cost, Figures, Load, LoadLatency, MiddleboxOutcome, Replay, Stall, Waterfall,
+    WaterfallPacket,
 };
 
 pub(super) fn replay(server: &str, executed: usize) -> Replay {
@@ -70,6 +71,23 @@ pub(super) fn stalls() -> Vec<Stall> {
     vec![
         stall(false, "early data dropped", None),
         stall(true, "early data dropped, then full", Some(282.3)),
+    ]
+}
+
+pub(super) fn cold_starts() -> Vec<ColdStart> {
+    let figures = |p50_ms| Some(Figures { p50_ms, max_ms: p50_ms + 4.0, ..Figures::default() });
+    let start = |keys: &str, first: &str, connections, early_ms| ColdStart {
+        keys: keys.to_owned(),
+        restarts: 10,
+        first: vec![(first.to_owned(), 10)],
+        connections,
+        response: figures(21.4),
+        early: figures(early_ms),
+        server_cpu: figures(9.8),
+    };
+    vec![
+        start("file", "resumed, early data refused", 2, 25.9),
+        start("store", "early data accepted", 1, 21.4),
     ]
 }
 
