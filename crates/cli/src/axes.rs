@@ -90,7 +90,8 @@ pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn on_off(text: &str) -> Result<bool, String> {
+/// Parses a value of an axis that is on or off.
+pub(crate) fn on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),

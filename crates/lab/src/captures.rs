@@ -261,6 +261,7 @@ fn typical_cells(plan: &Plan) -> Vec<usize> {
             && (requested.http == as_first.http || requested.over_quic())
             && (requested.group, requested.cipher, requested.certificate, requested.size)
                 == (as_first.group, as_first.cipher, as_first.certificate, as_first.size)
+            && requested.compression == as_first.compression
             && match requested.version {
                 Version::Tls13 => true,
                 Version::Tls12 => !requested.tfo,
@@ -310,6 +311,7 @@ fn cell_properties(plan: &Plan, cell: usize) -> Vec<String> {
         requested.certificate != crate::CertificateKind::EcdsaP256,
         requested.certificate.name(),
     );
+    add_if(requested.compression, "compressed");
     add_if(planned.twin_of.is_some(), "control");
     properties
 }

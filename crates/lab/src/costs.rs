@@ -52,8 +52,8 @@ pub(crate) async fn measure_costs(
 fn same_row(a: &RequestedConnection, b: &RequestedConnection) -> bool {
     let key = |requested: &RequestedConnection| {
         let RequestedConnection { workload, transport, version, kind, group, .. } = *requested;
-        let RequestedConnection { cipher, certificate, .. } = *requested;
-        (workload, transport, version, kind, group, cipher, certificate)
+        let RequestedConnection { cipher, certificate, compression, .. } = *requested;
+        (workload, transport, version, kind, group, cipher, certificate, compression)
     };
     key(a) == key(b)
 }
@@ -101,7 +101,7 @@ async fn row(
         kind: requested.kind.name().to_owned(),
         group: requested.group.name().to_owned(),
         cipher: cipher_name(requested.cipher),
-        certificate: requested.certificate.name().to_owned(),
+        certificate: requested.certificate_name(),
         connections: done,
         client_us: each(client),
         server_us: each(busy),

@@ -7,7 +7,8 @@ use firstflight_samples::{ConnectionAxes, RequestedConnection, combinations};
 use firstflight_tls::Version;
 
 use crate::{
-    ClientKind, Group, HandshakeKind, HttpVersion, LabError, ResponseSize, ServerKind, Workload,
+    CertificateKind, ClientKind, Group, HandshakeKind, HttpVersion, LabError, ResponseSize,
+    ServerKind, Workload,
 };
 
 /// The values of each axis. A cell has one value of each.
@@ -75,6 +76,8 @@ pub enum BuiltInExperiment {
     Refused,
     /// Post-quantum key shares, with and without TCP Fast Open, and over QUIC.
     PostQuantum,
+    /// Certificates and chains, without and with compression, over TCP and over QUIC.
+    Certificates,
     /// Lost and reordered packets, over TCP and over QUIC.
     Loss,
     /// A page of 10 KiB over HTTP/3, requested by third-party clients at this project's server.
@@ -98,6 +101,7 @@ firstflight_samples::axis_values!(
         Image = "image",
         Refused = "refused",
         PostQuantum = "post-quantum",
+        Certificates = "certificates",
         Loss = "loss",
         ThirdParty = "third-party",
         Clients = "clients",
@@ -146,6 +150,7 @@ impl BuiltInExperiment {
                 // A lost packet affects only one connection in ten or twenty.
                 Self::Loss => 400,
                 Self::ThirdParty => 50,
+                Self::Certificates => 30,
                 // One connection at a time, beside the other networks: so many fit into their time.
                 Self::Access => 8,
                 Self::Image => 3,
@@ -173,6 +178,9 @@ impl BuiltInExperiment {
             Self::PostQuantum => {
                 "post-quantum key shares; with a ticket the ClientHello does not fit into a SYN"
             }
+            Self::Certificates => {
+                "full handshakes with each certificate, without and with its compression"
+            }
             Self::Loss => "a page of 10 KiB on networks that lose or reorder packets, TCP and QUIC",
             Self::ThirdParty => {
                 "a page of 10 KiB over HTTP/3 by third-party clients, all times from packets"
@@ -189,6 +197,8 @@ impl BuiltInExperiment {
             Self::Curl | Self::ThirdParty => &["curl-18", "curl-260"],
             Self::Blueprint | Self::SClient => &["lan"],
             Self::Refused | Self::PostQuantum | Self::Clients => &["20"],
+            // Where bytes count, and where they do not.
+            Self::Certificates => &["20", "cable"],
             Self::Access => {
                 &["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "5g", "3g", "2g", "geo", "leo"]
             }
@@ -208,6 +218,7 @@ impl BuiltInExperiment {
             | Self::Blueprint
             | Self::Access
             | Self::Image
+            | Self::Certificates
             | Self::Loss => {}
         }
         axes
@@ -249,6 +260,17 @@ impl BuiltInExperiment {
                 groups: vec![Group::X25519, Group::X25519MlKem768],
                 tfo: both,
                 http: http_1_and_3,
+                ..get
+            },
+            Self::Certificates => ConnectionAxes {
+                kinds: vec![HandshakeKind::Full, HandshakeKind::ZeroRtt],
+                http: http_1_and_3,
+                certificates: vec![
+                    CertificateKind::EcdsaP256,
+                    CertificateKind::Rsa2048,
+                    CertificateKind::Rsa4096Chain,
+                ],
+                compressions: both,
                 ..get
             },
             Self::Loss => ConnectionAxes {

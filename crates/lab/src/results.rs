@@ -55,7 +55,7 @@ fn without_summary(planned: &PlannedCell, path: &PlannedPath, experiment: &str) 
             _ => String::new(),
         },
         cipher: cipher_name(requested.cipher),
-        certificate: requested.certificate.name().to_owned(),
+        certificate: requested.certificate_name(),
         response_bytes: if get { requested.size.bytes() as u64 } else { PONG_BYTES },
         control: planned.twin_of.is_some(),
         expected_round_trips: Some(round_trips(requested)),
@@ -123,7 +123,7 @@ fn cost_ms(planned: &PlannedCell, costs: &[Cost]) -> Option<f64> {
             && row.kind == kind.name()
             && row.group == requested.group.name()
             && row.cipher == cipher_name(requested.cipher)
-            && row.certificate == requested.certificate.name()
+            && row.certificate == requested.certificate_name()
     })?;
     Some((row.client_us + row.server_us) / 1e3)
 }

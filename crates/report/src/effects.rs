@@ -187,7 +187,11 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
             a.certificate,
             b.certificate,
         )
-        .filter(|_| a.certificate == "ecdsa-p256"),
+        .filter(|_| {
+            let compressed = b.certificate.strip_suffix(COMPRESSED) == Some(a.certificate);
+            let both_plain = !b.certificate.ends_with(COMPRESSED);
+            compressed || (a.certificate == "ecdsa-p256" && both_plain)
+        }),
         () if a.server != b.server => {
             by(Coordinates { server: b.server, ..a.clone() }, a.server, b.server)
                 .filter(|_| a.server == "firstflight")
@@ -195,6 +199,9 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
         () => None,
     }
 }
+
+/// What the names of compressed certificates end with.
+const COMPRESSED: &str = " compressed";
 
 /// Each kind is compared with those before it.
 const KINDS: [&str; 4] = ["full", "resumed", "0-RTT", "refused"];

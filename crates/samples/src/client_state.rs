@@ -22,6 +22,8 @@ struct Key {
     http: Option<HttpVersion>,
     /// Whether the client offers Ed25519 signatures.
     ed25519: bool,
+    /// Whether the client offers certificate compression.
+    compression: bool,
 }
 
 /// The client's TLS contexts, each created on first use.
@@ -80,6 +82,7 @@ impl Connectors {
             ..CipherPolicy::default()
         };
         config.ed25519 = key.ed25519;
+        config.compressed_certificates = key.compression;
         config.key_log = Some(self.key_log.clone());
         config
     }
@@ -93,6 +96,7 @@ impl Key {
             cipher: requested.cipher,
             http: (requested.workload == Workload::Get).then_some(requested.http),
             ed25519: requested.certificate == CertificateKind::Ed25519,
+            compression: requested.compression,
         }
     }
 }

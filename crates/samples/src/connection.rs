@@ -28,6 +28,9 @@ pub struct RequestedConnection {
     pub cipher: CipherSuite,
     /// The kind of the server's certificate.
     pub certificate: CertificateKind,
+    /// Whether the certificate is compressed (RFC 8879), which the client offers only then; full
+    /// handshakes of TLS 1.3 only.
+    pub compression: bool,
 }
 
 impl RequestedConnection {
@@ -49,7 +52,14 @@ impl RequestedConnection {
             group: Group::X25519,
             cipher: CipherSuite::Negotiated,
             certificate: CertificateKind::EcdsaP256,
+            compression: false,
         }
+    }
+
+    /// The certificate in tables and records, such as `rsa-4096-chain compressed`.
+    pub fn certificate_name(&self) -> String {
+        let compressed = if self.compression { " compressed" } else { "" };
+        format!("{}{compressed}", self.certificate)
     }
 
     /// Whether it runs over QUIC.
@@ -65,7 +75,7 @@ pub fn round_trips(requested: &RequestedConnection) -> u32 {
     if requested.over_quic() {
         // The ClientHello is in the first packet: QUIC has no other connection set-up. A long chain
         // exceeds three times the client's first datagram, and its rest comes a round trip later
-        // (RFC 9000 section 8.1).
+        // (RFC 9000 section 8.1), compressed or not: keys and signatures do not compress.
         return match (requested.kind, requested.certificate) {
             (HandshakeKind::ZeroRtt, _) => 1,
             (HandshakeKind::Full, CertificateKind::Rsa4096Chain) => 3,

@@ -279,6 +279,12 @@ pub fn mismatch_except_group(facts: &FlowFacts, requested: &RequestedConnection)
     {
         return Some(format!("{label}, not with {name}"));
     }
+    // Only a compressed message hides its certificates.
+    let compressed = tls.certificate.is_some_and(|message| message.certificates.is_none());
+    if compressed != requested.compression {
+        let with = if compressed { "with" } else { "without" };
+        return Some(format!("{label}, {with} certificate compression"));
+    }
     let mismatch = facts.quic().and_then(|quic| token_mismatch(quic, requested))?;
     Some(format!("{label}, {mismatch}"))
 }

@@ -34,6 +34,8 @@ pub struct ConnectionAxes {
     pub ciphers: Vec<CipherSuite>,
     /// Certificates of the servers.
     pub certificates: Vec<CertificateKind>,
+    /// Without and with compression of the certificate. Only full handshakes of TLS 1.3 vary.
+    pub compressions: Vec<bool>,
     /// Sizes of the response to a GET.
     pub sizes: Vec<ResponseSize>,
 }
@@ -53,6 +55,7 @@ impl ConnectionAxes {
             groups: vec![Group::X25519],
             ciphers: vec![CipherSuite::Negotiated],
             certificates: vec![CertificateKind::EcdsaP256],
+            compressions: vec![false],
             sizes: vec![ResponseSize::OneKib],
         }
     }
@@ -87,6 +90,7 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
         vary(&mut connections, &axes.groups, |requested, group| requested.group = group);
         vary(&mut connections, &axes.ciphers, |requested, cipher| requested.cipher = cipher);
         vary(&mut connections, &axes.certificates, |requested, one| requested.certificate = one);
+        vary(&mut connections, &axes.compressions, |requested, one| requested.compression = one);
         if workload == Workload::Get {
             vary(&mut connections, &axes.http, |requested, http| requested.http = http);
             vary(&mut connections, &axes.sizes, |requested, size| requested.size = size);
@@ -97,7 +101,9 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
             if requested.version != Version::Tls13 {
                 requested.cipher = CipherSuite::Negotiated;
             }
-            requested.token &= requested.over_quic() && requested.kind != HandshakeKind::Full;
+            let full = requested.kind == HandshakeKind::Full;
+            requested.token &= requested.over_quic() && !full;
+            requested.compression &= full && requested.version == Version::Tls13;
         }
         all.append(&mut connections);
     }
@@ -188,6 +194,21 @@ mod tests {
         };
         let of = |version| combinations(&axes).iter().filter(|r| r.version == version).count();
         assert_eq!((of(Version::Tls12), of(Version::Tls13)), (1, CipherSuite::ALL.len()));
+    }
+
+    #[test]
+    fn certificate_compression_varies_full_handshakes_only() {
+        let axes = ConnectionAxes {
+            versions: vec![Version::Tls12, Version::Tls13],
+            kinds: vec![HandshakeKind::Full, HandshakeKind::ZeroRtt],
+            compressions: vec![false, true],
+            ..ConnectionAxes::baseline()
+        };
+        let found = combinations(&axes);
+        assert_eq!(found.len(), 2 + 3);
+        let compressed: Vec<_> = found.iter().filter(|requested| requested.compression).collect();
+        let [one] = &compressed[..] else { panic!("{compressed:?}") };
+        assert_eq!((one.version, one.kind), (Version::Tls13, HandshakeKind::Full));
     }
 
     #[test]

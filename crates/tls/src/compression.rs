@@ -1,4 +1,5 @@
-//! Certificate compression (RFC 8879): Brotli and zlib, for clients that offer one.
+//! Certificate compression (RFC 8879). A server has Brotli and zlib, for clients that offer one; our
+//! client can offer Brotli, as browsers do.
 //!
 //! A certificate chain is compressed once, at the highest level, when the first client needs it, and
 //! kept. The server sends the same message to all clients, so nothing secret is compressed.
@@ -72,6 +73,31 @@ impl CertificateCompressor for Brotli {
     }
 }
 
+/// The client's side of [`Brotli`].
+struct BrotliOffer;
+
+/// Makes a client offer Brotli.
+///
+/// # Errors
+/// [`TlsError::Setup`] if there is no memory.
+pub(crate) fn offer(context: &mut SslContextBuilder) -> Result<(), TlsError> {
+    context
+        .add_certificate_compression_algorithm(BrotliOffer)
+        .map_err(TlsError::setup("certificate compression"))
+}
+
+impl CertificateCompressor for BrotliOffer {
+    const ALGORITHM: CertificateCompressionAlgorithm = CertificateCompressionAlgorithm::BROTLI;
+    const CAN_COMPRESS: bool = false;
+    const CAN_DECOMPRESS: bool = true;
+
+    /// `output` takes as many bytes as the message says that it has, which BoringSSL limits to 100 KiB.
+    /// More fails, and so does less.
+    fn decompress<W: Write>(&self, input: &[u8], output: &mut W) -> io::Result<()> {
+        brotli::BrotliDecompress(&mut Cursor::new(input), output)
+    }
+}
+
 struct Zlib(Compressed);
 
 impl CertificateCompressor for Zlib {
@@ -85,5 +111,38 @@ impl CertificateCompressor for Zlib {
             encoder.write_all(input)?;
             encoder.finish()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decompresses what `plain` compresses to, into a buffer of `announced` bytes.
+    fn decompress(plain: &[u8], announced: usize) -> Option<Vec<u8>> {
+        let mut compressed = Vec::new();
+        Brotli(Compressed::new()).compress(plain, &mut compressed).unwrap();
+        let mut buffer = vec![0; announced];
+        let mut output = Cursor::new(&mut buffer[..]);
+        BrotliOffer.decompress(&compressed, &mut output).ok()?;
+        assert_eq!(output.position(), plain.len() as u64);
+        Some(buffer)
+    }
+
+    #[test]
+    fn a_certificate_that_decompresses_to_more_than_announced_is_refused() {
+        let plain = vec![7; 1 << 20];
+        assert_eq!(decompress(&plain, 1 << 20).as_deref(), Some(&plain[..]));
+        assert_eq!(decompress(&plain, 5_000), None);
+    }
+
+    #[test]
+    fn bytes_that_are_no_brotli_are_refused() {
+        for hostile in [&b""[..], b"\xff\xff\xff\xff", b"\x00", &[0x5a; 300]] {
+            let mut buffer = [0; 64];
+            let output = &mut Cursor::new(&mut buffer[..]);
+            let refused = BrotliOffer.decompress(hostile, output).is_err();
+            assert!(refused || output.position() < 64, "{hostile:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use foreign_types::ForeignType;
 use crate::connection::{Role, TlsConnection};
 use crate::context::Slot;
 use crate::session::SessionInbox;
-use crate::{CipherPolicy, KeyLog, Session, TlsError, Trust, Version, context, trust};
+use crate::{CipherPolicy, KeyLog, Session, TlsError, Trust, Version, compression, context, trust};
 
 /// Configuration of a [`Connector`].
 #[derive(Clone)]
@@ -28,6 +28,8 @@ pub struct ConnectorConfig {
     /// Whether Ed25519 certificates are accepted too (RFC 8422 section 5.10, RFC 8446 section
     /// 4.2.3). Browsers and BoringSSL's defaults do not offer them.
     pub ed25519: bool,
+    /// Whether certificate compression by Brotli is offered (RFC 8879).
+    pub compressed_certificates: bool,
     /// Receives the connections' secrets.
     pub key_log: Option<Arc<dyn KeyLog>>,
 }
@@ -42,6 +44,7 @@ impl ConnectorConfig {
             alpn: Vec::new(),
             trust,
             ed25519: false,
+            compressed_certificates: false,
             key_log: None,
         }
     }
@@ -122,6 +125,9 @@ pub fn client_context(
         builder
             .set_verify_algorithm_prefs(&WITH_ED25519)
             .map_err(TlsError::setup("the signature algorithms"))?;
+    }
+    if config.compressed_certificates {
+        compression::offer(&mut builder)?;
     }
     // The caller stores sessions, not BoringSSL: a ticket is used once, by one process.
     builder.set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);

@@ -19,7 +19,7 @@ use firstflight_lab::{
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
+use crate::axes::{AxesArgs, command_line, milliseconds, on_off, seed_from_clock};
 use crate::progress::ProgressDisplay;
 use crate::results;
 use crate::results::ConditionArgs;
@@ -43,12 +43,12 @@ use select::{Selection, select};
 #[derive(Args)]
 pub(crate) struct LabArgs {
     /// Experiments: ping-pong, get, curl, blueprint, access, image, clients, refused, post-quantum,
-    /// loss, third-party, s-client, middlebox, stall
+    /// certificates, loss, third-party, s-client, middlebox, stall, cold-start
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     experiment: Option<Vec<String>>,
 
     /// Samples a cell [default: 100; blueprint and s-client: 1000, loss: 400, third-party: 50,
-    /// access: 8, clients: 6, image: 3, stall: 5]
+    /// certificates: 30, cold-start: 10, access: 8, clients: 6, image: 3, stall: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: Option<u32>,
 
@@ -119,6 +119,10 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "TYPE,...", value_delimiter = ',', help_heading = AXES)]
     certificate: Option<Vec<CertificateKind>>,
 
+    /// Certificate compression by Brotli in full handshakes of TLS 1.3 (at our server): off, on
+    #[arg(long, value_name = "off,on", value_delimiter = ',', value_parser = on_off, help_heading = AXES)]
+    certificate_compression: Option<Vec<bool>>,
+
     /// Sizes of the page: 1k, 10k, 1m
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', help_heading = AXES)]
     size: Option<Vec<ResponseSize>>,
@@ -161,6 +165,7 @@ impl LabArgs {
             || self.client.is_some()
             || self.cipher.is_some()
             || self.certificate.is_some()
+            || self.certificate_compression.is_some()
             || self.size.is_some()
     }
 }

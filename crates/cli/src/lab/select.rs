@@ -103,6 +103,7 @@ fn matrix(
                     .certificate
                     .clone()
                     .unwrap_or_else(|| vec![CertificateKind::EcdsaP256]),
+                compressions: args.certificate_compression.clone().unwrap_or_else(|| vec![false]),
                 sizes: args.size.clone().unwrap_or_else(|| vec![ResponseSize::OneKib]),
             },
         },

@@ -40,6 +40,8 @@ pub enum Capability {
     Group(Group),
     /// Presents a certificate with this kind of key.
     Certificate(CertificateKind),
+    /// Compresses its certificate for clients that offer it (RFC 8879).
+    CertificateCompression,
     /// Serves several connections at the same time. Without this capability its samples are taken
     /// one by one.
     ConcurrentConnections,
@@ -64,6 +66,7 @@ impl fmt::Display for Capability {
             Self::ResponseSize(size) => write!(f, "responses of {size}"),
             Self::Group(group) => write!(f, "{group}"),
             Self::Certificate(certificate) => write!(f, "{certificate} certificates"),
+            Self::CertificateCompression => f.write_str("certificate compression"),
             Self::ConcurrentConnections => f.write_str("concurrent connections"),
             Self::RequestLog => f.write_str("counting of replays"),
         }
@@ -101,6 +104,7 @@ fn needed(requested: &RequestedConnection) -> Vec<Capability> {
     needed.extend(refused.then_some(Capability::QuicTicketAgeCheck));
     needed.extend(requested.tfo.then_some(Capability::FastOpen));
     needed.extend(requested.token.then_some(Capability::AddressTokens));
+    needed.extend(requested.compression.then_some(Capability::CertificateCompression));
     needed
 }
 
@@ -191,6 +195,9 @@ mod tests {
             );
         }
         assert_eq!(needed(&REQUESTED).len(), 8);
+        let compressed =
+            RequestedConnection { kind: HandshakeKind::Full, compression: true, ..REQUESTED };
+        assert!(needed(&compressed).contains(&Capability::CertificateCompression));
         let over_quic = RequestedConnection {
             transport: Transport::Quic,
             tfo: false,

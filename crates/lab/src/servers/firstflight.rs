@@ -27,8 +27,12 @@ impl Server for Firstflight {
 
     fn command(&self, _: &InstalledProgram, setup: &ServerSetup<'_>) -> Result<Command, LabError> {
         let mut command = setup.start(&setup.site.program)?;
+        // Only clients of cells with compression offer it.
+        let config = setup.write("serve.toml", "[tls]\ncompress_certificates = true\n")?;
         command
             .arg("serve")
+            .arg("--config")
+            .arg(config)
             .args(["--listen", &format!("0.0.0.0:{}", setup.port)])
             .arg("--cert")
             .arg(&setup.identity.cert)

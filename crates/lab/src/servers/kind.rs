@@ -81,7 +81,15 @@ impl ServerKind {
 
     /// Its capabilities as far as they are known before it is probed.
     pub fn capabilities(self) -> Capabilities {
-        Capabilities::without(&self.server().missing())
+        let mut missing = self.server().missing();
+        // No probe shows it, since no client reports it.
+        if self != Self::Firstflight {
+            missing.push((
+                Capability::CertificateCompression,
+                "the lab knows how to switch it on at its own server only",
+            ));
+        }
+        Capabilities::without(&missing)
     }
 
     /// Its port for a workload and a certificate. Each combination has a separate process.

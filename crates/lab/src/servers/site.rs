@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
@@ -208,9 +209,13 @@ fn rsa_key(bits: u32) -> Result<(KeyPair, String), LabError> {
 /// A certificate for [`HOST`] with an RSA key of 4,096 bits, and two intermediate certificates with
 /// such keys. The root is not part of the chain.
 fn issued_by_chain() -> Result<Issued, LabError> {
-    let (leaf_key, key) = rsa_key(4096)?;
-    // All authorities share a key, since a key takes seconds: only their lengths matter here.
-    let (_, authority_key) = rsa_key(4096)?;
+    // Each takes seconds. The root, which is not sent, shares the first intermediate's.
+    let keys = thread::scope(|scope| {
+        let keys = [(); 3].map(|()| scope.spawn(|| rsa_key(4096)));
+        keys.map(|key| key.join().expect("making a key never panics"))
+    });
+    let [leaf, first, second] = keys;
+    let ((leaf_key, key), (_, first_key), (_, second_key)) = (leaf?, first?, second?);
     let authority = |name: &str| {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("{HOST} {name}"));
@@ -218,17 +223,16 @@ fn issued_by_chain() -> Result<Issued, LabError> {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params
     };
-    let read_key = || {
-        KeyPair::from_pem_and_sign_algo(&authority_key, &PKCS_RSA_SHA256)
-            .expect("a key that was just made")
+    let read = |pem: &str| {
+        KeyPair::from_pem_and_sign_algo(pem, &PKCS_RSA_SHA256).expect("a key that was just made")
     };
     let made = "a certificate for a constant name";
-    let root = authority("root").self_signed(&read_key()).expect(made);
-    let (mut chain, mut issuer) = (String::new(), Issuer::new(authority("root"), read_key()));
-    for name in ["intermediate 1", "intermediate 2"] {
-        let cert = authority(name).signed_by(&read_key(), &issuer).expect(made);
+    let root = authority("root").self_signed(&read(&first_key)).expect(made);
+    let (mut chain, mut issuer) = (String::new(), Issuer::new(authority("root"), read(&first_key)));
+    for (name, pem) in [("intermediate 1", &first_key), ("intermediate 2", &second_key)] {
+        let cert = authority(name).signed_by(&read(pem), &issuer).expect(made);
         chain.insert_str(0, &cert.pem());
-        issuer = Issuer::new(authority(name), read_key());
+        issuer = Issuer::new(authority(name), read(pem));
     }
     let mut params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
     params.distinguished_name.push(DnType::CommonName, HOST);

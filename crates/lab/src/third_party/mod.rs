@@ -61,6 +61,9 @@ pub(crate) fn unsupported_reason(
     if requested.cipher != CipherSuite::Negotiated {
         return Some("with any cipher only: its list of ciphers is not configurable here");
     }
+    if requested.compression {
+        return Some("without certificate compression: the lab does not make it offer any");
+    }
     if client.transport() == Some(Transport::Tcp) {
         return tcp::unsupported_reason(client, requested);
     }

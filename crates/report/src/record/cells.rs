@@ -46,7 +46,7 @@ pub struct Cell {
     #[serde(default)]
     pub cipher: String,
     /// The server's certificate: `ecdsa-p256`, `rsa-2048`, `ed25519`, or `rsa-4096-chain` with two
-    /// intermediate certificates.
+    /// intermediate certificates; followed by ` compressed` if it was (RFC 8879).
     pub certificate: String,
     /// Length of the response's content in bytes.
     pub response_bytes: u64,

@@ -50,6 +50,18 @@ fn rfc6066_3_the_server_name_selects_the_certificate_in_every_version() {
 }
 
 #[test]
+fn rfc8879_a_client_verifies_a_compressed_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
+    let trust = |number: u8| Trust::File(directory.path().join(format!("{number}.pem")));
+    let setup =
+        |number| Setup { compression: true, trust: trust(number), ..calling(&sites, "one.test") };
+    Pair::new(&setup(0), None, false).complete();
+    let error = Pair::new(&setup(1), None, false).fails_on_client();
+    assert!(matches!(error, TlsError::Certificate(_)), "{error}");
+}
+
+#[test]
 fn an_unknown_or_missing_name_gets_the_first_certificate() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);

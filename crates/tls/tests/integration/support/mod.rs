@@ -60,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) preference: CipherPreference,
     pub(crate) identities: Identities,
     pub(crate) challenges: Option<Arc<dyn ChallengeCertificates>>,
+    /// Whether the server compresses certificates, and the client offers it.
+    pub(crate) compression: bool,
     /// Whom the client calls.
     pub(crate) host: String,
 }
@@ -79,6 +81,7 @@ impl Default for Setup {
             preference: CipherPreference::default(),
             identities: identity().into(),
             challenges: None,
+            compression: false,
             host: "localhost".to_owned(),
         }
     }
@@ -93,6 +96,7 @@ impl Setup {
         config.ciphers = self.ciphers.clone();
         config.alpn = self.alpn.clone();
         config.challenges = self.challenges.clone();
+        config.compress_certificates = self.compression;
         config.early_data = true;
         config.sealer = Some(Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }));
         Acceptor::new(config).unwrap()
@@ -105,6 +109,7 @@ impl Setup {
         config.ciphers = self.ciphers.clone();
         config.alpn = self.alpn.clone();
         config.key_log = self.key_log.clone();
+        config.compressed_certificates = self.compression;
         Connector::new(config).unwrap()
     }
 
