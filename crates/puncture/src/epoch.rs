@@ -14,7 +14,7 @@ pub type EpochId = [u8; 8];
 #[derive(Debug)]
 pub(crate) struct Epoch {
     pub(crate) id: EpochId,
-    /// When the first and the last index were issued, in seconds since 1970.
+    /// When the first and the last index were issued, in seconds.
     pub(crate) opened: u64,
     pub(crate) last_issued: u64,
     /// How many indices were issued.

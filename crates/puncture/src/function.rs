@@ -71,7 +71,7 @@ impl PuncturableFunction {
         Self::from_epochs(limits, VecDeque::new())
     }
 
-    /// Issues the next index at `now`, in seconds since 1970, and returns it with its value.
+    /// Issues the next index at `now`, in seconds, and returns it with its value.
     pub fn issue(&mut self, now: u64) -> (TicketIndex, Value) {
         loop {
             if let Some(epoch) = self.epochs.back_mut()

@@ -13,8 +13,8 @@
 //! Gellert, Jager: *Session Resumption Protocols and Efficient Forward Security for TLS 1.3 0-RTT*,
 //! Journal of Cryptology 34, 2021, eprint 2019/228).
 //!
-//! No sockets, no clock and no threads: time is an argument, in seconds since 1970. Random bytes come
-//! from the system.
+//! No sockets, no clock and no threads: time is an argument, in seconds of any clock; by one that nobody
+//! sets, epochs expire when they should. Random bytes come from the system.
 //!
 //! # Examples
 //!
@@ -22,7 +22,7 @@
 //! use firstflight_puncture::{Limits, PuncturableFunction};
 //!
 //! let mut function = PuncturableFunction::new(Limits::default());
-//! let now = 1_700_000_000;
+//! let now = 5_000;
 //! let (index, value) = function.issue(now);
 //! assert_eq!(function.evaluate(&index).as_deref(), Some(&*value));
 //!

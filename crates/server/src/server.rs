@@ -357,7 +357,7 @@ async fn maintenance(state: Arc<ServerState>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        state.shared.gate.watch_clock();
+        state.shared.gate.watch_clock(state.ring.punctured().is_some());
         state.quic_ports.maintain();
         renew(&state).await;
         // Key files may be on a slow disk.

@@ -1,6 +1,7 @@
 //! Tickets that are used up when they are opened.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce};
@@ -8,8 +9,6 @@ use firstflight_puncture::{Counts, Limits, PuncturableFunction, TicketIndex, Val
 use zeroize::Zeroizing;
 
 pub use firstflight_puncture::InvalidSnapshot;
-
-use crate::schedule::UnixTime;
 
 /// Seals each ticket under a key of its own, and destroys the key when the ticket is used. `Send +
 /// Sync`; share it in an `Arc`.
@@ -21,7 +20,10 @@ use crate::schedule::UnixTime;
 ///
 /// A ticket is `kind (1) | epoch (8) | number (4) | ciphertext | tag (16)`, sealed by
 /// ChaCha20-Poly1305 with the 13 bytes before the ciphertext as associated data. Each key seals one
-/// ticket, so the nonce is zero.
+/// ticket, so the nonce is zero. The ciphertext is that of `seconds (8) | content`.
+///
+/// Times are those of a clock that nobody sets, such as a machine's monotonic one. A process that takes
+/// the keys over has to read the same clock.
 #[derive(Debug)]
 pub struct PuncturedTickets {
     limits: Limits,
@@ -38,8 +40,13 @@ enum State {
 /// The outcome of [`PuncturedTickets::open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenedOnce {
-    /// The session. The ticket is used up.
-    Session(Zeroizing<Vec<u8>>),
+    /// The ticket is used up.
+    Session {
+        /// What was sealed.
+        content: Zeroizing<Vec<u8>>,
+        /// When it was sealed, in whole seconds.
+        sealed_at: Duration,
+    },
     /// The client has not proved that it knows the session. The ticket is as it was.
     Unproven,
     /// The ticket was used before, or given up because of the limit of memory. Nobody can tell whether
@@ -55,7 +62,7 @@ pub enum OpenedOnce {
 
 impl PuncturedTickets {
     /// The bytes that a ticket is longer than its content.
-    pub const OVERHEAD: usize = HEADER_BYTES + TAG_BYTES;
+    pub const OVERHEAD: usize = HEADER_BYTES + TIME_BYTES + TAG_BYTES;
 
     /// New tickets of this process alone. None outlives the process, unless it hands them over.
     pub fn new(limits: Limits) -> Self {
@@ -64,17 +71,18 @@ impl PuncturedTickets {
     }
 
     /// Seals `content` under the next index. Returns `None` if another process has the keys.
-    pub fn seal(&self, content: &[u8], now: UnixTime) -> Option<Vec<u8>> {
+    pub fn seal(&self, content: &[u8], now: Duration) -> Option<Vec<u8>> {
         let (index, value) = match &mut *self.state() {
-            State::Owned(function) => function.issue(now.0),
+            State::Owned(function) => function.issue(now.as_secs()),
             State::HandedOver => return None,
         };
+        let dated = Zeroizing::new([&now.as_secs().to_be_bytes()[..], content].concat());
         let mut ticket = Vec::with_capacity(content.len() + Self::OVERHEAD);
         ticket.push(KIND);
         ticket.extend_from_slice(&index.epoch);
         ticket.extend_from_slice(&index.number.to_be_bytes());
         let sealed = cipher(&value)
-            .encrypt(&Nonce::default(), Payload { msg: content, aad: &ticket })
+            .encrypt(&Nonce::default(), Payload { msg: &dated, aad: &ticket })
             .expect("a ticket is shorter than the cipher's limit of 256 GiB");
         ticket.extend_from_slice(&sealed);
         Some(ticket)
@@ -96,18 +104,25 @@ impl PuncturedTickets {
             State::HandedOver => return OpenedOnce::HandedOver,
         };
         let payload = Payload { msg: sealed, aad: &ticket[..HEADER_BYTES] };
-        let Ok(session) = cipher(&value).decrypt(&Nonce::default(), payload) else {
+        let Ok(dated) = cipher(&value).decrypt(&Nonce::default(), payload) else {
             return OpenedOnce::Forged;
         };
-        let session = Zeroizing::new(session);
-        if !is_proven(&session) {
+        let dated = Zeroizing::new(dated);
+        let Some((sealed_at, content)) = dated.split_first_chunk() else {
+            return OpenedOnce::Forged;
+        };
+        if !is_proven(content) {
             return OpenedOnce::Unproven;
         }
+        let session = OpenedOnce::Session {
+            content: Zeroizing::new(content.to_vec()),
+            sealed_at: Duration::from_secs(u64::from_be_bytes(*sealed_at)),
+        };
         // Another connection may have been faster meanwhile, or the keys handed over with the index
         // not used.
         match &mut *self.state() {
             State::Owned(function) => match function.puncture(&index) {
-                true => OpenedOnce::Session(session),
+                true => session,
                 false => OpenedOnce::Used,
             },
             State::HandedOver => OpenedOnce::HandedOver,
@@ -121,9 +136,9 @@ impl PuncturedTickets {
 
     /// Destroys the keys of tickets that were issued before `time`, as far as all tickets of their
     /// epoch were.
-    pub fn expire_before(&self, time: UnixTime) {
+    pub fn expire_before(&self, time: Duration) {
         if let State::Owned(function) = &mut *self.state() {
-            function.expire_before(time.0);
+            function.expire_before(time.as_secs());
         }
     }
 
@@ -183,6 +198,7 @@ fn parse(ticket: &[u8]) -> Option<(TicketIndex, &[u8])> {
 /// Other than the kinds of [`TicketKey`](crate::TicketKey).
 const KIND: u8 = 10;
 const HEADER_BYTES: usize = 1 + 8 + 4;
+const TIME_BYTES: usize = 8;
 const TAG_BYTES: usize = 16;
 
 #[cfg(test)]

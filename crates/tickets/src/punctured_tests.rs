@@ -4,11 +4,14 @@ use std::thread;
 
 use super::*;
 
-const NOW: UnixTime = UnixTime(1_000_000);
+const NOW: Duration = Duration::from_secs(1_000_000);
 
 fn session(opened: OpenedOnce) -> Option<Vec<u8>> {
     match opened {
-        OpenedOnce::Session(session) => Some(session.to_vec()),
+        OpenedOnce::Session { content, sealed_at } => {
+            assert_eq!(sealed_at, NOW);
+            Some(content.to_vec())
+        }
         _ => None,
     }
 }
@@ -112,7 +115,7 @@ fn tickets_expire_with_their_epoch() {
     let tickets = PuncturedTickets::new(Limits { epoch_seconds: 60, ..Limits::default() });
     let ticket = tickets.seal(b"session", NOW).unwrap();
     tickets.expire_before(NOW);
-    tickets.expire_before(UnixTime(NOW.0 + 1));
+    tickets.expire_before(NOW + Duration::from_secs(1));
     assert_eq!(tickets.open(&ticket, |_| true), OpenedOnce::Unknown);
     assert_eq!(tickets.counts().unwrap().expired, 1);
 }

@@ -113,7 +113,7 @@ pub use identity::{
 pub use keylog::{KeyLog, KeyLogFile, KeyLogLines};
 pub use offered_flight::OfferedFlight;
 pub use psk_offer::PskOffer;
-pub use session::Session;
+pub use session::{Session, session_of_age};
 pub use stream::TlsStream;
 pub use ticket::{OpenedTicket, TicketSealer, WithheldReason};
 pub use trust::Trust;

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use boring::ssl::{SslSession, SslSessionRef};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
+use zeroize::Zeroizing;
 
 use crate::clock::SteadyClock;
 use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
@@ -145,24 +147,54 @@ const QUIC_EARLY_DATA_CONTEXT: u8 = 0xa0 | 28;
 /// (`SSL_SESSION_copy_without_early_data` also drops `ticket_age_add`, so the copy could not be
 /// resumed.)
 pub(crate) fn without_early_data(session: &[u8]) -> Option<Vec<u8>> {
+    with_field(session, MAX_EARLY_DATA, &[])
+}
+
+/// Returns a serialized session with another time of issue: `age` ago by [`SteadyClock`]. For a
+/// [`TicketSealer`](crate::TicketSealer) that measures the age of its tickets by a clock that nobody
+/// sets. Returns `None` if the bytes are not a session.
+pub fn session_of_age(session: &[u8], age: Duration) -> Option<Zeroizing<Vec<u8>>> {
+    let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+    let issued = SteadyClock::unix_micros().saturating_sub(age).max(0) as u64 / 1_000_000;
+    with_field(session, TIME, &time_field(issued)).map(Zeroizing::new)
+}
+
+/// The field of a session's time, in seconds since 1970.
+fn time_field(time: u64) -> Vec<u8> {
+    let bytes = time.to_be_bytes();
+    // An INTEGER is as short as possible, and negative if its first bit is set.
+    let skip = bytes.iter().take(7).take_while(|byte| **byte == 0).count();
+    let mut number = bytes[skip..].to_vec();
+    if number[0] & 0x80 != 0 {
+        number.insert(0, 0);
+    }
+    [&[TIME, number.len() as u8 + 2, INTEGER, number.len() as u8][..], &number].concat()
+}
+
+/// Returns a copy with the field of this tag replaced, or unchanged if there is none. Returns `None` if
+/// the bytes are not a session.
+fn with_field(session: &[u8], tag: u8, field: &[u8]) -> Option<Vec<u8>> {
     let (fields, _) = element(session, SEQUENCE)?;
-    let Some((before, after)) = split_around(fields, MAX_EARLY_DATA) else {
+    let Some((before, after)) = split_around(fields, tag) else {
         return Some(session.to_vec());
     };
-    let length = before.len() + after.len();
-    let mut shorter = vec![SEQUENCE];
+    let length = before.len() + field.len() + after.len();
+    // Reserved at once, because growing would leave copies of the session's secret behind.
+    let mut changed = Vec::with_capacity(1 + 1 + size_of::<usize>() + length);
+    changed.push(SEQUENCE);
     match length {
-        0..=0x7f => shorter.push(length as u8),
+        0..=0x7f => changed.push(length as u8),
         _ => {
             let bytes = length.to_be_bytes();
             let skip = bytes.iter().take_while(|byte| **byte == 0).count();
-            shorter.push(0x80 | (bytes.len() - skip) as u8);
-            shorter.extend_from_slice(&bytes[skip..]);
+            changed.push(0x80 | (bytes.len() - skip) as u8);
+            changed.extend_from_slice(&bytes[skip..]);
         }
     }
-    shorter.extend_from_slice(before);
-    shorter.extend_from_slice(after);
-    Some(shorter)
+    for part in [before, field, after] {
+        changed.extend_from_slice(part);
+    }
+    Some(changed)
 }
 
 /// Returns the QUIC early-data context under which the session was issued.
@@ -232,6 +264,29 @@ mod tests {
     fn issue_time_and_ticket_age_add_are_read() {
         let session = [0x30, 15, 0xa1, 5, 0x02, 3, 1, 2, 3, 0xb5, 6, 0x04, 4, 0xff, 0, 0, 1];
         assert_eq!(issued_and_age_add(&session), Some((0x010203, 0xff00_0001)));
+        let hour = Duration::from_secs(3600);
+        let aged = session_of_age(&session, hour).unwrap();
+        let (issued, age_add) = issued_and_age_add(&aged).unwrap();
+        let now = SteadyClock::unix_micros() as u64 / 1_000_000;
+        assert!((now - 3660..=now - 3600).contains(&issued), "{issued}");
+        assert_eq!(age_add, 0xff00_0001);
+        let before_1970 = session_of_age(&session, Duration::MAX).unwrap();
+        assert_eq!(issued_and_age_add(&before_1970), Some((0, 0xff00_0001)));
+    }
+
+    #[test]
+    fn the_field_of_a_time_is_der() {
+        for (time, number) in [
+            (0, &[0][..]),
+            (0x7f, &[0x7f]),
+            (0x80, &[0, 0x80]),
+            (0x6543_2100, &[0x65, 0x43, 0x21, 0]),
+            (0x8000_0000, &[0, 0x80, 0, 0, 0]),
+        ] {
+            let field = time_field(time);
+            assert_eq!(field[..4], [0xa1, number.len() as u8 + 2, 2, number.len() as u8]);
+            assert_eq!(field[4..], *number);
+        }
     }
 
     proptest! {
@@ -241,6 +296,9 @@ mod tests {
             let _ = issued_and_age_add(&bytes);
             if let Some(shorter) = without_early_data(&bytes) {
                 prop_assert!(shorter.len() <= bytes.len().max(2) + 4);
+            }
+            if let Some(aged) = session_of_age(&bytes, Duration::ZERO) {
+                prop_assert!(aged.len() <= bytes.len().max(2) + 16);
             }
         }
     }

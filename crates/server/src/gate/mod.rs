@@ -397,7 +397,10 @@ impl EarlyDataGate {
     /// Freshness depends on ages that only grow. So tickets are issued and aged by the machine's
     /// clock as it was at the start, advanced by the monotonic clock. A clock that is set is
     /// noticed within a second.
-    pub(crate) fn watch_clock(&self) {
+    ///
+    /// `punctured`: whether tickets are used up when they are opened. Then their early data depends
+    /// neither on an epoch nor on this clock.
+    pub(crate) fn watch_clock(&self, punctured: bool) {
         let step = SteadyClock::system_clock_offset_micros();
         if step.unsigned_abs() <= MAX_CLOCK_STEP.as_micros() as u64 {
             return;
@@ -405,9 +408,11 @@ impl EarlyDataGate {
         self.gate.start_epoch();
         SteadyClock::follow_system_clock();
         let seconds = step as f64 / 1e6;
-        warn!(
-            "the machine's clock was set by {seconds:.1} s; tickets issued before bring no early data"
-        );
+        let effect = match punctured {
+            true => "tickets keep their early data",
+            false => "tickets issued before bring no early data",
+        };
+        warn!("the machine's clock was set by {seconds:.1} s; {effect}");
     }
 
     fn now(&self) -> Duration {

@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 use crate::context::ShutdownStage;
 use crate::gate::{EarlyDataGate, Successor, SuccessorRequest, SuccessorSession};
 use crate::handshake::tickets::TicketRing;
-use crate::handshake::tickets::punctured::TicketOffer;
+use crate::handshake::tickets::punctured::{TicketOffer, aged};
 use crate::http::ServerContext;
 
 /// Why the register was not handed over.
@@ -294,7 +294,8 @@ async fn serve_ticket(
         _ => OpenedOnce::Unknown,
     };
     match opened {
-        OpenedOnce::Session(session) => {
+        OpenedOnce::Session { content, sealed_at } => {
+            let session = aged(content, sealed_at);
             stream.write_u32(session.len() as u32).await?;
             stream.write_all(&session).await
         }

@@ -14,15 +14,15 @@ use firstflight_telemetry::metrics::{PuncturedReading, TicketReading};
 use firstflight_tickets::{
     KeyEncryption, KeyFile, KeyState, Opened, OpenedOnce, Origin, PuncturedLimits,
     PuncturedTickets, RING_OVERHEAD, RefreshOutcome, Ring, Schedule, SessionId, TicketKeys,
-    UnixTime, Warning, Zone,
+    Warning, Zone,
 };
 use firstflight_tls::{OpenedTicket, PskOffer, TicketSealer, WithheldReason};
 use tracing::{debug, info, warn};
 
 use crate::ServerError;
-use crate::context::now;
+use crate::context::{monotonic, now};
 
-use punctured::TicketOffer;
+use punctured::{TicketOffer, aged, used_up};
 pub(crate) use store::RedeemedTicket;
 use store::SessionStore;
 use store::SharedKeys;
@@ -185,7 +185,7 @@ impl TicketRing {
             shared.refresh_key_encryption(now);
         }
         if let Some(punctured) = &self.punctured {
-            punctured.expire_before(UnixTime(now.0.saturating_sub(self.lifetime().as_secs())));
+            punctured.expire_before(monotonic().saturating_sub(self.lifetime()));
         }
         match self.keys.refresh(now) {
             Ok(RefreshOutcome::Unchanged) => {}
@@ -306,7 +306,7 @@ impl TicketSealer for TicketRing {
 
     fn seal_once(&self, session: &[u8]) -> Option<Vec<u8>> {
         match &self.punctured {
-            Some(punctured) => punctured.seal(session, now()),
+            Some(punctured) => punctured.seal(session, monotonic()),
             None => self.seal(session),
         }
     }
@@ -320,9 +320,7 @@ impl TicketSealer for TicketRing {
             is_proven
         });
         match (opened, unproven) {
-            (OpenedOnce::Session(mut session), _) => {
-                OpenedTicket::UsedUp(std::mem::take(&mut *session))
-            }
+            (OpenedOnce::Session { content, sealed_at }, _) => used_up(aged(content, sealed_at)),
             (OpenedOnce::Unproven, Some(session)) => OpenedTicket::Unproven(session),
             (OpenedOnce::HandedOver, _) => {
                 OpenedTicket::NeedsLookup(TicketOffer::to_bytes(ticket, offer))

@@ -1,9 +1,17 @@
-//! Punctured tickets during an upgrade: the successor opens those that arrive at this process.
+//! Punctured tickets: their ages, and their opening by the successor during an upgrade.
+//!
+//! TLS refuses early data whose client states an age that is 60 s off. That bounds for how long an
+//! attacker can hold a first flight back that its client has given up. So that the bound depends on no
+//! clock that can be set, the age is measured by the machine's monotonic clock, which this process and
+//! its successor share, and told to TLS in the terms of its own clock.
+
+use std::time::Duration;
 
 use firstflight_tickets::{OpenedOnce, PuncturedTickets};
-use firstflight_tls::{OpenedTicket, PskOffer};
+use firstflight_tls::{OpenedTicket, PskOffer, session_of_age};
 use zeroize::Zeroizing;
 
+use crate::context::monotonic;
 use crate::gate::{EarlyDataGate, MAX_HANDOVER_ATTEMPTS};
 
 /// A ticket that was offered, with the proof of its client: all that a process needs to open it and to
@@ -47,7 +55,9 @@ pub(crate) async fn open_handed_over(
     for _ in 0..MAX_HANDOVER_ATTEMPTS {
         match offer.open(tickets) {
             OpenedOnce::HandedOver => {}
-            OpenedOnce::Session(session) => return used_up(session),
+            OpenedOnce::Session { content, sealed_at } => {
+                return used_up(aged(content, sealed_at));
+            }
             OpenedOnce::Used => return OpenedTicket::AlreadyUsed,
             _ => return OpenedTicket::Ignored,
         }
@@ -58,6 +68,12 @@ pub(crate) async fn open_handed_over(
     OpenedTicket::Ignored
 }
 
-fn used_up(mut session: Zeroizing<Vec<u8>>) -> OpenedTicket {
+/// The session with the true age of its ticket. Without one that TLS understands, it is as it was.
+pub(crate) fn aged(session: Zeroizing<Vec<u8>>, sealed_at: Duration) -> Zeroizing<Vec<u8>> {
+    session_of_age(&session, monotonic().saturating_sub(sealed_at)).unwrap_or(session)
+}
+
+/// The session of a ticket that is used up thereby.
+pub(super) fn used_up(mut session: Zeroizing<Vec<u8>>) -> OpenedTicket {
     OpenedTicket::UsedUp(std::mem::take(&mut *session))
 }
