@@ -1,5 +1,6 @@
 //! All cases, by name.
 
+use crate::clock_steps::{After, clock_step};
 use crate::copied_random;
 use crate::plan::Plan;
 use crate::report::{Label, Row};
@@ -24,7 +25,8 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
         (Servers::One, &scenarios::ONE),
         (Servers::NodesByStore(3), &scenarios::THREE),
     ] {
-        for &by in plan.shifts() {
+        let far = if servers == Servers::OnePunctured { plan.far_shifts() } else { &[] };
+        for &by in plan.shifts().iter().chain(far) {
             let name = format!("shift_{}{}", if by < 0 { "less_" } else { "" }, by.abs());
             cases.add(name, servers, move |plan, label| shift(plan, stage, label, by));
         }
@@ -52,6 +54,13 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
         for &shift in [0].iter().chain(plan.restart_shifts()) {
             let name = format!("restart_{shift}");
             cases.add(name, servers, move |plan, label| restart(plan, label, shift));
+        }
+    }
+    for &step in plan.clock_steps() {
+        for after in After::ALL {
+            let way = if step < 0 { "behind" } else { "ahead" };
+            let name = format!("{way}_{}_{}", step.abs(), after.name());
+            cases.add(name, Servers::OnePunctured, move |_, label| clock_step(label, step, after));
         }
     }
     for what in StoreFailure::ALL {

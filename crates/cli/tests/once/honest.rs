@@ -10,7 +10,7 @@ use firstflight_testkit::Recorder;
 use firstflight_tls::EarlyData;
 use tokio::time::Instant;
 
-use crate::attacker::{Copies, Flight, send_copies};
+use crate::attacker::{Copies, Flight, Schedule, send_copies};
 use crate::client::{Client, ClientResult, Ticket, Transport};
 use crate::plan::{Attack, Attempt, Plan};
 use crate::report::{Label, Row};
@@ -152,6 +152,13 @@ impl Recorded {
     /// Sends copies to these nodes until none can be fresh.
     pub(crate) fn copies(&self, nodes: &[SocketAddr], plan: &Plan) -> Copies {
         send_copies(&self.flight, nodes, self.attempt.schedule(self.exact, plan))
+    }
+
+    /// Sends copies to these nodes for so long from now on.
+    pub(crate) fn copies_for(&self, nodes: &[SocketAddr], time: Duration) -> Copies {
+        let now = Instant::now();
+        let schedule = Schedule { exact: now, start: now, end: now + time };
+        send_copies(&self.flight, nodes, schedule)
     }
 
     /// Evaluates it. The statuses in `good` are accepted as well as 200.

@@ -11,6 +11,9 @@ mod application;
 mod attacker;
 mod cases;
 mod client;
+#[path = "../chaos/clock.rs"]
+mod clock;
+mod clock_steps;
 mod copied_random;
 mod honest;
 mod http;

@@ -37,6 +37,17 @@ impl Plan {
         }
     }
 
+    /// Further ones for punctured keys, whose tickets have no window: up to most of their life, and as
+    /// long behind as a run lasts.
+    pub(crate) fn far_shifts(&self) -> &'static [i64] {
+        if self.long { &[] } else { &[3600, 36_000, -70] }
+    }
+
+    /// By how many seconds a server's clock is set.
+    pub(crate) fn clock_steps(&self) -> &'static [i64] {
+        &[3600, -3600]
+    }
+
     /// The shift of flights that are refused because of a changed setting only.
     pub(crate) fn fresh_shifts(&self) -> &'static [i64] {
         if self.long { &[5, 45, 90] } else { &[5] }

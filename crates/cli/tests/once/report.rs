@@ -61,6 +61,16 @@ pub(crate) struct Row {
     pub(crate) log: Vec<String>,
 }
 
+impl Row {
+    /// Demands that the honest request's early data was accepted.
+    pub(crate) fn early(mut self) -> Self {
+        if self.early != "accepted" {
+            self.faults.push("not early");
+        }
+        self
+    }
+}
+
 /// The rows of all cases so far, with the number of their case.
 static ROWS: Mutex<Vec<(usize, Row)>> = Mutex::new(Vec::new());
 
@@ -110,14 +120,14 @@ pub(crate) fn publish(plan: &Plan) {
 /// At most 100 columns.
 fn table(rows: &[Row]) -> String {
     let mut text = format!(
-        "{:<22} {:<15} {:<6} {:<7} {:>5} {:<8} {:>4} {:>4} {:>6} {:>5} result\n",
+        "{:<22} {:<15} {:<6} {:<7} {:>6} {:<8} {:>4} {:>4} {:>6} {:>5} result\n",
         "case", "servers", "over", "copies", "shift", "early", "code", "runs", "sent", "heard"
     );
     for row in rows {
         let result = if row.faults.is_empty() { "ok" } else { row.faults[0] };
         let _ = writeln!(
             text,
-            "{:<22} {:<15} {:<6} {:<7} {:>+5} {:<8} {:>4} {:>4} {:>6} {:>5} {result}",
+            "{:<22} {:<15} {:<6} {:<7} {:>+6} {:<8} {:>4} {:>4} {:>6} {:>5} {result}",
             row.case,
             row.servers,
             row.transport,

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::clock;
 use crate::settings::{Settings, Switch};
 
 /// The program under test.
@@ -49,6 +50,9 @@ impl Server {
         let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
         manager.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let (shared, dir) = (shared.to_owned(), dir.to_owned());
+        if settings.settable_clock {
+            clock::set(&dir, "+0s");
+        }
         let mut server = Self { settings, shared, dir, upstream, manager, processes: None };
         server.launch();
         server
@@ -85,6 +89,25 @@ impl Server {
     pub(crate) fn restart(&mut self) {
         self.stop();
         self.launch();
+    }
+
+    /// Kills the process, and starts another one.
+    pub(crate) fn crash(&mut self) {
+        self.processes = None;
+        self.launch();
+    }
+
+    /// Sets the process's clock to so many seconds beside the real one, and waits until it has noticed.
+    pub(crate) fn set_clock(&self, offset: i64) {
+        assert!(self.settings.settable_clock, "it has the machine's clock");
+        let noticed = || self.stderr().matches("clock was set").count();
+        let before = noticed();
+        clock::set(&self.dir, &format!("{offset:+}s"));
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while noticed() == before {
+            assert!(Instant::now() < deadline, "it does not notice: {}", self.stderr());
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// The access log entries of a target, abbreviated.
@@ -128,6 +151,9 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
+        if self.settings.settable_clock {
+            clock::follow(&mut command, &self.dir);
+        }
         let first = command.spawn().unwrap();
         let main = Pid::from_raw(first.id() as i32);
         let address = ([127, 0, 0, 1], 0).into();

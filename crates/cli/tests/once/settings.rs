@@ -60,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) keys: Keys,
     /// `[store]`.
     pub(crate) store: Option<Store>,
+    /// Whether the case sets the server's clock.
+    pub(crate) settable_clock: bool,
 }
 
 /// The source of ticket keys.
@@ -92,6 +94,7 @@ impl Settings {
             header_timeout: Duration::from_secs(5),
             keys,
             store,
+            settable_clock: false,
         }
     }
 
