@@ -9,6 +9,7 @@
 //! collector                      a receiver of OTLP traces and metrics
 //! upstream                       an HTTP/1.1 origin that records its requests
 //! recorder                       an attacker on the path that records and replays first flights
+//! server_hello                   whether a server resumes a session, by its packets
 //! thief                          a thief of a process's memory, who has recorded a first flight
 //! runtime                        where upstreams and recorders run
 //! child, committed               child processes, free ports, programs; generated files
@@ -39,6 +40,7 @@ mod machine;
 mod pebble;
 mod recorder;
 mod runtime;
+mod server_hello;
 mod store_process;
 mod store_topology;
 mod thief;
@@ -53,6 +55,7 @@ pub use committed::assert_committed;
 pub use machine::{Machine, Root, Shell, can_boot, skipped_without_root};
 pub use pebble::{Pebble, PebblePlan};
 pub use recorder::{HeldFlight, Recorder, resend};
+pub use server_hello::{resumes, resumes_over_tcp};
 pub use store_process::{StoreKind, StoreListen, StoreOptions, StoreProcess};
 pub use store_topology::{Cluster, MASTER_NAME, Sentinels};
 pub use thief::{MemorySnapshot, RecordedFlight, StolenSecret};

@@ -138,9 +138,14 @@ impl Recorder {
         self.path.lock().flights.remove(&client).unwrap_or_default().parts.concat()
     }
 
+    /// The first bytes of the server on the latest connection; empty without a response.
+    pub fn response(&self) -> Vec<u8> {
+        self.path.lock().latest().map(|flight| flight.response.clone()).unwrap_or_default()
+    }
+
     /// Whether the server has responded on the latest connection, so that its flight is complete.
     pub fn has_response(&self) -> bool {
-        self.path.lock().latest().is_some_and(|flight| flight.responded)
+        self.path.lock().latest().is_some_and(RecordedFlight::has_response)
     }
 }
 
@@ -195,7 +200,14 @@ struct State {
 #[derive(Default)]
 struct RecordedFlight {
     parts: Vec<Vec<u8>>,
-    responded: bool,
+    /// The first bytes of the server's response.
+    response: Vec<u8>,
+}
+
+impl RecordedFlight {
+    fn has_response(&self) -> bool {
+        !self.response.is_empty()
+    }
 }
 
 struct Hold {
@@ -224,13 +236,13 @@ impl Path {
 
     /// The client's next bytes; part of the flight as long as there was no response.
     fn record(&self, client: SocketAddr, bytes: &[u8]) {
-        if let Some(flight) = self.lock().flights.get_mut(&client).filter(|it| !it.responded) {
+        if let Some(flight) = self.lock().flights.get_mut(&client).filter(|it| !it.has_response()) {
             flight.parts.push(bytes.to_vec());
         }
     }
 
     /// Called before the first response to a client is passed on.
-    async fn respond(&self, client: SocketAddr) {
+    async fn respond(&self, client: SocketAddr, response: &[u8]) {
         let delay = self.lock().response_delay;
         if !delay.is_zero() {
             sleep(delay).await;
@@ -239,7 +251,7 @@ impl Path {
             let mut state = self.lock();
             let on_flight = state.on_flight.clone();
             let Some(flight) = state.flights.get_mut(&client) else { return };
-            flight.responded = true;
+            flight.response = response.to_vec();
             (flight.parts.clone(), on_flight)
         };
         if let Some(call) = on_flight {
@@ -285,7 +297,7 @@ impl Path {
         let down = async {
             let mut bytes = vec![0; 1 << 16];
             if let Ok(count @ 1..) = far_in.read(&mut bytes).await {
-                self.respond(client).await;
+                self.respond(client, &bytes[..count]).await;
                 let _ = near_out.write_all(&bytes[..count]).await;
                 let _ = copy(&mut far_in, &mut near_out).await;
             }
@@ -321,7 +333,7 @@ impl Path {
                 // A stopped server refuses datagrams; another may take its place.
                 let Ok(count) = far.recv(&mut bytes).await else { continue };
                 if !responded {
-                    self.respond(client).await;
+                    self.respond(client, &bytes[..count]).await;
                     responded = true;
                 }
                 let _ = near.send_to(&bytes[..count], client).await;
@@ -365,7 +377,7 @@ mod tests {
         exchange(&mut client, b"flight");
         exchange(&mut client, b"more");
         assert!(recorder.has_response());
-        assert_eq!(recorder.flight(), b"flight");
+        assert_eq!((recorder.flight(), recorder.response()), (b"flight".into(), b"flight".into()));
         assert_eq!(resend(server, &recorder.flight(), 4, 2), 4);
         assert_eq!(recorder.take_flight(client.local_addr().unwrap()), b"flight");
         assert_eq!(recorder.flight(), b"");

@@ -3,10 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
+use firstflight_testkit::{Recorder, StoreListen, StoreProcess, resumes_over_tcp, skipped_without};
 
 use crate::support::peer::Peer;
 use crate::support::program::{Ended, PAGE, Running, Serve, fetch, fields, run, site, text, until};
@@ -16,12 +17,17 @@ const FIELDS: &str = "tls_version resumed early claim executed status complete";
 
 /// Runs `openssl s_client`, with the request as input unless it is sent as early data.
 fn s_client(dir: &Path, server: &Serve, input: &str, arguments: &[&str]) -> Ended {
+    s_client_to(dir, server.address, input, arguments)
+}
+
+/// The same at this address.
+fn s_client_to(dir: &Path, address: SocketAddr, input: &str, arguments: &[&str]) -> Ended {
     let (out, err) = (dir.join("out"), dir.join("err"));
     let mut command = Command::new("openssl");
     command
         .current_dir(dir)
         .args(["s_client", "-servername", "localhost", "-verify_return_error", "-ign_eof"])
-        .args(["-CAfile", "cert.pem", "-connect", &server.address.to_string()])
+        .args(["-CAfile", "cert.pem", "-connect", &address.to_string()])
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(File::create(&out).unwrap())
@@ -58,6 +64,32 @@ fn openssl_full_resumed_and_early() {
             "TLSv1.3 true true won true 200 true",
         ]
     );
+}
+
+/// s_client keeps its session file as it is, so it uses the same ticket again and again.
+#[test]
+fn rfc8446_c_4_openssl_with_a_used_ticket_makes_a_full_handshake() {
+    let site = site();
+    let dir = site.path();
+    let server = Serve::files(dir, &[]);
+    let recorder = Recorder::start(server.address);
+    fs::write(dir.join("request"), REQUEST).unwrap();
+    let full = s_client(dir, &server, REQUEST, &["-sess_out", "one"]);
+    assert!(full.out.contains(PAGE), "{full:?}");
+    let return_with_early_data = |input| {
+        let flags = ["-sess_in", "one", "-early_data", "request"];
+        let ended = s_client_to(dir, recorder.address(), input, &flags);
+        assert!(ended.out.contains(PAGE), "{ended:?}");
+        (ended, resumes_over_tcp(&recorder.response()))
+    };
+    let (first, resumed) = return_with_early_data("");
+    assert!(resumed && first.out.contains("Early data was accepted"), "{first:?}");
+    let (second, resumed) = return_with_early_data(REQUEST);
+    assert!(!resumed && second.out.contains("Early data was rejected"), "{second:?}");
+    assert!(second.out.contains("New, TLSv1.3"), "{second:?}");
+    let log = server.stop();
+    let logged: Vec<_> = log.iter().map(|line| fields(line, "resumed early_data status")).collect();
+    assert_eq!(logged[1..], ["true accepted 200", "false ticket_used 200"]);
 }
 
 /// A new store has not recorded for a whole recording window, so its claims do not count. The server
@@ -181,6 +213,7 @@ fn gnutls_sends_early_data() {
     let site = site();
     let server = Serve::files(site.path(), &[]);
     fs::write(site.path().join("request"), REQUEST).unwrap();
+    // It resumes by the latest ticket only, so it never uses one twice.
     let flags = ["--inline-commands", "--earlydata", "request"];
     let mut client = Gnutls::start(site.path(), &server, &flags);
     client.say(&REQUEST.replace("Connection: close\r\n", ""));

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
+use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup, TWICE};
 use firstflight_testkit::skipped_without;
 
 use crate::support::program::{PAGE, Running, fields, run, text, until};
@@ -126,6 +126,26 @@ fn aioquic_refused_by_a_server_without_its_keys() {
     setup.restart("", &[]);
     assert_eq!(outcome(&aio(&setup, &["--early"])), ("false false [0,0] 1".into(), 1));
     assert_eq!(setup.logged(2), [FULL, FULL]);
+}
+
+#[test]
+fn rfc8446_c_4_aioquic_with_a_used_ticket_makes_a_full_handshake() {
+    if skipped_without(&["aioquic"]) {
+        return;
+    }
+    let setup = Setup::new(&[]);
+    aio(&setup, &[]);
+    assert!(!setup.has_resumed());
+    let ticket = fs::read(setup.dir().join("aioquic.ticket")).unwrap();
+    assert_eq!(outcome(&aio(&setup, &["--early"])), ("true true [0,0] 1".into(), 1));
+    assert!(setup.has_resumed());
+    fs::write(setup.dir().join("aioquic.ticket"), ticket).unwrap();
+    assert_eq!(outcome(&aio(&setup, &["--early"])), ("false false [0,0] 1".into(), 1));
+    assert!(!setup.has_resumed());
+    let lines = setup.server.lines(3);
+    let logged: Vec<_> =
+        lines[1..].iter().map(|line| fields(line, "resumed early_data status")).collect();
+    assert_eq!(logged, TWICE);
 }
 
 #[test]

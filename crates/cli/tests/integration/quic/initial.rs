@@ -155,13 +155,20 @@ pub(crate) fn open(packet: &[u8], destination: &[u8], from: Side) -> Option<Vec<
 
 /// The ClientHello of a first flight, assembled from its CRYPTO frames.
 pub(crate) fn client_hello(flight: &[Vec<u8>]) -> Vec<u8> {
+    hello(flight, flight, Side::Client)
+}
+
+/// The ServerHello in the response to a first flight.
+pub(crate) fn server_hello(flight: &[Vec<u8>], response: &[Vec<u8>]) -> Vec<u8> {
+    hello(flight, response, Side::Server)
+}
+
+fn hello(flight: &[Vec<u8>], datagrams: &[Vec<u8>], from: Side) -> Vec<u8> {
     let mut message = Vec::new();
     let first = header(&flight[0]).unwrap().destination;
-    for datagram in flight {
+    for datagram in datagrams {
         for (_, packet) in packets(datagram) {
-            for (offset, data) in
-                crypto_frames(&open(packet, &first, Side::Client).unwrap_or_default())
-            {
+            for (offset, data) in crypto_frames(&open(packet, &first, from).unwrap_or_default()) {
                 message.resize(message.len().max(offset + data.len()), 0);
                 message[offset..offset + data.len()].copy_from_slice(&data);
             }
@@ -170,7 +177,7 @@ pub(crate) fn client_hello(flight: &[Vec<u8>]) -> Vec<u8> {
     message
 }
 
-/// Offset and data of the CRYPTO frames; the other frames must be allowed in a first flight.
+/// Offset and data of the CRYPTO frames; the others may be PADDING, PING and ACK.
 fn crypto_frames(frames: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -181,6 +188,12 @@ fn crypto_frames(frames: &[u8]) -> Vec<(usize, Vec<u8>)> {
             let length = read_varint(frames, &mut at) as usize;
             found.push((offset, frames[at..at + length].to_vec()));
             at += length;
+        } else if frames[at - 1] == 0x02 {
+            // Largest, delay, count, first range, and two numbers for each further range.
+            let numbers = [(); 4].map(|()| read_varint(frames, &mut at));
+            for _ in 0..2 * numbers[2] {
+                read_varint(frames, &mut at);
+            }
         } else if frames[at - 1] > 0x01 {
             break;
         }

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use firstflight_testkit::{free_port, skipped_without};
 
-use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
-use crate::support::program::{Ended, Running, run, text, until};
+use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup, TWICE};
+use crate::support::program::{Ended, Running, fields, run, text, until};
 
 /// The result of a run of the client, and its log.
 pub(crate) struct ClientRun {
@@ -177,6 +177,30 @@ fn ngtcp2_refused_by_a_server_without_its_keys() {
     assert!(early.sent("0RTT") > 0 && early.logged(REJECTED), "{}", early.summary());
     assert_eq!(early.statuses(), ["200"], "{}", early.summary());
     assert_eq!(setup.logged(2), [FULL, FULL]);
+}
+
+/// On GnuTLS, like gnutls-cli, which cannot use a ticket twice.
+#[test]
+fn rfc8446_c_4_ngtcp2_with_a_used_ticket_makes_a_full_handshake() {
+    if skipped_without(&["gtlsclient"]) {
+        return;
+    }
+    let setup = Setup::new(&[]);
+    client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert!(!setup.has_resumed());
+    let session = fs::read(setup.dir().join("ngtcp2.session")).unwrap();
+    let first = client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert!(first.sent("0RTT") > 0 && !first.logged(REJECTED), "{}", first.summary());
+    assert!(setup.has_resumed());
+    fs::write(setup.dir().join("ngtcp2.session"), session).unwrap();
+    let second = client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert!(second.sent("0RTT") > 0 && second.logged(REJECTED), "{}", second.summary());
+    assert_eq!(second.statuses(), ["200"], "{}", second.summary());
+    assert!(!setup.has_resumed());
+    let lines = setup.server.lines(3);
+    let logged: Vec<_> =
+        lines[1..].iter().map(|line| fields(line, "resumed early_data status")).collect();
+    assert_eq!(logged, TWICE);
 }
 
 const REJECTED: &str = "Early data was rejected";

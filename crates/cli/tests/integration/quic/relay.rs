@@ -45,6 +45,7 @@ struct Client {
     /// The socket towards the server, with a port of its own.
     up: UdpSocket,
     flight: Vec<Vec<u8>>,
+    response: Vec<Vec<u8>>,
     counts: [usize; 2],
 }
 
@@ -131,6 +132,12 @@ impl Relay {
         latest.map(|client| client.lock().unwrap().flight.clone()).unwrap_or_default()
     }
 
+    /// The first datagrams of the server to the latest client.
+    pub(crate) fn response(&self) -> Vec<Vec<u8>> {
+        let latest = self.state.lock().unwrap().latest.clone();
+        latest.map(|client| client.lock().unwrap().response.clone()).unwrap_or_default()
+    }
+
     /// Sends a datagram to the latest client as if from the server.
     pub(crate) fn send_down(&self, datagram: &[u8]) {
         let state = self.state.lock().unwrap();
@@ -165,7 +172,7 @@ fn upwards(socket: &UdpSocket, state: &Arc<Mutex<State>>, from: SocketAddr, data
     let mut locked = state.lock().unwrap();
     if !locked.clients.contains_key(&from) {
         let up = towards(locked.server);
-        let client = Client { from, up, flight: Vec::new(), counts: [0; 2] };
+        let client = Client { from, up, flight: Vec::new(), response: Vec::new(), counts: [0; 2] };
         let client = Arc::new(Mutex::new(client));
         locked.clients.insert(from, client.clone());
         locked.latest = Some(client.clone());
@@ -224,8 +231,14 @@ fn downwards(
         let mut client = client.lock().unwrap();
         let nth = client.counts[1];
         client.counts[1] += 1;
+        if nth < MAX_RESPONSE {
+            client.response.push(buffer[..count].to_vec());
+        }
         for datagram in (locked.rule)(Direction::Down, nth, buffer[..count].to_vec()) {
             let _ = socket.send_to(&datagram, to);
         }
     }
 }
+
+/// More datagrams than a ServerHello takes.
+const MAX_RESPONSE: usize = 4;

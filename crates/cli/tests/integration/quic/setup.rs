@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use firstflight_testkit::resumes;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::initial::server_hello;
 use super::relay::Relay;
 use crate::support::peer::certificate;
 use crate::support::program::{Serve, fields, site, text};
@@ -17,6 +19,9 @@ pub(crate) const FIELDS: &str = "protocol resumed early claim executed status co
 pub(crate) const FULL: &str = "HTTP/3 false false none true 200 true";
 pub(crate) const RESUMED: &str = "HTTP/3 true false none true 200 true";
 pub(crate) const EARLY: &str = "HTTP/3 true true won true 200 true";
+
+/// The log of two returns with early data by one ticket.
+pub(crate) const TWICE: [&str; 2] = ["true accepted 200", "false ticket_used 200"];
 
 /// Every client without a token has to validate its address.
 pub(crate) const RETRY: &str = "[http3]\nretry_above = 0\n";
@@ -81,6 +86,11 @@ impl Setup {
         let wanted = lines + 1;
         let log = self.server.log.clone();
         self.relay.hold_until(move || text(&log).matches('\n').count() >= wanted);
+    }
+
+    /// Whether the server has resumed the latest client's session, by its ServerHello.
+    pub(crate) fn has_resumed(&self) -> bool {
+        resumes(&server_hello(&self.relay.flight(), &self.relay.response()))
     }
 
     /// Stops the server and returns its log.
