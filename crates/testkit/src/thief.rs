@@ -84,7 +84,8 @@ impl MemorySnapshot {
 
     /// Bytes that were stolen elsewhere, such as a file.
     pub fn of_bytes(bytes: &[u8]) -> Self {
-        Self(BTreeMap::from([(0, bytes.to_vec())]))
+        // A seed may be the last of them, and 32 bytes are tried at a time.
+        Self(BTreeMap::from([(0, [bytes, &[0; 32]].concat())]))
     }
 
     /// Tries everything in it that can be a secret on a recorded flight, and returns what decrypts it,

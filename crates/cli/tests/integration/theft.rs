@@ -2,11 +2,15 @@
 //! recorded.
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::Path;
 use std::thread;
 
 use firstflight_testkit::{MemorySnapshot, RecordedFlight, Recorder, StolenSecret};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
+use crate::lifecycle::{Manager, certify, main_process};
 use crate::support::program::{Fetched, PAGE, Serve, fetch, firstflight, run, site};
 
 /// What the thief can decrypt the flight with while it is on its way, and after its use.
@@ -65,6 +69,61 @@ fn early_data_of_a_used_punctured_ticket_cannot_be_decrypted_with_the_whole_memo
     let theft = steal(site.path(), "");
     assert!(matches!(theft.before[..], [StolenSecret::Seed(_)]), "{:?}", theft.before);
     assert_eq!(theft.after, []);
+}
+
+/// The flight is on its way during an upgrade. The old process, which still serves a connection, has
+/// nothing that decrypts it, not even before its use; the new one has until then.
+#[test]
+fn after_an_upgrade_the_old_process_has_no_keys() {
+    let site = site();
+    let dir = site.path();
+    certify(dir);
+    let manager = Manager::new(dir);
+    let settings = "[early_data]\nregister_capacity = 64\n[http3]\nenabled = false\n\
+                    [limits]\nheader_timeout = \"2m\"\ndrain_timeout = \"2m\"\n";
+    fs::write(dir.join("config.toml"), settings).unwrap();
+    let files = ["root", "cert.pem", "key.pem", "config.toml"].map(|name| dir.join(name));
+    let [root, cert, key, config] = files.each_ref().map(|path| path.to_str().unwrap());
+    let arguments = ["--root", root, "--cert", cert, "--key", key, "--config", config];
+    let arguments = [&arguments[..], &["--workers", "1"]].concat();
+    let server = Serve::start_in(dir, &arguments, &[("NOTIFY_SOCKET", &*manager.path)]);
+    manager.wait_for("READY=1");
+    let old = server.pid();
+    let empty = MemorySnapshot::of(old);
+    // The old process waits for its ClientHello.
+    let kept = TcpStream::connect(server.address).unwrap();
+    let recorder = Recorder::start(server.address);
+    let url = recorder.url("/index.html");
+    let request = |flags: &[&str]| -> Fetched {
+        let all = ["--tls-earlydata", "--http1.1", "--tls13-ciphers", "TLS_AES_128_GCM_SHA256"];
+        fetch(dir, &server.cert, &url, &[&all, flags].concat())
+    };
+    assert_eq!(request(&[]).ended.out, PAGE);
+    let held = recorder.hold_next();
+    let (flight, new, before) = thread::scope(|scope| {
+        let returning = scope.spawn(|| request(&["-X", "POST", "--early-data-any-method"]));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (flight, release) = runtime.block_on(held.flight());
+        kill(Pid::from_raw(old as i32), Signal::SIGUSR2).unwrap();
+        let new = main_process(&manager.wait_for("MAINPID="));
+        manager.wait_for("READY=1");
+        let before = [old, new.0.as_raw() as u32].map(MemorySnapshot::of);
+        release.send(()).unwrap();
+        let fetched = returning.join().unwrap();
+        assert_eq!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
+        (flight, new, before)
+    });
+    server.lines(2);
+    let after = [old, new.0.as_raw() as u32].map(MemorySnapshot::of);
+    drop(kept);
+    let flight = RecordedFlight::new(&flight, *b"POST /index.html");
+    let tried = |[old, new]: &[MemorySnapshot; 2]| {
+        [old.try_on(&flight, Some(&empty)).0, new.try_on(&flight, None).0]
+    };
+    let [of_old, of_new] = tried(&before);
+    assert_eq!(of_old, []);
+    assert!(matches!(of_new[..], [StolenSecret::Seed(_)]), "{of_new:?}");
+    assert_eq!(tried(&after), [vec![], vec![]]);
 }
 
 #[test]

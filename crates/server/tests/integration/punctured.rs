@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::{Content, KeySource, ServerConfig};
-use firstflight_testkit::Upstream;
+use firstflight_testkit::{MemorySnapshot, RecordedFlight, StolenSecret, Upstream};
 use firstflight_tls::Session;
 use http::{Method, StatusCode};
 use serde_json::Value;
@@ -388,6 +388,39 @@ async fn after_a_successor_has_died_its_tickets_cost_a_full_handshake() {
     assert_eq!(fate(&old, "/early"), (true, true));
     assert_eq!(executions(&old, "/once") + executions(&new, "/once"), 1);
     assert_eq!(upstream.recorded("/once").len(), 1);
+}
+
+/// The serialized keys, as a process that takes over receives them. It dies before it takes them, so the
+/// server has them again.
+async fn stolen_keys(server: &RunningServer) -> MemorySnapshot {
+    let (stream, mut thief) = UnixStream::pair().unwrap();
+    let handle = server.handle.clone();
+    let handing = tokio::spawn(async move { handle.hand_over(stream).await });
+    // The digest of where the store is; register and keys, each after its length.
+    thief.read_exact(&mut [0; 32]).await.unwrap();
+    let register = thief.read_u64().await.unwrap();
+    assert_ne!(register & 1 << 63, 0, "keys follow");
+    thief.read_exact(&mut vec![0; (register & !(1 << 63)) as usize]).await.unwrap();
+    let mut keys = vec![0; thief.read_u64().await.unwrap() as usize];
+    thief.read_exact(&mut keys).await.unwrap();
+    drop(thief);
+    handing.await.unwrap().unwrap_err();
+    MemorySnapshot::of_bytes(&keys)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serialized_keys_decrypt_a_recorded_flight_until_its_ticket_is_used() {
+    let upstream = start_upstream();
+    let server = start(&upstream).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/stolen"));
+    let flight = RecordedFlight::new(&client.flight, *b"GET /stolen HTTP");
+    let (found, _) = stolen_keys(&server).await.try_on(&flight, None);
+    assert!(matches!(found[..], [StolenSecret::Seed(_)]), "{found:?}");
+    let response = client.run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert_eq!(stolen_keys(&server).await.try_on(&flight, None).0, []);
+    assert_eq!(fate(&server.stop().await, "/stolen"), (true, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
