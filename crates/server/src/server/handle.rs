@@ -321,6 +321,20 @@ fn keys(ring: &TicketRing) -> Keys {
     }
 }
 
+/// Whether `[tickets]` is the same, apart from the default of `keys`: a file with a section `[store]`
+/// has another one than a file without.
+fn has_same_tickets(old: &ServerConfig, new: &ServerConfig) -> bool {
+    let default = |config: &ServerConfig| match &config.store {
+        Some(_) => KeySource::Process,
+        None => KeySource::Punctured,
+    };
+    let mut tickets = new.tickets.clone();
+    if old.tickets.keys == default(old) && tickets.keys == default(new) {
+        tickets.keys = old.tickets.keys.clone();
+    }
+    old.tickets == tickets
+}
+
 /// Refuses changes to settings that early data's safety depends on, or that were applied when the
 /// process started.
 fn refuse_changes_that_need_a_restart(
@@ -330,7 +344,7 @@ fn refuse_changes_that_need_a_restart(
     let (old_early, new_early) = (&old.early_data, &new.early_data);
     let checks = [
         ("[store]", old.store == new.store),
-        ("[tickets]", old.tickets == new.tickets),
+        ("[tickets]", has_same_tickets(old, new)),
         ("early_data.freshness", old_early.freshness == new_early.freshness),
         (
             "early_data.register_capacity",
