@@ -174,6 +174,24 @@ impl TlsConnection {
         Ok(progress)
     }
 
+    /// Writes the tickets that BoringSSL keeps for the next [`TlsConnection::write`] of a server (RFC
+    /// 8446 section 4.6.1). Does nothing if there are none.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn write_tickets(&mut self) -> Result<(), TlsError> {
+        if self.is_client() || !self.is_complete() {
+            return Ok(());
+        }
+        // SAFETY: the connection is valid, and nothing is read from an empty buffer. The stream's own
+        // method does not pass empty writes on.
+        let done = unsafe { ffi::SSL_write(self.stream.ssl().as_ptr(), std::ptr::null(), 0) };
+        if done >= 0 {
+            return Ok(());
+        }
+        Err(failure(self.stream.ssl(), &ErrorStack::get(), true))
+    }
+
     /// Sends close_notify. Does nothing before the handshake is complete.
     ///
     /// # Errors

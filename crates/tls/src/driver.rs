@@ -68,6 +68,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HandshakeDriver<S> {
         lock(&self.0).poll_send(cx)
     }
 
+    /// Buffers the connection's tickets, which otherwise wait for the first response, so that they
+    /// leave in one write with it. Call it if no request comes.
+    ///
+    /// # Errors
+    /// [`crate::TlsError`] as `io::Error`.
+    pub fn write_tickets(&self) -> io::Result<()> {
+        lock(&self.0).write_tickets()
+    }
+
     /// See [`TlsStream::is_complete`].
     pub fn is_complete(&self) -> bool {
         lock(&self.0).is_complete()

@@ -255,6 +255,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         self.send_mode = SendMode::Manual;
     }
 
+    /// See [`TlsConnection::write_tickets`]. What is written leaves with the next send.
+    pub(crate) fn write_tickets(&mut self) -> io::Result<()> {
+        self.connection.write_tickets().map_err(TlsError::into_io)
+    }
+
     /// Reads from the socket once, for a reader.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.send_mode {

@@ -199,6 +199,8 @@ pub(crate) struct FramedStream<S> {
     requests: RequestFraming,
     /// Bytes that were read and may not be delivered yet.
     withheld: Bytes,
+    /// Called at the end of the stream between two requests: whether a response has to be sent first.
+    keeps_open: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
 /// Tells a [`FramedStream`] which heads the library has read. Cheap to clone.
@@ -218,7 +220,14 @@ const MALFORMED_CHUNK: Bytes = Bytes::from_static(b"\r\r");
 
 impl<S> FramedStream<S> {
     pub(crate) fn new(stream: S, requests: RequestFraming) -> Self {
-        Self { stream, requests, withheld: Bytes::new() }
+        Self { stream, requests, withheld: Bytes::new(), keeps_open: None }
+    }
+
+    /// Withholds the end of the client's bytes as long as `keeps_open` returns true. The library aborts
+    /// a request whose client has closed its direction, but close_notify closes that one only (RFC 8446
+    /// section 6.1).
+    pub(crate) fn half_closing(self, keeps_open: impl Fn() -> bool + Send + 'static) -> Self {
+        Self { keeps_open: Some(Box::new(keeps_open)), ..self }
     }
 }
 
@@ -269,6 +278,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
             if this.withheld.is_empty() {
                 ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
                 let read = &buffer.filled()[before..];
+                let is_end = read.is_empty() && state.framing.stage == Stage::Start;
+                if is_end && this.keeps_open.as_ref().is_some_and(|keeps_open| keeps_open()) {
+                    // The caller polls again when the response has been written.
+                    return Poll::Pending;
+                }
                 let passed = state.framing.scan(read);
                 this.withheld = Bytes::copy_from_slice(&read[passed..]);
                 buffer.set_filled(before + passed);

@@ -18,6 +18,18 @@
 //! hyper keeps two buffers of 8 KiB for an HTTP/1.1 connection, also between requests. A connection
 //! that has been idle for a second gives its library back, and gets a new one with the next byte.
 //!
+//! # Half-closed connections
+//!
+//! close_notify closes one direction only (RFC 8446 section 6.1), so an HTTP/1.1 client that has sent its
+//! request and close_notify gets its response. It holds the connection as long as the response makes
+//! progress; [`FramedStream`] withholds the end from the library, which would abort the request. Whether
+//! the client is still there is known once something is sent. An end without close_notify aborts.
+//!
+//! # Tickets
+//!
+//! The tickets of a connection leave in one write with its first response. If no request comes, such as
+//! on a connection that a browser opens ahead, they are sent alone after [`TICKETS_DELAY`].
+//!
 //! # Tunnels
 //!
 //! WebSocket tunnels also run here. Over HTTP/1.1 hyper hands the stream over when the tunnel
@@ -62,7 +74,8 @@ pub(crate) fn serve(
     let spawned = StreamTasks::default();
     let http2 = connection.facts().tls.alpn.as_deref() == Some(b"h2");
     let io = ConnectionStream::new(stream, driver.clone(), socket.clone(), progress.clone(), http2);
-    let library = Library::new(&connection, driver.clone(), io, spawned.clone());
+    let shared = (spawned.clone(), progress.clone());
+    let library = Library::new(&connection, driver.clone(), io, shared);
     let http2 = library.is_http2();
     ConnectionTask {
         limits: TimeLimits::new(connection.clone(), progress.clone(), accepted_at),
@@ -95,6 +108,7 @@ enum Library {
 struct Http1Library {
     connection: Arc<Connection>,
     requests: RequestFraming,
+    progress: StreamProgress,
     /// `None` while the connection is idle.
     hyper: Option<Pin<Box<Http1>>>,
     /// What the next library is made of, while there is none.
@@ -128,12 +142,25 @@ impl Http1Library {
         connection: &Arc<Connection>,
         driver: HandshakeDriver<Socket>,
         io: ConnectionStream,
+        progress: StreamProgress,
     ) -> Self {
         let requests = RequestFraming::default();
         let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
-        let io = TokioIo::new(FramedStream::new(io, requests.clone()));
+        let keeps_open = {
+            let (connection, progress) = (connection.clone(), progress.clone());
+            move || {
+                let is_busy = connection.is_busy();
+                if is_busy {
+                    progress.note_half_closed();
+                }
+                is_busy
+            }
+        };
+        let io = FramedStream::new(io, requests.clone()).half_closing(keeps_open);
+        let io = TokioIo::new(io);
         let hyper = Http1Parts { io, service }.start(connection);
-        Self { connection: connection.clone(), requests, hyper: Some(hyper), parts: None }
+        let connection = connection.clone();
+        Self { connection, requests, progress, hyper: Some(hyper), parts: None }
     }
 
     /// Creates the library, if there is none.
@@ -159,10 +186,13 @@ impl Http1Library {
             ready!(socket.poll_readable(cx));
             self.resume();
         }
-        match &mut self.hyper {
-            Some(hyper) => hyper.as_mut().poll(cx),
-            None => Poll::Ready(Ok(())),
+        let Some(hyper) = &mut self.hyper else { return Poll::Ready(Ok(())) };
+        let result = hyper.as_mut().poll(cx);
+        if result.is_pending() && self.progress.is_half_closed() && !self.connection.is_busy() {
+            // Its last read was pending, and nothing else makes it read the end.
+            return hyper.as_mut().poll(cx);
         }
+        result
     }
 
     fn finish(&mut self) {
@@ -178,7 +208,7 @@ impl Library {
         connection: &Arc<Connection>,
         driver: HandshakeDriver<Socket>,
         io: ConnectionStream,
-        spawned: StreamTasks,
+        (spawned, progress): (StreamTasks, StreamProgress),
     ) -> Self {
         let limits = &connection.snapshot.limits;
         if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
@@ -192,7 +222,7 @@ impl Library {
                 .serve_connection(TokioIo::new(io), service);
             return Self::Http2(Box::pin(connection));
         }
-        Self::Http1(Http1Library::new(connection, driver, io))
+        Self::Http1(Http1Library::new(connection, driver, io, progress))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, socket: &Socket) -> Poll<hyper::Result<()>> {
@@ -272,6 +302,11 @@ impl Future for ConnectionTask {
                 Poll::Ready(Expired::Finish) => this.finish(cx),
                 Poll::Ready(Expired::Release) if this.ended.is_none() => this.library.release(),
                 Poll::Ready(Expired::Release) => {}
+                Poll::Ready(Expired::Tickets) => match this.driver.write_tickets() {
+                    // The next turn sends them.
+                    Ok(()) => cx.waker().wake_by_ref(),
+                    Err(_) => return Poll::Ready(false),
+                },
             }
         }
     }
@@ -410,6 +445,8 @@ enum Expired {
     Abort,
     /// Give memory back.
     Release,
+    /// Send the tickets without a response.
+    Tickets,
 }
 
 /// The time limits of one connection.
@@ -420,6 +457,11 @@ struct TimeLimits {
     /// Since when an HTTP/2 client's flow control has let no response bytes pass, and how many it
     /// had let pass before.
     unacknowledged: Option<(Instant, u64)>,
+    /// On a half-closed connection: since when the client has accepted no response bytes, and how many
+    /// it had accepted before.
+    half_closed: Option<(Instant, u64)>,
+    /// When tickets are sent without a response.
+    tickets: TicketsDue,
     /// Set while no request is running and no response bytes are unsent.
     idle: Option<Idle>,
     /// Whether memory was given back since the connection became idle.
@@ -429,6 +471,16 @@ struct TimeLimits {
     finishing: bool,
     expired: Option<Instant>,
     sleep: Pin<Box<Sleep>>,
+}
+
+/// When the tickets of a connection are sent without a response.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TicketsDue {
+    /// The handshake is not complete.
+    Unknown,
+    At(Instant),
+    /// They were sent, or leave with a response.
+    Never,
 }
 
 #[derive(Clone, Copy)]
@@ -451,6 +503,8 @@ impl TimeLimits {
             progress,
             accepted_at,
             unacknowledged: None,
+            half_closed: None,
+            tickets: TicketsDue::Unknown,
             idle: None,
             released: false,
             stopping: None,
@@ -468,6 +522,10 @@ impl TimeLimits {
                 self.sleep.as_mut().reset(deadline.into());
             }
             if self.sleep.as_mut().poll(cx).is_ready() {
+                if self.tickets == TicketsDue::At(deadline) {
+                    self.tickets = TicketsDue::Never;
+                    return Poll::Ready(Expired::Tickets);
+                }
                 if self.release_deadline() == Some(deadline) {
                     self.released = true;
                     return Poll::Ready(Expired::Release);
@@ -484,6 +542,18 @@ impl TimeLimits {
         let has_unsent = http2 && self.connection.observer.unsent.load(Ordering::Relaxed) > 0;
         if !has_unsent || self.unacknowledged.is_none_or(|(_, before)| before != data) {
             self.unacknowledged = has_unsent.then(|| (Instant::now(), data));
+        }
+        if self.progress.is_half_closed() {
+            let sent = self.progress.bytes_sent();
+            if self.half_closed.is_none_or(|(_, before)| before != sent) {
+                self.half_closed = Some((Instant::now(), sent));
+            }
+        }
+        // A response takes the tickets along, and so do the SETTINGS of HTTP/2.
+        if http2 || self.progress.bytes_read() > 0 {
+            self.tickets = TicketsDue::Never;
+        } else if self.tickets == TicketsDue::Unknown && self.connection.is_complete() {
+            self.tickets = TicketsDue::At(Instant::now() + TICKETS_DELAY);
         }
         // The library considers a request complete when it has all of the response, possibly long
         // before the client has.
@@ -523,6 +593,11 @@ impl TimeLimits {
             self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
             self.progress.blocked_since().map(|since| since + limits.idle_timeout),
             self.unacknowledged.map(|(since, _)| since + limits.idle_timeout),
+            self.half_closed.map(|(since, _)| since + limits.idle_timeout),
+            match self.tickets {
+                TicketsDue::At(due) => Some(due),
+                TicketsDue::Unknown | TicketsDue::Never => None,
+            },
             stopping.map(|since| since + CLOSE_TIMEOUT),
             self.release_deadline(),
         ]
@@ -549,6 +624,10 @@ impl TimeLimits {
         Expired::Finish
     }
 }
+
+/// How long tickets wait for the first request: longer than a client takes that has one, since it
+/// follows its Finished.
+const TICKETS_DELAY: Duration = Duration::from_millis(50);
 
 /// Long enough that connections in use keep their memory.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);

@@ -55,6 +55,10 @@ struct ProgressState {
     read_in_turn: AtomicU64,
     /// Bytes of DATA frames that the library has written.
     data: AtomicU64,
+    /// Whether the client has closed its direction while a response was on its way.
+    half_closed: AtomicBool,
+    /// Bytes that the peer has accepted.
+    sent: AtomicU64,
     /// Since when the peer has accepted no bytes although some are pending, and how many it had
     /// accepted before.
     blocked: Mutex<Option<(Instant, u64)>>,
@@ -107,6 +111,20 @@ impl StreamProgress {
         self.0.data.load(Ordering::Relaxed)
     }
 
+    /// The client has closed its direction, and a response is on its way.
+    pub(crate) fn note_half_closed(&self) {
+        self.0.half_closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_half_closed(&self) -> bool {
+        self.0.half_closed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the peer has accepted.
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        self.0.sent.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn blocked_since(&self) -> Option<Instant> {
         let blocked = self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner);
         blocked.map(|(since, _)| since)
@@ -115,6 +133,7 @@ impl StreamProgress {
     /// Updates whether the peer accepts what was written. `written`: the bytes that it has accepted
     /// so far.
     pub(crate) fn note_write<T>(&self, result: Poll<T>, written: u64) -> Poll<T> {
+        self.0.sent.store(written, Ordering::Relaxed);
         let mut blocked = self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner);
         *blocked = match (&result, *blocked) {
             (Poll::Ready(_), _) => None,

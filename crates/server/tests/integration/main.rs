@@ -4,6 +4,7 @@ mod acme;
 mod cluster;
 mod early_data;
 mod framing;
+mod half_closed;
 mod header_memory;
 mod http3;
 mod idempotency;
