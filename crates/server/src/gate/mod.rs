@@ -5,7 +5,7 @@ pub(crate) mod shared_register;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -39,6 +39,8 @@ pub(crate) struct EarlyDataGate {
     claimants: AtomicU64,
     /// Whether the store failed to take the last record.
     store_failed: AtomicBool,
+    /// How many flights are being recorded whose clients have left.
+    unattended: AtomicUsize,
 }
 
 /// Sends queries to the process that has the register now.
@@ -112,6 +114,8 @@ pub(crate) struct UnspentFlight {
     received_at: ReceivedAt,
     /// Whether this connection has used up its ticket.
     used_up: bool,
+    /// Whether it was refused because the store did not reply.
+    store_silent: bool,
 }
 
 /// The time just before TLS received a ClientHello, by both clocks.
@@ -147,6 +151,7 @@ impl EarlyDataGate {
             started_at: Instant::now(),
             claimants: AtomicU64::new(RandomState::new().hash_one(())),
             store_failed: AtomicBool::new(false),
+            unattended: AtomicUsize::new(0),
         }
     }
 
@@ -259,6 +264,16 @@ impl EarlyDataGate {
         let spent = timeout(RECORD_TIMEOUT, attempts).await.ok().flatten();
         self.store_failed.store(spent.is_none(), Ordering::Relaxed);
         spent
+    }
+
+    /// Records a flight whose client has left, as [`spend`](Self::spend) does. The client sends its
+    /// request on another connection, and a copy of the flight must not run too.
+    pub(crate) async fn spend_unattended(&self, flight: UnspentFlight) {
+        // Clients may leave as often as they like.
+        if self.unattended.fetch_add(1, Ordering::Relaxed) < MAX_UNATTENDED {
+            let _ = self.spend(&flight).await;
+        }
+        self.unattended.fetch_sub(1, Ordering::Relaxed);
     }
 
     async fn try_spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
@@ -431,7 +446,15 @@ impl UnspentFlight {
         received_at: ReceivedAt,
     ) -> Result<Self, EarlyDataRefusal> {
         let offered = facts.offered_flight.ok_or(EarlyDataRefusal::Unseen)?;
-        Ok(Self { offered, arrival, received_at, used_up: facts.ticket_used_up })
+        let used_up = facts.ticket_used_up;
+        Ok(Self { offered, arrival, received_at, used_up, store_silent: false })
+    }
+
+    /// Whether the flight is recorded even if its client leaves without another request: its claim
+    /// should have recorded it, and had no reply in time. Other refusals leave the record to the end of
+    /// the handshake, which a sender of copies never reaches.
+    pub(crate) fn is_recorded_anyway(&self) -> bool {
+        self.store_silent
     }
 
     /// The flight that has to be spent on a connection without early data. `refused`: why this
@@ -445,7 +468,16 @@ impl UnspentFlight {
         let used_up = redeemed || facts.ticket_used_up;
         match used_up || refused.is_some_and(EarlyDataRefusal::is_recorded) {
             true => None,
-            false => Self::from_handshake(facts, arrival, received_at).ok(),
+            false => {
+                let store_silent = matches!(
+                    refused,
+                    Some(EarlyDataRefusal::Shared(SharedRefusal::Store(
+                        Unknown::Slow | Unknown::Absent
+                    )))
+                );
+                let flight = Self::from_handshake(facts, arrival, received_at).ok()?;
+                Some(Self { store_silent, ..flight })
+            }
         }
     }
 
@@ -533,6 +565,9 @@ fn micros(unix: i64) -> Duration {
 /// How long the requests of a refused flight wait for its record before they get 425: long enough
 /// for a failover of the store, and shorter than clients wait for a response.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many flights are recorded at once whose clients have left.
+const MAX_UNATTENDED: usize = 1024;
 
 /// The pauses between attempts to record a flight.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(20);

@@ -7,7 +7,8 @@ use std::time::Instant;
 use firstflight_replay::SharedRefusal;
 use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{
-    self as tls, ACME_TLS_ALPN, Accepting, OpenedTicket, TlsError, TlsStream, split_driver,
+    self as tls, ACME_TLS_ALPN, Accepting, Handshake, OpenedTicket, TlsError, TlsStream,
+    split_driver,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -19,7 +20,7 @@ use crate::gate::{EarlyDataRefusal, UnspentFlight};
 use crate::handshake::{Handshakes, refusal};
 use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
 use crate::http::socket::Socket;
-use crate::http::{h1_h2, ping_pong};
+use crate::http::{ServerContext, h1_h2, ping_pong};
 
 /// A connection over TCP after the decision about early data. Its handshake may still be
 /// incomplete.
@@ -111,8 +112,22 @@ async fn accept(
     let (mut redeemed, mut claim) = (false, None);
     let mut received_at = None;
     let mut is_copy = false;
+    let mut used = None;
     let (flight, facts) = loop {
-        match accepting.advance().await? {
+        let state = match accepting.advance().await {
+            Ok(state) => state,
+            Err(error) => {
+                let received_at = received_at.unwrap_or_else(|| gate.received_at(None));
+                let (facts, arrived) = (accepting.facts(), (arrival, received_at));
+                if let Some(flight) =
+                    UnspentFlight::needing_record(&facts, arrived, refused, redeemed)
+                {
+                    handshakes.shared.note_departure(flight);
+                }
+                return Err(error);
+            }
+        };
+        match state {
             tls::AcceptState::NeedsSession(id) => {
                 let ticket = handshakes.redeem(&id).await;
                 if let Some(why) = ticket.withheld {
@@ -125,13 +140,10 @@ async fn accept(
             }
             tls::AcceptState::TicketUsed => {
                 let facts = accepting.facts();
-                is_copy = gate.is_copy(&facts);
-                if is_copy {
-                    // A copy of a flight never completes its handshake, so it is counted here.
-                    let (client, metrics) = (origin.client.ip(), &origin.metrics);
-                    handshakes.shared.observers.note_replay(&facts, client, metrics.transport());
-                    metrics.decided(&facts, None, Some(RefusedReason::Replayed));
-                }
+                // A copy of a flight never completes its handshake, so it is counted here.
+                let offer = UsedTicket { shared: &handshakes.shared, origin, facts };
+                is_copy = offer.count_copy();
+                used = (!is_copy).then_some(offer);
             }
             tls::AcceptState::Complete => break (None, accepting.facts()),
             tls::AcceptState::EarlyData => {
@@ -151,6 +163,7 @@ async fn accept(
             }
         }
     };
+    is_copy |= used.as_ref().is_some_and(UsedTicket::count_copy);
     let unspent = match flight {
         Some(_) => None,
         None => {
@@ -166,4 +179,32 @@ async fn accept(
     };
     let negotiated = Negotiated { tls: facts, flight, refused, claim, unspent };
     Ok((accepting.into_stream(), negotiated))
+}
+
+/// An offer of early data on a ticket that was used before. Counts it when it is dropped, if it turns
+/// out to be a copy: one that arrives just after its original finds the ticket used, and the flight not
+/// recorded yet.
+struct UsedTicket<'a> {
+    shared: &'a ServerContext,
+    origin: &'a AcceptedConnection,
+    facts: Handshake,
+}
+
+impl UsedTicket<'_> {
+    /// Counts the offer if it is a copy. Returns whether it is.
+    fn count_copy(&self) -> bool {
+        let is_copy = self.shared.gate.is_copy(&self.facts);
+        let (client, metrics) = (self.origin.client.ip(), &self.origin.metrics);
+        if is_copy && !metrics.is_offer_counted() {
+            self.shared.observers.note_replay(&self.facts, client, metrics.transport());
+            metrics.decided(&self.facts, None, Some(RefusedReason::Replayed));
+        }
+        is_copy
+    }
+}
+
+impl Drop for UsedTicket<'_> {
+    fn drop(&mut self) {
+        self.count_copy();
+    }
 }

@@ -238,6 +238,14 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let (Some(flight), None) = (self.unspent, self.spent.get()) {
+            self.shared.note_departure(flight);
+        }
+    }
+}
+
 /// A longer wait for the flight's record is logged as holding the request.
 const HELD_THRESHOLD: Duration = Duration::from_millis(10);
 

@@ -15,10 +15,11 @@ pub(crate) mod stream;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 
 use crate::context::Shutdown;
 use crate::context::memory::MemoryBudget;
-use crate::gate::EarlyDataGate;
+use crate::gate::{EarlyDataGate, UnspentFlight};
 use crate::handler::acme_challenge::AcmeChallenges;
 use crate::observe::Observers;
 use crate::route::Snapshot;
@@ -37,5 +38,14 @@ impl ServerContext {
     /// The newest snapshot.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
+    }
+
+    /// Records a refused flight in the background, if that does not depend on its client: the client
+    /// has left before its handshake was complete, or before it sent a request.
+    pub(crate) fn note_departure(self: &Arc<Self>, flight: UnspentFlight) {
+        if let (true, Ok(runtime)) = (flight.is_recorded_anyway(), Handle::try_current()) {
+            let shared = self.clone();
+            runtime.spawn(async move { shared.gate.spend_unattended(flight).await });
+        }
     }
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 use crate::support::cluster::{Cluster, request};
-use crate::support::{Client, TEST_TIMEOUT, executions, get, line, lines, replay, start_upstream};
+use crate::support::{
+    Client, TEST_TIMEOUT, executions, full, get, line, lines, replay, start_upstream,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
@@ -331,4 +333,54 @@ async fn pings_are_claimed_too() {
     assert_eq!((ran.len(), held.len()), (1, 1));
     assert_eq!((&ran[0]["executed"], &ran[0]["claim"]), (&true.into(), &"won".into()));
     assert_eq!((&held[0]["executed"], &held[0]["held"]), (&false.into(), &"replayed".into()));
+}
+
+/// A client whose early data was refused by a frozen store leaves, as Chromium does, and sends its
+/// request on another connection. Copies come when the store replies again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_that_its_client_left_is_recorded_once_the_store_replies() {
+    // More than commands that reach the store while it is frozen, and run later.
+    const FLIGHTS: usize = 12;
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = start_upstream();
+    let cluster = Cluster::new().budget(Duration::from_millis(100));
+    let node = cluster.node(&upstream).await;
+    let mut sessions = Vec::new();
+    for _ in 0..FLIGHTS {
+        sessions.push(node.session("http/1.1").await);
+    }
+    cluster.runs_early(&node, "http/1.1").await;
+    let keys = || {
+        let keys = cluster.store.cli(&["KEYS", "*"]);
+        keys.lines().map(str::to_owned).collect::<std::collections::HashSet<_>>()
+    };
+    let before = keys();
+    cluster.store.freeze();
+    let mut flights = Vec::new();
+    for (number, session) in sessions.iter().enumerate() {
+        let target = format!("/left/{number}.");
+        let client = Client::prepare("http/1.1", Some(session), &get(&target));
+        drop(replay(node.address, &client.flight).await);
+        let response = full(node.address, &String::from_utf8(get(&target)).unwrap()).await;
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        flights.push((client.flight, target));
+    }
+    cluster.store.thaw();
+    // Late records are no fault of the server if copies are too old by then.
+    let end = Instant::now() + Duration::from_secs(10);
+    while keys().difference(&before).count() < FLIGHTS && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    cluster.runs_early(&node, "http/1.1").await;
+    let mut open = Vec::new();
+    for (flight, _) in &flights {
+        open.push(replay(node.address, flight).await);
+    }
+    drop(open);
+    node.stop().await;
+    for (_, target) in &flights {
+        assert_eq!(upstream.recorded(target).len(), 1, "{target}");
+    }
 }
