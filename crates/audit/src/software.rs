@@ -29,6 +29,16 @@ pub(crate) enum Concern {
     Limits,
 }
 
+/// What to do about each concern.
+struct Remedies {
+    replay: &'static str,
+    methods: &'static str,
+    header: &'static str,
+    tickets: &'static str,
+    library: &'static str,
+    limits: &'static str,
+}
+
 impl Software {
     pub(crate) fn recognise(server_field: &str) -> Self {
         let said = server_field.to_ascii_lowercase();
@@ -58,70 +68,124 @@ impl Software {
     }
 
     pub(crate) fn remedy(self, concern: Concern) -> &'static str {
-        match (concern, self) {
-            (Concern::Replay, Self::Nginx) => {
-                "set `ssl_early_data off`, or forward `proxy_set_header Early-Data \
-                 $ssl_early_data` to an upstream that responds 425 to what must not run twice"
-            }
-            (Concern::Replay, Self::Haproxy) => {
-                "add `http-request wait-for-handshake`, or remove `allow-0rtt` from `bind`"
-            }
-            (Concern::Replay, Self::Envoy) => {
-                "set `enable_early_data: false` in `QuicDownstreamTransport`: Envoy has early data over \
-                 QUIC only, where it is on by default"
-            }
-            (Concern::Replay, Self::Caddy) => {
-                "set `0rtt off` in the global options `servers`, or match early requests by the \
-                 `tls early_data` matcher and respond 425"
-            }
-            (Concern::Replay, Self::H2o) => {
-                "set `mode: off` in `ssl-session-resumption`, or let the upstream respond 425 to what must not \
-                 run twice: h2o forwards `Early-Data: 1`, and sends the request again after the \
-                 handshake"
-            }
-            (Concern::Replay, Self::Firstflight) => {
-                "give all nodes that share ticket keys one store with `--store`, and report this \
-                 if they have one: it is a bug"
-            }
-            (Concern::Replay, Self::Unknown) => {
-                "switch early data off, or record each first flight until no copy can be fresh"
-            }
-            (Concern::Methods, Self::Nginx) => {
-                "respond 425 to other methods than GET and HEAD while `$ssl_early_data` is 1"
-            }
-            (Concern::Methods, Self::Haproxy) => {
-                "add `http-request wait-for-handshake if ! METH_GET`"
-            }
-            (Concern::Methods, Self::Firstflight) => {
-                "set `early_data.default = \"safe\"`, which is the default"
-            }
-            (Concern::Methods, _) => "hold unsafe requests until the handshake is complete",
-            (Concern::Header, Self::Nginx) => "add `proxy_set_header Early-Data $ssl_early_data`",
-            (Concern::Header, _) => {
-                "forward `Early-Data: 1` with requests of early data, and only with those"
-            }
-            (Concern::Tickets, _) => "limit the life of tickets, and compare their stated age",
-            (Concern::Library, _) => "update the TLS library, or report this to its developers",
-            (Concern::Limits, Self::Nginx) => "set `client_header_timeout` to a few seconds",
-            (Concern::Limits, _) => "limit the time of a handshake and the size of early data",
+        let remedies = match self {
+            Self::Nginx => NGINX,
+            Self::Haproxy => HAPROXY,
+            Self::Envoy => ENVOY,
+            Self::Caddy => CADDY,
+            Self::H2o => H2O,
+            Self::Firstflight => FIRSTFLIGHT,
+            Self::Unknown => UNKNOWN,
+        };
+        match concern {
+            Concern::Replay => remedies.replay,
+            Concern::Methods => remedies.methods,
+            Concern::Header => remedies.header,
+            Concern::Tickets => remedies.tickets,
+            Concern::Library => remedies.library,
+            Concern::Limits => remedies.limits,
         }
     }
 }
+
+const NGINX: Remedies = Remedies {
+    replay: "set `ssl_early_data off`, or forward `proxy_set_header Early-Data $ssl_early_data` to an \
+             upstream that responds 425 to what must not run twice",
+    methods: "respond 425 to other methods than GET and HEAD while `$ssl_early_data` is 1",
+    header: "add `proxy_set_header Early-Data $ssl_early_data`",
+    tickets: "set `ssl_session_timeout` to a day at most, and rotate the files of \
+              `ssl_session_ticket_key`",
+    library: "update the OpenSSL or BoringSSL that `nginx -V` names, or report this to its developers",
+    limits: "set `client_header_timeout` to a few seconds",
+};
+
+const HAPROXY: Remedies = Remedies {
+    replay: "add `http-request wait-for-handshake`, or remove `allow-0rtt` from `bind`",
+    methods: "add `http-request wait-for-handshake if ! METH_GET`",
+    header: "add `http-request set-header Early-Data 1 if { ssl_fc_has_early }`",
+    tickets: "set `tune.ssl.lifetime` to a day at most, and rotate the file of `tls-ticket-keys`",
+    library: "update the TLS library that `haproxy -vv` names, or report this to its developers",
+    limits: "set `timeout client` and `timeout http-request` to a few seconds",
+};
+
+const ENVOY: Remedies = Remedies {
+    replay: "set `enable_early_data: false` in `QuicDownstreamTransport`: Envoy has early data over QUIC \
+             only, where it is on by default",
+    methods: "set `enable_early_data: false` in `QuicDownstreamTransport`, or let the upstream respond \
+              425 to unsafe requests that carry `Early-Data: 1`",
+    header: "update Envoy, or set `enable_early_data: false` in `QuicDownstreamTransport`",
+    tickets: "set `session_timeout` in `DownstreamTlsContext` to a day at most, and rotate \
+              `session_ticket_keys`",
+    library: "update Envoy, which `envoy --version` names with its BoringSSL, or report this to its \
+              developers",
+    limits: "set `transport_socket_connect_timeout` of the filter chain and `request_headers_timeout` of \
+             the HTTP connection manager to a few seconds",
+};
+
+const CADDY: Remedies = Remedies {
+    replay: "set `0rtt off` in the global options `servers`, or match early requests by the `tls \
+             early_data` matcher and respond 425",
+    methods: "match `tls early_data` together with `not method GET HEAD`, and `respond 425` to that",
+    header: "add `header_up Early-Data 1` to a `reverse_proxy` of its own for the `tls early_data` \
+             matcher",
+    tickets: "set `rotation_interval` of `session_tickets` in the JSON configuration to a day at most",
+    library: "update Caddy, which contains the TLS and QUIC of the Go version that `caddy build-info` \
+              names, or report this to its developers",
+    limits: "set `read_header` of `timeouts` in the global options `servers` to a few seconds",
+};
+
+const H2O: Remedies = Remedies {
+    replay: "set `mode: off` in `ssl-session-resumption`, or let the upstream respond 425 to what must \
+             not run twice: h2o forwards `Early-Data: 1`, and sends the request again after the \
+             handshake",
+    methods: "let a `mruby.handler` or the upstream respond 425 to unsafe requests with `Early-Data: 1`: \
+              h2o sends them again after the handshake",
+    header: "update h2o, whose `proxy.reverse.url` forwards `Early-Data: 1` by itself",
+    tickets: "set `lifetime` in `ssl-session-resumption` to a day at most",
+    library: "update h2o with its picotls, which `h2o --version` names, or report this to its \
+              developers",
+    limits: "set `handshake-timeout` and `http1-request-timeout` to a few seconds",
+};
+
+const FIRSTFLIGHT: Remedies = Remedies {
+    replay: "give all nodes that share ticket keys one store with `--store`, and report this if they \
+             have one: it is a bug",
+    methods: "set `default = \"permissive\"` in `[early_data]`, which is the default",
+    header: "report this: `Early-Data: 1` with early requests, and only with those, is a promise of the \
+             proxy",
+    tickets: "rotate the keys with `firstflight keys rotate`, and report this if a ticket's lifetime is \
+              not kept",
+    library: "report this: `firstflight --version` names the release with its BoringSSL",
+    limits: "set `header_timeout` in `[limits]` to a few seconds",
+};
+
+const UNKNOWN: Remedies = Remedies {
+    replay: "switch early data off, or record each first flight until no copy can be fresh",
+    methods: "hold unsafe requests until the handshake is complete",
+    header: "forward `Early-Data: 1` with requests of early data, and only with those",
+    tickets: "limit the life of tickets, and compare their stated age",
+    library: "update the TLS library, or report this to its developers",
+    limits: "limit the time of a handshake and the size of early data",
+};
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What a finding of each check says at each server.
     #[test]
-    fn each_recognised_server_has_its_own_remedy_for_replays() {
+    fn each_check_has_a_remedy_for_each_recognised_server() {
         use Software::{Caddy, Envoy, Firstflight, H2o, Haproxy, Nginx, Unknown};
-        for software in [Caddy, Envoy, Firstflight, H2o, Haproxy, Nginx] {
-            let remedy = software.remedy(Concern::Replay);
-            assert_ne!(remedy, Unknown.remedy(Concern::Replay), "{software:?}");
-            assert!(remedy.contains('`'), "{software:?}: a setting: {remedy}");
-        }
         for check in crate::CHECKS {
-            assert!(!Unknown.remedy(check.concern).is_empty(), "{}", check.name);
+            let remedies = [Caddy, Envoy, Firstflight, H2o, Haproxy, Nginx, Unknown]
+                .map(|software| (software, software.remedy(check.concern)));
+            for (index, (software, remedy)) in remedies.iter().enumerate() {
+                let what = format!("{} at {software:?}: {remedy}", check.name);
+                let setting = *software == Unknown || remedy.matches('`').count() >= 2;
+                assert!(setting, "it names a setting or a command: {what}");
+                let earlier = &remedies[..index];
+                assert!(earlier.iter().all(|(_, other)| other != remedy), "its own: {what}");
+            }
         }
     }
 
