@@ -189,8 +189,11 @@ mod tests {
     use crate::checks::tests::{TestTarget, settings};
 
     fn report(behaviour: Behaviour, witness: bool) -> Result<Report, AuditError> {
-        let target = TestTarget::new(behaviour);
-        let settings = Settings { witness, ..settings() };
+        report_over(behaviour, Settings { witness, ..settings() })
+    }
+
+    fn report_over(behaviour: Behaviour, settings: Settings) -> Result<Report, AuditError> {
+        let target = TestTarget::new(behaviour, settings.http3);
         audit(
             &[Node { address: "127.0.0.1:443".to_owned(), target: &target }],
             &settings,
@@ -201,11 +204,14 @@ mod tests {
 
     #[test]
     fn a_right_server_passes_every_check() {
-        let report = report(Behaviour::default(), true).unwrap();
-        let failed: Vec<_> =
-            report.findings.iter().filter(|it| it.verdict < Verdict::Pass).collect();
-        assert!(failed.is_empty(), "{failed:#?}");
-        assert!(report.headline().contains("executed no replayed early data"));
+        for http3 in [false, true] {
+            let report =
+                report_over(Behaviour::default(), Settings { http3, ..settings() }).unwrap();
+            let failed: Vec<_> =
+                report.findings.iter().filter(|it| it.verdict < Verdict::Pass).collect();
+            assert!(failed.is_empty(), "{failed:#?}");
+            assert!(report.headline().contains("executed no replayed early data"));
+        }
     }
 
     #[test]

@@ -143,7 +143,7 @@ mod tests {
         assert_proven(&CHECK, &wrong, Verdict::Fail);
         // Whatever the cause of the refusal is.
         let settings = crate::checks::tests::settings();
-        let target = crate::checks::tests::TestTarget::new(wrong);
+        let target = crate::checks::tests::TestTarget::new(wrong, false);
         let probe = Probe::survey(&target, &[], &settings).unwrap();
         let outcome = crate::audit::run(&CHECK, &probe);
         for cause in ["HelloRetryRequest", "another protocol", "too much"] {

@@ -52,3 +52,28 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     copies.count(probe, &original.nonce)?;
     Ok(copies.verdict(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use firstflight_first_flight::test_server::{Behaviour, KnownBy, Recorded};
+
+    use super::*;
+    use crate::checks::tests::{assert_proven_over_quic, verdict, verdict_over_quic};
+
+    #[test]
+    fn rfc9846_8_a_flight_stays_used_when_its_connection_is_forgotten() {
+        let wrong = Behaviour { recorded: Recorded::Never, ..Behaviour::default() };
+        assert_proven_over_quic(&CHECK, &wrong, Verdict::Fail);
+        assert_eq!(verdict_over_quic(&CHECK, &wrong, false), Verdict::Fail);
+        assert_eq!(verdict_over_quic(&CHECK, &Behaviour::default(), false), Verdict::Pass);
+    }
+
+    #[test]
+    fn rfc9846_8_a_flight_is_known_from_any_address() {
+        let wrong = Behaviour { known_by: KnownBy::Address, ..Behaviour::default() };
+        assert_proven_over_quic(&CHECK, &wrong, Verdict::Fail);
+        let naive = Behaviour { known_by: KnownBy::ConnectionId, ..Behaviour::default() };
+        assert_eq!(verdict_over_quic(&CHECK, &naive, true), Verdict::Pass, "another check's");
+        assert_eq!(verdict(&CHECK, &wrong, true), Verdict::NotApplicable, "over TCP");
+    }
+}

@@ -91,7 +91,31 @@ fn renamed(flight: &FirstFlight, zero_rtt: ZeroRttPackets) -> Result<FirstFlight
 
 #[cfg(test)]
 mod tests {
+    use firstflight_first_flight::test_server::{Behaviour, KnownBy, StrayPackets};
+
     use super::*;
+    use crate::checks::tests::{assert_proven_over_quic, verdict_over_quic};
+
+    #[test]
+    fn rfc9846_8_a_server_that_knows_flights_by_their_ids_executes_the_clients_own() {
+        let naive = Behaviour { known_by: KnownBy::ConnectionId, ..Behaviour::default() };
+        assert_proven_over_quic(&CHECK, &naive, Verdict::Warn);
+        assert_eq!(verdict_over_quic(&CHECK, &naive, false), Verdict::Warn);
+        assert_eq!(verdict_over_quic(&CHECK, &Behaviour::default(), false), Verdict::Pass);
+    }
+
+    #[test]
+    fn rfc9000_12_2_packets_with_another_id_are_not_executed() {
+        let naive = Behaviour { known_by: KnownBy::ConnectionId, ..Behaviour::default() };
+        for strays in [StrayPackets::OfDatagram, StrayPackets::OfAddress] {
+            let wrong = Behaviour { strays, ..naive.clone() };
+            assert_proven_over_quic(&CHECK, &wrong, Verdict::Fail);
+            assert_eq!(verdict_over_quic(&CHECK, &wrong, false), Verdict::Fail);
+            // With the ClientHello recorded that is harmless.
+            let recorded = Behaviour { strays, ..Behaviour::default() };
+            assert_eq!(verdict_over_quic(&CHECK, &recorded, true), Verdict::Pass);
+        }
+    }
 
     fn verdict(accepted: usize, responded: usize, counted: Option<(u64, u64)>) -> Verdict {
         let forged = Copies { executions: counted.map(|(before, _)| before), ..Copies::default() };

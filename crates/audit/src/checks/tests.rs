@@ -1,6 +1,7 @@
 //! Each check against a server that makes one mistake, and against one that makes none.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use firstflight_first_flight::Link;
@@ -13,26 +14,36 @@ use crate::probe::Probe;
 use crate::target::Node;
 use crate::{Settings, Target, Verdict};
 
-/// A simulated server.
-pub(crate) struct TestTarget(TestServer);
+/// A simulated server, over TCP or QUIC.
+pub(crate) struct TestTarget {
+    server: TestServer,
+    http3: bool,
+}
 
 impl TestTarget {
-    pub(crate) fn new(behaviour: Behaviour) -> Self {
-        Self(TestServer::new(behaviour))
+    pub(crate) fn new(behaviour: Behaviour, http3: bool) -> Self {
+        Self { server: TestServer::new(behaviour), http3 }
     }
 }
 
 impl Target for TestTarget {
     fn connect(&self) -> io::Result<Box<dyn Link>> {
-        Ok(self.0.link())
+        Ok(match self.http3 {
+            true => self.server.datagram_link(None),
+            false => self.server.link(),
+        })
+    }
+
+    fn connect_from(&self, local: SocketAddr) -> io::Result<Box<dyn Link>> {
+        Ok(self.server.datagram_link(Some(local)))
     }
 
     fn now(&self) -> Duration {
-        self.0.now()
+        self.server.now()
     }
 
     fn wait(&self, time: Duration) {
-        self.0.wait(time);
+        self.server.wait(time);
     }
 }
 
@@ -42,15 +53,25 @@ pub(crate) fn settings() -> Settings {
 
 /// The verdict about a server, which is the same in a few runs.
 pub(crate) fn verdict(check: &Check, behaviour: &Behaviour, witness: bool) -> Verdict {
-    verdict_of_runs(check, behaviour, witness, 5)
+    verdict_of_runs(check, behaviour, &Settings { witness, ..settings() }, 5)
+}
+
+/// The same over QUIC.
+pub(crate) fn verdict_over_quic(check: &Check, behaviour: &Behaviour, witness: bool) -> Verdict {
+    verdict_of_runs(check, behaviour, &Settings { witness, http3: true, ..settings() }, 5)
 }
 
 /// The verdict about a server, which is the same in all runs.
-fn verdict_of_runs(check: &Check, behaviour: &Behaviour, witness: bool, runs: usize) -> Verdict {
-    let settings = Settings { witness, ..settings() };
+fn verdict_of_runs(
+    check: &Check,
+    behaviour: &Behaviour,
+    settings: &Settings,
+    runs: usize,
+) -> Verdict {
+    let behaviour = Behaviour { witness: settings.witness, ..behaviour.clone() };
     let run_once = || {
-        let target = TestTarget::new(Behaviour { witness, ..behaviour.clone() });
-        let probe = Probe::survey(&target, &[], &settings).expect("the server can be audited");
+        let target = TestTarget::new(behaviour.clone(), settings.http3);
+        let probe = Probe::survey(&target, &[], settings).expect("the server can be audited");
         run(check, &probe)
     };
     let first = run_once();
@@ -69,8 +90,8 @@ pub(crate) fn outcome_with_node(
     witness: bool,
 ) -> Outcome {
     let settings = Settings { witness, ..settings() };
-    let target = TestTarget::new(Behaviour { witness, ..behaviour.clone() });
-    let other = TestTarget(target.0.node(keys, register));
+    let target = TestTarget::new(Behaviour { witness, ..behaviour.clone() }, false);
+    let other = TestTarget { server: target.server.node(keys, register), http3: false };
     let others = [Node { address: "192.0.2.2:443".to_owned(), target: &other }];
     let probe = Probe::survey(&target, &others, &settings).expect("the server can be audited");
     run(check, &probe)
@@ -92,8 +113,25 @@ pub(crate) fn assert_proven_beside(
     wrong: &Behaviour,
     expected: Verdict,
 ) {
+    assert_proven_with(check, right, wrong, expected, &settings());
+}
+
+/// The same over QUIC.
+pub(crate) fn assert_proven_over_quic(check: &Check, wrong: &Behaviour, expected: Verdict) {
+    let settings = Settings { http3: true, ..settings() };
+    assert_proven_with(check, &Behaviour::default(), wrong, expected, &settings);
+}
+
+/// The same with other settings.
+pub(crate) fn assert_proven_with(
+    check: &Check,
+    right: &Behaviour,
+    wrong: &Behaviour,
+    expected: Verdict,
+    settings: &Settings,
+) {
     for (behaviour, expected) in [(wrong, expected), (right, Verdict::Pass)] {
-        let found = verdict_of_runs(check, behaviour, true, RUNS);
+        let found = verdict_of_runs(check, behaviour, settings, RUNS);
         assert_eq!(found, expected, "{}: {behaviour:?}", check.name);
     }
 }

@@ -1,21 +1,35 @@
 //! A simulated server with chosen mistakes, for tests of what tests servers. Feature `test_server`.
 //!
 //! It runs in the memory of a test, on a clock that only moves when somebody waits, and serves one
-//! resource: a witness that counts its executions by the query string. It shares the key schedule and
-//! the records with the client, so it shows nothing about those: real servers and the traces of RFC
-//! 8448 do.
+//! resource over TCP and QUIC: a witness that counts its executions by the query string. It shares the
+//! key schedule, the records and the packets with the client, so it shows nothing about those: real
+//! servers and the traces of RFC 8448 do.
+//!
+//! ```text
+//! tcp, quic      connections: records or packets
+//!   requests     what is done with early requests and others
+//!     http       requests and responses of HTTP/1.1 and HTTP/3
+//!   tls          the handshake: tickets, register, early data
+//!     hello      ClientHellos, ServerHellos
+//! ```
 
-mod handshake;
+mod hello;
 mod http;
+mod quic;
+mod requests;
+mod tcp;
+mod tls;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::driver::{Link, Received};
-use handshake::Session;
+use quic::Endpoint;
+use tcp::TcpSession;
 
 /// What a server does with a request in early data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +55,28 @@ pub enum Recorded {
     WhenAccepted,
 }
 
+/// What the register knows a flight by. Over TCP it is always the ClientHello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownBy {
+    /// Its ClientHello.
+    ClientHello,
+    /// The destination connection id of its first packet, which anybody can change.
+    ConnectionId,
+    /// The address and port that it comes from.
+    Address,
+}
+
+/// What becomes of 0-RTT packets whose connection id belongs to no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StrayPackets {
+    /// They are ignored.
+    Ignored,
+    /// They go to the connection of the datagram's first packet.
+    OfDatagram,
+    /// They go to the newest connection from their address.
+    OfAddress,
+}
+
 /// What becomes of a copy of a recorded flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyPolicy {
@@ -61,6 +97,8 @@ pub struct Behaviour {
     pub lifetime: u32,
     /// Whether it refuses tickets after their lifetime.
     pub enforces_lifetime: bool,
+    /// How long a ticket's key is kept; `None` for as long as the server runs.
+    pub key_life: Option<Duration>,
     /// Bytes of early data that are permitted.
     pub max_early_data: Option<u32>,
     /// Whether more early data ends the connection.
@@ -73,6 +111,10 @@ pub struct Behaviour {
     pub copies: CopyPolicy,
     /// How long records live.
     pub record_life: Duration,
+    /// What the register knows a flight by.
+    pub known_by: KnownBy,
+    /// Over QUIC: 0-RTT packets with another connection id.
+    pub strays: StrayPackets,
     /// Whether refused flights are recorded too, once their handshake is complete.
     pub spends_refused: bool,
     /// Whether the requests of refused early data run all the same, in silence.
@@ -97,6 +139,10 @@ pub struct Behaviour {
     pub marks_early: bool,
     /// How long an unfinished handshake is kept; `None` for ever.
     pub handshake_timeout: Option<Duration>,
+    /// Whether each record of an unfinished handshake starts that time again.
+    pub timeout_restarts: bool,
+    /// Where each response redirects to.
+    pub redirects: Option<&'static str>,
     /// The header `server`.
     pub software: &'static str,
     /// Handshake messages, or what looks like some, that it sends in front of its
@@ -115,12 +161,15 @@ impl Default for Behaviour {
             tickets: 2,
             lifetime: 7200,
             enforces_lifetime: true,
+            key_life: None,
             max_early_data: Some(14_336),
             enforces_limit: true,
             freshness: Some(Duration::from_secs(10)),
             recorded: Recorded::WhenAccepted,
             copies: CopyPolicy::Refuse,
             record_life: Duration::from_secs(66),
+            known_by: KnownBy::ClientHello,
+            strays: StrayPackets::Ignored,
             spends_refused: true,
             executes_refused: false,
             rejects_overtaken: true,
@@ -133,6 +182,8 @@ impl Default for Behaviour {
             always_too_early: false,
             marks_early: true,
             handshake_timeout: Some(Duration::from_secs(10)),
+            timeout_restarts: false,
+            redirects: None,
             software: "test",
             inserted: Vec::new(),
             appended: Vec::new(),
@@ -143,13 +194,16 @@ impl Default for Behaviour {
 
 /// A simulated server, and its clock.
 #[derive(Clone)]
-pub struct TestServer(Rc<Shared>);
+pub struct TestServer {
+    shared: Rc<Shared>,
+    endpoint: Rc<RefCell<Endpoint>>,
+}
 
 pub(crate) struct Shared {
     pub(crate) behaviour: Behaviour,
     pub(crate) clock: Rc<Cell<Duration>>,
     pub(crate) issued: Rc<RefCell<Vec<IssuedTicket>>>,
-    /// Flights by their binder, and when the record ends.
+    /// Flights by what they are known by, and when the record ends.
     pub(crate) register: Rc<RefCell<HashMap<Vec<u8>, Duration>>>,
     executions: Rc<RefCell<HashMap<String, u64>>>,
     counter: Rc<Cell<u64>>,
@@ -169,7 +223,7 @@ pub(crate) struct IssuedTicket {
 impl TestServer {
     /// A server without connections.
     pub fn new(behaviour: Behaviour) -> Self {
-        Self(Rc::new(Shared {
+        Self::with(Shared {
             behaviour,
             // Not at zero, so that ages can be wrong in both directions.
             clock: Rc::new(Cell::new(Duration::from_secs(100_000))),
@@ -177,47 +231,66 @@ impl TestServer {
             register: Rc::default(),
             executions: Rc::default(),
             counter: Rc::new(Cell::new(1)),
-        }))
+        })
+    }
+
+    fn with(shared: Shared) -> Self {
+        Self { shared: Rc::new(shared), endpoint: Rc::default() }
     }
 
     /// Another node of the same service: with its upstream and its clock, and with its ticket keys and
     /// its register if they are shared.
     pub fn node(&self, shares_keys: bool, shares_register: bool) -> Self {
-        let shared = &self.0;
-        Self(Rc::new(Shared {
+        let shared = &self.shared;
+        Self::with(Shared {
             behaviour: shared.behaviour.clone(),
             clock: shared.clock.clone(),
             issued: if shares_keys { shared.issued.clone() } else { Rc::default() },
             register: if shares_register { shared.register.clone() } else { Rc::default() },
             executions: shared.executions.clone(),
             counter: shared.counter.clone(),
-        }))
+        })
     }
 
-    /// A connection.
+    /// A connection over TCP.
     pub fn link(&self) -> Box<dyn Link> {
-        Box::new(SimulatedLink {
-            session: Session::new(self.0.clone()),
-            shared: self.0.clone(),
+        Box::new(StreamLink {
+            session: TcpSession::new(self.shared.clone()),
+            shared: self.shared.clone(),
             output: Vec::new(),
-            opened: self.0.clock.get(),
+            timed_from: self.shared.clock.get(),
             ended: false,
+        })
+    }
+
+    /// A socket for datagrams, at this address or at an unused port of 127.0.0.1.
+    pub fn datagram_link(&self, local: Option<SocketAddr>) -> Box<dyn Link> {
+        let mut local = local.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+        if local.port() == 0 {
+            let number = u64::from_be_bytes(*self.shared.unique().first_chunk().expect("8 bytes"));
+            local.set_port(1024 + (number % 60_000) as u16);
+        }
+        self.endpoint.borrow_mut().open(local);
+        Box::new(DatagramLink {
+            shared: self.shared.clone(),
+            endpoint: self.endpoint.clone(),
+            local,
         })
     }
 
     /// The time.
     pub fn now(&self) -> Duration {
-        self.0.clock.get()
+        self.shared.clock.get()
     }
 
     /// Lets time pass.
     pub fn wait(&self, time: Duration) {
-        self.0.clock.set(self.0.clock.get() + time);
+        self.shared.clock.set(self.shared.clock.get() + time);
     }
 
     /// How often requests with this query string were executed.
     pub fn executions(&self, query: &str) -> u64 {
-        self.0.executions.borrow().get(query).copied().unwrap_or(0)
+        self.shared.executions.borrow().get(query).copied().unwrap_or(0)
     }
 }
 
@@ -240,26 +313,27 @@ impl Shared {
     }
 
     /// Whether a flight is in the register.
-    pub(crate) fn is_recorded(&self, binder: &[u8]) -> bool {
-        self.register.borrow().get(binder).is_some_and(|end| *end > self.clock.get())
+    pub(crate) fn is_recorded(&self, key: &[u8]) -> bool {
+        self.register.borrow().get(key).is_some_and(|end| *end > self.clock.get())
     }
 
-    pub(crate) fn record(&self, binder: &[u8]) {
+    pub(crate) fn record(&self, key: &[u8]) {
         let end = self.clock.get() + self.behaviour.record_life;
-        self.register.borrow_mut().insert(binder.to_vec(), end);
+        self.register.borrow_mut().insert(key.to_vec(), end);
     }
 }
 
 /// A connection to the server: what is sent is processed at once.
-struct SimulatedLink {
-    session: Session,
+struct StreamLink {
+    session: TcpSession,
     shared: Rc<Shared>,
     output: Vec<u8>,
-    opened: Duration,
+    /// When the time of the handshake started.
+    timed_from: Duration,
     ended: bool,
 }
 
-impl Link for SimulatedLink {
+impl Link for StreamLink {
     fn now(&self) -> Duration {
         self.shared.clock.get()
     }
@@ -267,6 +341,9 @@ impl Link for SimulatedLink {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.ended {
             self.ended = !self.session.receive(bytes, &mut self.output);
+            if self.shared.behaviour.timeout_restarts {
+                self.timed_from = self.now();
+            }
         }
         Ok(())
     }
@@ -279,13 +356,43 @@ impl Link for SimulatedLink {
             return Ok(Received::End);
         }
         let timeout = self.shared.behaviour.handshake_timeout.filter(|_| !self.session.finished());
-        if let Some(end) = timeout.map(|timeout| self.opened + timeout).filter(|end| *end <= until)
-        {
+        let end = timeout.map(|timeout| self.timed_from + timeout);
+        if let Some(end) = end.filter(|end| *end <= until) {
             self.shared.clock.set(end.max(self.now()));
             self.ended = true;
             return Ok(Received::End);
         }
         self.shared.clock.set(until.max(self.now()));
         Ok(Received::Nothing)
+    }
+}
+
+/// A client's socket: what is sent is processed at once.
+struct DatagramLink {
+    shared: Rc<Shared>,
+    endpoint: Rc<RefCell<Endpoint>>,
+    local: SocketAddr,
+}
+
+impl Link for DatagramLink {
+    fn now(&self) -> Duration {
+        self.shared.clock.get()
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.endpoint.borrow_mut().receive(&self.shared, self.local, bytes);
+        Ok(())
+    }
+
+    fn receive(&mut self, until: Duration) -> io::Result<Received> {
+        if let Some(datagram) = self.endpoint.borrow_mut().next_datagram(self.local) {
+            return Ok(Received::Bytes(datagram));
+        }
+        self.shared.clock.set(until.max(self.now()));
+        Ok(Received::Nothing)
+    }
+
+    fn local_address(&self) -> Option<SocketAddr> {
+        Some(self.local)
     }
 }

@@ -1,0 +1,79 @@
+//! Reads ClientHellos, and writes ServerHellos (RFC 8446 section 4.1).
+
+use super::tls::SUITE;
+use crate::ProtocolError;
+use crate::wire::{Reader, TLS13, extension, kind, message, put_extension, put_vec};
+
+/// Parts of a ClientHello.
+#[derive(Clone, Default)]
+pub(super) struct ClientHello {
+    pub(super) name: Option<Vec<u8>>,
+    /// The first protocol that it offers.
+    pub(super) alpn: Option<Vec<u8>>,
+    pub(super) share: Option<[u8; 32]>,
+    pub(super) early_data: bool,
+    pub(super) tls13: bool,
+    pub(super) psk: Option<Psk>,
+}
+
+/// An offered ticket.
+#[derive(Clone)]
+pub(super) struct Psk {
+    pub(super) identity: Vec<u8>,
+    pub(super) age: u32,
+    pub(super) binder: Vec<u8>,
+}
+
+impl ClientHello {
+    /// Reads a message without its header.
+    pub(super) fn read(body: &[u8]) -> Result<Self, ProtocolError> {
+        let mut bytes = Reader(body);
+        bytes.take(34)?;
+        bytes.vec8()?;
+        bytes.vec16()?;
+        bytes.vec8()?;
+        let mut extensions = bytes.vec16()?;
+        let mut hello = Self::default();
+        while let Some((kind, mut content)) = extensions.extension()? {
+            match kind {
+                extension::SERVER_NAME => hello.name = Some(content.0.to_vec()),
+                extension::ALPN => hello.alpn = Some(content.vec16()?.vec8()?.0.to_vec()),
+                extension::EARLY_DATA => hello.early_data = true,
+                extension::SUPPORTED_VERSIONS => hello.tls13 = true,
+                extension::KEY_SHARE => {
+                    let mut shares = content.vec16()?;
+                    if !shares.is_empty() {
+                        shares.u16()?;
+                        hello.share = Some(shares.vec16()?.array()?);
+                    }
+                }
+                extension::PRE_SHARED_KEY => {
+                    let mut identities = content.vec16()?;
+                    let identity = identities.vec16()?.0.to_vec();
+                    let age = identities.u32()?;
+                    let binder = content.vec16()?.vec8()?.0.to_vec();
+                    hello.psk = Some(Psk { identity, age, binder });
+                }
+                _ => {}
+            }
+        }
+        Ok(hello)
+    }
+}
+
+/// A ServerHello, or with its random a HelloRetryRequest.
+pub(super) fn server_hello(random: &[u8; 32], extensions: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    message(kind::SERVER_HELLO, |out| {
+        out.extend([3, 3]);
+        out.extend_from_slice(random);
+        out.push(0);
+        out.extend(SUITE.id().to_be_bytes());
+        out.push(0);
+        put_vec(out, 2, |out| {
+            put_extension(out, extension::SUPPORTED_VERSIONS, |out| {
+                out.extend(TLS13.to_be_bytes());
+            });
+            extensions(out);
+        });
+    })
+}

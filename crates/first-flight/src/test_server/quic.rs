@@ -1,0 +1,315 @@
+//! Connections over QUIC: packets (RFC 9000), and requests of HTTP/3.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use firstflight_wire::{
+    CoalescedPacket, Frame, PacketKeys, PacketKind, Protected, Sender, Version, coalesced_packets,
+    frames,
+};
+
+use super::http::Request;
+use super::requests::Requests;
+use super::tls::{Handshake, SUITE};
+use super::{Shared, StrayPackets};
+use crate::ProtocolError;
+use crate::quic::{
+    Assembly, ID_LEN, MAX_DATAGRAM, QuicParts, Space, long_header, packed, pad, seal_long,
+    seal_short, stream_frames,
+};
+
+/// The connections of a server, and the datagrams that clients have not read.
+#[derive(Default)]
+pub(super) struct Endpoint {
+    connections: Vec<QuicSession>,
+    sent: HashMap<SocketAddr, VecDeque<Vec<u8>>>,
+}
+
+impl Endpoint {
+    /// Forgets the datagrams for an address, whose socket is new.
+    pub(super) fn open(&mut self, address: SocketAddr) {
+        self.sent.remove(&address);
+    }
+
+    /// The next datagram for an address.
+    pub(super) fn next_datagram(&mut self, address: SocketAddr) -> Option<Vec<u8>> {
+        self.sent.get_mut(&address)?.pop_front()
+    }
+
+    /// Processes a datagram.
+    pub(super) fn receive(&mut self, shared: &Rc<Shared>, from: SocketAddr, datagram: &[u8]) {
+        let now = shared.clock.get();
+        self.connections.retain(|it| it.closed.is_none_or(|closed| now < closed + CLOSING));
+        let mut first = None;
+        for packet in coalesced_packets(datagram) {
+            let CoalescedPacket::Protected(packet) = packet else { continue };
+            let Some(index) = self.connection_of(shared, from, first, &packet) else { continue };
+            let index = match shared.behaviour.strays {
+                // Other packets of a datagram must have the id of the first one (section 12.2).
+                StrayPackets::Ignored if first.is_some_and(|first| first != index) => continue,
+                _ => index,
+            };
+            first.get_or_insert(index);
+            let connection = &mut self.connections[index];
+            if connection.closed.is_none() && connection.packet(&packet).is_err() {
+                connection.closed = Some(now);
+            }
+            let sent = self.sent.entry(connection.address).or_default();
+            sent.extend(connection.write_packets());
+        }
+    }
+
+    /// The connection of a packet: by its id, or a new one for an Initial packet.
+    fn connection_of(
+        &mut self,
+        shared: &Rc<Shared>,
+        from: SocketAddr,
+        first: Option<usize>,
+        packet: &Protected<'_>,
+    ) -> Option<usize> {
+        let id = match packet.kind {
+            PacketKind::OneRtt => packet.bytes.get(1..1 + ID_LEN)?,
+            _ => packet.destination,
+        };
+        let known = self.connections.iter().position(|it| it.original == id || it.own == *id);
+        match (packet.kind, known, shared.behaviour.strays) {
+            (_, Some(index), _) => Some(index),
+            (PacketKind::Initial, None, _) => {
+                self.connections.push(QuicSession::open(shared, from, packet)?);
+                Some(self.connections.len() - 1)
+            }
+            (PacketKind::ZeroRtt, None, StrayPackets::OfDatagram) => first,
+            (PacketKind::ZeroRtt, None, StrayPackets::OfAddress) => {
+                self.connections.iter().rposition(|it| it.address == from)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A connection.
+struct QuicSession {
+    shared: Rc<Shared>,
+    address: SocketAddr,
+    /// The destination id of the client's first packet.
+    original: Vec<u8>,
+    own: [u8; ID_LEN],
+    peer: Vec<u8>,
+    /// Initial, Handshake, application data.
+    spaces: [Space; 3],
+    early: Option<PacketKeys>,
+    next_read: Option<PacketKeys>,
+    handshake: Handshake,
+    /// Whether early data was refused and is executed all the same.
+    runs_refused: bool,
+    finished: bool,
+    /// Streams of requests: order, and data so far.
+    streams: BTreeMap<u64, (Assembly, Vec<u8>)>,
+    requests: Requests,
+    closed: Option<Duration>,
+}
+
+impl QuicSession {
+    /// A connection with an Initial packet that opens.
+    fn open(shared: &Rc<Shared>, from: SocketAddr, packet: &Protected<'_>) -> Option<Self> {
+        let id = packet.destination;
+        let read = PacketKeys::initial(Version::One, id, Sender::Client)?;
+        read.open(packet.bytes, packet.number_at, None)?;
+        let mut spaces: [Space; 3] = Default::default();
+        spaces[INITIAL].read = Some(read);
+        spaces[INITIAL].write = PacketKeys::initial(Version::One, id, Sender::Server);
+        let mut own = [0; ID_LEN];
+        own.copy_from_slice(&shared.unique()[..ID_LEN]);
+        Some(Self {
+            shared: shared.clone(),
+            address: from,
+            original: id.to_vec(),
+            own,
+            peer: packet.source.to_vec(),
+            spaces,
+            early: None,
+            next_read: None,
+            handshake: Handshake::new(shared.clone(), Some((id.to_vec(), from))),
+            runs_refused: false,
+            finished: false,
+            streams: BTreeMap::new(),
+            requests: Requests::new(shared.clone()),
+            closed: None,
+        })
+    }
+
+    fn packet(&mut self, packet: &Protected<'_>) -> Result<(), ProtocolError> {
+        let space = packet.kind.space();
+        let state = &self.spaces[space];
+        let (keys, number_at) = match packet.kind {
+            PacketKind::ZeroRtt => (&self.early, packet.number_at),
+            PacketKind::OneRtt => (&state.read, 1 + ID_LEN),
+            _ => (&state.read, packet.number_at),
+        };
+        let Some(keys) = keys else { return Ok(()) };
+        let Some(opened) = keys.open(packet.bytes, number_at, state.largest) else {
+            return Ok(());
+        };
+        if state.has(opened.number) {
+            return Ok(());
+        }
+        let mut elicits_ack = false;
+        for frame in frames(&opened.frames) {
+            elicits_ack |=
+                !matches!(frame, Frame::Padding(_) | Frame::Ack { .. } | Frame::Close { .. });
+            match frame {
+                Frame::Crypto { offset, data } => self.crypto(space, offset, data)?,
+                Frame::Stream { id, offset, data, fin } if id % 4 == 0 => {
+                    let early = packet.kind == PacketKind::ZeroRtt;
+                    self.stream(id, offset, data, fin, early)?;
+                }
+                Frame::Close { .. } => self.closed = Some(self.shared.clock.get()),
+                _ => {}
+            }
+        }
+        self.spaces[space].receive(opened.number, elicits_ack);
+        Ok(())
+    }
+
+    fn crypto(&mut self, space: usize, offset: u64, data: &[u8]) -> Result<(), ProtocolError> {
+        let state = &mut self.spaces[space];
+        state.crypto.add(offset, data, false)?;
+        let bytes = state.crypto.take();
+        state.messages.push(&bytes)?;
+        while let Some(message) = self.spaces[space].messages.next() {
+            match space {
+                INITIAL => self.client_hello(&message)?,
+                _ => self.client_finished(&message)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn client_hello(&mut self, message: &[u8]) -> Result<(), ProtocolError> {
+        let reply = match self.handshake.client_hello(message) {
+            Ok(reply) => reply,
+            Err(error) => {
+                // CONNECTION_CLOSE with an alert (RFC 9001 section 4.8).
+                let alert = match error {
+                    ProtocolError::Decrypt => 51,
+                    ProtocolError::Version => 70,
+                    ProtocolError::NotOffered => 120,
+                    _ => 47,
+                };
+                self.spaces[INITIAL].frames.push(vec![0x1c, 0x41, alert, 0, 0]);
+                return Err(error);
+            }
+        };
+        let keys = |secret: &[u8]| PacketKeys::new(Version::One, SUITE, secret);
+        self.spaces[INITIAL].send_crypto(&reply.hello);
+        self.runs_refused |= reply.refused.is_some();
+        if let Some(secret) = reply.early.or(reply.refused) {
+            self.early = keys(&secret);
+        }
+        self.requests.overtaken = self.handshake.overtaken;
+        if let Some(flight) = reply.flight {
+            let [_, handshake, application] = &mut self.spaces;
+            handshake.read = keys(&flight.client);
+            handshake.write = keys(&flight.server);
+            handshake.send_crypto(&flight.messages);
+            application.write = keys(&flight.server_application);
+            self.next_read = keys(&flight.client_application);
+        }
+        Ok(())
+    }
+
+    fn client_finished(&mut self, message: &[u8]) -> Result<(), ProtocolError> {
+        let tickets = self.handshake.finished(message)?;
+        let application = &mut self.spaces[APPLICATION];
+        application.read = self.next_read.take();
+        application.send_crypto(&tickets.concat());
+        // Later early data is of no use, and streams of refused early data start again.
+        self.early = None;
+        if std::mem::take(&mut self.runs_refused) {
+            self.streams.clear();
+        }
+        self.finished = true;
+        for (stream, response) in self.requests.complete() {
+            self.respond(stream, &response);
+        }
+        Ok(())
+    }
+
+    fn stream(
+        &mut self,
+        id: u64,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+        early: bool,
+    ) -> Result<(), ProtocolError> {
+        let (order, collected) = self.streams.entry(id).or_default();
+        order.add(offset, data, fin)?;
+        collected.extend(order.take());
+        if !order.is_at_end() {
+            return Ok(());
+        }
+        let request = Request::of_stream(&std::mem::take(collected));
+        let request = request.ok_or(ProtocolError::Malformed)?;
+        match early && self.runs_refused {
+            true => drop(request.execute(&self.shared, true)),
+            false => {
+                if let Some(response) = self.requests.serve(id, request, early) {
+                    self.respond(id, &response);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn respond(&mut self, stream: u64, response: &[u8]) {
+        self.spaces[APPLICATION].frames.extend(stream_frames(stream, response, true));
+    }
+
+    /// What is to be sent, a packet for each datagram.
+    fn write_packets(&mut self) -> Vec<Vec<u8>> {
+        let parts = QuicParts {
+            destination: self.peer.clone(),
+            source: self.own,
+            token: Vec::new(),
+            first_stream: Vec::new(),
+            next_initial: 0,
+            next_application: 0,
+        };
+        let mut datagrams = Vec::new();
+        for (space, state) in self.spaces.iter_mut().enumerate() {
+            if state.write.is_none() {
+                continue;
+            }
+            let mut frames = std::mem::take(&mut state.frames);
+            frames.splice(0..0, state.take_ack());
+            let Some(keys) = &state.write else { continue };
+            for payload in packed(frames) {
+                let (number, payload) = (state.next, pad(payload, 4));
+                state.next += 1;
+                datagrams.push(match space {
+                    APPLICATION => seal_short(keys, &self.peer, number, &payload),
+                    HANDSHAKE => {
+                        seal_long(keys, long_header(PacketKind::Handshake, &parts), number, payload)
+                    }
+                    _ => {
+                        let header = long_header(PacketKind::Initial, &parts);
+                        let len = header.len() + payload.len() + 22;
+                        let padded = pad(payload, MAX_DATAGRAM.saturating_sub(len));
+                        seal_long(keys, header, number, padded)
+                    }
+                });
+            }
+        }
+        datagrams
+    }
+}
+
+const INITIAL: usize = 0;
+const HANDSHAKE: usize = 1;
+const APPLICATION: usize = 2;
+
+/// How long packets of a closed connection are ignored: three PTOs (section 10.2).
+const CLOSING: Duration = Duration::from_millis(300);
