@@ -135,6 +135,7 @@ impl ClientConfig {
             alpn: self.http.alpn(),
             trust: self.trust.clone(),
             ed25519: false,
+            compressed_certificates: false,
             key_log: self.key_log.clone(),
         }
     }
