@@ -80,7 +80,7 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
     certify(dir);
     let manager = Manager::new(dir);
     let settings = "[early_data]\nregister_capacity = 64\n[http3]\nenabled = false\n\
-                    [limits]\nheader_timeout = \"2m\"\ndrain_timeout = \"2m\"\n";
+                    [limits]\nheader_timeout = \"30s\"\ndrain_timeout = \"2m\"\n";
     fs::write(dir.join("config.toml"), settings).unwrap();
     let files = ["root", "cert.pem", "key.pem", "config.toml"].map(|name| dir.join(name));
     let [root, cert, key, config] = files.each_ref().map(|path| path.to_str().unwrap());

@@ -321,7 +321,8 @@ mod tests {
     fn impossible_visits_are_left_out_with_the_reason() {
         let plan =
             Plan::new(&browsers(), &[VisitSet { http: vec![HttpVersion::Three], ..set(6) }], 1);
-        assert_eq!(plan.left_out, ["nginx over HTTP/3: nginx supports HTTP/3 since 1.25"]);
+        let [left_out] = &plan.left_out[..] else { panic!("{:?}", plan.left_out) };
+        assert!(left_out.starts_with("nginx over HTTP/3: nginx supports HTTP/3"), "{left_out}");
         assert!(plan.cells.iter().all(|cell| cell.server == ServerKind::Firstflight));
     }
 

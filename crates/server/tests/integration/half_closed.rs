@@ -68,7 +68,8 @@ async fn rfc8446_6_1_a_client_that_has_closed_its_direction_gets_its_responses()
 async fn rfc8446_6_1_a_large_response_to_a_half_closed_client_is_whole() {
     let server = RunningServer::files(|_| {}).await;
     let response = half_closed(&server, &request("/big"), true).await;
-    assert_eq!(response.bytes().filter(|byte| *byte == b'x').count(), 1 << 20);
+    let (_, body) = response.split_once("\r\n\r\n").expect("the header section ends");
+    assert_eq!(body.len(), 1 << 20);
     server.stop().await;
 }
 
