@@ -21,7 +21,7 @@ use crate::middlebox::MiddleboxRun;
 use crate::paths::{PathClass, PlannedPath};
 use crate::plan::Plan;
 use crate::results;
-use crate::sampler::{Issuer, Pace, SAMPLE_TIMEOUT, SampleJob, Sampler};
+use crate::sampler::{Pace, SAMPLE_TIMEOUT, SampleJob, Sampler};
 use crate::servers::{Capability, RunningServer, Site};
 use crate::third_party::ThirdPartyClients;
 use crate::{ClientKind, LabError, ServerKind, Transport, costs, replay};
@@ -246,13 +246,13 @@ impl<'a> Run<'a> {
 
     /// Fetches the first tickets and, on every path, the TCP Fast Open cookie.
     async fn warm_up(&self, sampler: &Sampler<'_>) -> Result<(), LabError> {
-        let shortest = self.shortest()?;
         let mut issuers = Vec::new();
         for cell in &self.plan.cells {
-            let issuer = Issuer::of(cell.server, &cell.requested);
+            let address = self.address(cell.path)?;
+            let issuer = sampler.issuer(cell.server, &cell.requested, address);
             if !issuers.contains(&issuer) {
                 issuers.push(issuer);
-                sampler.warm_up(cell.server, &cell.requested, shortest).await?;
+                sampler.warm_up(cell.server, &cell.requested, issuer.address).await?;
             }
         }
         for path in 0..self.plan.paths.len() {

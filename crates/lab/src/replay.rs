@@ -214,6 +214,7 @@ async fn capture(
     let verdict = facts.tls.as_ref().map(|tls| tls.early.outcome);
     match verdict {
         Some(EarlyData::Accepted) if !facts.first_flight.is_empty() => Ok(facts),
-        verdict => Err(failed(format!("its packets say {verdict:?}"))),
+        Some(EarlyData::Refused) => Err(failed("the server refused the early data".to_owned())),
+        verdict => Err(failed(format!("its packets do not show early data ({verdict:?})"))),
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Sampler<'a> {
     /// Address tokens, by issuer and server address. They are bound to the client's address, which
     /// differs between paths.
     tokens: RefCell<IssuerPool<(Issuer, IpAddr), Bytes>>,
-    /// The server's address on the shortest path, over which tickets are fetched.
+    /// The server's address on the shortest path, over which most tickets are fetched.
     shortest: IpAddr,
     third_party: ThirdPartyClients<'a>,
 }
@@ -207,7 +207,7 @@ impl<'a> Sampler<'a> {
             return Ok(offer);
         }
         offer.early_data = requested.kind.is_early();
-        let issuer = Issuer::of(server, requested);
+        let issuer = self.issuer(server, requested, address);
         if requested.token {
             let token = || self.tokens.borrow_mut().pop(&(issuer, address));
             offer.token = token();
@@ -219,7 +219,7 @@ impl<'a> Sampler<'a> {
         let ticket = || self.tickets.borrow_mut().take(&issuer, requested.version);
         let mut stored = ticket();
         if stored.is_none() {
-            self.warm_up(server, requested, self.shortest).await?;
+            self.warm_up(server, requested, issuer.address).await?;
             stored = ticket();
         }
         offer.ticket = match (stored, requested.kind) {
@@ -229,6 +229,17 @@ impl<'a> Sampler<'a> {
             (ticket, _) => ticket,
         };
         Ok(offer)
+    }
+
+    /// Whose tickets a connection to this address uses, and whose it brings.
+    pub(crate) fn issuer(
+        &self,
+        server: ServerKind,
+        requested: &RequestedConnection,
+        address: IpAddr,
+    ) -> Issuer {
+        let alone = server.has_ticket_keys_for_each_address(requested.transport);
+        Issuer::new(server, requested, if alone { address } else { self.shortest })
     }
 
     /// Makes a connection, and keeps its tickets and tokens for later ones. Returns the local
@@ -253,7 +264,7 @@ impl<'a> Sampler<'a> {
             Err(_) => Err(ClientError::Timeout { phase: "the whole sample", after: limit }),
         };
         let times = result.map(|exchange| {
-            let issuer = Issuer::of(server, requested);
+            let issuer = self.issuer(server, requested, address.ip());
             self.tickets.borrow_mut().add(issuer, exchange.tickets);
             self.tokens.borrow_mut().add((issuer, address.ip()), exchange.tokens);
             exchange.times
@@ -290,12 +301,14 @@ pub(crate) struct Issuer {
     version: Version,
     cipher: CipherSuite,
     http: HttpVersion,
+    /// Where tickets are fetched if there is none.
+    pub(crate) address: IpAddr,
 }
 
 impl Issuer {
-    pub(crate) fn of(server: ServerKind, requested: &RequestedConnection) -> Self {
+    fn new(server: ServerKind, requested: &RequestedConnection, address: IpAddr) -> Self {
         let RequestedConnection { workload, certificate, transport, version, cipher, http, .. } =
             *requested;
-        Self { server, workload, certificate, transport, version, cipher, http }
+        Self { server, workload, certificate, transport, version, cipher, http, address }
     }
 }

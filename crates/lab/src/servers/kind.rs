@@ -4,7 +4,7 @@ use std::str::FromStr;
 use super::command::CommandServer;
 use super::{Capabilities, Capability, Server};
 use super::{caddy, envoy, firstflight, h2o, haproxy, nginx, openssl};
-use crate::{CertificateKind, HttpVersion, LabError, Workload};
+use crate::{CertificateKind, HttpVersion, LabError, Transport, Workload};
 
 /// A server that the lab can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +90,12 @@ impl ServerKind {
             ));
         }
         Capabilities::without(&missing)
+    }
+
+    /// Whether each of its addresses accepts its own tickets only. Caddy must listen on each address,
+    /// and its QUIC listeners have ticket keys of their own.
+    pub(crate) fn has_ticket_keys_for_each_address(self, transport: Transport) -> bool {
+        (self, transport) == (Self::Caddy, Transport::Quic)
     }
 
     /// Its port for a workload and a certificate. Each combination has a separate process.
