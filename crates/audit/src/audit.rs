@@ -183,9 +183,11 @@ pub(crate) fn run(check: &Check, probe: &Probe<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use firstflight_first_flight::test_server::Behaviour;
+    use firstflight_first_flight::Ended;
+    use firstflight_first_flight::test_server::{Behaviour, Fault, FaultyPart};
 
     use super::*;
+    use crate::Target;
     use crate::checks::tests::{TestTarget, settings};
 
     fn report(behaviour: Behaviour, witness: bool) -> Result<Report, AuditError> {
@@ -193,13 +195,66 @@ mod tests {
     }
 
     fn report_over(behaviour: Behaviour, settings: Settings) -> Result<Report, AuditError> {
-        let target = TestTarget::new(behaviour, settings.http3);
-        audit(
-            &[Node { address: "127.0.0.1:443".to_owned(), target: &target }],
-            &settings,
-            "",
-            |_| {},
-        )
+        report_of(&TestTarget::new(behaviour, settings.http3), &settings)
+    }
+
+    fn report_of(target: &TestTarget, settings: &Settings) -> Result<Report, AuditError> {
+        audit(&[Node { address: "127.0.0.1:443".to_owned(), target }], settings, "", |_| {})
+    }
+
+    /// Runs an audit at each server that fails, over TCP and QUIC, from a connection on.
+    fn at_each_fault(
+        faultless: u64,
+        mut check: impl FnMut(FaultyPart, Fault, &Settings, Result<Report, AuditError>, Duration),
+    ) {
+        for http3 in [false, true] {
+            for part in [FaultyPart::Handshake, FaultyPart::Response] {
+                for fault in Fault::ALL {
+                    let fault_there = Some((part, fault));
+                    let behaviour =
+                        Behaviour { fault: fault_there, faultless, ..Behaviour::default() };
+                    let target = TestTarget::new(behaviour, http3);
+                    let settings = Settings { http3, ..settings() };
+                    let start = target.now();
+                    let outcome = report_of(&target, &settings);
+                    check(part, fault, &settings, outcome, target.now() - start);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_fails_ends_the_audit_in_time_with_a_sentence() {
+        at_each_fault(0, |part, fault, settings, outcome, took| {
+            let failed = |ended: Ended| AuditError::Handshake(ended.to_string());
+            let expected = match (part, settings.http3, fault) {
+                (FaultyPart::Response, ..) => AuditError::NoResponse,
+                (_, true, Fault::Reset) => AuditError::Down(Ended::Refused.to_string()),
+                // Nothing that opens, or not in time.
+                (_, true, _) => AuditError::NoQuic,
+                (_, false, Fault::Silent | Fault::Slow) => AuditError::Slow,
+                (_, false, Fault::Garbage) => AuditError::NoTls,
+                (_, false, Fault::Endless) => failed(Ended::TooMuch),
+                (_, false, Fault::Reset | Fault::HalfClosed) => failed(Ended::Closed),
+            };
+            let what = format!("{part:?} {fault:?} over QUIC: {}", settings.http3);
+            assert_eq!(outcome, Err(expected), "{what}");
+            assert!(took <= 2 * settings.limit, "{what}: {took:?} of simulated time");
+        });
+    }
+
+    #[test]
+    fn a_server_that_starts_to_fail_is_neither_accused_nor_cleared() {
+        at_each_fault(1, |part, fault, settings, outcome, _| {
+            for finding in outcome.expect("the first connection is without faults").findings {
+                let what = format!("{part:?} {fault:?}, {}: {finding:?}", settings.http3);
+                let of_responses = finding.check.starts_with("replay-")
+                    || finding.check == "refused-flight"
+                    || part == FaultyPart::Handshake && finding.check != "offers";
+                assert!(finding.verdict >= Verdict::Inconclusive, "{what}");
+                assert!(!of_responses || finding.verdict != Verdict::Pass, "{what}");
+            }
+        });
     }
 
     #[test]

@@ -413,12 +413,13 @@ impl Exchange {
         self.driver.flush();
     }
 
-    /// The next response, and whether it started before our Finished. `None` if none comes in time, or
-    /// something else.
+    /// The next response, and whether it started before our Finished. `None` if it is not whole in
+    /// this time, or something else comes: the limit is for all its parts together.
     pub(crate) fn response(&mut self, limit: Duration) -> Option<(Response, bool)> {
         if let Some(streams) = &mut self.streams {
             return streams.response(&mut self.driver, limit);
         }
+        let end = self.driver.now() + limit;
         loop {
             match http::parse(&self.data) {
                 Ok(Some((response, length))) => {
@@ -438,7 +439,7 @@ impl Exchange {
             }
             let wanted =
                 |event: &Event| matches!(event, Event::ApplicationData { .. } | Event::Alert(_));
-            match self.driver.wait_for(limit, wanted) {
+            match self.driver.wait_for(left(&self.driver, end), wanted) {
                 Ok(Event::ApplicationData { data, before_finished, .. }) => {
                     self.before_finished.get_or_insert(before_finished);
                     self.data.extend_from_slice(&data);
@@ -469,6 +470,7 @@ impl Exchange {
 impl Streams {
     /// The response on the next stream of ours (RFC 9114 section 4.1).
     fn response(&mut self, driver: &mut Driver, limit: Duration) -> Option<(Response, bool)> {
+        let end = driver.now() + limit;
         loop {
             if self.open.get(&self.next).is_some_and(|stream| stream.ended) {
                 let stream = self.open.remove(&self.next)?;
@@ -482,7 +484,7 @@ impl Streams {
                     Event::ApplicationData { .. } | Event::StreamReset { .. } | Event::Alert(_)
                 )
             };
-            match driver.wait_for(limit, wanted) {
+            match driver.wait_for(left(driver, end), wanted) {
                 Ok(Event::ApplicationData { stream, data, end, before_finished }) => {
                     // Other streams are the server's own.
                     if stream % 4 == 0 {
@@ -501,6 +503,11 @@ impl Streams {
             }
         }
     }
+}
+
+/// How long it is until this time.
+fn left(driver: &Driver, end: Duration) -> Duration {
+    end.saturating_sub(driver.now())
 }
 
 const USER_AGENT: &str = "firstflight-audit";

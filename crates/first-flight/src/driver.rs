@@ -64,6 +64,9 @@ pub enum Ended {
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Failed(String),
+    /// The server sent more than anything takes that a test needs: 16 MiB.
+    #[error("the server sent more than 16 MiB on one connection")]
+    TooMuch,
     /// The server's bytes break the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
@@ -77,6 +80,8 @@ pub struct Driver {
     /// Events that a wait has returned.
     seen: usize,
     ended: Option<Ended>,
+    /// Bytes that were received, all of which may be kept as events.
+    received: usize,
     /// How long to wait for a response before what was lost is sent again.
     retransmit_after: Duration,
 }
@@ -100,6 +105,7 @@ impl Driver {
             events: Vec::new(),
             seen: 0,
             ended: None,
+            received: 0,
             retransmit_after: RETRANSMIT_AFTER,
         };
         driver.flush();
@@ -109,6 +115,11 @@ impl Driver {
     /// The local address, over QUIC.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.link.local_address()
+    }
+
+    /// The time of the link.
+    pub fn now(&self) -> Duration {
+        self.link.now()
     }
 
     /// All events so far.
@@ -176,6 +187,11 @@ impl Driver {
             Ok(Received::End) => self.ended = Some(Ended::Closed),
             Ok(Received::Bytes(bytes)) => {
                 let at = self.link.now();
+                self.received += bytes.len();
+                if self.received > MAX_RECEIVED_BYTES {
+                    self.ended = Some(Ended::TooMuch);
+                    return true;
+                }
                 if let Err(error) = self.connection.receive(&bytes, at) {
                     self.ended = Some(Ended::Protocol(error));
                 }
@@ -196,6 +212,9 @@ fn ended(error: &io::Error) -> Ended {
         _ => Ended::Failed(error.to_string()),
     }
 }
+
+/// Bytes of a server on one connection.
+const MAX_RECEIVED_BYTES: usize = 16 << 20;
 
 /// The first wait for a response, which doubles (RFC 9002 section 6.2).
 const RETRANSMIT_AFTER: Duration = Duration::from_millis(600);

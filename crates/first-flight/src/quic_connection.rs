@@ -279,9 +279,9 @@ impl QuicConnection {
         let mut frames = Vec::new();
         if !std::mem::replace(&mut self.opened_first, true) {
             let first = &self.parts.first_stream;
-            frames.extend(stream_frames(FIRST_UNIDIRECTIONAL, first, false));
+            frames.extend(stream_frames(FIRST_UNIDIRECTIONAL, 0, first, false));
         }
-        frames.extend(stream_frames(self.next_stream, data, true));
+        frames.extend(stream_frames(self.next_stream, 0, data, true));
         self.next_stream += 4;
         frames
     }

@@ -97,31 +97,34 @@ pub(crate) fn put_plain(content_type: u8, version: u8, content: &[u8], out: &mut
 
 /// Splits a stream into records.
 #[derive(Default)]
-pub(crate) struct Records(Vec<u8>);
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+    /// Bytes of records that were taken.
+    taken: usize,
+}
 
 impl Records {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.bytes.drain(..std::mem::take(&mut self.taken));
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// The next whole record.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, ProtocolError> {
-        let Some(content_type) = self.0.first() else { return Ok(None) };
+        let rest = &self.bytes[self.taken..];
+        let Some(content_type) = rest.first() else { return Ok(None) };
         if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(content_type)
-            || self.0.get(1).is_some_and(|version| *version != 3)
+            || rest.get(1).is_some_and(|version| *version != 3)
         {
             return Err(ProtocolError::NotTls);
         }
-        let Some(header) = self.0.first_chunk::<5>().copied() else { return Ok(None) };
+        let Some(header) = rest.first_chunk::<5>().copied() else { return Ok(None) };
         let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
         if len > MAX_CIPHERTEXT {
             return Err(ProtocolError::TooLong);
         }
-        if self.0.len() < 5 + len {
-            return Ok(None);
-        }
-        let payload = self.0[5..5 + len].to_vec();
-        self.0.drain(..5 + len);
+        let Some(payload) = rest.get(5..5 + len).map(<[u8]>::to_vec) else { return Ok(None) };
+        self.taken += 5 + len;
         Ok(Some(Record { header, payload }))
     }
 }

@@ -10,6 +10,7 @@ use crate::driver::{Link, Received};
 pub struct TcpLink {
     stream: TcpStream,
     epoch: Instant,
+    limit: Duration,
 }
 
 impl TcpLink {
@@ -20,8 +21,7 @@ impl TcpLink {
     pub fn connect(address: SocketAddr, limit: Duration, epoch: Instant) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(limit))?;
-        Ok(Self { stream, epoch })
+        Ok(Self { stream, epoch, limit })
     }
 }
 
@@ -31,7 +31,22 @@ impl Link for TcpLink {
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
+        let (end, mut rest) = (self.now() + self.limit, bytes);
+        while !rest.is_empty() {
+            // A server that reads a little at a time gets no new limit for it.
+            let left = end.saturating_sub(self.now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.set_write_timeout(Some(left))?;
+            match self.stream.write(rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(len) => rest = &rest[len..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn receive(&mut self, until: Duration) -> io::Result<Received> {

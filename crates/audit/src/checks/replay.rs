@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use firstflight_first_flight::FirstFlight;
+use firstflight_first_flight::{Ended, FirstFlight};
 
 use crate::Verdict;
 use crate::finding::Outcome;
-use crate::probe::{Exchange, Probe, Stop, nonce};
+use crate::probe::{Exchange, Failure, Probe, Stop, nonce};
 
 /// An original that was accepted and completed.
 pub(super) struct Original {
@@ -47,6 +47,8 @@ pub(super) struct Copies {
     pub(super) sent: usize,
     /// Those whose early data was accepted by TLS.
     pub(super) accepted: usize,
+    /// Those to which the server sent nothing at all, over TCP: it may be down.
+    pub(super) unanswered: usize,
     /// Those that got the response to an execution, before any Finished of the client.
     pub(super) responded: usize,
     /// How often the request ran in all, if a witness counted.
@@ -62,6 +64,9 @@ impl Copies {
         self.sent += 1;
         let reception = copy.reception(probe.copy_limit());
         let mut line = format!("{label}: {reception}");
+        // Over QUIC a copy may belong to the original's connection, and then gets nothing.
+        let silent = reception.ended == Some(Failure::Ended(Ended::TimedOut));
+        self.unanswered += usize::from(silent && !probe.settings.http3);
         if reception.early_data && reception.ended.is_none() {
             self.accepted += 1;
             match copy.response(probe.settings.early_limit) {
@@ -145,6 +150,13 @@ impl Copies {
                     self.accepted
                 ),
             ),
+            None if self.unanswered > 0 => (
+                Verdict::Inconclusive,
+                format!(
+                    "{} of {copies} got no response, not even of TLS: the server is slow, or down",
+                    self.unanswered
+                ),
+            ),
             None => (Verdict::Pass, format!("early data was not accepted again; {copies} sent")),
         };
         Outcome::new(verdict, summary).with(evidence)
@@ -174,6 +186,8 @@ mod tests {
         assert_eq!(verdict(0, 0, None), Verdict::Pass);
         assert_eq!(verdict(3, 1, None), Verdict::Fail);
         assert_eq!(verdict(3, 0, None), Verdict::Warn);
+        let down = Copies { sent: 3, unanswered: 3, ..Copies::default() };
+        assert_eq!(down.verdict(1).verdict, Verdict::Inconclusive);
         let waits = |responded| {
             let copies = Copies { sent: 3, accepted: 3, responded, ..Copies::default() };
             Copies { silence_waits: true, ..copies }.verdict(1).verdict

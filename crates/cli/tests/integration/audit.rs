@@ -3,10 +3,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use firstflight_testkit::{free_port, skipped_without};
 use serde_json::Value;
@@ -314,6 +317,84 @@ fn what_cannot_be_audited_is_a_sentence() {
     let home = site();
     let unknown = run(firstflight(home.path()).args(["audit", "https://a/", "--check", "x"]));
     assert!(unknown.code == Some(2) && unknown.err.contains("replay-at-once"), "{unknown:?}");
+}
+
+/// A server over TCP that does this with each connection, once it has received something.
+fn bad_server(act: impl Fn(&mut TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.peek(&mut [0]);
+            act(&mut stream);
+        }
+    });
+    url
+}
+
+/// A record that changes nothing (RFC 8446 appendix D.4).
+const NO_CHANGE: &[u8] = &[20, 3, 3, 0, 1, 1];
+
+#[test]
+fn bad_servers_over_tcp_are_a_sentence() {
+    let slow = bad_server(|stream| {
+        for byte in NO_CHANGE.iter().cycle() {
+            if stream.write_all(&[*byte]).is_err() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    refused(&[&slow, "--timeout", "1s"], &["does not respond in time", "--timeout"]);
+    let endless = bad_server(|stream| {
+        let records = NO_CHANGE.repeat(1000);
+        while stream.write_all(&records).is_ok() {}
+    });
+    refused(&[&endless], &["a full handshake fails", "more than 16 MiB"]);
+    // What was received and not read makes the end of a connection a reset.
+    let reset = bad_server(|_| {});
+    refused(&[&reset], &["a full handshake fails", "closed the connection"]);
+    let half_closed = bad_server(|stream| {
+        let _ = stream.write_all(&NO_CHANGE[..3]);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    refused(&[&half_closed], &["a full handshake fails", "closed the connection"]);
+}
+
+#[test]
+fn bad_servers_over_quic_are_a_sentence() {
+    // Headers of QUIC version 1, and nothing behind them that opens.
+    let noise = |length: usize| {
+        let mut datagram = vec![0xc0, 0, 0, 0, 1, 8];
+        datagram.resize(length, 0x55);
+        datagram
+    };
+    let cases: [(&str, usize, Vec<u8>); 3] = [
+        ("slow", 1, noise(1200)),
+        ("endless", usize::MAX, noise(1200)),
+        ("half a datagram", 1, noise(7)),
+    ];
+    for (what, count, datagram) in cases {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let url = format!("https://{}/", server.local_addr().unwrap());
+        let done = Arc::new(AtomicBool::new(false));
+        let ended = done.clone();
+        thread::spawn(move || {
+            let mut buffer = [0; 2000];
+            while let Ok((_, client)) = server.recv_from(&mut buffer) {
+                for _ in 0..count {
+                    if ended.load(Ordering::Relaxed) || server.send_to(&datagram, client).is_err() {
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        eprintln!("{what}");
+        refused(&[&url, "--http3", "--timeout", "1s"], &["no response over QUIC", "over TCP"]);
+        done.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

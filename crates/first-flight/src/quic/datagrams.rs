@@ -31,8 +31,8 @@ pub(crate) fn first_flight(
 ) -> Vec<Vec<u8>> {
     let mut early_packets = Vec::new();
     if let Some((keys, data)) = early {
-        let control = stream_frames(FIRST_UNIDIRECTIONAL, &parts.first_stream, false);
-        for payload in packed([control, stream_frames(0, data, true)].concat()) {
+        let control = stream_frames(FIRST_UNIDIRECTIONAL, 0, &parts.first_stream, false);
+        for payload in packed([control, stream_frames(0, 0, data, true)].concat()) {
             let header = long_header(PacketKind::ZeroRtt, parts);
             early_packets.push(seal_long(keys, header, parts.next_application, payload));
             parts.next_application += 1;

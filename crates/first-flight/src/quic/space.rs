@@ -89,13 +89,13 @@ pub(crate) fn crypto_frame(offset: u64, data: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// STREAM frames (section 19.8) for all of a stream's data.
-pub(crate) fn stream_frames(id: u64, data: &[u8], fin: bool) -> Vec<Vec<u8>> {
+/// STREAM frames (section 19.8) for data from this offset of a stream on.
+pub(crate) fn stream_frames(id: u64, mut offset: u64, data: &[u8], fin: bool) -> Vec<Vec<u8>> {
     let mut pieces: Vec<&[u8]> = data.chunks(MAX_FRAME_DATA).collect();
     if pieces.is_empty() {
         pieces.push(&[]);
     }
-    let (mut offset, last) = (0, pieces.len() - 1);
+    let last = pieces.len() - 1;
     let mut frames = Vec::new();
     for (number, piece) in pieces.into_iter().enumerate() {
         let ends = fin && number == last;
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn rfc9000_19_8_long_streams_take_several_frames() {
-        let sent = stream_frames(4, &[7; 2 * MAX_FRAME_DATA + 1], true).concat();
+        let sent = stream_frames(4, 0, &[7; 2 * MAX_FRAME_DATA + 1], true).concat();
         let found: Vec<_> = frames(&sent)
             .map(|frame| match frame {
                 Frame::Stream { id: 4, offset, data, fin } => (offset, data.len(), fin),
@@ -146,6 +146,6 @@ mod tests {
             })
             .collect();
         assert_eq!(found, [(0, 1000, false), (1000, 1000, false), (2000, 1, true)]);
-        assert_eq!(stream_frames(0, b"", true), [vec![0x0f, 0, 0, 0]]);
+        assert_eq!(stream_frames(0, 0, b"", true), [vec![0x0f, 0, 0, 0]]);
     }
 }

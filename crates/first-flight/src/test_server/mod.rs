@@ -6,6 +6,7 @@
 //! servers and the traces of RFC 8448 do.
 //!
 //! ```text
+//! fault          links and responses that fail
 //! tcp, quic      connections: records or packets
 //!   requests     what is done with early requests and others
 //!     http       requests and responses of HTTP/1.1 and HTTP/3
@@ -13,6 +14,7 @@
 //!     hello      ClientHellos, ServerHellos
 //! ```
 
+mod fault;
 mod hello;
 mod http;
 mod quic;
@@ -28,6 +30,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::driver::{Link, Received};
+use fault::FaultyLink;
+pub use fault::{Fault, FaultyPart};
 use quic::Endpoint;
 use tcp::TcpSession;
 
@@ -152,6 +156,10 @@ pub struct Behaviour {
     pub appended: Vec<u8>,
     /// Whether executions are counted; else the response does not say.
     pub witness: bool,
+    /// Where and how it fails.
+    pub fault: Option<(FaultyPart, Fault)>,
+    /// Connections before the first that fails.
+    pub faultless: u64,
 }
 
 impl Default for Behaviour {
@@ -188,6 +196,8 @@ impl Default for Behaviour {
             inserted: Vec::new(),
             appended: Vec::new(),
             witness: true,
+            fault: None,
+            faultless: 0,
         }
     }
 }
@@ -207,6 +217,7 @@ pub(crate) struct Shared {
     pub(crate) register: Rc<RefCell<HashMap<Vec<u8>, Duration>>>,
     executions: Rc<RefCell<HashMap<String, u64>>>,
     counter: Rc<Cell<u64>>,
+    connections: Cell<u64>,
 }
 
 /// What the server remembers of a ticket.
@@ -231,6 +242,7 @@ impl TestServer {
             register: Rc::default(),
             executions: Rc::default(),
             counter: Rc::new(Cell::new(1)),
+            connections: Cell::default(),
         })
     }
 
@@ -249,18 +261,21 @@ impl TestServer {
             register: if shares_register { shared.register.clone() } else { Rc::default() },
             executions: shared.executions.clone(),
             counter: shared.counter.clone(),
+            connections: Cell::default(),
         })
     }
 
     /// A connection over TCP.
     pub fn link(&self) -> Box<dyn Link> {
-        Box::new(StreamLink {
-            session: TcpSession::new(self.shared.clone()),
+        let faulty = self.shared.is_next_faulty();
+        let link = Box::new(StreamLink {
+            session: TcpSession::new(self.shared.clone(), faulty),
             shared: self.shared.clone(),
             output: Vec::new(),
             timed_from: self.shared.clock.get(),
             ended: false,
-        })
+        });
+        self.with_fault(link, faulty, false)
     }
 
     /// A socket for datagrams, at this address or at an unused port of 127.0.0.1.
@@ -270,12 +285,23 @@ impl TestServer {
             let number = u64::from_be_bytes(*self.shared.unique().first_chunk().expect("8 bytes"));
             local.set_port(1024 + (number % 60_000) as u16);
         }
-        self.endpoint.borrow_mut().open(local);
-        Box::new(DatagramLink {
+        let faulty = self.shared.is_next_faulty();
+        self.endpoint.borrow_mut().open(local, faulty);
+        let link = Box::new(DatagramLink {
             shared: self.shared.clone(),
             endpoint: self.endpoint.clone(),
             local,
-        })
+        });
+        self.with_fault(link, faulty, true)
+    }
+
+    fn with_fault(&self, link: Box<dyn Link>, faulty: bool, datagrams: bool) -> Box<dyn Link> {
+        match self.shared.behaviour.fault.filter(|_| faulty) {
+            Some((FaultyPart::Handshake, fault)) => {
+                Box::new(FaultyLink::new(link, self.shared.clone(), fault, datagrams))
+            }
+            _ => link,
+        }
     }
 
     /// The time.
@@ -310,6 +336,18 @@ impl Shared {
         let mut bytes = [0x5a; 32];
         bytes[..8].copy_from_slice(&number.to_be_bytes());
         bytes
+    }
+
+    /// Counts a connection: whether it is one that fails.
+    fn is_next_faulty(&self) -> bool {
+        let number = self.connections.replace(self.connections.get() + 1);
+        self.behaviour.fault.is_some() && number >= self.behaviour.faultless
+    }
+
+    /// How responses fail.
+    pub(crate) fn response_fault(&self, faulty: bool) -> Option<Fault> {
+        let fault = self.behaviour.fault.filter(|(part, _)| *part == FaultyPart::Response);
+        fault.filter(|_| faulty).map(|(_, fault)| fault)
     }
 
     /// Whether a flight is in the register.
@@ -355,6 +393,11 @@ impl Link for StreamLink {
         if self.ended {
             return Ok(Received::End);
         }
+        if let Some(at) = self.session.next_piece_at().filter(|at| *at <= until) {
+            self.shared.clock.set(at.max(self.now()));
+            self.session.send_piece(&mut self.output);
+            return Ok(Received::Bytes(std::mem::take(&mut self.output)));
+        }
         let timeout = self.shared.behaviour.handshake_timeout.filter(|_| !self.session.finished());
         let end = timeout.map(|timeout| self.timed_from + timeout);
         if let Some(end) = end.filter(|end| *end <= until) {
@@ -387,6 +430,14 @@ impl Link for DatagramLink {
     fn receive(&mut self, until: Duration) -> io::Result<Received> {
         if let Some(datagram) = self.endpoint.borrow_mut().next_datagram(self.local) {
             return Ok(Received::Bytes(datagram));
+        }
+        let next = self.endpoint.borrow().next_piece_at(self.local);
+        if let Some(at) = next.filter(|at| *at <= until) {
+            self.shared.clock.set(at.max(self.now()));
+            let mut endpoint = self.endpoint.borrow_mut();
+            endpoint.send_piece(self.local);
+            let datagram = endpoint.next_datagram(self.local);
+            return Ok(datagram.map_or(Received::Nothing, Received::Bytes));
         }
         self.shared.clock.set(until.max(self.now()));
         Ok(Received::Nothing)

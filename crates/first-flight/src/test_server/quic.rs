@@ -1,6 +1,6 @@
 //! Connections over QUIC: packets (RFC 9000), and requests of HTTP/3.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use firstflight_wire::{
     frames,
 };
 
+use super::fault::{Piece, Responses, Then};
 use super::http::Request;
 use super::requests::Requests;
 use super::tls::{Handshake, SUITE};
@@ -25,12 +26,36 @@ use crate::quic::{
 pub(super) struct Endpoint {
     connections: Vec<QuicSession>,
     sent: HashMap<SocketAddr, VecDeque<Vec<u8>>>,
+    /// Sockets to which it fails.
+    faulty: HashSet<SocketAddr>,
 }
 
 impl Endpoint {
     /// Forgets the datagrams for an address, whose socket is new.
-    pub(super) fn open(&mut self, address: SocketAddr) {
+    pub(super) fn open(&mut self, address: SocketAddr, faulty: bool) {
         self.sent.remove(&address);
+        match faulty {
+            true => self.faulty.insert(address),
+            false => self.faulty.remove(&address),
+        };
+    }
+
+    /// When the next piece of a slow response to an address leaves.
+    pub(super) fn next_piece_at(&self, address: SocketAddr) -> Option<Duration> {
+        let connections = self.connections.iter();
+        let open = connections.filter(|it| it.address == address && it.closed.is_none());
+        open.filter_map(|it| it.responses.next_at()).min()
+    }
+
+    pub(super) fn send_piece(&mut self, address: SocketAddr) {
+        let connections = self.connections.iter_mut();
+        let open = connections.filter(|it| it.address == address && it.closed.is_none());
+        let waiting = open.filter(|it| it.responses.next_at().is_some());
+        if let Some(connection) = waiting.min_by_key(|it| it.responses.next_at()) {
+            connection.send_piece();
+            let datagrams = connection.write_packets();
+            self.sent.entry(address).or_default().extend(datagrams);
+        }
     }
 
     /// The next datagram for an address.
@@ -77,7 +102,8 @@ impl Endpoint {
         match (packet.kind, known, shared.behaviour.strays) {
             (_, Some(index), _) => Some(index),
             (PacketKind::Initial, None, _) => {
-                self.connections.push(QuicSession::open(shared, from, packet)?);
+                let faulty = self.faulty.contains(&from);
+                self.connections.push(QuicSession::open(shared, from, packet, faulty)?);
                 Some(self.connections.len() - 1)
             }
             (PacketKind::ZeroRtt, None, StrayPackets::OfDatagram) => first,
@@ -108,12 +134,20 @@ struct QuicSession {
     /// Streams of requests: order, and data so far.
     streams: BTreeMap<u64, (Assembly, Vec<u8>)>,
     requests: Requests,
+    responses: Responses,
+    /// Bytes of responses that were sent on each stream.
+    responded: BTreeMap<u64, u64>,
     closed: Option<Duration>,
 }
 
 impl QuicSession {
     /// A connection with an Initial packet that opens.
-    fn open(shared: &Rc<Shared>, from: SocketAddr, packet: &Protected<'_>) -> Option<Self> {
+    fn open(
+        shared: &Rc<Shared>,
+        from: SocketAddr,
+        packet: &Protected<'_>,
+        faulty: bool,
+    ) -> Option<Self> {
         let id = packet.destination;
         let read = PacketKeys::initial(Version::One, id, Sender::Client)?;
         read.open(packet.bytes, packet.number_at, None)?;
@@ -136,6 +170,8 @@ impl QuicSession {
             finished: false,
             streams: BTreeMap::new(),
             requests: Requests::new(shared.clone()),
+            responses: Responses::new(shared.response_fault(faulty), true),
+            responded: BTreeMap::new(),
             closed: None,
         })
     }
@@ -232,7 +268,7 @@ impl QuicSession {
         }
         self.finished = true;
         for (stream, response) in self.requests.complete() {
-            self.respond(stream, &response);
+            self.respond(stream, response);
         }
         Ok(())
     }
@@ -257,15 +293,35 @@ impl QuicSession {
             true => drop(request.execute(&self.shared, true)),
             false => {
                 if let Some(response) = self.requests.serve(id, request, early) {
-                    self.respond(id, &response);
+                    self.respond(id, response);
                 }
             }
         }
         Ok(())
     }
 
-    fn respond(&mut self, stream: u64, response: &[u8]) {
-        self.spaces[APPLICATION].frames.extend(stream_frames(stream, response, true));
+    fn respond(&mut self, stream: u64, response: Vec<u8>) {
+        if let Some(piece) = self.responses.respond(stream, response, self.shared.clock.get()) {
+            self.send(&piece);
+        }
+    }
+
+    fn send_piece(&mut self) {
+        if let Some(piece) = self.responses.take() {
+            self.send(&piece);
+        }
+    }
+
+    fn send(&mut self, piece: &Piece) {
+        let Piece { stream, data, then } = piece;
+        let sent = self.responded.entry(*stream).or_default();
+        let frames = match then {
+            // RESET_STREAM with H3_INTERNAL_ERROR and the final size.
+            Then::Reset => vec![vec![0x04, *stream as u8, 0x41, 0x02, 0]],
+            then => stream_frames(*stream, *sent, data, *then != Then::More),
+        };
+        *sent += data.len() as u64;
+        self.spaces[APPLICATION].frames.extend(frames);
     }
 
     /// What is to be sent, a packet for each datagram.

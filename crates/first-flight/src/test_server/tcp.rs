@@ -1,8 +1,10 @@
 //! A connection over TCP: records (RFC 8446 section 5) and requests of HTTP/1.1.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::Shared;
+use super::fault::{Piece, Responses, Then};
 use super::http::Request;
 use super::requests::Requests;
 use super::tls::{Handshake, SUITE};
@@ -26,10 +28,13 @@ pub(super) struct TcpSession {
     runs_refused: bool,
     data: Vec<u8>,
     requests: Requests,
+    responses: Responses,
+    /// Whether the connection ends with what was sent.
+    ends: bool,
 }
 
 impl TcpSession {
-    pub(super) fn new(shared: Rc<Shared>) -> Self {
+    pub(super) fn new(shared: Rc<Shared>, faulty: bool) -> Self {
         Self {
             records: Records::default(),
             messages: Messages::default(),
@@ -43,6 +48,8 @@ impl TcpSession {
             runs_refused: false,
             data: Vec::new(),
             requests: Requests::new(shared.clone()),
+            responses: Responses::new(shared.response_fault(faulty), false),
+            ends: false,
             shared,
         }
     }
@@ -56,7 +63,7 @@ impl TcpSession {
         self.records.push(bytes);
         loop {
             let outcome = match self.records.next() {
-                Ok(None) => return true,
+                Ok(None) => return !self.ends,
                 Ok(Some(record)) => self.record(&record, out),
                 Err(error) => Err(error),
             };
@@ -177,7 +184,7 @@ impl TcpSession {
                 let appended = self.shared.behaviour.appended.clone();
                 self.seal(record::HANDSHAKE, &appended, out);
                 for (_, response) in self.requests.complete() {
-                    self.seal(record::APPLICATION_DATA, &response, out);
+                    self.respond(response, out);
                 }
                 Ok(true)
             }
@@ -195,8 +202,30 @@ impl TcpSession {
     fn serve(&mut self, early: bool, out: &mut Vec<u8>) {
         while let Some(request) = Request::take(&mut self.data) {
             if let Some(response) = self.requests.serve(0, request, early) {
-                self.seal(record::APPLICATION_DATA, &response, out);
+                self.respond(response, out);
             }
+        }
+    }
+
+    fn respond(&mut self, response: Vec<u8>, out: &mut Vec<u8>) {
+        if let Some(piece) = self.responses.respond(0, response, self.shared.clock.get()) {
+            self.send(&piece, out);
+        }
+    }
+
+    fn send(&mut self, piece: &Piece, out: &mut Vec<u8>) {
+        self.seal(record::APPLICATION_DATA, &piece.data, out);
+        self.ends |= matches!(piece.then, Then::End | Then::Reset);
+    }
+
+    /// When the next piece of a slow response leaves.
+    pub(super) fn next_piece_at(&self) -> Option<Duration> {
+        self.responses.next_at()
+    }
+
+    pub(super) fn send_piece(&mut self, out: &mut Vec<u8>) {
+        if let Some(piece) = self.responses.take() {
+            self.send(&piece, out);
         }
     }
 
