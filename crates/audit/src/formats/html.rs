@@ -45,49 +45,43 @@ pub fn render(report: &Report) -> String {
 }
 
 fn checks(report: &Report) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="All checks" {
-            table {
-                thead { tr {
-                    th scope="col" { "result" }
-                    th scope="col" { "check" }
-                    th scope="col" { "what was found" }
-                    th scope="col" { "source" }
-                } }
-                tbody {
-                    @for finding in &report.findings { tr {
-                        th scope="row" { (finding.verdict.name()) }
-                        td { (finding.title) }
-                        td { (finding.summary) }
-                        td { (finding.section) }
-                    } }
-                }
-            }
-        }
-    }
+    let rows = report.findings.iter().map(|finding| {
+        let cells = vec![finding.title.clone(), finding.summary.clone(), finding.section.clone()];
+        (finding.verdict.name(), cells)
+    });
+    table("All checks", &["check", "what was found", "source"], rows)
 }
 
 fn checklist(report: &Report) -> Markup {
+    let rows = CHECKLIST.iter().map(|item| {
+        // A box to tick.
+        let result = item.verdict(report).map_or("\u{2610}", Verdict::name);
+        let verified_by = match item.checks {
+            [] => "you".to_owned(),
+            checks => checks.join(", "),
+        };
+        (result, vec![item.statement.to_owned(), verified_by])
+    });
+    table("Checklist", &["what should be so", "verified by"], rows)
+}
+
+/// A table whose rows start with a result.
+fn table<'a>(
+    label: &str,
+    columns: &[&str],
+    rows: impl Iterator<Item = (&'a str, Vec<String>)>,
+) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Checklist" {
+        div.scroll tabindex="0" role="region" aria-label=(label) {
             table {
                 thead { tr {
                     th scope="col" { "result" }
-                    th scope="col" { "what should be so" }
-                    th scope="col" { "verified by" }
+                    @for column in columns { th scope="col" { (column) } }
                 } }
                 tbody {
-                    @for item in CHECKLIST { tr {
-                        th scope="row" {
-                            @match item.verdict(report) {
-                                Some(verdict) => (verdict.name()),
-                                None => "\u{2610}",
-                            }
-                        }
-                        td { (item.statement) }
-                        td {
-                            @if item.checks.is_empty() { "you" } @else { (item.checks.join(", ")) }
-                        }
+                    @for (result, cells) in rows { tr {
+                        th scope="row" { (result) }
+                        @for cell in cells { td { (cell) } }
                     } }
                 }
             }
