@@ -61,6 +61,13 @@ impl Outcome {
         Self { verdict, summary: summary.into(), evidence: Vec::new() }
     }
 
+    /// The first of the worst, with the evidence of all.
+    pub(crate) fn worst(outcomes: Vec<Self>) -> Option<Self> {
+        let evidence = outcomes.iter().flat_map(|outcome| outcome.evidence.clone()).collect();
+        let worst = outcomes.into_iter().min_by_key(|outcome| outcome.verdict)?;
+        Some(worst.with(evidence))
+    }
+
     pub(crate) fn with(mut self, evidence: Vec<String>) -> Self {
         self.evidence = evidence;
         self

@@ -66,14 +66,10 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         };
         outcomes.extend(attack(probe, protocol, &nonce)?);
     }
-    let evidence = outcomes.iter().flat_map(|outcome| outcome.evidence.clone()).collect();
-    match outcomes.into_iter().min_by_key(|outcome| outcome.verdict) {
-        Some(worst) => Ok(Outcome::new(worst.verdict, worst.summary).with(evidence)),
-        None => {
-            let summary = "no flight was refused: not for its age, and for nothing else";
-            Ok(Outcome::new(Verdict::NotApplicable, summary))
-        }
-    }
+    Ok(Outcome::worst(outcomes).unwrap_or_else(|| {
+        let summary = "no flight was refused: not for its age, and for nothing else";
+        Outcome::new(Verdict::NotApplicable, summary)
+    }))
 }
 
 /// Sends a flight that is to be refused, its request after the handshake, and the flight again. `None`

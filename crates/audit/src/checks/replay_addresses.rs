@@ -12,8 +12,8 @@ pub(super) const CHECK: Check = Check {
     title: "the same datagrams from other addresses",
     section: "RFC 9846 section 8",
     explanation: "Over QUIC. Sends an original, closes its connection, and sends its datagrams again a \
-                  second later: from the same address and port, from another port, and on loopback from \
-                  another address. A server knows a connection by its ids and its address only while it \
+                  second later: on loopback from another address, from another port, and from the same \
+                  address and port. A server knows a connection by its ids and its address only while it \
                   lasts; the flight must stay used after that.",
     needs: Needs::EarlyDataOverQuic,
     concern: Concern::Replay,
@@ -33,11 +33,13 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     probe.wait(PAUSE);
     let mut sources: Vec<(&str, SocketAddr)> = Vec::new();
     if let Some(local) = local {
-        sources.push(("the same address and port", local));
-        sources.push(("another port", SocketAddr::new(local.ip(), 0)));
+        // The most different first: a server that finds connections by their ids takes the others for
+        // packets of its connection.
         if local.ip() == Ipv4Addr::LOCALHOST {
             sources.push(("another address", (Ipv4Addr::new(127, 0, 0, 2), 0).into()));
         }
+        sources.push(("another port", SocketAddr::new(local.ip(), 0)));
+        sources.push(("the same address and port", local));
     }
     for (label, source) in sources {
         match probe.copy_from(source, &original.flight) {

@@ -18,18 +18,28 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
-    let mut original = original(probe, "GET")?;
-    original.exchange.close();
-    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
     let mut delays: Vec<Duration> = probe.settings.delays.clone();
     delays.sort_unstable();
-    for delay in delays {
-        probe.wait((original.sent + delay).saturating_sub(probe.now()));
-        let mut copy = probe.copy(&original.flight)?;
-        copies.receive(probe, &mut copy, &format!("copy after {} s", delay.as_secs()));
+    // Over QUIC a server takes a copy for packets of an earlier copy's connection, as they have its ids.
+    let delays_of_each = if probe.settings.http3 { 1 } else { delays.len().max(1) };
+    let mut originals = Vec::new();
+    for delays in delays.chunks(delays_of_each) {
+        let mut original = original(probe, "GET")?;
+        original.exchange.close();
+        originals.push((original, delays));
     }
-    copies.count(probe, &original.nonce)?;
-    Ok(copies.verdict(1))
+    let mut outcomes = Vec::new();
+    for (original, delays) in originals {
+        let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+        for delay in delays {
+            probe.wait((original.sent + *delay).saturating_sub(probe.now()));
+            let mut copy = probe.copy(&original.flight)?;
+            copies.receive(probe, &mut copy, &format!("copy after {} s", delay.as_secs()));
+        }
+        copies.count(probe, &original.nonce)?;
+        outcomes.push(copies.verdict(1));
+    }
+    Outcome::worst(outcomes).ok_or_else(|| Stop("no time to wait for was given".to_owned()))
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub(crate) fn outcome_with_node(
 const RUNS: usize = 50;
 
 /// Asserts both directions, with the executions counted by a witness: the verdict about a server that
-/// makes one mistake, and a pass for one that makes none.
+/// makes one mistake, and a pass for one that makes none. Over TCP, and over QUIC if the check applies.
 pub(crate) fn assert_proven(check: &Check, wrong: &Behaviour, expected: Verdict) {
     assert_proven_beside(check, &Behaviour::default(), wrong, expected);
 }
@@ -114,6 +114,15 @@ pub(crate) fn assert_proven_beside(
     expected: Verdict,
 ) {
     assert_proven_with(check, right, wrong, expected, &settings());
+    let over_quic = Settings { http3: true, ..settings() };
+    if verdict_of_runs(check, right, &over_quic, 1) != Verdict::NotApplicable {
+        assert_proven_with(check, right, wrong, expected, &over_quic);
+    }
+}
+
+/// The same over TCP only.
+pub(crate) fn assert_proven_over_tcp(check: &Check, wrong: &Behaviour, expected: Verdict) {
+    assert_proven_with(check, &Behaviour::default(), wrong, expected, &settings());
 }
 
 /// The same over QUIC.
