@@ -45,6 +45,8 @@ struct Client {
     /// The socket towards the server, with a port of its own.
     up: UdpSocket,
     flight: Vec<Vec<u8>>,
+    /// Whether a datagram of the flight came after a response.
+    late: bool,
     response: Vec<Vec<u8>>,
     counts: [usize; 2],
 }
@@ -132,6 +134,13 @@ impl Relay {
         latest.map(|client| client.lock().unwrap().flight.clone()).unwrap_or_default()
     }
 
+    /// Whether all of that flight was sent before the first response. A later part may acknowledge
+    /// the server's packets, and a server that has not sent them closes the connection of a copy.
+    pub(crate) fn flight_precedes_response(&self) -> bool {
+        let latest = self.state.lock().unwrap().latest.clone();
+        latest.is_some_and(|client| !client.lock().unwrap().late)
+    }
+
     /// The first datagrams of the server to the latest client.
     pub(crate) fn response(&self) -> Vec<Vec<u8>> {
         let latest = self.state.lock().unwrap().latest.clone();
@@ -172,7 +181,14 @@ fn upwards(socket: &UdpSocket, state: &Arc<Mutex<State>>, from: SocketAddr, data
     let mut locked = state.lock().unwrap();
     if !locked.clients.contains_key(&from) {
         let up = towards(locked.server);
-        let client = Client { from, up, flight: Vec::new(), response: Vec::new(), counts: [0; 2] };
+        let client = Client {
+            from,
+            up,
+            flight: Vec::new(),
+            response: Vec::new(),
+            late: false,
+            counts: [0; 2],
+        };
         let client = Arc::new(Mutex::new(client));
         locked.clients.insert(from, client.clone());
         locked.latest = Some(client.clone());
@@ -186,6 +202,7 @@ fn upwards(socket: &UdpSocket, state: &Arc<Mutex<State>>, from: SocketAddr, data
     }
     let mut client = shared.lock().unwrap();
     if is_first_flight(datagram) {
+        client.late |= client.counts[1] > 0;
         client.flight.push(datagram.to_vec());
     }
     client.counts[0] += 1;
