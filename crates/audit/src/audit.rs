@@ -184,7 +184,7 @@ pub(crate) fn run(check: &Check, probe: &Probe<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use firstflight_first_flight::Ended;
-    use firstflight_first_flight::test_server::{Behaviour, Fault, FaultyPart};
+    use firstflight_first_flight::test_server::{Behaviour, Fault, FaultyPart, UsedTicket};
 
     use super::*;
     use crate::Target;
@@ -266,6 +266,15 @@ mod tests {
                 report.findings.iter().filter(|it| it.verdict < Verdict::Pass).collect();
             assert!(failed.is_empty(), "{failed:#?}");
             assert!(report.headline().contains("executed no replayed early data"));
+        }
+    }
+
+    #[test]
+    fn a_server_that_takes_each_ticket_once_passes_every_check() {
+        let once = Behaviour { used_tickets: UsedTicket::FullHandshake, ..Behaviour::default() };
+        for witness in [false, true] {
+            let report = report(once.clone(), witness).unwrap();
+            assert!(report.worst().unwrap() >= Verdict::Pass, "{report:#?}");
         }
     }
 

@@ -60,12 +60,20 @@ pub const CHECKLIST: &[ChecklistItem] = &[
         checks: &["wrong-binder", "flipped-ticket"],
     },
     ChecklistItem {
+        statement: "A ticket that was used before ends no connection, and no request of its flights runs twice.",
+        checks: &["reused-ticket"],
+    },
+    ChecklistItem {
+        statement: "Data in a SYN (TCP Fast Open) is accepted, or not offered.",
+        checks: &["fast-open"],
+    },
+    ChecklistItem {
         statement: "A ticket brings early data for its own name and protocol only.",
         checks: &["changed-name", "changed-protocol"],
     },
     ChecklistItem {
         statement: "Early data and unfinished handshakes are limited.",
-        checks: &["early-data-limit", "unfinished"],
+        checks: &["early-data-limit", "unfinished", "slow-early-data"],
     },
     ChecklistItem {
         statement: "No request that may run early changes anything, whatever its method: a client that \

@@ -179,6 +179,12 @@ impl<'a> Probe<'a> {
         Ok(Exchange::new(Driver::start(flight, link), self.settings.http3))
     }
 
+    /// The same with TCP Fast Open.
+    pub(crate) fn send_with_fast_open(&self, flight: &FirstFlight) -> io::Result<Exchange> {
+        let link = self.target.connect_with_fast_open()?;
+        Ok(Exchange::new(Driver::start(flight, link), self.settings.http3))
+    }
+
     /// Sends a copy of a flight, as an attacker can.
     pub(crate) fn copy(&self, flight: &FirstFlight) -> Result<Exchange, Stop> {
         let link = self.target.connect();

@@ -27,6 +27,8 @@ pub(crate) enum Concern {
     Library,
     /// Limits of size and time.
     Limits,
+    /// TCP Fast Open.
+    FastOpen,
 }
 
 /// What to do about each concern.
@@ -37,6 +39,7 @@ struct Remedies {
     tickets: &'static str,
     library: &'static str,
     limits: &'static str,
+    fast_open: &'static str,
 }
 
 impl Software {
@@ -84,6 +87,7 @@ impl Software {
             Concern::Tickets => remedies.tickets,
             Concern::Library => remedies.library,
             Concern::Limits => remedies.limits,
+            Concern::FastOpen => remedies.fast_open,
         }
     }
 }
@@ -97,6 +101,7 @@ const NGINX: Remedies = Remedies {
               `ssl_session_ticket_key`",
     library: "update the OpenSSL or BoringSSL that `nginx -V` names, or report this to its developers",
     limits: "set `client_header_timeout` to a few seconds",
+    fast_open: "set `sysctl net.ipv4.tcp_fastopen=3`, or remove `fastopen=` from `listen`",
 };
 
 const HAPROXY: Remedies = Remedies {
@@ -106,6 +111,7 @@ const HAPROXY: Remedies = Remedies {
     tickets: "set `tune.ssl.lifetime` to a day at most, and rotate the file of `tls-ticket-keys`",
     library: "update the TLS library that `haproxy -vv` names, or report this to its developers",
     limits: "set `timeout client` and `timeout http-request` to a few seconds",
+    fast_open: "set `sysctl net.ipv4.tcp_fastopen=3`, or remove `tfo` from `bind`",
 };
 
 const ENVOY: Remedies = Remedies {
@@ -120,6 +126,7 @@ const ENVOY: Remedies = Remedies {
               developers",
     limits: "set `transport_socket_connect_timeout` of the filter chain and `request_headers_timeout` of \
              the HTTP connection manager to a few seconds",
+    fast_open: "set `sysctl net.ipv4.tcp_fastopen=3`, or remove `tcp_fast_open_queue_length`",
 };
 
 const CADDY: Remedies = Remedies {
@@ -132,6 +139,8 @@ const CADDY: Remedies = Remedies {
     library: "update Caddy, which contains the TLS and QUIC of the Go version that `caddy build-info` \
               names, or report this to its developers",
     limits: "set `read_header` of `timeouts` in the global options `servers` to a few seconds",
+    fast_open: "Caddy has no setting for it: look at `sysctl net.ipv4.tcp_fastopen`, and at what is in \
+                front of it",
 };
 
 const H2O: Remedies = Remedies {
@@ -145,6 +154,7 @@ const H2O: Remedies = Remedies {
     library: "update h2o with its picotls, which `h2o --version` names, or report this to its \
               developers",
     limits: "set `handshake-timeout` and `http1-request-timeout` to a few seconds",
+    fast_open: "set `sysctl net.ipv4.tcp_fastopen=3`, or `tcp-fastopen: 0`",
 };
 
 const FIRSTFLIGHT: Remedies = Remedies {
@@ -157,6 +167,7 @@ const FIRSTFLIGHT: Remedies = Remedies {
               not kept",
     library: "report this: `firstflight --version` names the release with its BoringSSL",
     limits: "set `header_timeout` in `[limits]` to a few seconds",
+    fast_open: "set `sysctl net.ipv4.tcp_fastopen=3`, or `=0` if the path loses such packets",
 };
 
 const UNKNOWN: Remedies = Remedies {
@@ -166,6 +177,7 @@ const UNKNOWN: Remedies = Remedies {
     tickets: "limit the life of tickets, and compare their stated age",
     library: "update the TLS library, or report this to its developers",
     limits: "limit the time of a handshake and the size of early data",
+    fast_open: "accept data in a SYN on every node, with one key, or switch TCP Fast Open off",
 };
 
 #[cfg(test)]

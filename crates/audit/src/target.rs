@@ -15,6 +15,14 @@ pub trait Target {
     /// If nothing listens there, or it does not respond in time.
     fn connect(&self) -> io::Result<Box<dyn Link>>;
 
+    /// The same with TCP Fast Open.
+    ///
+    /// # Errors
+    /// The same, and [`io::ErrorKind::Unsupported`] without it.
+    fn connect_with_fast_open(&self) -> io::Result<Box<dyn Link>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Sends from this local address, over QUIC.
     ///
     /// # Errors
@@ -63,6 +71,11 @@ impl TcpTarget {
 impl Target for TcpTarget {
     fn connect(&self) -> io::Result<Box<dyn Link>> {
         let link = TcpLink::connect(self.address, self.limit, self.epoch)?;
+        Ok(Box::new(link))
+    }
+
+    fn connect_with_fast_open(&self) -> io::Result<Box<dyn Link>> {
+        let link = TcpLink::connect_with_fast_open(self.address, self.limit, self.epoch)?;
         Ok(Box::new(link))
     }
 

@@ -22,7 +22,7 @@ use crate::results::write;
 /// Sends first flights of TLS 1.3 to the URL, and copies of them, as an attacker on the path can: a
 /// server that permits it executes each request several times. Audit only servers that you may test,
 /// and a URL that does no harm. Exits with 0, with 1 if a check is as bad as --fail-on, or with 2 if
-/// the server cannot be audited. Takes about two minutes; --check selects less.
+/// the server cannot be audited. Takes two to five minutes; --check selects less.
 #[derive(Args)]
 pub(crate) struct AuditArgs {
     /// The URL: https://HOST[:PORT]/PATH. Each request has a query of its own.

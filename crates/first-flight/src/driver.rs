@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{Connection, Event, FirstFlight, ProtocolError};
+use crate::{Connection, Event, FastOpen, FirstFlight, ProtocolError};
 
 /// A byte stream or datagrams to a server, and a clock. Over a socket, or simulated.
 pub trait Link {
@@ -25,6 +25,11 @@ pub trait Link {
 
     /// The local address, if it is a socket of datagrams.
     fn local_address(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// What became of TCP Fast Open, if the connection was made with it and the system says.
+    fn fast_open(&self) -> Option<FastOpen> {
         None
     }
 }
@@ -115,6 +120,11 @@ impl Driver {
     /// The local address, over QUIC.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.link.local_address()
+    }
+
+    /// What became of TCP Fast Open, if the connection was made with it and the system says.
+    pub fn fast_open(&self) -> Option<FastOpen> {
+        self.link.fast_open()
     }
 
     /// The time of the link.

@@ -91,7 +91,7 @@ pub use firstflight_wire::Suite;
 pub use flight::{FirstFlight, FlightPlan};
 pub use hello::Hello;
 pub use quic::ZeroRttPackets;
-pub use tcp::TcpLink;
+pub use tcp::{FastOpen, TcpLink};
 pub use ticket::Ticket;
 pub use udp::UdpLink;
 pub use wire::ProtocolError;

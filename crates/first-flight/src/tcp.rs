@@ -1,16 +1,48 @@
 //! A link over a TCP socket.
 
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::TcpFastOpenConnect;
+use nix::sys::socket::{getsockopt, setsockopt};
+use nix::{getsockopt_impl, sockopt_impl};
+use socket2::{Domain, Protocol, Socket, Type};
+
 use crate::driver::{Link, Received};
+
+/// What became of TCP Fast Open on a connection (RFC 7413), as the kernel saw it in the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastOpen {
+    /// There was no cookie of the server, so the SYN had no data.
+    NoCookie,
+    /// The SYN-ACK acknowledged the data of the SYN.
+    Accepted,
+    /// The SYN-ACK did not acknowledge the data of the SYN.
+    NotAccepted,
+    /// The SYN had to be sent again, without data.
+    SynLost,
+}
+
+impl fmt::Display for FastOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoCookie => "no cookie, so no data in the SYN",
+            Self::Accepted => "data in the SYN, acknowledged by the SYN-ACK",
+            Self::NotAccepted => "data in the SYN, not acknowledged by the SYN-ACK",
+            Self::SynLost => "the SYN was lost and sent again without data",
+        })
+    }
+}
 
 /// A TCP connection. It blocks.
 pub struct TcpLink {
     stream: TcpStream,
     epoch: Instant,
     limit: Duration,
+    fast_open: bool,
 }
 
 impl TcpLink {
@@ -21,7 +53,29 @@ impl TcpLink {
     pub fn connect(address: SocketAddr, limit: Duration, epoch: Instant) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, epoch, limit })
+        Ok(Self { stream, epoch, limit, fast_open: false })
+    }
+
+    /// The same with TCP Fast Open: what is sent first leaves in the SYN, if the server gave this machine a
+    /// cookie before; else one is requested.
+    ///
+    /// # Errors
+    /// The same, and [`ErrorKind::Unsupported`] if the system's clients have no Fast Open.
+    pub fn connect_with_fast_open(
+        address: SocketAddr,
+        limit: Duration,
+        epoch: Instant,
+    ) -> io::Result<Self> {
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        setsockopt(&socket, TcpFastOpenConnect, &true).map_err(|error| match error {
+            Errno::EOPNOTSUPP | Errno::ENOPROTOOPT => ErrorKind::Unsupported.into(),
+            other => io::Error::from(other),
+        })?;
+        socket.connect_timeout(&address.into(), limit)?;
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, epoch, limit, fast_open: true })
     }
 }
 
@@ -69,7 +123,37 @@ impl Link for TcpLink {
             }
         }
     }
+
+    fn fast_open(&self) -> Option<FastOpen> {
+        if !self.fast_open {
+            return None;
+        }
+        let info = getsockopt(&self.stream, TcpInfoStart).ok()?;
+        // `enum tcp_fastopen_client_fail`, since Linux 5.5.
+        Some(match (info[OPTIONS_AT] & TCPI_OPT_SYN_DATA, info[FAILURE_AT] >> 1 & 3) {
+            (0, 1) => FastOpen::NoCookie,
+            (0, 2) => FastOpen::NotAccepted,
+            (0, 3) => FastOpen::SynLost,
+            (0, _) => return None,
+            _ => FastOpen::Accepted,
+        })
+    }
 }
+
+sockopt_impl!(
+    /// The start of the kernel's `struct tcp_info`, as much as is requested (`linux/tcp.h`).
+    TcpInfoStart,
+    GetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    [u8; 8]
+);
+
+/// Where `tcpi_options` is in it, and its bit for acknowledged data in the SYN.
+const OPTIONS_AT: usize = 5;
+const TCPI_OPT_SYN_DATA: u8 = 32;
+/// Where `tcpi_fastopen_client_fail` is, in the bits 1 and 2.
+const FAILURE_AT: usize = 7;
 
 /// Bytes of one read: a whole record fits.
 const MAX_READ: usize = 16 * 1024 + 512;

@@ -4,6 +4,7 @@ mod changed_name;
 mod changed_protocol;
 mod early_data_header;
 mod early_data_limit;
+mod fast_open;
 mod flipped_ticket;
 mod offers;
 mod overtaken_flight;
@@ -15,6 +16,8 @@ mod replay_concurrent;
 mod replay_connection_ids;
 mod replay_delayed;
 mod replay_nodes;
+mod reused_ticket;
+mod slow_early_data;
 #[cfg(test)]
 pub(crate) mod tests;
 mod ticket_age;
@@ -74,6 +77,7 @@ pub const CHECKS: &[&Check] = &[
     &overtaken_flight::CHECK,
     &unsafe_method::CHECK,
     &too_early::CHECK,
+    &reused_ticket::CHECK,
     &early_data_header::CHECK,
     &ticket_age::CHECK,
     &wrong_binder::CHECK,
@@ -81,8 +85,10 @@ pub const CHECKS: &[&Check] = &[
     &changed_name::CHECK,
     &changed_protocol::CHECK,
     &early_data_limit::CHECK,
+    &fast_open::CHECK,
     &ticket_lifetime::CHECK,
     &replay_delayed::CHECK,
     &refused_flight::CHECK,
     &unfinished::CHECK,
+    &slow_early_data::CHECK,
 ];

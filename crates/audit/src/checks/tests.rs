@@ -34,6 +34,10 @@ impl Target for TestTarget {
         })
     }
 
+    fn connect_with_fast_open(&self) -> io::Result<Box<dyn Link>> {
+        Ok(self.server.fast_open_link())
+    }
+
     fn connect_from(&self, local: SocketAddr) -> io::Result<Box<dyn Link>> {
         Ok(self.server.datagram_link(Some(local)))
     }

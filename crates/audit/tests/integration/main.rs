@@ -16,6 +16,10 @@ impl Target for Simulated {
         Ok(self.0.link())
     }
 
+    fn connect_with_fast_open(&self) -> io::Result<Box<dyn Link>> {
+        Ok(self.0.fast_open_link())
+    }
+
     fn now(&self) -> Duration {
         self.0.now()
     }

@@ -69,6 +69,7 @@ const FAST: &[&str] = &[
     "overtaken-flight",
     "unsafe-method",
     "too-early",
+    "reused-ticket",
     "early-data-header",
     "ticket-age",
     "wrong-binder",
@@ -76,6 +77,7 @@ const FAST: &[&str] = &[
     "changed-name",
     "changed-protocol",
     "early-data-limit",
+    "fast-open",
 ];
 /// Those of QUIC.
 const QUIC: &[&str] = &["replay-addresses", "replay-connection-ids"];
@@ -112,6 +114,37 @@ fn rfc9846_8_our_server_passes() {
 #[test]
 fn rfc9846_8_our_server_passes_in_time() {
     assert_our_server_passes(SLOW, &[]);
+}
+
+#[test]
+fn rfc8470_6_3_our_server_gives_slow_clients_up() {
+    assert_our_server_passes(&["unfinished", "slow-early-data"], &[]);
+}
+
+/// A network of its own, so that Fast Open can be switched on for clients, then for servers too.
+const FAST_OPEN: &str = r#"
+ip link set lo up
+"$0" serve --listen 127.0.0.1:4433 --root "$1" 2>"$1/serve.log" &
+for sides in 1 3; do
+    echo $sides >/proc/sys/net/ipv4/tcp_fastopen
+    until "$0" audit https://127.0.0.1:4433/ --check fast-open --json; do sleep 0.2; done
+done
+"#;
+
+#[test]
+fn rfc7413_4_1_data_in_a_syn_of_ours_is_accepted() {
+    let site = site();
+    let root = site.path().join("root");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--pid", "--fork", "--kill-child"]);
+    // An ordinary user is root in a namespace of his own.
+    command.args((!nix::unistd::geteuid().is_root()).then_some("--map-root-user"));
+    command.args(["sh", "-c", FAST_OPEN, crate::support::program::PROGRAM]).arg(&root);
+    let ended = run(command.env("HOME", site.path()).env_remove("XDG_DATA_HOME"));
+    for sentence in ["gives no cookie", "data in a SYN is accepted", "acknowledged by the SYN-ACK"]
+    {
+        assert!(ended.out.contains(sentence), "{sentence}: {ended:?}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::Shared;
+use crate::FastOpen;
 use crate::driver::{Link, Received};
 
 /// How a server fails.
@@ -39,6 +40,8 @@ pub enum FaultyPart {
     Handshake,
     /// With its responses of HTTP.
     Response,
+    /// With connections of TCP Fast Open.
+    FastOpen,
 }
 
 /// A link to a server that fails with its first bytes.
@@ -141,6 +144,10 @@ impl Link for FaultyLink {
 
     fn local_address(&self) -> Option<SocketAddr> {
         self.link.local_address()
+    }
+
+    fn fast_open(&self) -> Option<FastOpen> {
+        self.link.fast_open()
     }
 }
 

@@ -23,12 +23,13 @@ mod tcp;
 mod tls;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::FastOpen;
 use crate::driver::{Link, Received};
 use fault::FaultyLink;
 pub use fault::{Fault, FaultyPart};
@@ -88,6 +89,19 @@ pub enum CopyPolicy {
     Refuse,
     /// Its early data is accepted, and its requests wait for a Finished that never comes.
     Hold,
+}
+
+/// What becomes of a ticket that brought early data before, in another first flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsedTicket {
+    /// It is accepted like a new one.
+    Accept,
+    /// It is accepted, and its early data is not.
+    NoEarlyData,
+    /// It is not accepted, which makes a full handshake.
+    FullHandshake,
+    /// It ends the connection.
+    Abort,
 }
 
 /// How a server behaves. The default is right in every respect.
@@ -154,6 +168,10 @@ pub struct Behaviour {
     pub inserted: Vec<u8>,
     /// The same, after its tickets.
     pub appended: Vec<u8>,
+    /// What becomes of used tickets.
+    pub used_tickets: UsedTicket,
+    /// What becomes of data in a SYN, once a client has a cookie.
+    pub fast_open: FastOpen,
     /// Whether executions are counted; else the response does not say.
     pub witness: bool,
     /// Where and how it fails.
@@ -195,6 +213,8 @@ impl Default for Behaviour {
             software: "test",
             inserted: Vec::new(),
             appended: Vec::new(),
+            used_tickets: UsedTicket::Accept,
+            fast_open: FastOpen::Accepted,
             witness: true,
             fault: None,
             faultless: 0,
@@ -217,6 +237,8 @@ pub(crate) struct Shared {
     pub(crate) register: Rc<RefCell<HashMap<Vec<u8>, Duration>>>,
     executions: Rc<RefCell<HashMap<String, u64>>>,
     counter: Rc<Cell<u64>>,
+    used_tickets: Rc<RefCell<HashSet<Vec<u8>>>>,
+    has_cookie: Cell<bool>,
     connections: Cell<u64>,
 }
 
@@ -242,6 +264,8 @@ impl TestServer {
             register: Rc::default(),
             executions: Rc::default(),
             counter: Rc::new(Cell::new(1)),
+            used_tickets: Rc::default(),
+            has_cookie: Cell::default(),
             connections: Cell::default(),
         })
     }
@@ -261,12 +285,27 @@ impl TestServer {
             register: if shares_register { shared.register.clone() } else { Rc::default() },
             executions: shared.executions.clone(),
             counter: shared.counter.clone(),
+            used_tickets: shared.used_tickets.clone(),
+            has_cookie: Cell::default(),
             connections: Cell::default(),
         })
     }
 
     /// A connection over TCP.
     pub fn link(&self) -> Box<dyn Link> {
+        self.stream_link(None)
+    }
+
+    /// The same with TCP Fast Open, whose first connection brings the cookie.
+    pub fn fast_open_link(&self) -> Box<dyn Link> {
+        let has_cookie = self.shared.has_cookie.replace(true);
+        self.stream_link(Some(match has_cookie {
+            true => self.shared.behaviour.fast_open,
+            false => FastOpen::NoCookie,
+        }))
+    }
+
+    fn stream_link(&self, fast_open: Option<FastOpen>) -> Box<dyn Link> {
         let faulty = self.shared.is_next_faulty();
         let link = Box::new(StreamLink {
             session: TcpSession::new(self.shared.clone(), faulty),
@@ -274,8 +313,14 @@ impl TestServer {
             output: Vec::new(),
             timed_from: self.shared.clock.get(),
             ended: false,
+            fast_open,
         });
-        self.with_fault(link, faulty, false)
+        match self.shared.behaviour.fault {
+            Some((FaultyPart::FastOpen, fault)) if fast_open.is_some() => {
+                Box::new(FaultyLink::new(link, self.shared.clone(), fault, false))
+            }
+            _ => self.with_fault(link, faulty, false),
+        }
     }
 
     /// A socket for datagrams, at this address or at an unused port of 127.0.0.1.
@@ -350,6 +395,11 @@ impl Shared {
         fault.filter(|_| faulty).map(|(_, fault)| fault)
     }
 
+    /// Notes that a ticket is used; whether it was before.
+    pub(crate) fn is_used(&self, ticket: &[u8]) -> bool {
+        !self.used_tickets.borrow_mut().insert(ticket.to_vec())
+    }
+
     /// Whether a flight is in the register.
     pub(crate) fn is_recorded(&self, key: &[u8]) -> bool {
         self.register.borrow().get(key).is_some_and(|end| *end > self.clock.get())
@@ -369,6 +419,7 @@ struct StreamLink {
     /// When the time of the handshake started.
     timed_from: Duration,
     ended: bool,
+    fast_open: Option<FastOpen>,
 }
 
 impl Link for StreamLink {
@@ -407,6 +458,10 @@ impl Link for StreamLink {
         }
         self.shared.clock.set(until.max(self.now()));
         Ok(Received::Nothing)
+    }
+
+    fn fast_open(&self) -> Option<FastOpen> {
+        self.fast_open
     }
 }
 

@@ -1,11 +1,12 @@
 //! The server's side of a handshake (RFC 8446 section 4), with the mistakes of its behaviour. Records and
 //! packets carry its messages.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::hello::{ClientHello, Psk, server_hello};
-use super::{CopyPolicy, IssuedTicket, KnownBy, Recorded, Shared};
+use super::{CopyPolicy, IssuedTicket, KnownBy, Recorded, Shared, UsedTicket};
 use crate::schedule::{Schedule, finished};
 use crate::wire::{RETRY_RANDOM, X25519, extension, kind, message, put_extension, put_vec};
 use crate::{ProtocolError, Suite, Ticket};
@@ -25,6 +26,8 @@ pub(super) struct Handshake {
     hello: ClientHello,
     early_offered: bool,
     early_accepted: bool,
+    /// Whether early data is refused as the ticket was used before.
+    early_refused: Cell<bool>,
     /// Verify data of the client's Finished, and the application schedule.
     client_finished: Option<(Vec<u8>, Schedule)>,
     /// Whether a copy of the flight was there before.
@@ -63,6 +66,7 @@ impl Handshake {
             hello: ClientHello::default(),
             early_offered: false,
             early_accepted: false,
+            early_refused: Cell::default(),
             client_finished: None,
             overtaken: false,
         }
@@ -163,6 +167,15 @@ impl Handshake {
         if behaviour.verifies_binder && !right {
             return Err(ProtocolError::Decrypt);
         }
+        // A second ClientHello of the same handshake has it too.
+        if !self.retried && self.shared.is_used(&psk.identity) {
+            match behaviour.used_tickets {
+                UsedTicket::Accept => {}
+                UsedTicket::NoEarlyData => self.early_refused.set(true),
+                UsedTicket::FullHandshake => return Ok(None),
+                UsedTicket::Abort => return Err(ProtocolError::Malformed),
+            }
+        }
         Ok(Some(ticket.clone()))
     }
 
@@ -178,7 +191,8 @@ impl Handshake {
         let fresh = behaviour.freshness.is_none_or(|window| skew <= window.as_millis());
         let same_name = !behaviour.binds_name || hello.name == ticket.name;
         let same_protocol = !behaviour.binds_protocol || hello.alpn == ticket.alpn;
-        let accepted = behaviour.max_early_data.is_some() && fresh && same_name && same_protocol;
+        let permitted = behaviour.max_early_data.is_some() && !self.early_refused.get();
+        let accepted = permitted && fresh && same_name && same_protocol;
         let key = self.flight_key(psk);
         if !accepted || shared.is_recorded(&key) {
             return accepted && behaviour.copies == CopyPolicy::Hold;
