@@ -31,6 +31,8 @@ pub struct Settings {
     pub refused_ages: Vec<Duration>,
     /// The names of the checks to run; empty for all.
     pub only: Vec<String>,
+    /// For how long to watch ticket keys.
+    pub watch: Option<Duration>,
     /// How long to wait for a server to give an unfinished handshake up.
     pub unfinished_limit: Duration,
 }
@@ -50,6 +52,7 @@ impl Settings {
             // Beyond the usual windows of 10 and 60 s.
             refused_ages: [12, 70].map(Duration::from_secs).to_vec(),
             only: Vec::new(),
+            watch: None,
             unfinished_limit: Duration::from_secs(75),
         }
     }

@@ -53,7 +53,7 @@ pub const CHECKLIST: &[ChecklistItem] = &[
     },
     ChecklistItem {
         statement: "Tickets and first flights expire.",
-        checks: &["offers", "ticket-age", "ticket-lifetime"],
+        checks: &["offers", "ticket-age", "ticket-lifetime", "key-life"],
     },
     ChecklistItem {
         statement: "Changed flights and tickets are refused.",

@@ -66,6 +66,11 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     delay: Vec<Duration>,
 
+    /// Also find out how long ticket keys live, at 24 points of this time, such as 24h: the check
+    /// `key-life`.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    watch: Option<Duration>,
+
     /// Time limit of a connection, a handshake and a response.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     timeout: Duration,
@@ -183,6 +188,7 @@ fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow
         http3: args.http3,
         limit: args.timeout,
         delays: if args.delay.is_empty() { defaults.delays } else { args.delay.clone() },
+        watch: args.watch,
         only: args.check.iter().map(|check| check.name.to_owned()).collect(),
         ..defaults
     };

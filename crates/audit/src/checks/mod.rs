@@ -6,6 +6,7 @@ mod early_data_header;
 mod early_data_limit;
 mod fast_open;
 mod flipped_ticket;
+mod key_life;
 mod offers;
 mod overtaken_flight;
 mod refused_flight;
@@ -91,4 +92,5 @@ pub const CHECKS: &[&Check] = &[
     &refused_flight::CHECK,
     &unfinished::CHECK,
     &slow_early_data::CHECK,
+    &key_life::CHECK,
 ];

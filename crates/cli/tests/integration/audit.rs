@@ -121,6 +121,19 @@ fn rfc8470_6_3_our_server_gives_slow_clients_up() {
     assert_our_server_passes(&["unfinished", "slow-early-data"], &[]);
 }
 
+#[test]
+fn rfc8446_4_6_1_the_life_of_keys_is_watched() {
+    let site = site();
+    let server = Serve::files(site.path(), &[]);
+    let url = format!("https://localhost:{}/", server.address.port());
+    let mut command = firstflight(site.path());
+    let ended =
+        run(command.args(["audit", &url, "--check", "key-life", "--watch", "2s", "--json"]));
+    let (verdict, summary) = verdict(&ended, "key-life");
+    assert_eq!(verdict, "pass", "{ended:?}");
+    assert!(summary.ends_with("lived for 2 s and longer"), "{summary}");
+}
+
 /// A network of its own, so that Fast Open can be switched on for clients, then for servers too.
 const FAST_OPEN: &str = r#"
 ip link set lo up
