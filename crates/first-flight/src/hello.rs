@@ -10,6 +10,8 @@ use crate::wire::{TLS13, X25519, extension, kind, message, put_extension, put_ve
 pub struct Hello {
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Vec<String>,
+    /// The groups that it supports.
+    pub(crate) groups: Vec<u16>,
     pub(crate) key_share: bool,
     /// Further extensions, before those of the PSK.
     pub(crate) extra: Vec<(u16, Vec<u8>)>,
@@ -25,6 +27,7 @@ impl Hello {
         Self {
             server_name: (!is_address && !host.is_empty()).then(|| host.to_owned()),
             alpn: alpn.iter().map(|&protocol| protocol.to_owned()).collect(),
+            groups: vec![X25519],
             key_share: true,
             extra: Vec::new(),
             quic: None,
@@ -37,6 +40,15 @@ impl Hello {
     pub fn over_quic(mut self, first_stream: &[u8]) -> Self {
         self.quic = Some(first_stream.to_vec());
         self
+    }
+
+    /// Supports this group only (section 4.2.7), and sends no share of it. Such a handshake ends with
+    /// [`ProtocolError::Group`](crate::ProtocolError::Group) if the server supports the group, since this
+    /// crate has X25519 only.
+    #[must_use]
+    pub fn with_group_only(mut self, group: u16) -> Self {
+        self.groups = vec![group];
+        self.without_key_share()
     }
 
     /// Sends an empty list of key shares, which a server has to respond to with a
@@ -100,7 +112,11 @@ fn extensions(hello: &Hello, parts: &HelloParts<'_>, out: &mut Vec<u8>) {
         });
     }
     put_extension(out, extension::SUPPORTED_GROUPS, |out| {
-        put_vec(out, 2, |out| out.extend_from_slice(&X25519.to_be_bytes()));
+        put_vec(out, 2, |out| {
+            for group in &hello.groups {
+                out.extend_from_slice(&group.to_be_bytes());
+            }
+        });
     });
     put_extension(out, extension::SIGNATURE_ALGORITHMS, |out| {
         put_vec(out, 2, |out| {

@@ -1,9 +1,9 @@
-use firstflight_first_flight::FlightPlan;
+use firstflight_first_flight::{Ended, FlightPlan, ProtocolError};
 
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
-use crate::probe::{Probe, Stop, nonce};
+use crate::probe::{Failure, Probe, Stop, nonce};
 
 pub(super) const CHECK: Check = Check {
     name: "offers",
@@ -11,8 +11,8 @@ pub(super) const CHECK: Check = Check {
     section: "RFC 8446 section 4.6.1",
     explanation: "Makes a full handshake and reads the tickets. A lifetime of more than seven days \
                   is forbidden. The evidence lists what the server offers: cipher suite, protocol, \
-                  tickets, their lifetime, early data and its limit, and whether a first flight fits \
-                  into a SYN of TCP Fast Open.",
+                  key-share groups, tickets, their lifetime, early data and its limit, and whether a \
+                  first flight fits into a SYN of TCP Fast Open.",
     needs: Needs::Nothing,
     concern: Concern::Tickets,
     run,
@@ -23,12 +23,23 @@ const MAX_LIFETIME: u64 = 604_800;
 /// Payload of a SYN with the usual options on Ethernet, and of a datagram.
 const SYN_BYTES: usize = 1400;
 
+/// Further groups that are common, by their code points at IANA.
+const GROUPS: [(u16, &str); 4] = [
+    (0x0017, "secp256r1"),
+    (0x0018, "secp384r1"),
+    (0x0019, "secp521r1"),
+    (0x11ec, "X25519MLKEM768"),
+];
+/// What X25519MLKEM768 adds to a key share of X25519: the encapsulation key (FIPS 203, table 3).
+const ML_KEM_768_KEY_BYTES: usize = 1184;
+
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let facts = &probe.facts;
     let mut evidence = vec![format!(
-        "TLS 1.3, {}, X25519, protocol {}",
+        "TLS 1.3, {}, protocol {}, key-share groups {}",
         facts.suite,
-        facts.alpn.as_deref().unwrap_or("not negotiated")
+        facts.alpn.as_deref().unwrap_or("not negotiated"),
+        groups(probe)?.join(", ")
     )];
     let Some(ticket) = facts.tickets.first() else {
         let summary = "no resumption: the server issues no tickets";
@@ -47,7 +58,13 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
             let bytes = probe.build(plan).bytes().len();
             let fits = if bytes <= SYN_BYTES { "fits" } else { "does not fit" };
             let whole = if probe.settings.http3 { "a datagram" } else { "a SYN" };
-            evidence.push(format!("a first flight takes {bytes} bytes, which {fits} into {whole}"));
+            let mut line = format!("a first flight takes {bytes} bytes, which {fits} into {whole}");
+            if !probe.settings.http3 {
+                let bytes = bytes + ML_KEM_768_KEY_BYTES;
+                let fits = if bytes <= SYN_BYTES { "fits" } else { "does not fit" };
+                line.push_str(&format!("; with X25519MLKEM768 it takes {bytes}, which {fits}"));
+            }
+            evidence.push(line);
             match probe.settings.http3 {
                 true => "early data".to_owned(),
                 false => format!("early data of up to {max} bytes"),
@@ -63,16 +80,51 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     Ok(Outcome::new(Verdict::Pass, summary).with(evidence))
 }
 
+/// The groups that a server supports: it requests a share of the only one that it is offered, or fails.
+fn groups(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
+    let mut found = vec!["X25519"];
+    for (group, name) in GROUPS {
+        let flight = probe.build(FlightPlan::full(probe.hello().with_group_only(group)));
+        let reception = probe.send(&flight)?.reception(probe.settings.limit);
+        match reception.ended {
+            Some(Failure::Ended(Ended::Protocol(ProtocolError::Group(requested)))) => {
+                found.extend((requested == group).then_some(name));
+            }
+            // It may be slow; the groups are no reason to fail.
+            Some(Failure::Ended(Ended::TimedOut)) => break,
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use firstflight_first_flight::test_server::Behaviour;
 
     use super::*;
-    use crate::checks::tests::assert_proven;
+    use crate::audit;
+    use crate::checks::tests::{TestTarget, assert_proven, settings};
 
     #[test]
     fn rfc8446_4_6_1_tickets_live_for_seven_days_at_most() {
         let wrong = Behaviour { lifetime: 604_801, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
+    }
+
+    #[test]
+    fn rfc8446_4_2_7_the_groups_of_a_server_are_found() {
+        for (groups, expected) in [
+            (&[0x001d][..], "groups X25519"),
+            (&[0x11ec, 0x001d, 0x0017], "groups X25519, secp256r1, X25519MLKEM768"),
+        ] {
+            for http3 in [false, true] {
+                let settings = crate::Settings { http3, ..settings() };
+                let target = TestTarget::new(Behaviour { groups, ..Behaviour::default() }, http3);
+                let probe = Probe::survey(&target, &[], &settings).unwrap();
+                let outcome = audit::run(&CHECK, &probe);
+                assert!(outcome.evidence[0].ends_with(expected), "{outcome:#?}");
+            }
+        }
     }
 }

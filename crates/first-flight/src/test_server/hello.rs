@@ -10,6 +10,7 @@ pub(super) struct ClientHello {
     pub(super) name: Option<Vec<u8>>,
     /// The first protocol that it offers.
     pub(super) alpn: Option<Vec<u8>>,
+    pub(super) groups: Vec<u16>,
     pub(super) share: Option<[u8; 32]>,
     pub(super) early_data: bool,
     pub(super) tls13: bool,
@@ -38,6 +39,12 @@ impl ClientHello {
             match kind {
                 extension::SERVER_NAME => hello.name = Some(content.0.to_vec()),
                 extension::ALPN => hello.alpn = Some(content.vec16()?.vec8()?.0.to_vec()),
+                extension::SUPPORTED_GROUPS => {
+                    let mut groups = content.vec16()?;
+                    while !groups.is_empty() {
+                        hello.groups.push(groups.u16()?);
+                    }
+                }
                 extension::EARLY_DATA => hello.early_data = true,
                 extension::SUPPORTED_VERSIONS => hello.tls13 = true,
                 extension::KEY_SHARE => {

@@ -109,6 +109,8 @@ pub enum UsedTicket {
 pub struct Behaviour {
     /// Whether it speaks TLS 1.3.
     pub tls13: bool,
+    /// Groups that it supports; key shares are of X25519.
+    pub groups: &'static [u16],
     /// Tickets for each handshake.
     pub tickets: usize,
     /// The announced lifetime of tickets, in seconds.
@@ -184,6 +186,7 @@ impl Default for Behaviour {
     fn default() -> Self {
         Self {
             tls13: true,
+            groups: &[0x001d],
             tickets: 2,
             lifetime: 7200,
             enforces_lifetime: true,

@@ -85,6 +85,10 @@ impl Handshake {
         if !hello.tls13 || !self.shared.behaviour.tls13 {
             return Err(ProtocolError::Version);
         }
+        let supported = self.shared.behaviour.groups.iter();
+        let Some(group) = supported.copied().find(|group| hello.groups.contains(group)) else {
+            return Err(ProtocolError::NotOffered);
+        };
         let protocol: &[u8] = if self.source.is_some() { b"h3" } else { b"http/1.1" };
         if hello.alpn.as_deref().is_some_and(|offered| offered != protocol) {
             // It would have to choose; with early data accepted, that is the mistake.
@@ -104,7 +108,7 @@ impl Handshake {
             self.shared.behaviour.executes_refused && hello.early_data && !self.retried
         });
         let Some(share) = hello.share else {
-            let hello = self.retry(bytes)?;
+            let hello = self.retry(bytes, group)?;
             return Ok(Reply { hello, flight: None, early: None, refused });
         };
         let key = hello.psk.as_ref().map(|psk| self.flight_key(psk));
@@ -203,7 +207,7 @@ impl Handshake {
         true
     }
 
-    fn retry(&mut self, bytes: &[u8]) -> Result<Vec<u8>, ProtocolError> {
+    fn retry(&mut self, bytes: &[u8], group: u16) -> Result<Vec<u8>, ProtocolError> {
         if std::mem::replace(&mut self.retried, true) {
             return Err(ProtocolError::Malformed);
         }
@@ -211,7 +215,7 @@ impl Handshake {
         self.transcript = message(kind::MESSAGE_HASH, |out| out.extend_from_slice(&hash));
         let retry = server_hello(&RETRY_RANDOM, |out| {
             put_extension(out, extension::KEY_SHARE, |out| {
-                out.extend_from_slice(&X25519.to_be_bytes());
+                out.extend_from_slice(&group.to_be_bytes());
             });
         });
         self.transcript.extend_from_slice(&retry);
