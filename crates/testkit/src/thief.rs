@@ -18,13 +18,15 @@ use nix::unistd::Pid;
 /// All memory of a process that it could have written to, by address.
 pub struct MemorySnapshot(BTreeMap<u64, Vec<u8>>);
 
-/// A first flight over TCP that was recorded: one ClientHello in one record, then early data under
-/// TLS_AES_128_GCM_SHA256, whose plaintext starts with a known text.
+/// A first flight that was recorded: a ClientHello, and early data under TLS_AES_128_GCM_SHA256, whose
+/// plaintext starts with a known text.
 pub struct RecordedFlight {
     hello_digest: [u8; 32],
     ticket: Vec<u8>,
     early_data: Vec<u8>,
     known_start: [u8; 16],
+    /// Of HKDF-Expand-Label for the key of the early data.
+    key_label: &'static [u8],
 }
 
 /// Which secret decrypts a recorded flight.
@@ -40,7 +42,7 @@ pub enum StolenSecret {
     PreSharedKey,
     /// `client_early_traffic_secret` (RFC 8446 section 7.1).
     TrafficSecret,
-    /// The key of the records.
+    /// The key of the records or packets.
     RecordKey,
 }
 
@@ -125,11 +127,11 @@ impl MemorySnapshot {
 }
 
 impl RecordedFlight {
-    /// Reads a flight over TCP.
+    /// Reads a flight over TCP: one ClientHello in one record, then early data.
     ///
     /// # Panics
     /// If it has another form.
-    pub fn new(bytes: &[u8], known_start: [u8; 16]) -> Self {
+    pub fn over_tcp(bytes: &[u8], known_start: [u8; 16]) -> Self {
         let record = |bytes: &[u8], kind| {
             assert_eq!((bytes[0], bytes[1]), (kind, 3), "a record");
             usize::from(u16::from_be_bytes([bytes[3], bytes[4]])) + 5
@@ -142,8 +144,26 @@ impl RecordedFlight {
             rest = &rest[record(rest, CHANGE_CIPHER_SPEC)..];
         }
         let early_data = rest[5..record(rest, APPLICATION_DATA)].to_vec();
+        Self::of(hello, early_data, known_start, b"key")
+    }
+
+    /// A flight over QUIC: its ClientHello, and the ciphertext of a 0-RTT packet's frames (RFC 9001
+    /// section 5.1).
+    ///
+    /// # Panics
+    /// If the ClientHello offers no ticket.
+    pub fn over_quic(hello: &[u8], early_data: Vec<u8>, known_start: [u8; 16]) -> Self {
+        Self::of(hello, early_data, known_start, b"quic key")
+    }
+
+    fn of(
+        hello: &[u8],
+        early_data: Vec<u8>,
+        known_start: [u8; 16],
+        key_label: &'static [u8],
+    ) -> Self {
         let ticket = ticket_of(hello).expect("the ClientHello offers a ticket");
-        Self { hello_digest: sha256(hello), ticket, early_data, known_start }
+        Self { hello_digest: sha256(hello), ticket, early_data, known_start, key_label }
     }
 
     /// Tries 32 bytes of memory as each kind of secret. `has_changed`: since the ticket was issued;
@@ -254,7 +274,7 @@ impl RecordedFlight {
     }
 
     fn opens_under_traffic_secret(&self, secret: &[u8; 32]) -> bool {
-        let output = expand(secret, b"key", &[], 16);
+        let output = expand(secret, self.key_label, &[], 16);
         self.opens_records(output.first_chunk().expect("16 bytes"))
     }
 

@@ -15,3 +15,4 @@ mod replay;
 mod rustls_client;
 mod rustls_server;
 mod setup;
+mod theft;

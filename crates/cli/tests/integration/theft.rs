@@ -53,7 +53,7 @@ fn steal(dir: &Path, tickets: &str) -> Theft {
     server.lines(2);
     let after = MemorySnapshot::of(pid);
     server.stop();
-    let flight = RecordedFlight::new(&flight, *b"POST /index.html");
+    let flight = RecordedFlight::over_tcp(&flight, *b"POST /index.html");
     let tried = |memory: &MemorySnapshot| {
         let (found, tries) = memory.try_on(&flight, Some(&empty));
         assert!(tries > 1000, "there is memory to search");
@@ -116,7 +116,7 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
     server.lines(2);
     let after = [old, new.0.as_raw() as u32].map(MemorySnapshot::of);
     drop(kept);
-    let flight = RecordedFlight::new(&flight, *b"POST /index.html");
+    let flight = RecordedFlight::over_tcp(&flight, *b"POST /index.html");
     let tried = |[old, new]: &[MemorySnapshot; 2]| {
         [old.try_on(&flight, Some(&empty)).0, new.try_on(&flight, None).0]
     };

@@ -414,7 +414,7 @@ async fn serialized_keys_decrypt_a_recorded_flight_until_its_ticket_is_used() {
     let server = start(&upstream).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/stolen"));
-    let flight = RecordedFlight::new(&client.flight, *b"GET /stolen HTTP");
+    let flight = RecordedFlight::over_tcp(&client.flight, *b"GET /stolen HTTP");
     let (found, _) = stolen_keys(&server).await.try_on(&flight, None);
     assert!(matches!(found[..], [StolenSecret::Seed(_)]), "{found:?}");
     let response = client.run(server.address).await;

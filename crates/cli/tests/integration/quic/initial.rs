@@ -91,7 +91,7 @@ pub(crate) struct Header {
     /// The token of an Initial packet, or the content of a Retry after the ids, without its tag.
     pub(crate) token: Vec<u8>,
     /// Where its packet number starts, and where the packet ends.
-    number: usize,
+    pub(crate) number: usize,
     end: usize,
 }
 
