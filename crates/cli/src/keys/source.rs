@@ -48,7 +48,7 @@ impl SourceArgs {
             }
             (KeySource::Punctured, _) => anyhow::bail!(
                 "{}: punctured ticket keys are in the server's memory only, one for each ticket; its \
-                 console and its metrics show how many there are. For keys that can be listed, set \
+                 metrics (firstflight_punctured_tickets_*) show how many there are. For keys that can be listed, set \
                  keys to \"file\" or \"store\" in [tickets]",
                 path.display()
             ),

@@ -137,7 +137,13 @@ pub(super) fn over_quic() {
         assert!(label.contains("QUIC"), "{label}");
         assert_eq!(label.contains("early data accepted"), cell.kind == "0-RTT", "{label}");
         assert_eq!((cell.http.as_str(), cell.response_bytes), ("3", 2_000));
-        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
+        // A server that pauses within a flight, as on a busy machine, adds round trips.
+        assert!(sample.round_trips >= cell.expected_round_trips, "{sample:?} in {cell:?}");
+    }
+    for (index, cell) in record.cells.iter().enumerate() {
+        let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
+        let least = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
+        assert_eq!(least, cell.expected_round_trips, "{cell:?}");
     }
     let control = record.control.as_ref().unwrap();
     assert_eq!(control.pairs.len(), 1);
