@@ -64,6 +64,8 @@ pub struct Route {
     pub rewrite: Option<String>,
     /// A file of users, as for [`crate::read_users`]; `None`: everybody is admitted.
     pub users: Option<PathBuf>,
+    /// Whether responses are compressed on the fly.
+    pub compress: bool,
     /// How many requests each client may send.
     pub rate_limit: Option<RateLimit>,
 }
@@ -223,3 +225,4 @@ impl Route {
         }
     }
 }
+            compress: false,

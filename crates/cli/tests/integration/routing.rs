@@ -1,13 +1,18 @@
-//! What a route does with requests before its handler, with curl: rewritten paths, redirects that
-//! keep the path, users, rate limits, and clients behind trusted proxies.
+//! What a route does with requests before its handler, and with responses after it, with curl:
+//! rewritten paths, redirects that keep the path, users, rate limits, clients behind trusted proxies,
+//! and compression, with a browser too.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use firstflight_testkit::Upstream;
+use firstflight_testkit::{Upstream, skipped_without};
+use serde_json::json;
 
-use crate::support::program::{Ended, Serve, run, site};
+use crate::support::chromium::Browser;
+use crate::support::program::{Ended, Running, Serve, fetch, fields, run, site, text, until};
 
 /// Serves these sections after a listener.
 fn serve(dir: &Path, sections: &str) -> Serve {
@@ -84,6 +89,138 @@ fn a_rewrite_of_all_paths_does_not_leave_its_prefix() {
         assert_eq!(status(dir, &server, path, &[]), "400", "{path}");
     }
     assert_eq!(upstream.summaries(), ["GET /public/x - "]);
+}
+
+const LINE: &str = "the same line again\n";
+
+/// A page, served with compression on the fly, and without below `/plain`.
+fn compressing(dir: &Path, upstream: &str) -> (Serve, String) {
+    let page = LINE.repeat(1000);
+    fs::write(dir.join("root/page.html"), &page).unwrap();
+    fs::create_dir(dir.join("root/plain")).unwrap();
+    fs::write(dir.join("root/plain/page.html"), &page).unwrap();
+    let sections = format!(
+        "[[site]]\n[[site.route]]\nroot = \"root\"\ncompress = true\n\
+         [[site.route]]\npath = \"/plain\"\nroot = \"root\"\n\
+         [[site.route]]\npath = \"/app\"\nupstream = \"app\"\ncompress = true\n\
+         [upstream.app]\nservers = [{upstream:?}]\n"
+    );
+    (serve(dir, &sections), page)
+}
+
+#[test]
+fn responses_are_compressed_on_the_fly_where_a_route_says_so() {
+    let site = site();
+    let dir = site.path();
+    let (server, page) = compressing(dir, "http://127.0.0.1:1");
+    let format = ["-w", "\n%{size_download} %header{content-encoding} %header{vary}"];
+    let get = |path, arguments: &[&str]| {
+        let ended = curl(dir, &server, path, &[&format, arguments].concat());
+        let (body, facts) = ended.out.rsplit_once('\n').unwrap();
+        let (size, fields) = facts.split_once(' ').unwrap();
+        assert!(body == page, "{path} {arguments:?}: {ended:?}");
+        (size.parse::<usize>().unwrap(), fields.trim().to_ascii_lowercase())
+    };
+    for version in ["--http1.1", "--http2"] {
+        for coding in ["gzip", "br", "zstd"] {
+            let accept = format!("Accept-Encoding: {coding}");
+            let (size, fields) = get("/page.html", &[version, "--compressed", "-H", &accept]);
+            assert_eq!(fields, format!("{coding} accept-encoding"));
+            assert!(size < page.len() / 10, "{coding}: {size}");
+        }
+        let (size, fields) = get("/page.html", &[version]);
+        assert_eq!((size, &*fields), (page.len(), "accept-encoding"));
+        let (size, fields) = get("/plain/page.html", &[version, "--compressed"]);
+        assert_eq!((size, &*fields), (page.len(), ""));
+    }
+    // Over HTTP/3, and with early data at the second time.
+    let url = format!("https://localhost:{}/page.html", server.port());
+    for early in ["none", "accepted"] {
+        let packed = dir.join("page.gz");
+        let packed = packed.to_str().unwrap();
+        let accept = ["-H", "Accept-Encoding: gzip", "-o", packed, "--tls-earlydata"];
+        let fetched = fetch(dir, &server.cert, &url, &[&["--http3-only"], &accept[..]].concat());
+        assert_eq!(fields(&fetched.facts, "http_code early_data"), format!("200 {early}"));
+        let unpacked = run(Command::new("gzip").args(["-dc", packed]));
+        assert!(unpacked.out == page, "{unpacked:?}");
+    }
+}
+
+#[test]
+fn rfc9110_compressed_responses_keep_ranges_conditions_and_head_right() {
+    let site = site();
+    let dir = site.path();
+    let (server, page) = compressing(dir, "http://127.0.0.1:1");
+    let names = ["content-encoding", "etag", "accept-ranges", "content-range", "content-length"];
+    let format = names.map(|name| format!("%header{{{name}}}")).join("|");
+    let head = |arguments: &[&str]| {
+        let format = format!("%{{http_code}}|{format}");
+        let all = ["--http2", "-o", "out", "-H", "Accept-Encoding: br", "-w", &format];
+        curl(dir, &server, "/page.html", &[&all, arguments].concat()).out
+    };
+    let whole = head(&[]);
+    let tag = whole.split('|').nth(2).unwrap().to_owned();
+    assert!(tag.starts_with("W/\""), "{whole}");
+    assert_eq!(whole, format!("200|br|{tag}|||"));
+    assert_eq!(head(&["-I"]), whole, "HEAD");
+    let condition = format!("If-None-Match: {tag}");
+    assert_eq!(head(&["-H", &condition]), format!("304||{tag}|||"));
+    // A part is one of the file, never of a compressed form of it.
+    let length = page.len();
+    let strong = &tag[2..];
+    let part = head(&["-r", "0-99"]);
+    assert_eq!(part, format!("206||{strong}|bytes|bytes 0-99/{length}|100"));
+    // Who has a part of the compressed form gets the whole again.
+    assert_eq!(head(&["-r", "0-99", "-H", &format!("If-Range: {tag}")]), whole);
+}
+
+/// An application that writes a page slowly: its first part is flushed through the encoder.
+#[test]
+fn what_an_application_has_written_is_not_kept_back_by_the_encoder() {
+    let site = site();
+    let dir = site.path();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = format!("http://{}", listener.local_addr().unwrap());
+    let (server, _) = compressing(dir, &upstream);
+    for encoding in ["gzip", "br", "zstd"] {
+        let accept = format!("Accept-Encoding: {encoding}");
+        let output = dir.join(encoding);
+        let mut command = Command::new("curl");
+        command.current_dir(dir).args(["-sSN", "--cacert", "cert.pem", "--compressed"]);
+        command.args(["-H", &accept]).arg(format!("https://localhost:{}/app", server.port()));
+        command.stdout(fs::File::create(&output).unwrap());
+        let mut client = Running::start(&mut command);
+        let (mut app, _) = listener.accept().unwrap();
+        let mut request = BufReader::new(app.try_clone().unwrap()).lines();
+        while request.next().unwrap().unwrap() != "" {}
+        let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\
+                    Transfer-Encoding: chunked\r\n\r\n";
+        app.write_all(format!("{head}{}", chunk("first part\n")).as_bytes()).unwrap();
+        assert!(until(|| text(&output) == "first part\n"), "{encoding}: {:?}", text(&output));
+        app.write_all(format!("{}0\r\n\r\n", chunk("second part\n")).as_bytes()).unwrap();
+        assert!(client.wait().unwrap().success());
+        assert_eq!(text(&output), "first part\nsecond part\n", "{encoding}");
+    }
+}
+
+#[test]
+fn browsers_read_compressed_pages() {
+    if skipped_without(&["chromium"]) {
+        return;
+    }
+    let site = site();
+    let dir = site.path();
+    let (server, page) = compressing(dir, "http://127.0.0.1:1");
+    let mut browser = Browser::open(dir, "");
+    browser.call("Security.setIgnoreCertificateErrors", json!({ "ignore": true }));
+    browser.go(&format!("https://localhost:{}/page.html", server.port()));
+    browser.wait_for_text("document.body.innerText", page[page.len() - LINE.len()..].trim_end());
+    let sizes = "(({ encodedBodySize: sent, decodedBodySize: read }) => ({ sent, read }))\
+                 (performance.getEntriesByType('navigation')[0])";
+    let sizes = browser.eval(sizes);
+    assert_eq!(sizes["read"], page.len(), "{sizes}");
+    assert!(sizes["sent"].as_u64().unwrap() < page.len() as u64 / 10, "{sizes}");
 }
 
 #[test]

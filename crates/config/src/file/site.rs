@@ -171,6 +171,12 @@ pub(crate) struct RouteSection {
     ///
     /// By default as many as it likes.
     pub(crate) rate_limit: Option<RateLimit>,
+    /// Whether text, JSON, scripts and the like of 1 KiB and more are compressed on the fly, by
+    /// zstd, Brotli or gzip as the client accepts.
+    ///
+    /// By default false: it costs CPU, and the length of a response that has secrets beside input of
+    /// an attacker reveals them (BREACH).
+    pub(crate) compress: bool,
     /// Header fields of all responses of this route, in addition to the site's; for equal names
     /// this value is used.
     pub(crate) headers: Fields,
@@ -208,10 +214,11 @@ impl RouteSection {
         };
         let headers = self.headers.0.clone();
         let (rewrite, rate_limit) = (self.rewrite.clone(), self.rate_limit);
+        let compress = self.compress;
         let users = self.users.clone().map(|file| resolve(base, file));
         let path = self.path.clone();
         let action = self.action(base)?;
-        Ok(Route { path, action, headers, early, rewrite, users, rate_limit })
+        Ok(Route { path, action, headers, early, rewrite, users, compress, rate_limit })
     }
 
     fn action(self, base: &Path) -> Result<Action, SettingError> {
@@ -283,6 +290,7 @@ impl RouteSection {
             rewrite: route.rewrite.clone(),
             users: route.users.clone(),
             rate_limit: route.rate_limit,
+            compress: route.compress,
             ..Self::default()
         };
         match &route.action {
@@ -314,6 +322,7 @@ impl Default for RouteSection {
             keep_path: false,
             users: None,
             rate_limit: None,
+            compress: false,
             status: None,
             precompressed: Vec::new(),
             follow_symlinks: false,

@@ -109,6 +109,7 @@ fn route() -> impl Strategy<Value = Route> {
                 flight_header: (flight && to_upstream).then_some(header),
             },
             rewrite: (flight && to_upstream).then(|| "/v2".to_owned()),
+            compress: flight,
             users: flight.then(|| "/users".into()),
             rate_limit: key.map(|per| RateLimit { requests: 3, per: per.min(DAY), burst: None }),
             ..Route::new("/", action)

@@ -100,6 +100,16 @@ const FIELD_OVERHEAD: usize = 320;
 /// A connection to an upstream, with its buffers in this process and in the kernel.
 pub(crate) const UPSTREAM_CONNECTION_BYTES: usize = 32 * 1024;
 
+/// The memory that compresses a response of this length: tables, and a window and its buffers, of
+/// which a short response uses only a part. Brotli takes the most.
+pub(crate) fn encoder_bytes(length: Option<u64>) -> usize {
+    let window = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX);
+    ENCODER_TABLES + window.saturating_mul(2).min(ENCODER_WINDOW)
+}
+
+const ENCODER_TABLES: usize = 2 << 20;
+const ENCODER_WINDOW: usize = 8 << 20;
+
 /// For each byte of an incomplete handshake: a copy for a restart of the handshake, the library's
 /// copy, and the unused capacity of their buffers.
 pub(crate) const HANDSHAKE_BYTE_FACTOR: usize = 3;

@@ -1,6 +1,7 @@
 //! Produces the responses: files, upstreams, WebSocket tunnels, ACME challenges.
 
 pub(crate) mod acme_challenge;
+pub(crate) mod compress;
 pub(crate) mod files;
 pub(crate) mod forwarded;
 pub(crate) mod proxy;

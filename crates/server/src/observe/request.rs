@@ -113,7 +113,12 @@ impl RequestRecord {
 
     /// Reserves memory for an upstream connection. Returns false if the limit is reached.
     pub(crate) fn may_be_forwarded(&self) -> bool {
-        self.charge.as_ref().is_some_and(|charge| charge.grow(memory::UPSTREAM_CONNECTION_BYTES))
+        self.fits_more(memory::UPSTREAM_CONNECTION_BYTES)
+    }
+
+    /// Reserves memory until the response has ended. Returns false if the limit is reached.
+    pub(crate) fn fits_more(&self, bytes: usize) -> bool {
+        self.charge.as_ref().is_some_and(|charge| charge.grow(bytes))
     }
 
     /// Records what the upstream does.

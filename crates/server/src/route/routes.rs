@@ -12,6 +12,7 @@ use http_body::Body;
 use crate::ServerError;
 use crate::context::{BodyError, ResponseBody};
 use crate::handler::RequestContext;
+use crate::handler::compress::AcceptedEncodings;
 use crate::handler::files::Files;
 use crate::handler::proxy::Pools;
 use crate::handler::proxy::Proxy;
@@ -36,6 +37,8 @@ pub(crate) struct ReadyRoute {
     guards: Option<Box<Guards>>,
     rules: RouteRules,
     fields: ResponseFields,
+    /// Whether responses are compressed on the fly.
+    compress: bool,
 }
 
 enum Handler {
@@ -70,6 +73,7 @@ impl ReadySite {
                 guards: Guards::new(route)?.map(Box::new),
                 rules: RouteRules::new(&route.early),
                 fields: fields.merge(&route.headers)?,
+                compress: route.compress,
             };
             if routes.insert(&route.path, Arc::new(ready)).map_err(invalid)?.is_some() {
                 return Err(duplicate_route(site, route));
@@ -133,6 +137,7 @@ impl ReadyRoute {
             self.fields.apply(refusal.headers_mut());
             return Some(refusal);
         }
+        let accepted = self.compress.then(|| AcceptedEncodings::of(&request));
         let mut response = match &self.handler {
             Handler::Files(files) => match discard(request, context.body_timeout).await {
                 Some(request) => files.respond(request).await,
@@ -159,6 +164,10 @@ impl ReadyRoute {
             Handler::Status(status) => plain(*status),
         };
         self.fields.apply(response.headers_mut());
+        if let Some(accepted) = accepted {
+            let fits = |bytes| context.record.fits_more(bytes);
+            response = Box::pin(accepted.compress(response, fits)).await;
+        }
         Some(response)
     }
 }
