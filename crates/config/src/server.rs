@@ -147,6 +147,8 @@ pub struct TicketSettings {
     pub node: Option<String>,
     /// Whether each ticket can be used only once. Sessions are then stored in the store.
     pub single_use: bool,
+    /// Whether clients may offer a ticket under all names of the site's certificate.
+    pub across_names: bool,
 }
 
 /// Where ticket keys come from.

@@ -209,6 +209,18 @@ impl Site {
             routes,
         }
     }
+
+    /// What its routes say about early data, by path: nothing if none says anything. Sites with equal
+    /// rules let the same requests run early, since all else is the same for the whole server.
+    pub fn early_rules(&self) -> Vec<(&str, &EarlyRules)> {
+        let mut rules: Vec<_> =
+            self.routes.iter().map(|route| (route.path.as_str(), &route.early)).collect();
+        if rules.iter().all(|(_, rules)| **rules == EarlyRules::default()) {
+            rules.clear();
+        }
+        rules.sort_by_key(|(path, _)| *path);
+        rules
+    }
 }
 
 impl Route {
@@ -222,7 +234,7 @@ impl Route {
             rewrite: None,
             users: None,
             rate_limit: None,
+            compress: false,
         }
     }
 }
-            compress: false,

@@ -43,6 +43,10 @@ pub struct AcceptorConfig {
     /// How many tickets each full TLS 1.3 handshake issues. A resumed one issues one, in place of the
     /// one that the client used.
     pub tickets: usize,
+    /// Whether tickets tell clients that they are valid for all names of the certificate, where all of
+    /// them lead to entries that accept them ([`IdentityEntry::ticket_group`](crate::IdentityEntry);
+    /// draft-ietf-tls-cross-sni-resumption).
+    pub tickets_across_names: bool,
     /// How long a ticket is valid, at most 7 days (RFC 8446 section 4.6.1). The sealer has to keep
     /// its keys for as long.
     pub ticket_lifetime: Duration,
@@ -68,6 +72,7 @@ impl AcceptorConfig {
             early_data: false,
             sealer: None,
             tickets: 2,
+            tickets_across_names: false,
             ticket_lifetime: Duration::from_secs(12 * 3600),
             key_log: None,
             challenges: None,
@@ -130,7 +135,12 @@ pub fn server_context(
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
     config.cipher_preference.apply(&config.ciphers, config.min_version, &mut builder)?;
     let keeps_offers = config.sealer.as_ref().is_some_and(|sealer| sealer.uses_up_tickets());
-    config.identities.install(&mut builder, config.challenges, keeps_offers)?;
+    config.identities.install(
+        &mut builder,
+        config.challenges,
+        keeps_offers,
+        config.tickets_across_names,
+    )?;
     if config.compress_certificates {
         compression::install(&mut builder)?;
     }

@@ -14,9 +14,9 @@ use boring::ssl::{
     ClientHello, ExtensionType, NameType, SelectCertError, Ssl, SslContextBuilder, SslCredential,
     SslOptions, SslRef,
 };
-use boring::x509::X509;
+use boring::x509::{X509, X509Ref};
 use boring_sys as ffi;
-use foreign_types::ForeignType;
+use foreign_types::{ForeignType, ForeignTypeRef};
 
 use crate::clock::SteadyClock;
 use crate::context::Slot;
@@ -125,6 +125,13 @@ impl Identity {
         covered.unwrap_or(false) && self.alternatives.iter().all(|other| other.covers(host))
     }
 
+    /// The DNS names that the certificate and its alternatives cover, in lower case, with their
+    /// wildcards.
+    fn dns_names(&self) -> Vec<String> {
+        let own = dns_names(&self.chain[0]);
+        own.into_iter().chain(self.alternatives.iter().flat_map(Self::dns_names)).collect()
+    }
+
     /// When the certificate becomes valid, in seconds since 1970. Returns `None` if its date is
     /// malformed.
     pub fn valid_from(&self) -> Option<i64> {
@@ -199,6 +206,13 @@ impl Identity {
     }
 }
 
+/// The DNS names of a certificate (RFC 5280 section 4.2.1.6), in lower case.
+pub(crate) fn dns_names(certificate: &X509Ref) -> Vec<String> {
+    let names = certificate.subject_alt_names();
+    let names = names.iter().flatten().filter_map(|name| name.dnsname());
+    names.map(str::to_ascii_lowercase).collect()
+}
+
 fn unix(time: &Asn1TimeRef) -> Option<i64> {
     let since = Asn1Time::from_unix(0).ok()?.diff(time).ok()?;
     Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
@@ -228,7 +242,7 @@ impl Drop for Buffer {
 /// Sessions are bound to the entry under which they were issued, because sites may differ in what
 /// they allow as early data. A ticket that is offered with another entry's name leads to a full
 /// handshake, and its early data is refused. The binding (BoringSSL's session id context) is the
-/// entry's first name, so all nodes of a cluster agree, and a certificate can be replaced.
+/// entry's first name or its group, so all nodes of a cluster agree, and a certificate can be replaced.
 #[derive(Clone)]
 pub struct Identities {
     entries: Arc<[IdentityEntry]>,
@@ -242,6 +256,25 @@ pub struct IdentityEntry {
     pub names: Vec<String>,
     /// Certificate, key, and optionally an OCSP response.
     pub identity: Identity,
+    /// Entries with the same group accept each other's tickets; they have the same certificate.
+    /// `None`: only its own.
+    pub ticket_group: Option<String>,
+}
+
+impl IdentityEntry {
+    /// An entry that accepts only its own tickets.
+    pub fn new(names: Vec<String>, identity: Identity) -> Self {
+        Self { names, identity, ticket_group: None }
+    }
+
+    /// What its tickets are bound to. `None`: to nothing.
+    fn partition(&self) -> Option<[u8; 32]> {
+        match &self.ticket_group {
+            // No name has a space in it.
+            Some(group) => Some(sha256(format!("group {group}").as_bytes())),
+            None => self.names.first().map(|name| sha256(name.to_ascii_lowercase().as_bytes())),
+        }
+    }
 }
 
 impl Identities {
@@ -270,6 +303,25 @@ impl Identities {
         &self.entries
     }
 
+    /// Whether every name that the entry's certificate covers leads to an entry that accepts its tickets,
+    /// so that a client may offer them under all of them (draft-ietf-tls-cross-sni-resumption).
+    fn accepts_all_names(&self, at: usize) -> bool {
+        let partition = self.entries[at].partition();
+        let here = |index: usize| self.entries[index].partition() == partition;
+        let covered = self.entries[at].identity.dns_names();
+        // A label that no site is named by stands for those of a wildcard.
+        let leads_here = |name: &String| {
+            let name = name.replacen('*', "any-other-name", 1);
+            here(index(&self.names, Some(&name)))
+        };
+        let mut others = self.entries.iter().enumerate().filter(|(other, _)| !here(*other));
+        covered.iter().all(leads_here)
+            && others.all(|(_, other)| {
+                let mut names = other.names.iter();
+                names.all(|name| !self.entries[at].identity.covers(name) && !covered.contains(name))
+            })
+    }
+
     /// Makes a context select the certificate. `keeps_offers`: whether its connections also keep the
     /// pre-shared keys that ClientHellos offer, which are seen here first.
     pub(crate) fn install(
@@ -277,14 +329,23 @@ impl Identities {
         context: &mut SslContextBuilder,
         challenges: Option<Arc<dyn ChallengeCertificates>>,
         keeps_offers: bool,
+        across_names: bool,
     ) -> Result<(), TlsError> {
-        let credentials: Vec<_> =
+        let mut credentials: Vec<_> =
             self.entries.iter().map(Credentials::new).collect::<Result<_, _>>()?;
+        for (index, credential) in credentials.iter_mut().enumerate() {
+            credential.across_names = across_names && self.accepts_all_names(index);
+        }
         let simple = self.entries[0].identity.staple.is_none() && challenges.is_none();
         if let ([only], true) = (&*credentials, simple) {
             let refused = TlsError::setup("the certificate");
             for credential in std::iter::once(&only.plain).chain(&only.alternatives) {
                 context.add_credential(credential).map_err(&refused)?;
+            }
+            // SAFETY: the context is valid, and the call only stores a flag in it.
+            unsafe {
+                let flag = only.across_names.into();
+                ffi::SSL_CTX_set_resumption_across_names_enabled(context.as_ptr(), flag);
             }
             if keeps_offers {
                 context.set_select_certificate_callback(|mut hello: ClientHello<'_>| {
@@ -310,6 +371,11 @@ impl Identities {
             // settings.
             // In order of preference; the client's signature algorithms decide.
             let chosen = &credentials[index];
+            // SAFETY: the connection is valid, and the call only stores a flag in it.
+            unsafe {
+                let flag = chosen.across_names.into();
+                ffi::SSL_set_resumption_across_names_enabled(hello.ssl_mut().as_ptr(), flag);
+            }
             let mut all = std::iter::once(chosen.at(now)).chain(&chosen.alternatives);
             all.try_for_each(|one| hello.ssl_mut().add_credential(one))
                 .map_err(|_| SelectCertError::ERROR)
@@ -320,7 +386,7 @@ impl Identities {
 
 impl From<Identity> for Identities {
     fn from(identity: Identity) -> Self {
-        let entries = Arc::new([IdentityEntry { names: Vec::new(), identity }]);
+        let entries = Arc::new([IdentityEntry::new(Vec::new(), identity)]);
         Self { entries, names: Arc::default() }
     }
 }
@@ -335,12 +401,13 @@ struct Credentials {
     /// The same with its OCSP response, and when that expires, in seconds since 1970.
     stapled: Option<(SslCredential, Option<i64>)>,
     alternatives: Vec<SslCredential>,
+    /// Whether its tickets may be offered under other names.
+    across_names: bool,
 }
 
 impl Credentials {
     fn new(entry: &IdentityEntry) -> Result<Self, TlsError> {
-        let partition =
-            entry.names.first().map(|name| sha256(name.to_ascii_lowercase().as_bytes()));
+        let partition = entry.partition();
         let partition = partition.as_ref().map_or(&[][..], |digest| digest);
         let identity = &entry.identity;
         let stapled = match &identity.staple {
@@ -357,6 +424,7 @@ impl Credentials {
             alternatives: alternatives
                 .map(|other| other.credential(partition, None))
                 .collect::<Result<_, _>>()?,
+            across_names: false,
         })
     }
 

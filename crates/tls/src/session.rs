@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use boring::ssl::{SslSession, SslSessionRef};
+use boring::x509::X509Ref;
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 use zeroize::Zeroizing;
 
 use crate::clock::SteadyClock;
 use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
+use crate::identity::dns_names;
 use crate::{TlsError, Version};
 
 /// The sessions that a connection has received and nobody has taken yet.
@@ -45,6 +47,24 @@ impl Session {
     pub fn early_data_capable(&self) -> bool {
         // SAFETY: the pointer is valid while `self` lives, and the call only reads.
         unsafe { ffi::SSL_SESSION_early_data_capable(self.0.as_ptr()) == 1 }
+    }
+
+    /// The names that the session may be offered under in addition to its own: those of the server's
+    /// certificate, in lower case, with wildcards, if the server permits it
+    /// (draft-ietf-tls-cross-sni-resumption).
+    pub fn further_names(&self) -> Vec<String> {
+        // SAFETY: the pointer is valid while `self` lives, and the calls only read. The certificate
+        // lives as long as the session.
+        unsafe {
+            if ffi::SSL_SESSION_is_resumable_across_names(self.0.as_ptr()) != 1 {
+                return Vec::new();
+            }
+            let certificate = ffi::SSL_SESSION_get0_peer(self.0.as_ptr());
+            match certificate.is_null() {
+                true => Vec::new(),
+                false => dns_names(X509Ref::from_ptr(certificate)),
+            }
+        }
     }
 
     /// Whether it should be used only once (every TLS 1.3 ticket, RFC 8446 appendix C.4).

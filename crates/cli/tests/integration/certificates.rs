@@ -15,7 +15,7 @@ use rustls::{
 };
 
 use crate::support::peer;
-use crate::support::program::{Ended, Serve, TEST_TIMEOUT, fetch, run, site};
+use crate::support::program::{Ended, Serve, TEST_TIMEOUT, fetch, run, self_signed, site};
 
 /// Writes a self-signed certificate for `localhost` with an RSA key: `rsa.pem` and `rsa.key`.
 fn rsa(dir: &Path) {
@@ -173,4 +173,73 @@ fn rfc8879_certificates_are_compressed_once_for_clients_that_offer_it() {
     let server = serve(dir, "", "");
     assert!(get(dir, &server, &[zlib, brotli]).starts_with("HTTP/1.1 200"));
     assert!(taken(brotli).is_empty() && taken(zlib).is_empty(), "off by default");
+}
+
+/// Which names are sites, what they have besides files, and what their certificate covers.
+type SiteSet<'a> = (&'a [(&'a [&'a str], &'a str)], &'a [&'a str]);
+
+/// Serves sites with one certificate, and `other.site.test` with one of its own. Fetches from each of
+/// `hosts` in turn, with one jar, and returns what became of early data.
+fn visits((sites, covered): SiteSet<'_>, across: bool, hosts: &[&str]) -> Vec<String> {
+    let site = site();
+    let dir = site.path();
+    let mut text =
+        format!("[[listener]]\naddress = \"127.0.0.1:0\"\n[tickets]\nacross_names = {across}\n");
+    let mut trusted = String::new();
+    for (file, names) in [("one", covered), ("two", &["other.site.test"][..])] {
+        let (certificate, key) = self_signed(names);
+        trusted += &certificate;
+        fs::write(dir.join(format!("{file}.pem")), certificate).unwrap();
+        fs::write(dir.join(format!("{file}.key")), key).unwrap();
+    }
+    let other: (&[&str], _) = (&["other.site.test"], "");
+    for ((names, rules), file) in sites.iter().map(|site| (site, "one")).chain([(&other, "two")]) {
+        text += &format!(
+            "[[site]]\nnames = {names:?}\ncertificate = \"{file}.pem\"\nkey = \"{file}.key\"\n\
+             [[site.route]]\nroot = \"root\"\n{rules}\n"
+        );
+    }
+    fs::write(dir.join("trusted.pem"), trusted).unwrap();
+    fs::write(dir.join("config.toml"), text).unwrap();
+    let server = Serve::configured(dir);
+    let visit = |host: &&str| {
+        let port = server.port();
+        let resolve = format!("{host}:{port}:127.0.0.1");
+        let url = format!("https://{host}:{port}/");
+        let arguments = ["--tls-earlydata", "--resolve", &resolve];
+        let fetched = fetch(dir, &dir.join("trusted.pem"), &url, &arguments);
+        assert_eq!(fetched.ended.code, Some(0), "{host}: {:?}", fetched.ended);
+        fetched.facts["early_data"].as_str().unwrap().to_owned()
+    };
+    hosts.iter().map(visit).collect()
+}
+
+#[test]
+fn a_ticket_is_offered_under_all_names_of_its_certificate_if_their_policy_is_one() {
+    let both = ["www.site.test", "static.site.test"];
+    let one: &[(&[&str], _)] = &[(&both, "")];
+    let two: &[(&[&str], _)] = &[(&both[..1], ""), (&both[1..], "")];
+    let hosts = [
+        "www.site.test",
+        "static.site.test",
+        "other.site.test",
+        "www.site.test",
+        "static.site.test",
+    ];
+    // Of five visits to two names and a third, three have early data instead of two: the first visit
+    // to each further name.
+    let shared = ["none", "accepted", "none", "accepted", "accepted"];
+    let separate = ["none", "none", "none", "accepted", "accepted"];
+    for sites in [one, two] {
+        assert_eq!(visits((sites, &both), true, &hosts), shared);
+        assert_eq!(visits((sites, &both), false, &hosts), separate);
+    }
+    // With rules of its own, `static.site.test` is another policy's, and so may be what else a certificate
+    // covers.
+    let stricter: &[(&[&str], _)] = &[(&both[..1], ""), (&both[1..], "early_data = \"strict\"")];
+    assert_eq!(visits((stricter, &both), true, &hosts), separate);
+    for more in [&["other.site.test"][..], &["*.site.test"]] {
+        let covered = [&both[..], more].concat();
+        assert_eq!(visits((one, &covered), true, &hosts), separate, "{covered:?}");
+    }
 }

@@ -30,6 +30,9 @@ pub(super) struct Entry {
     expires: u64,
     /// The session's bytes in base64.
     session: String,
+    /// Further names that it may be offered under, with wildcards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    further_names: Vec<String>,
     /// The server's transport parameters in base64; only a session for QUIC has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     transport_parameters: Option<String>,
@@ -153,7 +156,8 @@ impl Contents {
             .enumerate()
             .filter(|(_, entry)| entry.transport() == transport && entry.fits(wanted, alpn))
             .max_by_key(|(index, entry)| {
-                (wanted.early_data && entry.early_data, entry.issued, *index)
+                let own = entry.host == wanted.origin.host;
+                (wanted.early_data && entry.early_data, own, entry.issued, *index)
             })?;
         Some(self.entries.remove(index))
     }
@@ -236,6 +240,7 @@ impl Entry {
             issued,
             expires: issued.saturating_add(u64::from(lifetime).min(MAX_AGE_SECONDS)),
             session,
+            further_names: ticket.session.further_names(),
             transport_parameters,
         })
     }
@@ -268,6 +273,16 @@ impl Entry {
         self.scheme == scheme && self.host == host && self.port == port
     }
 
+    /// Whether it may be offered under this name, which is not its own (RFC 9110 section 4.3.4).
+    fn covers(&self, host: &str) -> bool {
+        // No certificate is accepted for all names of a top-level domain.
+        let parent = host.split_once('.').map(|(_, parent)| parent).filter(|it| it.contains('.'));
+        self.further_names.iter().any(|name| match name.strip_prefix("*.") {
+            Some(wildcard) => parent == Some(wildcard),
+            None => name == host,
+        })
+    }
+
     fn fits(&self, wanted: &JarQuery<'_>, alpn: &[Vec<u8>]) -> bool {
         let origin = wanted.origin;
         let (oldest, newest) = wanted.versions;
@@ -275,7 +290,9 @@ impl Entry {
             Some(own) => alpn.iter().any(|offered| offered == own.as_bytes()),
             None => true,
         };
-        self.is_of(&origin.scheme, &origin.host, origin.port)
+        (self.host == origin.host || self.covers(&origin.host))
+            && self.scheme == origin.scheme
+            && self.port == origin.port
             && self.trust == wanted.trust.0
             && alpn_fits
             && self.version.parse::<Version>().is_ok_and(|own| (oldest..=newest).contains(&own))

@@ -14,6 +14,7 @@ fn entry(host: &str, trust: &str, issued: u64, early_data: bool) -> Entry {
         issued,
         expires: issued + 7200,
         session: format!("{host}{issued}{early_data}"),
+        further_names: Vec::new(),
         transport_parameters: None,
     }
 }

@@ -50,6 +50,13 @@ pub(crate) struct TicketSection {
     ///
     /// By default false: it costs each connection a request to the store.
     pub(crate) single_use: bool,
+    /// Whether clients are told that a ticket is valid for all names of the certificate, such as
+    /// `www` and `static` (draft-ietf-tls-cross-sni-resumption), and whether sites with the same
+    /// certificate files and the same rules for early data accept each other's. Tickets say so only if
+    /// every name that the certificate covers is of such a site.
+    ///
+    /// By default false: few clients know it yet.
+    pub(crate) across_names: bool,
 }
 
 /// Where ticket keys come from.
@@ -79,8 +86,8 @@ impl TicketSection {
         self.check_combination(keys, has_store)?;
         check_name(self.zone.as_deref(), "zone")?;
         check_name(self.node.as_deref(), "node")?;
-        let TicketSection { zone, node, single_use, .. } = self.clone();
-        Ok(TicketSettings { keys: self.source(keys, base)?, zone, node, single_use })
+        let TicketSection { zone, node, single_use, across_names, .. } = self.clone();
+        Ok(TicketSettings { keys: self.source(keys, base)?, zone, node, single_use, across_names })
     }
 
     fn source(self, keys: Keys, base: &Path) -> Result<KeySource, SettingError> {
@@ -146,6 +153,7 @@ impl TicketSection {
             zone: settings.zone.clone(),
             node: settings.node.clone(),
             single_use: settings.single_use,
+            across_names: settings.across_names,
             ..Self::default()
         };
         match settings.keys.clone() {

@@ -250,7 +250,13 @@ fn config() -> impl Strategy<Value = ServerConfig> {
         });
         let single_use = switch && config.store.is_some();
         let name = switch.then(|| "eu-west".to_owned());
-        config.tickets = TicketSettings { keys, zone: name.clone(), node: name, single_use };
+        config.tickets = TicketSettings {
+            keys,
+            zone: name.clone(),
+            node: name,
+            single_use,
+            across_names: switch,
+        };
         let (path, time, switch, number) = rest;
         config.http3.alt_svc = time;
         config.http3.token_lifetime = time;

@@ -81,7 +81,7 @@ pub(crate) fn of(
         Content::PingPong => vec![&config.certificate],
     };
     let certificate =
-        |(IdentityEntry { names, identity }, source): (&IdentityEntry, &Configured)| {
+        |(IdentityEntry { names, identity, .. }, source): (&IdentityEntry, &Configured)| {
             let issued = match source {
                 Configured::Acme => issued(states, names).cloned(),
                 _ => None,
@@ -127,7 +127,7 @@ pub(crate) fn with_newer(
             );
             unstapled
         });
-        Ok(IdentityEntry { names: entry.names.clone(), identity })
+        Ok(IdentityEntry { identity, ..entry.clone() })
     };
     let mut entries = before.entries().iter().zip(installed).enumerate().map(entry);
     let Some(first) = entries.next().transpose()? else { return Ok(before.clone()) };

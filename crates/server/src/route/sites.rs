@@ -208,7 +208,7 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(owned(covered)).unwrap();
         let key = made.signing_key.serialize_pem();
         let identity = Identity::from_pem(made.cert.pem().as_bytes(), key.as_bytes()).unwrap();
-        IdentityEntry { names: owned(names), identity }
+        IdentityEntry::new(owned(names), identity)
     }
 
     fn code(sites: &(Sites, Identities), server_name: Option<&str>, host: &str) -> u16 {

@@ -85,7 +85,8 @@ impl SnapshotBuilder {
             for (cert, key) in &site.other_certificates {
                 identity = identity.with_alternative(Identity::from_files(cert, key)?);
             }
-            Ok(IdentityEntry { names: site.names.clone(), identity })
+            let ticket_group = ticket_group(site, &sites.sites, config);
+            Ok(IdentityEntry { names: site.names.clone(), identity, ticket_group })
         };
         let mut entries = sites.sites.iter().map(entry);
         let first =
@@ -241,6 +242,7 @@ fn acceptor(
         early_data: config.early_data.enabled,
         sealer: Some(ring),
         tickets: tls.tickets,
+        tickets_across_names: config.tickets.across_names,
         compress_certificates: tls.compress_certificates,
         // A ticket must not outlive its key, or clients would offer it in vain.
         ticket_lifetime: lifetime,
@@ -248,6 +250,26 @@ fn acceptor(
         challenges: (!config.acme_names().is_empty()).then(|| builder.challenges.clone()),
         ..AcceptorConfig::new(identities)
     })
+}
+
+/// The sites whose tickets a site accepts, if they are several: those with its certificate and its rules
+/// for early data. Any change of these changes the group, so that no ticket of before is valid for it.
+fn ticket_group(site: &Site, sites: &[Site], config: &ServerConfig) -> Option<String> {
+    let certificate = |site: &Site| match site.certificate.as_ref().unwrap_or(&config.certificate) {
+        files @ CertificateSource::Files { .. } => {
+            Some((files.clone(), site.other_certificates.clone()))
+        }
+        // They make one for each site.
+        _ => None,
+    };
+    let ours = certificate(site).filter(|_| config.tickets.across_names)?;
+    let same = |other: &&Site| {
+        certificate(other).is_some_and(|theirs| theirs == ours)
+            && other.early_rules() == site.early_rules()
+    };
+    let names = sites.iter().filter(same).map(|site| site.names.first());
+    let names: Vec<_> = names.map(|name| name.map_or("", String::as_str)).collect();
+    (names.len() > 1).then(|| names.join(" ").to_ascii_lowercase())
 }
 
 /// The names of all sites.

@@ -138,6 +138,38 @@ async fn a_ticket_of_one_site_allows_no_early_data_on_another() {
     }
 }
 
+/// A client that ignores what tickets say of names offers each site's ticket to the other. Both have
+/// one certificate, and `across_names` is set; `strict` is a rule of the second site.
+async fn crossing(strict: bool) -> Vec<serde_json::Value> {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let one = site(&dir, "one", &["one.test"], &["one.test", "two.test"]);
+    let mut two = Site {
+        certificate: one.certificate.clone(),
+        ..site(&dir, "two", &["two.test"], &["two.test"])
+    };
+    two.routes[0].early.mode = strict.then_some(Mode::Strict);
+    let content = Content::Sites(Sites { sites: vec![one, two], upstreams: BTreeMap::new() });
+    let change = |config: &mut ServerConfig| config.tickets.across_names = true;
+    let server = RunningServer::start(dir, content, change).await;
+    for (issued, requested) in [("one.test", "two.test"), ("two.test", "one.test")] {
+        let session = server.session_of(issued, "http/1.1").await;
+        let request = get(requested, &format!("/?{issued}"));
+        let client = Client::calling(requested, "http/1.1", Some(&session), &request);
+        assert!(client.run(server.address).await.starts_with("HTTP/1.1 200 OK\r\n"), "{issued}");
+    }
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_ticket_crosses_to_a_site_with_another_policy_whatever_its_client_offers() {
+    for (strict, early_data) in [(true, "session_not_resumed"), (false, "accepted")] {
+        let log = crossing(strict).await;
+        for word in ["?one.test", "?two.test"] {
+            assert_eq!(line(&log, word)["early_data"], early_data, "{word}, strict: {strict}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quic_ticket_of_one_site_allows_no_early_data_on_another() {
     let server = two_sites().await;

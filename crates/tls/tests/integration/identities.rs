@@ -19,7 +19,7 @@ fn sites(directory: &Path, sites: &[&[&str]]) -> Setup {
         std::fs::write(directory.join(format!("{number}.pem")), &pem).unwrap();
         let key = made.signing_key.serialize_pem();
         let identity = Identity::from_pem(pem.as_bytes(), key.as_bytes()).unwrap();
-        entries.push(IdentityEntry { names, identity });
+        entries.push(IdentityEntry::new(names, identity));
     }
     let first = entries.remove(0);
     Setup { identities: Identities::new(first, entries).unwrap(), ..Setup::default() }
@@ -140,10 +140,7 @@ fn a_connection_that_refuses_early_data_does_so_for_every_name() {
 
 #[test]
 fn errors_name_duplicate_and_invalid_names() {
-    let entry = |name: &str| IdentityEntry {
-        names: vec![name.to_owned()],
-        identity: crate::support::identity(),
-    };
+    let entry = |name: &str| IdentityEntry::new(vec![name.to_owned()], crate::support::identity());
     for (first, second) in [("one.test", "ONE.test"), ("one.test", "bad name")] {
         let error = Identities::new(entry(first), vec![entry(second)]).err().unwrap();
         assert!(error.to_string().contains(second), "{error}");

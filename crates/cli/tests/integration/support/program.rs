@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 pub(crate) use firstflight_testkit::{Running, TEST_TIMEOUT, text, until, within};
 use nix::sys::signal::Signal;
+use rcgen::{CertificateParams, DnType, KeyPair};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -57,6 +58,16 @@ pub(crate) fn site() -> TempDir {
     fs::create_dir(dir.path().join("root")).unwrap();
     fs::write(dir.path().join("root/index.html"), PAGE).unwrap();
     dir
+}
+
+/// A self-signed certificate and its key, in PEM. Its subject is its first name, since a file of
+/// trusted certificates is searched by subject.
+pub(crate) fn self_signed(names: &[&str]) -> (String, String) {
+    let covered: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+    let mut params = CertificateParams::new(covered).unwrap();
+    params.distinguished_name.push(DnType::CommonName, names[0]);
+    let key = KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
 /// The content of the page.
