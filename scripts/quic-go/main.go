@@ -1,6 +1,7 @@
 // quic-go's client and server, which say in lines of JSON what happened.
 //
-//	quic-go client -port PORT -cacert FILE [-session FILE] [-early] [-times N] PATH
+//	quic-go client -port PORT -cacert FILE [-session FILE] [-early] [-times N]
+//	               [-name NAME] [-ech CONFIGS] PATH
 //	quic-go server -cert FILE -key FILE [-ticket-key N] [-retry] [-no-early]
 package main
 
@@ -8,6 +9,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -56,8 +58,14 @@ func client(args []string) error {
 	session := flags.String("session", "", "a session to resume, and where it is kept")
 	early := flags.Bool("early", false, "send the request as early data")
 	times := flags.Int("times", 1, "connections, one after another, which share address tokens")
+	name := flags.String("name", "localhost", "the server's name")
+	ech := flags.String("ech", "", "an ECHConfigList in base64, to encrypt the ClientHello by")
 	flags.Parse(args)
 
+	configs, err := base64.StdEncoding.DecodeString(*ech)
+	if err != nil {
+		return err
+	}
 	pem, err := os.ReadFile(*cacert)
 	if err != nil {
 		return err
@@ -66,6 +74,8 @@ func client(args []string) error {
 	roots.AppendCertsFromPEM(pem)
 	visitor := visitor{
 		address:  fmt.Sprintf("127.0.0.1:%d", *port),
+		name:     *name,
+		ech:      configs,
 		roots:    roots,
 		sessions: &sessionFile{path: *session, kept: make(chan struct{}, 1)},
 		tokens:   &tokenStore{quic.NewLRUTokenStore(1, 8), make(chan struct{}, 1)},
@@ -81,6 +91,8 @@ func client(args []string) error {
 // What connections have in common.
 type visitor struct {
 	address  string
+	name     string
+	ech      []byte
 	roots    *x509.CertPool
 	sessions *sessionFile
 	tokens   *tokenStore
@@ -94,9 +106,12 @@ func (v *visitor) fetch(path string, early, follows bool) error {
 	settings := &quic.Config{TokenStore: v.tokens, Tracer: counts.start}
 	tlsSettings := &tls.Config{
 		RootCAs:            v.roots,
-		ServerName:         "localhost",
+		ServerName:         v.name,
 		NextProtos:         []string{http3.NextProtoH3},
 		ClientSessionCache: v.sessions,
+	}
+	if len(v.ech) > 0 {
+		tlsSettings.EncryptedClientHelloConfigList = v.ech
 	}
 	conn, err := quic.DialAddrEarly(ctx, v.address, tlsSettings, settings)
 	if err != nil {
@@ -106,7 +121,7 @@ func (v *visitor) fetch(path string, early, follows bool) error {
 	if early {
 		method = http3.MethodGet0RTT
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "https://localhost"+path, nil)
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+v.name+path, nil)
 	if err != nil {
 		return err
 	}
@@ -132,6 +147,7 @@ func (v *visitor) fetch(path string, early, follows bool) error {
 		"body":        string(body),
 		"resumed":     state.TLS.DidResume,
 		"early":       state.Used0RTT,
+		"ech":         state.TLS.ECHAccepted,
 		"retries":     counts.retries.Load(),
 		"key_updates": counts.keyUpdates.Load(),
 	})

@@ -8,6 +8,7 @@ mod authority;
 mod axes;
 mod bench;
 mod doctor;
+mod ech;
 mod fetch;
 mod health;
 mod keys;
@@ -43,6 +44,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Completions(manual::CompletionsArgs),
     Doctor(doctor::DoctorArgs),
+    Ech(ech::EchArgs),
     Fetch(fetch::FetchArgs),
     Health(health::HealthArgs),
     Keys(keys::KeysArgs),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => Ok(manual::complete(&args)),
         Command::Doctor(args) => doctor::run(args),
+        Command::Ech(args) => ech::run(args),
         Command::Fetch(args) => fetch::run(args),
         Command::Health(args) => health::run(args),
         Command::Keys(args) => keys::run(args),

@@ -79,6 +79,8 @@ pub struct ClientConfig {
     pub versions: (Version, Version),
     /// Ciphers and groups.
     pub ciphers: CipherPolicy,
+    /// An ECHConfigList (RFC 9849): what the server's DNS record says about encrypting the ClientHello.
+    pub ech_configs: Option<Vec<u8>>,
     /// Versions of HTTP.
     pub http: HttpVersions,
     /// Whether to use TCP Fast Open (RFC 7413). Ignored when QUIC and TCP race: data in the SYN cannot
@@ -113,6 +115,7 @@ impl ClientConfig {
             trust: Trust::System,
             versions: (Version::Tls12, Version::Tls13),
             ciphers: CipherPolicy::default(),
+            ech_configs: None,
             http: HttpVersions::default(),
             fast_open: false,
             early_data: EarlyPolicy::default(),
@@ -136,6 +139,7 @@ impl ClientConfig {
             trust: self.trust.clone(),
             ed25519: false,
             compressed_certificates: false,
+            ech_configs: self.ech_configs.clone(),
             key_log: self.key_log.clone(),
         }
     }

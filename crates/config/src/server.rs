@@ -84,8 +84,8 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// The files that a reload reads again: certificates, their keys, OCSP responses, users, and
-    /// the admin token. Ticket key files are watched separately.
+    /// The files that a reload reads again: certificates, their keys, OCSP responses, users, ECH
+    /// keys, and the admin token. Ticket key files are watched separately.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut certificates = vec![&self.certificate];
         let mut files = Vec::new();
@@ -103,6 +103,7 @@ impl ServerConfig {
                 files.extend([cert.clone(), key.clone()]);
             }
         }
+        files.extend(self.tls.ech.iter().cloned());
         files.extend(self.admin.as_ref().and_then(|admin| admin.token_file.clone()));
         files
     }
@@ -188,6 +189,9 @@ pub struct TlsSettings {
     pub http2: bool,
     /// Whether certificates are compressed for clients that offer it (RFC 8879).
     pub compress_certificates: bool,
+    /// Files with keys that decrypt ClientHellos (RFC 9849). Clients with an outdated configuration get
+    /// that of the first.
+    pub ech: Vec<PathBuf>,
     /// The file to which TLS secrets are written (`SSLKEYLOGFILE`), if any.
     pub key_log: Option<PathBuf>,
 }
@@ -227,6 +231,7 @@ impl Default for TlsSettings {
             tickets: 2,
             http2: true,
             compress_certificates: false,
+            ech: Vec::new(),
             key_log: None,
         }
     }

@@ -14,8 +14,8 @@ use crate::context::allows_http2;
 use crate::identity::{self, ACME_TLS_ALPN, ChallengeCertificates};
 use crate::stream::StartOutcome;
 use crate::{
-    CipherPolicy, CipherPreference, Identities, KeyLog, OpenedTicket, TicketSealer, TlsError,
-    TlsStream, Version, compression, context, offered_flight, ticket,
+    CipherPolicy, CipherPreference, EchKeys, Identities, KeyLog, OpenedTicket, TicketSealer,
+    TlsError, TlsStream, Version, compression, context, offered_flight, ticket,
 };
 
 /// Configuration of an [`Acceptor`].
@@ -50,6 +50,8 @@ pub struct AcceptorConfig {
     /// How long a ticket is valid, at most 7 days (RFC 8446 section 4.6.1). The sealer has to keep
     /// its keys for as long.
     pub ticket_lifetime: Duration,
+    /// Decrypts ClientHellos (RFC 9849). Certificates and all else are then chosen by the inner one.
+    pub ech: Option<EchKeys>,
     /// Receives the connections' secrets.
     pub key_log: Option<Arc<dyn KeyLog>>,
     /// Certificates for TLS-ALPN-01 validation by an ACME authority (RFC 8737). A validation
@@ -74,6 +76,7 @@ impl AcceptorConfig {
             tickets: 2,
             tickets_across_names: false,
             ticket_lifetime: Duration::from_secs(12 * 3600),
+            ech: None,
             key_log: None,
             challenges: None,
         }
@@ -141,6 +144,9 @@ pub fn server_context(
         keeps_offers,
         config.tickets_across_names,
     )?;
+    if let Some(keys) = &config.ech {
+        builder.set_ech_keys(keys.as_boring()).map_err(TlsError::setup("the ECH keys"))?;
+    }
     if config.compress_certificates {
         compression::install(&mut builder)?;
     }

@@ -397,6 +397,10 @@ pub(crate) fn failure(ssl: &SslRef, stack: &ErrorStack, complete: bool) -> TlsEr
     if has("WRONG_VERSION_ON_EARLY_DATA") {
         return TlsError::RetryWithoutEarlyData;
     }
+    if has("ECH_REJECTED") {
+        let configs = ssl.get_ech_retry_configs().filter(|configs| !configs.is_empty());
+        return TlsError::EchRejected { retry_configs: configs.map(<[u8]>::to_vec) };
+    }
     if has("CERTIFICATE_VERIFY_FAILED") {
         let why = match ssl.verify_result() {
             Err(why) => why.error_string().to_owned(),

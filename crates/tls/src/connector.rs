@@ -1,5 +1,6 @@
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, LazyLock, PoisonError};
 
+use boring::ex_data::Index;
 use boring::ssl::{
     Ssl, SslContext, SslContextBuilder, SslRef, SslSession, SslSessionCacheMode,
     SslSignatureAlgorithm,
@@ -30,6 +31,9 @@ pub struct ConnectorConfig {
     pub ed25519: bool,
     /// Whether certificate compression by Brotli is offered (RFC 8879).
     pub compressed_certificates: bool,
+    /// An ECHConfigList (RFC 9849 section 4): what the server's DNS record says about encrypting the
+    /// ClientHello.
+    pub ech_configs: Option<Vec<u8>>,
     /// Receives the connections' secrets.
     pub key_log: Option<Arc<dyn KeyLog>>,
 }
@@ -45,6 +49,7 @@ impl ConnectorConfig {
             trust,
             ed25519: false,
             compressed_certificates: false,
+            ech_configs: None,
             key_log: None,
         }
     }
@@ -98,12 +103,17 @@ impl Connector {
     /// Creates a connection.
     ///
     /// # Errors
-    /// [`TlsError::BadHost`], or [`TlsError::BadSession`] if the session cannot be used here.
+    /// [`TlsError::BadHost`], [`TlsError::BadEchConfigs`], or [`TlsError::BadSession`] if the session
+    /// cannot be used here.
     pub fn connection(&self, offer: &ConnectOptions) -> Result<TlsConnection, TlsError> {
         let (ssl, inbox) = client_connection(&self.context, offer)?;
         TlsConnection::new(ssl, Role::Client { inbox })
     }
 }
+
+/// On the context, because BoringSSL has them on connections only.
+static ECH_CONFIGS: LazyLock<Index<SslContext, Vec<u8>>> =
+    LazyLock::new(|| SslContext::new_ex_index().expect("an index for ECH configurations"));
 
 /// Builds a client's context. `customize` is called last.
 ///
@@ -137,6 +147,9 @@ pub fn client_context(
             inbox.push(Session::new(session));
         }
     });
+    if let Some(configs) = config.ech_configs {
+        builder.set_ex_data(*ECH_CONFIGS, configs);
+    }
     customize(&mut builder);
     Ok(builder.build())
 }
@@ -161,6 +174,9 @@ pub fn client_connection(
     let inbox = SessionInbox::default();
     ssl.set_ex_data(*SESSION_INBOX, inbox.clone());
     trust::track_trust_anchor(&mut ssl);
+    if let Some(configs) = context.ex_data(*ECH_CONFIGS) {
+        ssl.set_ech_config_list(configs).map_err(|_| TlsError::BadEchConfigs)?;
+    }
     if let Some(session) = &offer.session {
         let early = offer.early_data && session.early_data_capable();
         let session = if early { session.for_early_data()? } else { session.clone() };

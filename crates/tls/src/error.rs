@@ -1,6 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use boring::error::ErrorStack;
 
 /// Errors of TLS. Each message is one sentence, with the fix if there is one.
@@ -89,6 +91,22 @@ pub enum TlsError {
     /// The bytes are not a session.
     #[error("the stored session is damaged: {0}")]
     BadSession(String),
+    /// The server could not decrypt the ClientHello (RFC 9849 section 6.1.6), and has proved that it is the
+    /// server of the configuration's public name.
+    #[error(
+        "the server could not decrypt the ClientHello (ECH){}",
+        .retry_configs.as_ref().map_or_else(
+            || "; connect without ECH".to_owned(),
+            |configs| format!("; its present configuration is ecl:{}", STANDARD.encode(configs)),
+        )
+    )]
+    EchRejected {
+        /// The ECHConfigList to try next; `None`: the server no longer has ECH.
+        retry_configs: Option<Vec<u8>>,
+    },
+    /// Not an ECHConfigList.
+    #[error("the ECH configuration is damaged; copy the value of ech in the server's DNS record")]
+    BadEchConfigs,
     /// A host name that is not valid in a certificate or in SNI.
     #[error("{0:?} is not a host name or address")]
     BadHost(String),

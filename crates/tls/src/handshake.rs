@@ -47,6 +47,8 @@ pub struct Handshake {
     pub client_random: [u8; 32],
     /// Whether the server sent a HelloRetryRequest.
     pub hello_retry_request: bool,
+    /// Whether the ClientHello was encrypted and the server could decrypt it (RFC 9849).
+    pub ech_accepted: bool,
     /// Whether the handshake is complete: the peer's Finished has been verified.
     pub complete: bool,
 }
@@ -84,6 +86,7 @@ impl Handshake {
             needed_session: ticket::needed_session(ssl),
             client_random,
             hello_retry_request: retried,
+            ech_accepted: ssl.ech_accepted(),
             complete: ssl.is_init_finished(),
         }
     }

@@ -11,6 +11,7 @@
 //!   ├ Identities       certificates by server name; OCSP staples, ACME challenges
 //!   ├ TicketSealer     seals and opens session tickets
 //!   ├ Trust            which certificate authorities a client trusts
+//!   ├ EchKeys          decrypt ClientHellos (RFC 9849)
 //!   └ KeyLog           receives secrets in the NSS key log format
 //! SteadyClock          the clock by which tickets are issued and aged
 //! ```
@@ -82,6 +83,7 @@ mod constraints;
 mod context;
 mod der;
 mod driver;
+mod ech;
 mod error;
 mod handshake;
 mod host_map;
@@ -104,6 +106,7 @@ pub use connection::{Progress, TlsConnection};
 pub use connector::{ConnectOptions, Connector, ConnectorConfig};
 pub use context::{CipherPolicy, CipherPreference, group_names};
 pub use driver::{HandshakeDriver, SharedStream, split_driver};
+pub use ech::{EchKey, EchKeys};
 pub use error::TlsError;
 pub use handshake::{EarlyData, EarlyDataReason, Handshake, MAX_EARLY_DATA, MAX_TICKET_AGE_SKEW};
 pub use host_map::{HostMap, normalize_host};

@@ -20,7 +20,7 @@ const LONG: &str = "\
     cookie-jar create-dirs create-file-mode crlf crlfile data-ascii data-raw data-urlencode \
     delegation digest disable disable-eprt disable-epsv disallow-username-in-url \
     dns-interface dns-ipv4-addr dns-ipv6-addr dns-servers doh-cert-status doh-insecure \
-    doh-url dump-ca-embed dump-header ech egd-file engine etag-compare etag-save \
+    doh-url dump-ca-embed dump-header egd-file engine etag-compare etag-save \
     expect100-timeout fail-early fail-with-body false-start follow form form-escape \
     form-string ftp-account ftp-alternative-to-user ftp-create-dirs ftp-method ftp-pasv \
     ftp-port ftp-pret ftp-skip-pasv-ip ftp-ssl-ccc ftp-ssl-ccc-mode ftp-ssl-control globoff \

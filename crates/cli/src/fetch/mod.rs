@@ -10,6 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use firstflight_client::{
     Client, ClientConfig, ClientError, EarlyPolicy, Family, HttpVersions, Jar, JarKey, Request,
@@ -155,6 +157,11 @@ pub(crate) struct FetchArgs {
     /// Ciphers of TLS 1.3
     #[arg(long, allow_hyphen_values = true, value_name = "LIST", help_heading = TLS)]
     tls13_ciphers: Option<String>,
+    /// Encrypt the ClientHello (RFC 9849) as the server's DNS record says: ecl:BASE64, its value of
+    /// `ech`.
+    #[arg(long, allow_hyphen_values = true, value_name = "ecl:BASE64", value_parser = ech_configs,
+          help_heading = TLS)]
+    ech: Option<EchConfigs>,
     /// Groups for the key exchange, such as X25519:P-256
     #[arg(long, allow_hyphen_values = true, value_name = "LIST", help_heading = TLS)]
     curves: Option<String>,
@@ -177,6 +184,16 @@ pub(crate) struct FetchArgs {
     /// connection without early data starts after 200 ms or 1.5 round trips (safe methods only).
     #[arg(long, help_heading = FLIGHT)]
     no_second_connection: bool,
+}
+
+/// An ECHConfigList (RFC 9849 section 4).
+#[derive(Clone)]
+struct EchConfigs(Vec<u8>);
+
+fn ech_configs(text: &str) -> Result<EchConfigs, String> {
+    let list = text.strip_prefix("ecl:").and_then(|list| STANDARD.decode(list).ok());
+    let bad = "write ecl: and the value of ech in the server's DNS record";
+    list.map(EchConfigs).ok_or_else(|| bad.to_owned())
 }
 
 const REQUEST: &str = "Request";
@@ -251,6 +268,7 @@ impl FetchArgs {
             None => self.default_trust(),
         };
         config.versions = self.versions()?;
+        config.ech_configs = self.ech.clone().map(|EchConfigs(list)| list);
         config.ciphers = CipherPolicy {
             ciphers: self.ciphers.clone(),
             tls13_ciphers: self.tls13_ciphers.clone(),

@@ -9,6 +9,7 @@ mod certificates;
 mod ciphers;
 mod configuration;
 mod console;
+mod ech;
 mod examples;
 mod failed_upgrades;
 mod help;

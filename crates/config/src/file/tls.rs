@@ -56,6 +56,12 @@ pub(crate) struct TlsSection {
     ///
     /// By default false: it shortens a full handshake by one or two packets, which seldom matters.
     pub(crate) compress_certificates: bool,
+    /// Files with keys that decrypt ClientHellos (ECH, RFC 9849), created by `firstflight ech new`. The
+    /// first is the one in DNS; the others are for clients that know an earlier record. A reload picks up
+    /// changes.
+    ///
+    /// By default none: clients need a DNS record, which only you can publish.
+    pub(crate) ech: Vec<PathBuf>,
     /// Certificate chain of sites without their own, PEM, leaf first.
     ///
     /// By default the development authority of the server's user issues one, for experiments
@@ -123,6 +129,7 @@ impl TlsSection {
             tickets: self.tickets,
             http2: self.http2,
             compress_certificates: self.compress_certificates,
+            ech: self.ech.into_iter().map(|path| resolve(base, path)).collect(),
             key_log: None,
         };
         let save = self.save_self_signed.map(|path| resolve(base, path));
@@ -151,6 +158,7 @@ impl TlsSection {
             tickets: settings.tickets,
             http2: settings.http2,
             compress_certificates: settings.compress_certificates,
+            ech: settings.ech.clone(),
             certificate,
             key,
             self_signed,

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use firstflight_certificates::acme::CertificateState;
 use firstflight_config::{CertificateSource, ConfigError, Content, ServerConfig, Site};
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, ChallengeCertificates, Identities, Identity, IdentityEntry, KeyLog,
-    KeyLogFile, TlsError,
+    Acceptor, AcceptorConfig, ChallengeCertificates, EchKey, EchKeys, Identities, Identity,
+    IdentityEntry, KeyLog, KeyLogFile, TlsError,
 };
+use tracing::warn;
 
 use crate::ServerError;
 use crate::certificates::development::{self, DevelopmentCertificates};
@@ -244,6 +245,7 @@ fn acceptor(
         tickets: tls.tickets,
         tickets_across_names: config.tickets.across_names,
         compress_certificates: tls.compress_certificates,
+        ech: ech_keys(&tls.ech, &identities)?,
         // A ticket must not outlive its key, or clients would offer it in vain.
         ticket_lifetime: lifetime,
         key_log: builder.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
@@ -270,6 +272,22 @@ fn ticket_group(site: &Site, sites: &[Site], config: &ServerConfig) -> Option<St
     let names = sites.iter().filter(same).map(|site| site.names.first());
     let names: Vec<_> = names.map(|name| name.map_or("", String::as_str)).collect();
     (names.len() > 1).then(|| names.join(" ").to_ascii_lowercase())
+}
+
+/// Reads the ECH keys. Without a certificate for a public name, clients with outdated configurations
+/// cannot learn the present ones (RFC 9849 section 6.1.6).
+fn ech_keys(files: &[PathBuf], identities: &Identities) -> Result<Option<EchKeys>, ServerError> {
+    let keys: Vec<_> =
+        files.iter().map(|file| EchKey::from_file(file)).collect::<Result<_, _>>()?;
+    for name in keys.iter().map(EchKey::public_name) {
+        if !identities.for_name(Some(name)).covers(name) {
+            warn!(
+                "no certificate covers {name}, the public name of an ECH key: clients whose ECH \
+                 configuration is outdated cannot connect; add it to a site's names and certificate"
+            );
+        }
+    }
+    Ok((!keys.is_empty()).then(|| EchKeys::new(&keys)).transpose()?)
 }
 
 /// The names of all sites.

@@ -3,6 +3,7 @@
 mod accepting;
 mod challenge;
 mod ciphers;
+mod ech;
 mod identities;
 mod pair;
 mod stream;

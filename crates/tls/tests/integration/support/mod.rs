@@ -4,8 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use firstflight_tls::{
     Acceptor, AcceptorConfig, ChallengeCertificates, CipherPolicy, CipherPreference,
-    ConnectOptions, Connector, ConnectorConfig, Identities, Identity, KeyLog, OpenedTicket,
-    Progress, Session, TicketSealer, TlsConnection, TlsError, Trust, Version, WithheldReason,
+    ConnectOptions, Connector, ConnectorConfig, EchKeys, Identities, Identity, KeyLog,
+    OpenedTicket, Progress, Session, TicketSealer, TlsConnection, TlsError, Trust, Version,
+    WithheldReason,
 };
 
 /// Marks tickets with its key and hides nothing: enough to be the same or another key.
@@ -62,6 +63,10 @@ pub(crate) struct Setup {
     pub(crate) challenges: Option<Arc<dyn ChallengeCertificates>>,
     /// Whether the server compresses certificates, and the client offers it.
     pub(crate) compression: bool,
+    /// Keys of the server.
+    pub(crate) ech: Option<EchKeys>,
+    /// What the client knows of them.
+    pub(crate) ech_configs: Option<Vec<u8>>,
     /// Whom the client calls.
     pub(crate) host: String,
 }
@@ -82,6 +87,8 @@ impl Default for Setup {
             identities: identity().into(),
             challenges: None,
             compression: false,
+            ech: None,
+            ech_configs: None,
             host: "localhost".to_owned(),
         }
     }
@@ -97,6 +104,7 @@ impl Setup {
         config.alpn = self.alpn.clone();
         config.challenges = self.challenges.clone();
         config.compress_certificates = self.compression;
+        config.ech = self.ech.clone();
         config.early_data = true;
         config.sealer = Some(Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }));
         Acceptor::new(config).unwrap()
@@ -110,6 +118,7 @@ impl Setup {
         config.alpn = self.alpn.clone();
         config.key_log = self.key_log.clone();
         config.compressed_certificates = self.compression;
+        config.ech_configs = self.ech_configs.clone();
         Connector::new(config).unwrap()
     }
 
