@@ -66,6 +66,8 @@ pub struct Route {
     pub users: Option<PathBuf>,
     /// Whether responses are compressed on the fly.
     pub compress: bool,
+    /// With [`Action::Upstream`]: whether its Early Hints (103, RFC 8297) are passed on.
+    pub early_hints: bool,
     /// How many requests each client may send.
     pub rate_limit: Option<RateLimit>,
 }
@@ -235,6 +237,7 @@ impl Route {
             users: None,
             rate_limit: None,
             compress: false,
+            early_hints: false,
         }
     }
 }

@@ -294,3 +294,59 @@ fn rfc6585_4_each_client_has_its_rate_and_trusted_proxies_name_it() {
     let log = server.stop();
     assert_eq!(log[log.len() - 9]["client"], "192.0.2.1");
 }
+
+/// What the client has seen when the upstream has sent Early Hints and withholds its response, and what
+/// it has seen in the end.
+fn hinted(dir: &Path, listener: &TcpListener, client: &mut Command, hints: &str) -> String {
+    let (output, heads) = (dir.join("body"), dir.join("heads"));
+    // curl writes to this file at once.
+    fs::write(&heads, "").unwrap();
+    client.current_dir(dir).args(["-D", "heads"]);
+    let mut client = Running::start(client.stdout(fs::File::create(&output).unwrap()));
+    let (mut app, _) = listener.accept().unwrap();
+    let mut request = BufReader::new(app.try_clone().unwrap()).lines();
+    while request.next().unwrap().unwrap() != "" {}
+    let hint =
+        "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload; as=style\r\nX-No: 1\r\n\r\n";
+    app.write_all(hint.as_bytes()).unwrap();
+    assert!(until(|| text(&heads).contains(hints)), "{:?}", text(&heads));
+    let response = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\npage\n";
+    app.write_all(response.as_bytes()).unwrap();
+    assert!(client.wait().unwrap().success());
+    text(&heads) + &text(&output)
+}
+
+#[test]
+fn rfc8297_early_hints_reach_clients_before_the_response() {
+    let site = site();
+    let dir = site.path();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pool =
+        format!("[upstream.app]\nservers = [\"http://{}\"]\n", listener.local_addr().unwrap());
+    let server = serve(
+        dir,
+        &format!(
+            "[[site]]\n[[site.route]]\nupstream = \"app\"\nearly_hints = true\n\
+             [[site.route]]\npath = \"/off\"\nupstream = \"app\"\n{pool}"
+        ),
+    );
+    let url = |path: &str| format!("https://localhost:{}{path}", server.port());
+    let curl = |arguments: &[&str]| {
+        let mut command = Command::new("curl");
+        command.current_dir(dir).args(["-sSN", "--cacert", "cert.pem"]).args(arguments);
+        command
+    };
+    let hint = "HTTP/1.1 103 Early Hints\r\nlink: </a.css>; rel=preload; as=style\r\n\r\n";
+    let seen = hinted(dir, &listener, &mut curl(&["--http1.1", &url("/")]), hint);
+    assert!(seen.starts_with(&format!("{hint}HTTP/1.1 200 OK\r\n")), "{seen}");
+    assert!(seen.ends_with("\r\n\r\npage\n") && seen.matches("HTTP/1.1").count() == 2, "{seen}");
+    // To clients that may not be sent any, and where it is off, only the response is sent. The ALPN
+    // of HTTP/1.0 is not ours.
+    let [root, off] = ["/", "/off"].map(url);
+    for arguments in
+        [&["--http2", &root][..], &["--http1.0", "--no-alpn", &root], &["--http1.1", &off]]
+    {
+        let seen = hinted(dir, &listener, &mut curl(arguments), "");
+        assert!(!seen.contains("103") && seen.ends_with("page\n"), "{arguments:?}: {seen}");
+    }
+}

@@ -138,6 +138,11 @@ pub(crate) struct RouteSection {
     ///
     /// By default paths are forwarded as they are.
     pub(crate) rewrite: Option<String>,
+    /// With `upstream`: whether its Early Hints (103, RFC 8297) are passed on: `Link` and the policies
+    /// that browsers apply to it, from upstreams over HTTP/1.1 to clients over HTTP/1.1 and HTTP/3.
+    ///
+    /// By default false: old clients of HTTP/1.1 take a 103 for the response.
+    pub(crate) early_hints: bool,
     /// A URL or path to redirect clients to.
     pub(crate) redirect: Option<String>,
     /// With `redirect`: whether the request's path below that of the route, and its query, are
@@ -214,11 +219,21 @@ impl RouteSection {
         };
         let headers = self.headers.0.clone();
         let (rewrite, rate_limit) = (self.rewrite.clone(), self.rate_limit);
-        let compress = self.compress;
+        let (compress, early_hints) = (self.compress, self.early_hints);
         let users = self.users.clone().map(|file| resolve(base, file));
         let path = self.path.clone();
         let action = self.action(base)?;
-        Ok(Route { path, action, headers, early, rewrite, users, compress, rate_limit })
+        Ok(Route {
+            path,
+            action,
+            headers,
+            early,
+            rewrite,
+            users,
+            compress,
+            early_hints,
+            rate_limit,
+        })
     }
 
     fn action(self, base: &Path) -> Result<Action, SettingError> {
@@ -267,8 +282,11 @@ impl RouteSection {
         if let (None, Some((key, _))) = (&self.root, of_files.iter().find(|(_, set)| *set)) {
             return Err(SettingError::new(*key, format!("{key} is only allowed with root")));
         }
-        let of_upstream =
-            [("flight_header", self.flight_header.is_some()), ("rewrite", self.rewrite.is_some())];
+        let of_upstream = [
+            ("flight_header", self.flight_header.is_some()),
+            ("rewrite", self.rewrite.is_some()),
+            ("early_hints", self.early_hints),
+        ];
         if let (None, Some((key, _))) = (&self.upstream, of_upstream.iter().find(|(_, set)| *set)) {
             return Err(SettingError::new(*key, format!("{key} is only allowed with upstream")));
         }
@@ -291,6 +309,7 @@ impl RouteSection {
             users: route.users.clone(),
             rate_limit: route.rate_limit,
             compress: route.compress,
+            early_hints: route.early_hints,
             ..Self::default()
         };
         match &route.action {
@@ -323,6 +342,7 @@ impl Default for RouteSection {
             users: None,
             rate_limit: None,
             compress: false,
+            early_hints: false,
             status: None,
             precompressed: Vec::new(),
             follow_symlinks: false,

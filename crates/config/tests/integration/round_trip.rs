@@ -110,6 +110,7 @@ fn route() -> impl Strategy<Value = Route> {
             },
             rewrite: (flight && to_upstream).then(|| "/v2".to_owned()),
             compress: flight,
+            early_hints: flight && to_upstream,
             users: flight.then(|| "/users".into()),
             rate_limit: key.map(|per| RateLimit { requests: 3, per: per.min(DAY), burst: None }),
             ..Route::new("/", action)

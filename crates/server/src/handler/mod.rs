@@ -36,6 +36,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) traceparent: Option<String>,
     /// The kind of WebSocket that it requests, if any.
     pub(crate) websocket: Option<WebSocket>,
+    /// Sends Early Hints to the client; `None`: it cannot be sent any.
+    pub(crate) early_hints: Option<&'a (dyn Fn(HeaderMap) + Send + Sync)>,
     /// How long to read a body that the response does not depend on.
     pub(crate) body_timeout: Duration,
 }

@@ -1,6 +1,8 @@
 //! The reverse proxy: forwards requests to a pool of HTTP servers, and marks early ones.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
 
 use bytes::Bytes;
 use firstflight_config::{Content, ServerConfig};
@@ -12,6 +14,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::ServerError;
@@ -32,15 +35,17 @@ use crate::observe::trace::UpstreamNotes;
 pub(crate) struct Proxy {
     pool: Pool,
     rewrite: Option<Rewrite>,
+    /// Whether Early Hints (RFC 8297) are passed on.
+    early_hints: bool,
 }
 
 /// RFC 8470 section 5.1.
 const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 impl Proxy {
-    /// Forwards to this pool. `rewrite`: what happens to paths.
-    pub(crate) fn new(pool: Pool, rewrite: Option<Rewrite>) -> Self {
-        Self { pool, rewrite }
+    /// Forwards to this pool. `rewrite`: what happens to paths. `early_hints`: whether they are passed on.
+    pub(crate) fn new(pool: Pool, rewrite: Option<Rewrite>, early_hints: bool) -> Self {
+        Self { pool, rewrite, early_hints }
     }
 
     /// Whether paths are rewritten.
@@ -213,7 +218,7 @@ impl Proxy {
 
     async fn send_to_pool(
         &self,
-        request: Request<ResponseBody>,
+        mut request: Request<ResponseBody>,
         context: &RequestContext<'_>,
     ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
         let RequestContext { connection, record, .. } = context;
@@ -221,7 +226,14 @@ impl Proxy {
         let observer =
             &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
         let options = SendOptions { client, local, observer };
-        self.pool.send(request, &options).await.map_err(|error| {
+        let sent = if let (true, Some(pass)) = (self.early_hints, context.early_hints) {
+            let hints = receive_hints(&mut request);
+            // Boxed, so that other requests do not take its memory.
+            Box::pin(pass_hints(self.pool.send(request, &options), hints, pass)).await
+        } else {
+            self.pool.send(request, &options).await
+        };
+        sent.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
             let mut response = plain(status(&error));
             if is_unsent(&error) {
@@ -229,6 +241,40 @@ impl Proxy {
             }
             response
         })
+    }
+}
+
+/// Asks for the Early Hints of the response (RFC 8297). The library has them over HTTP/1.1 only.
+fn receive_hints(request: &mut Request<ResponseBody>) -> mpsc::Receiver<HeaderMap> {
+    let (hints, received) = mpsc::channel(MAX_WAITING_HINTS);
+    hyper::ext::on_informational(request, move |response| {
+        if response.status() == StatusCode::EARLY_HINTS {
+            // Dropped if they come faster than they are passed on, as any proxy may.
+            let _ = hints.try_send(response.headers().clone());
+        }
+    });
+    received
+}
+
+const MAX_WAITING_HINTS: usize = 4;
+
+/// Passes hints on until there is a response.
+async fn pass_hints<T>(
+    sending: impl Future<Output = T>,
+    mut hints: mpsc::Receiver<HeaderMap>,
+    pass: &(dyn Fn(HeaderMap) + Send + Sync),
+) -> T {
+    let mut sending = pin!(sending);
+    loop {
+        tokio::select! {
+            biased;
+            sent = &mut sending => return sent,
+            Some(hint) = hints.recv() => {
+                pass(hint);
+                // The connection sends it at the end of its turn.
+                tokio::task::yield_now().await;
+            }
+        }
     }
 }
 

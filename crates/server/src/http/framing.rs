@@ -17,6 +17,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -205,13 +206,24 @@ pub(crate) struct FramedStream<S> {
 
 /// Tells a [`FramedStream`] which heads the library has read. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct RequestFraming(Arc<Mutex<FramingState>>);
+pub(crate) struct RequestFraming(Arc<SharedFraming>);
+
+#[derive(Default)]
+struct SharedFraming {
+    state: Mutex<FramingState>,
+    /// Whether there are interim responses, so that others pay nothing for them.
+    has_interim: AtomicBool,
+}
 
 #[derive(Default)]
 struct FramingState {
     framing: Framing,
     /// Set if the library reads on before it has reported the head's body.
     reader: Option<Waker>,
+    /// Interim responses of the running request that are to be sent before its response.
+    interim: Vec<u8>,
+    /// How many of these bytes are sent.
+    interim_sent: usize,
 }
 
 /// No parser accepts this anywhere in a chunked body. The library therefore refuses the request by
@@ -243,6 +255,47 @@ impl RequestFraming {
         self.lock().framing.stage == Stage::Start
     }
 
+    /// Sends an interim response to the running request. The library, which knows nothing of it, flushes
+    /// the stream at the end of each turn: all that it has written before is then complete responses.
+    pub(crate) fn send_interim(&self, head: &[u8]) {
+        self.lock().interim.extend_from_slice(head);
+        self.0.has_interim.store(true, Ordering::Relaxed);
+    }
+
+    /// The library gets the response now. What was not sent before would come after it.
+    pub(crate) fn start_response(&self) {
+        if self.has_interim() {
+            let mut state = self.lock();
+            if state.interim_sent == 0 {
+                state.interim.clear();
+                self.0.has_interim.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn has_interim(&self) -> bool {
+        self.0.has_interim.load(Ordering::Relaxed)
+    }
+
+    /// Writes the interim responses.
+    fn poll_interim<S: AsyncWrite + Unpin>(
+        &self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut state = self.lock();
+        while state.interim_sent < state.interim.len() {
+            let rest = &state.interim[state.interim_sent..];
+            match ready!(Pin::new(&mut *stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                sent => state.interim_sent += sent,
+            }
+        }
+        (state.interim, state.interim_sent) = (Vec::new(), 0);
+        self.0.has_interim.store(false, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+
     /// The connection becomes a tunnel with its next response.
     pub(crate) fn become_tunnel(&self) {
         self.change(Framing::become_tunnel);
@@ -257,7 +310,7 @@ impl RequestFraming {
     }
 
     fn lock(&self) -> MutexGuard<'_, FramingState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -305,15 +358,24 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for FramedStream<S> {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, data)
+        let this = self.get_mut();
+        // The rest of one that the socket took in part, or it would end in the response.
+        if this.requests.has_interim() && this.requests.lock().interim_sent > 0 {
+            ready!(this.requests.poll_interim(&mut this.stream, cx))?;
+        }
+        Pin::new(&mut this.stream).poll_write(cx, data)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.requests.has_interim() {
+            ready!(this.requests.poll_interim(&mut this.stream, cx))?;
+        }
+        Pin::new(&mut this.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -326,6 +388,52 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Takes so many bytes.
+    struct Narrow(Vec<u8>, usize);
+
+    impl AsyncWrite for Narrow {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            data: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let count = data.len().min(self.1);
+            self.0.extend_from_slice(&data[..count]);
+            self.1 -= count;
+            if count == 0 { Poll::Pending } else { Poll::Ready(Ok(count)) }
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn an_interim_response_is_sent_whole_before_the_response_or_not_at_all() {
+        let hint = b"HTTP/1.1 103 Early Hints\r\n\r\n";
+        let cx = &mut Context::from_waker(Waker::noop());
+        // How many bytes the socket takes before the library writes the response.
+        for (room, flushes, expected) in
+            [(1000, true, &hint[..]), (10, true, hint), (1000, false, b"")]
+        {
+            let requests = RequestFraming::default();
+            let mut stream = FramedStream::new(Narrow(Vec::new(), room), requests.clone());
+            requests.send_interim(hint);
+            if flushes {
+                assert_eq!(Pin::new(&mut stream).poll_flush(cx).is_ready(), room == 1000);
+            }
+            requests.start_response();
+            stream.stream.1 = 1000;
+            assert!(Pin::new(&mut stream).poll_write(cx, b"response").is_ready());
+            assert!(Pin::new(&mut stream).poll_flush(cx).is_ready());
+            assert_eq!(stream.stream.0, [expected, b"response"].concat());
+        }
+    }
 
     const CHUNKED: &str = "POST / HTTP/1.1\r\n\r\n";
 

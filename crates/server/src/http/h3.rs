@@ -16,7 +16,7 @@
 //! the connection ends.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -40,6 +40,7 @@ use crate::http::h3_streams::{
     ConnectionWatch, H3BidiStream, H3Connection, StreamEnd, StreamWatch,
 };
 use crate::http::h3_streams::{H3RecvStream, H3SendStream, StreamState, close_connection, varint};
+use crate::http::interim::InterimResponses;
 use crate::http::request;
 use crate::observe::request::RecordedBody;
 
@@ -327,7 +328,28 @@ async fn respond(
     let head_only = request.method() == Method::HEAD;
     let complete = || connection.is_complete();
     let request = request.map(|()| body);
-    let response = request::respond(connection, complete, request, started).await;
+    let interim = InterimResponses::http3();
+    let response = {
+        let mut responding =
+            pin!(request::respond(connection, complete, request, started, &interim));
+        loop {
+            let next = poll_fn(|cx| match responding.as_mut().poll(cx) {
+                Poll::Ready(response) => Poll::Ready(Ok(response)),
+                Poll::Pending => match interim.take() {
+                    hints if hints.is_empty() => Poll::Pending,
+                    hints => Poll::Ready(Err(hints)),
+                },
+            });
+            match next.await {
+                Ok(response) => break response,
+                Err(hints) => {
+                    for hint in hints {
+                        writer.send_interim(hint).await?;
+                    }
+                }
+            }
+        }
+    };
     writer.send(response.ok_or(RequestError::ConnectionEnded)?, head_only).await
 }
 
@@ -364,6 +386,11 @@ impl ResponseWriter<'_> {
     async fn send_continue(&mut self) -> Result<(), RequestError> {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::CONTINUE;
+        self.send_interim(response).await
+    }
+
+    /// Sends a 1xx response.
+    async fn send_interim(&mut self, response: Response<()>) -> Result<(), RequestError> {
         send_with_progress(self.state, self.stall_timeout, self.send.send_response(response)).await
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod framing;
 pub(crate) mod h1_h2;
 pub(crate) mod h3;
 pub(crate) mod h3_streams;
+pub(crate) mod interim;
 pub(crate) mod ping_pong;
 pub(crate) mod redirect;
 pub(crate) mod request;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use firstflight_replay::Decision;
 use firstflight_tls::HandshakeDriver;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
 use hyper::body::Incoming;
 
@@ -19,6 +19,7 @@ use crate::handler::response::plain;
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
 use crate::http::connection::{Connection, RequestAdmission};
 use crate::http::framing::RequestFraming;
+use crate::http::interim::InterimResponses;
 use crate::http::socket::Socket;
 use crate::observe::request::{RecordedBody, RequestHead, RequestRecord};
 use crate::route::early::RequiredClaims;
@@ -61,9 +62,13 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
         }
         let (connection, driver) = (self.connection.clone(), self.driver.clone());
         let framing = self.framing.clone();
+        let interim = InterimResponses::http1(&request, framing.as_ref());
         Box::pin(async move {
             let complete = || driver.is_complete();
-            let response = respond(&connection, complete, request, started).await;
+            let response = respond(&connection, complete, request, started, &interim).await;
+            if let Some(framing) = &framing {
+                framing.start_response();
+            }
             let response = response
                 .map(|response| advertise_http3(&connection, response))
                 .ok_or(ConnectionEnded)?;
@@ -112,12 +117,13 @@ pub(crate) fn start<B>(
     StartedRequest { decision, matched, websocket, record }
 }
 
-/// Applies the gate's decision and responds. Returns `None` if the connection has ended.
+/// Applies the gate's decision and responds; `interim`: where Early Hints go meanwhile. Returns `None` if the connection has ended.
 pub(crate) async fn respond<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
     mut request: Request<B>,
     mut started: StartedRequest,
+    interim: &InterimResponses,
 ) -> Option<Response<RecordedBody>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -144,7 +150,9 @@ where
         {
             validation::refusal(StatusCode::NOT_IMPLEMENTED, request.version())
         }
-        (RequestAdmission::Run, _) => run(connection, complete, request, &mut started).await?,
+        (RequestAdmission::Run, _) => {
+            run(connection, complete, request, &mut started, interim).await?
+        }
     };
     let mut record = started.record;
     record.status(response.status().as_u16());
@@ -167,6 +175,7 @@ async fn run<B>(
     complete: impl Fn() -> bool,
     request: Request<B>,
     started: &mut StartedRequest,
+    interim: &InterimResponses,
 ) -> Option<Response<ResponseBody>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -198,6 +207,7 @@ where
         }
     };
     record.executed();
+    let early_hints = |headers| interim.send_early_hints(headers);
     let context = RequestContext {
         connection: &connection.observer,
         handshake: &connection.handshake,
@@ -206,6 +216,9 @@ where
         record,
         traceparent: record.traceparent(),
         websocket: *websocket,
+        early_hints: interim
+            .are_possible()
+            .then_some(&early_hints as &(dyn Fn(HeaderMap) + Send + Sync)),
         body_timeout: connection.snapshot.limits.header_timeout,
     };
     let request = request.map(|body| record.count(body));

@@ -185,7 +185,8 @@ impl Handler {
                     ))
                 };
                 let rewrite = route.rewrite.as_ref().map(|new| Rewrite::new(&route.path, new));
-                Self::Proxy(Proxy::new(pools.get(name).ok_or_else(unknown)?.clone(), rewrite))
+                let pool = pools.get(name).ok_or_else(unknown)?.clone();
+                Self::Proxy(Proxy::new(pool, rewrite, route.early_hints))
             }
             Action::Redirect(redirect) if redirect.keep_path => {
                 let to = String::from_utf8_lossy(redirect.to.as_bytes());

@@ -1,10 +1,16 @@
 //! HTTP/3 serves the same content as HTTP over TCP.
 
+use std::sync::Arc;
+
+use firstflight_config::Content;
 use firstflight_quic::Remembered;
 use http::{Method, StatusCode};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
-use crate::support::{RunningServer, executions, line};
+use crate::support::{RunningServer, TEST_TIMEOUT, executions, line};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_served_as_over_tcp() {
@@ -36,6 +42,41 @@ async fn files_are_served_as_over_tcp() {
         );
         assert_eq!((&line["early"], &line["tls_version"]), (&false.into(), &"TLSv1.3".into()));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8297_early_hints_of_an_upstream_arrive_before_its_response() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", upstream.local_addr().unwrap());
+    let mut content = Content::upstream(&url).unwrap();
+    let Content::Sites(sites) = &mut content else { unreachable!() };
+    sites.sites[0].routes[0].early_hints = true;
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let server = RunningServer::start(dir, content, |_| {}).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    let mut stream = client.send_head(request(Method::GET, "/page"), true).await;
+    let (app, _) = upstream.accept().await.unwrap();
+    let mut app = BufReader::new(app);
+    let mut field = String::new();
+    while field != "\r\n" {
+        field.clear();
+        assert!(app.read_line(&mut field).await.unwrap() > 0);
+    }
+    for style in ["/a.css", "/b.css"] {
+        let hint = format!("HTTP/1.1 103 Early Hints\r\nLink: <{style}>\r\nX-No: 1\r\n\r\n");
+        app.write_all(hint.as_bytes()).await.unwrap();
+        let hint = timeout(TEST_TIMEOUT, stream.recv_response()).await.unwrap().unwrap();
+        assert_eq!(hint.status(), StatusCode::EARLY_HINTS);
+        assert_eq!(hint.headers()["link"], format!("<{style}>"));
+        assert!(!hint.headers().contains_key("x-no"));
+    }
+    let response = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\npage\n";
+    app.write_all(response).await.unwrap();
+    let reply = reply(stream).await.unwrap();
+    assert_eq!((reply.status, &reply.body[..]), (StatusCode::OK, &b"page\n"[..]));
+    client.close().await;
+    let log = server.stop().await;
+    assert_eq!(line(&log, "/page")["status"], 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

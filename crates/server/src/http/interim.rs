@@ -1,0 +1,110 @@
+//! Early Hints (RFC 8297) to the client, as far as its HTTP version can carry them here: hyper 1.12 has
+//! no way to send 1xx responses over HTTP/2.
+
+use std::sync::{Mutex, PoisonError};
+
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Version, header};
+
+use crate::http::framing::RequestFraming;
+
+/// Where a request's Early Hints go.
+pub(crate) enum InterimResponses {
+    /// The client cannot be sent any.
+    None,
+    /// To the stream below the HTTP library.
+    Http1(RequestFraming),
+    /// To the task that responds.
+    Http3(Mutex<Vec<Response<()>>>),
+}
+
+impl InterimResponses {
+    /// For a request over HTTP/1: HTTP/1.0 has no interim responses (RFC 9110 section 15.2).
+    pub(crate) fn http1<B>(request: &Request<B>, framing: Option<&RequestFraming>) -> Self {
+        match framing {
+            Some(framing) if request.version() == Version::HTTP_11 => Self::Http1(framing.clone()),
+            _ => Self::None,
+        }
+    }
+
+    pub(crate) fn http3() -> Self {
+        Self::Http3(Mutex::default())
+    }
+
+    pub(crate) fn are_possible(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Sends what clients use of a hint.
+    pub(crate) fn send_early_hints(&self, mut headers: HeaderMap) {
+        let unused: Vec<_> = headers.keys().filter(|name| !USED.contains(name)).cloned().collect();
+        for name in unused {
+            headers.remove(name);
+        }
+        if !headers.contains_key(header::LINK) {
+            return;
+        }
+        match self {
+            Self::None => {}
+            Self::Http1(framing) => framing.send_interim(&http1_head(&headers)),
+            Self::Http3(queue) => {
+                let mut response = Response::new(());
+                *response.status_mut() = StatusCode::EARLY_HINTS;
+                *response.headers_mut() = headers;
+                queue.lock().unwrap_or_else(PoisonError::into_inner).push(response);
+            }
+        }
+    }
+
+    /// What has to be sent over HTTP/3 now.
+    pub(crate) fn take(&self) -> Vec<Response<()>> {
+        match self {
+            Self::Http3(queue) => {
+                std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The fields that browsers process before the response (HTML standard, "early hints").
+const USED: [HeaderName; 3] =
+    [header::LINK, header::CONTENT_SECURITY_POLICY, header::REFERRER_POLICY];
+
+/// The bytes of RFC 9112 section 2.1.
+fn http1_head(headers: &HeaderMap) -> Vec<u8> {
+    let mut head = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
+    for (name, value) in headers {
+        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_what_clients_use_of_hints_is_sent() {
+        let interim = InterimResponses::http3();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::SET_COOKIE, HeaderValue::from_static("a=b"));
+        interim.send_early_hints(headers.clone());
+        assert!(interim.take().is_empty(), "without a link");
+        headers.append(header::LINK, HeaderValue::from_static("</a.css>; rel=preload"));
+        headers.append(header::LINK, HeaderValue::from_static("</b.css>; rel=preload"));
+        headers.append(header::CONTENT_LENGTH, HeaderValue::from_static("5"));
+        interim.send_early_hints(headers);
+        let sent = interim.take();
+        assert_eq!((sent.len(), sent[0].status()), (1, StatusCode::EARLY_HINTS));
+        let expected = "HTTP/1.1 103 Early Hints\r\nlink: </a.css>; rel=preload\r\n\
+                        link: </b.css>; rel=preload\r\n\r\n";
+        assert_eq!(String::from_utf8(http1_head(sent[0].headers())).unwrap(), expected);
+        assert!(interim.take().is_empty());
+    }
+}
