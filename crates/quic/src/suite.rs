@@ -71,25 +71,27 @@ impl Suite {
 /// Length of the longest secret, that of a suite with SHA-384.
 pub(crate) const MAX_SECRET: usize = 48;
 
-/// A traffic secret with its suite (RFC 9001 section 5.1). Wiped when dropped.
+/// A traffic secret with its suite (RFC 9001 section 5.1). Wiped when dropped. Its bytes are on the
+/// heap: a value that is moved would leave a copy of them on the stack, which nothing wipes.
 #[derive(Clone)]
 pub(crate) struct Secret {
     pub(crate) suite: Suite,
-    bytes: [u8; MAX_SECRET],
+    bytes: Box<[u8; MAX_SECRET]>,
     length: usize,
 }
 
 impl Secret {
     /// Returns `None` if `secret` is longer than any suite's.
     pub(crate) fn new(suite: Suite, secret: &[u8]) -> Option<Self> {
-        let mut bytes = [0; MAX_SECRET];
+        let mut bytes = Box::new([0; MAX_SECRET]);
         bytes.get_mut(..secret.len())?.copy_from_slice(secret);
         Some(Self { suite, bytes, length: secret.len() })
     }
 
     /// HKDF-Extract (RFC 5869 section 2.2) with SHA-256, for the Initial secret.
     pub(crate) fn extract(salt: &[u8], input: &[u8]) -> Self {
-        let mut secret = Self { suite: Suite::Aes128Gcm, bytes: [0; MAX_SECRET], length: 0 };
+        let mut secret =
+            Self { suite: Suite::Aes128Gcm, bytes: Box::new([0; MAX_SECRET]), length: 0 };
         // SAFETY: the output has room for the longest digest, the inputs are readable for their
         // lengths.
         let done = unsafe {
@@ -132,7 +134,8 @@ impl Secret {
 
     /// Derives a secret of the same length and suite for `label`.
     pub(crate) fn derive(&self, label: &str) -> Self {
-        let mut next = Self { suite: self.suite, bytes: [0; MAX_SECRET], length: self.length };
+        let mut next =
+            Self { suite: self.suite, bytes: Box::new([0; MAX_SECRET]), length: self.length };
         let length = self.length;
         self.expand(label, &mut next.bytes[..length]);
         next
