@@ -8,7 +8,7 @@ use firstflight_certificates::acme::{
 use firstflight_testkit::{Pebble, PebblePlan};
 
 use super::responder::respond_to_challenges;
-use super::{RunningManager, config, names, only};
+use super::{CertificateState, RunningManager, config, names, only};
 
 const NAMES: &[&str] = &["example.test", "www.example.test", "shop.example.test"];
 
@@ -107,15 +107,28 @@ async fn renewal_happens_before_expiry_with_the_same_account() {
     assert_eq!(pebble.log().matches("POST /sign-me-up").count(), 1);
 }
 
+/// Pebble refuses nonces by chance, and the client gives up on a request after three: an order may
+/// fail, for that reason only.
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_nonces_are_retried() {
+async fn rfc8555_6_5_refused_nonces_are_retried() {
     let responses = ChallengeResponses::new();
     let plan = PebblePlan { bad_nonces: 20, ..respond_to_challenges(&responses, NAMES).await };
     let pebble = Pebble::start(plan);
-    let state = tempfile::tempdir().unwrap();
-    let mut running = RunningManager::alone(config(&pebble, state.path()), &[NAMES], &responses);
-    running.until_issued().await;
-    running.end().await;
+    for _ in 0..60 {
+        let before = pebble.log().len();
+        let state = tempfile::tempdir().unwrap();
+        let mut running =
+            RunningManager::alone(config(&pebble, state.path()), &[NAMES], &responses);
+        let ended = |it: &CertificateState| it.issued.is_some() || it.last_error.is_some();
+        let found = running.until("a certificate or a failure", ended).await;
+        running.end().await;
+        if let Some(failure) = found.last_error {
+            assert!(failure.reason.contains("anti-replay nonce"), "{failure:?}");
+        } else if pebble.log()[before..].matches("POST /order-plz").count() > 1 {
+            return;
+        }
+    }
+    panic!("of sixty orders none was posted twice: {}", pebble.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
