@@ -1,7 +1,7 @@
 //! Child processes of tests: starting, waiting, finding programs and free ports.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write as _};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -17,7 +17,44 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A child that is killed when dropped.
 pub struct Running(pub Child);
 
+/// How a server shows that it serves.
+#[derive(Clone, Copy, Debug)]
+pub enum Serving<'a> {
+    /// It appends a line to this file that ends with `serving on ADDRESS`, as ours does.
+    Announced(&'a Path),
+    /// It listens on this port of the loopback over TCP.
+    Tcp(u16),
+    /// It listens on this port of the loopback over UDP.
+    Udp(u16),
+}
+
 impl Running {
+    /// Starts a server, and waits until it serves. Returns its address too; `None` if it does not
+    /// serve: it has ended, as when its port was taken meanwhile, or takes too long.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn serve(command: &mut Command, serving: Serving<'_>) -> Option<(Self, SocketAddr)> {
+        let before = match serving {
+            Serving::Announced(file) => text(file).len(),
+            Serving::Tcp(_) | Serving::Udp(_) => 0,
+        };
+        let mut running = Self::start(command);
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut address = None;
+        until(|| {
+            address = match serving {
+                Serving::Announced(file) => announced(text(file).get(before..).unwrap_or_default()),
+                Serving::Tcp(port) => TcpStream::connect(local(port)).ok().map(|_| local(port)),
+                Serving::Udp(port) => has_udp_socket(port).then(|| local(port)),
+            };
+            address.is_some() || running.has_ended()
+        });
+        // Another process may listen on this port.
+        let address = address.filter(|_| !running.has_ended())?;
+        Some((running, address))
+    }
+
     /// Starts a command.
     ///
     /// # Panics
@@ -64,6 +101,21 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The address in the first line that ends with `serving on ADDRESS`.
+fn announced(log: &str) -> Option<SocketAddr> {
+    let mut addresses = log.lines().filter_map(|line| {
+        line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
+    });
+    addresses.next()
+}
+
+/// Whether a UDP socket has this port. A server over UDP cannot be tried by connecting.
+fn has_udp_socket(port: u16) -> bool {
+    let wanted = format!(":{port:04X}");
+    let table = fs::read_to_string("/proc/net/udp").unwrap_or_default();
+    table.lines().any(|line| line.split_whitespace().nth(1).is_some_and(|it| it.ends_with(&wanted)))
 }
 
 /// Polls a condition; whether it came true in time.
@@ -226,6 +278,30 @@ pub(crate) fn announce_skip(reason: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_serves_once_it_says_so_or_listens() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "serving on 127.0.0.1:1\n").unwrap();
+        let shell = |script: &str, serving: Serving<'_>| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script, "sh"]).arg(file.path());
+            Running::serve(&mut command, serving)
+        };
+        // What a process before has written does not count, nor a server that has ended.
+        let announced = Serving::Announced(file.path());
+        let says = "echo x serving on 127.0.0.1:2 >>\"$1\"; exec sleep 100";
+        let (_running, address) = shell(says, announced).unwrap();
+        assert_eq!(address.port(), 2);
+        assert!(shell("exit 0", announced).is_none());
+        let (tcp, udp) = (TcpListener::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
+        let (tcp, udp) = (tcp.unwrap().local_addr().unwrap(), udp.unwrap());
+        let free = free_port();
+        assert!(shell("exit 0", Serving::Tcp(free)).is_none());
+        assert!(shell("exit 0", Serving::Udp(free)).is_none());
+        assert!(!has_udp_socket(tcp.port()));
+        assert!(has_udp_socket(udp.local_addr().unwrap().port()));
+    }
 
     #[test]
     fn a_missing_program_skips_a_test_but_never_in_ci() {

@@ -47,8 +47,8 @@ mod thief;
 mod upstream;
 
 pub use child::{
-    Running, TEST_TIMEOUT, find_program, free_port, program_path, skipped_without, text, until,
-    within,
+    Running, Serving, TEST_TIMEOUT, find_program, free_port, program_path, skipped_without, text,
+    until, within,
 };
 pub use collector::{Collector, Span, attribute};
 pub use committed::assert_committed;

@@ -1,7 +1,7 @@
 //! A cluster of three nodes, with a recorder in front of each and an application behind them.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::clients::ClusterClients;
 use crate::clock;
 use crate::kind::{Kind, Settings};
 use crate::run::Run;
-use firstflight_testkit::{Running, free_port, text, until};
+use firstflight_testkit::{Running, Serving, free_port, text, until};
 
 /// Number of nodes.
 pub(crate) const NODES: usize = 3;
@@ -77,31 +77,20 @@ impl Cluster {
         let node = &mut self.nodes[number];
         let port = free_port();
         let upstream = self.clients.application.addresses[number];
-        let stderr = node.dir.join("stderr");
-        let before = text(&stderr).len();
         let mut command =
             self.kind.command(self.dir.path(), &node.dir, port, upstream, &node.settings);
         if let Some(off) = node.clock {
             clock::set(&node.dir, off);
             clock::follow(&mut command, &node.dir);
         }
-        let mut process = Running::start(&mut command);
-        let mut address = None;
-        let ours = self.kind.is_ours();
-        until(|| {
-            let listening = (Ipv4Addr::LOCALHOST, port).into();
-            address = match ours {
-                true => text(&stderr)[before..].lines().find_map(|line| {
-                    line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
-                }),
-                false => TcpStream::connect(listening).is_ok().then_some(listening),
-            };
-            address.is_some() || process.has_ended()
-        });
-        // Another process may listen on this port.
-        let runs = !process.has_ended();
-        node.process = runs.then_some(process);
-        address.filter(|_| runs)
+        let stderr = node.dir.join("stderr");
+        let serving = match self.kind.is_ours() {
+            true => Serving::Announced(&stderr),
+            false => Serving::Tcp(port),
+        };
+        let (process, address) = Running::serve(&mut command, serving)?;
+        node.process = Some(process);
+        Some(address)
     }
 
     /// Kills a node with SIGKILL, after clients were redirected to other nodes.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use firstflight_testkit::{Running, text, until};
+use firstflight_testkit::{Running, Serving, text, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -62,16 +62,10 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(dir.path().join("said")).unwrap());
-        let running = Running::start(&mut command);
         let said = dir.path().join("said");
-        let mut address = None;
-        until(|| {
-            address = text(&said).lines().find_map(|line| {
-                line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
-            });
-            address.is_some()
-        });
-        let address = address.unwrap_or_else(|| panic!("it does not serve: {}", text(&said)));
+        let serving = Running::serve(&mut command, Serving::Announced(&said));
+        let (running, address) =
+            serving.unwrap_or_else(|| panic!("it does not serve: {}", text(&said)));
         Self { dir, running, address, dumps: Cell::new(0), read: Cell::new(0) }
     }
 

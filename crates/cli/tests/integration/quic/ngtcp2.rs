@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use firstflight_testkit::{free_port, skipped_without};
+use firstflight_testkit::{Serving, free_port, skipped_without};
 
 use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup, TWICE};
-use crate::support::program::{Ended, Running, fields, run, text, until};
+use crate::support::program::{Ended, Running, fields, run, text};
 
 /// The result of a run of the client, and its log.
 pub(crate) struct ClientRun {
@@ -102,9 +102,7 @@ impl Server {
             command.stdout(Stdio::null()).stderr(File::create(&output).unwrap());
             command.args(["--no-quic-dump", "--no-http-dump", "--htdocs=root"]).args(flags);
             command.args(["127.0.0.1", &port.to_string(), "key.pem", "cert.pem"]);
-            let mut running = Running::start(&mut command);
-            let listens = until(|| listens(port) || running.0.try_wait().unwrap().is_some());
-            if listens && running.0.try_wait().unwrap().is_none() {
+            if let Some((running, _)) = Running::serve(&mut command, Serving::Udp(port)) {
                 return Self { _running: running, port, output };
             }
         }
@@ -127,15 +125,6 @@ impl Server {
         let targets = output.lines().filter_map(|line| line.split_once("[:path: "));
         targets.map(|(_, target)| target.trim_end_matches(']').to_owned()).collect()
     }
-}
-
-/// Whether this UDP port of the loopback interface is in use.
-pub(crate) fn listens(port: u16) -> bool {
-    let wanted = format!(":{port:04X} ");
-    let table = fs::read_to_string("/proc/net/udp").unwrap();
-    table
-        .lines()
-        .any(|line| line.split_whitespace().nth(1).is_some_and(|a| a.ends_with(wanted.trim_end())))
 }
 
 fn path_with_sbin() -> String {

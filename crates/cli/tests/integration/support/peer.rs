@@ -1,14 +1,13 @@
 //! Other servers, as packaged by Debian, with early data enabled where supported.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use firstflight_testkit::{free_port, program_path};
+use firstflight_testkit::{Serving, free_port, program_path};
 use nix::sys::signal::Signal;
 
-use super::program::{PAGE, Running, text, until};
+use super::program::{PAGE, Running, text};
 
 /// A running server.
 pub(crate) struct Peer {
@@ -108,13 +107,7 @@ impl Peer {
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().unwrap())
                 .stderr(log);
-            let mut running = Running::start(&mut command);
-            let mut ended = false;
-            let listens = until(|| {
-                ended = running.0.try_wait().unwrap().is_some();
-                ended || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
-            });
-            if listens && !ended {
+            if let Some((running, _)) = Running::serve(&mut command, Serving::Tcp(port)) {
                 return Self { running, cert, port };
             }
         }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use firstflight_testkit::Serving;
 pub(crate) use firstflight_testkit::{Running, TEST_TIMEOUT, text, until, within};
 use nix::sys::signal::Signal;
 use rcgen::{CertificateParams, DnType, KeyPair};
@@ -151,15 +152,9 @@ impl Serve {
 
     fn ready(dir: &Path, mut command: Command) -> Self {
         let (log, cert, stderr) = (dir.join("log"), dir.join("cert.pem"), dir.join("stderr"));
-        let running = Running::start(&mut command);
-        let mut address = None;
-        until(|| {
-            address = text(&stderr).lines().find_map(|line| {
-                line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
-            });
-            address.is_some()
-        });
-        let address = address.unwrap_or_else(|| panic!("it does not serve: {}", text(&stderr)));
+        let serving = Running::serve(&mut command, Serving::Announced(&stderr));
+        let (running, address) =
+            serving.unwrap_or_else(|| panic!("it does not serve: {}", text(&stderr)));
         Self { running, address, cert, stderr, log }
     }
 
