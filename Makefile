@@ -10,7 +10,8 @@ CRATE ?=
 TESTS ?=
 # What `make bench` is told besides its defaults, such as BENCH_FLAGS="--cells TCP --rounds 9".
 BENCH_FLAGS ?=
-# Which cells `audit-peers` measures, such as PEER=nginx ROW=restart; default all.
+# Which cells `audit-peers` measures, such as PEER=nginx ROW=restart; default all. NGINX_HTTP3=PATH names an nginx
+# with HTTP/3, which Debian's lacks.
 PEER ?=
 ROW ?=
 # Where `bench`, `profile`, `browsers`, `quic`, `cluster`, `audit-peers` and `conformance` leave their raw data; default results/DATE-KIND.

@@ -241,7 +241,7 @@ fn haproxy(
 }
 
 /// Name, HMAC key and AES key, in the format of servers with OpenSSL.
-fn eighty_bytes() -> Vec<u8> {
+pub(crate) fn eighty_bytes() -> Vec<u8> {
     let mut bytes = [0; 80];
     let mut random = File::open("/dev/urandom").unwrap();
     std::io::Read::read_exact(&mut random, &mut bytes).unwrap();

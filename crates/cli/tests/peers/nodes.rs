@@ -1,24 +1,27 @@
 //! The nodes of a server, with a witness behind them.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use firstflight_audit::{Finding, Settings as AuditSettings, TcpTarget, Verdict, Witness, audit};
+use firstflight_audit::{
+    Finding, QuicTarget, Settings as AuditSettings, Target, TcpTarget, Verdict, Witness, audit,
+};
 use firstflight_testkit::{
-    Running, StoreListen, StoreProcess, TEST_TIMEOUT, free_port, text, until, within,
+    Running, Serving, StoreListen, StoreProcess, TEST_TIMEOUT, free_port, text, until, within,
 };
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::kind::Settings;
-use crate::peer::Peer;
+use crate::kind::{Settings, eighty_bytes};
+use crate::peer::{Peer, Server};
 use crate::row::Row;
-use crate::{clock, configs, rustls_server};
+use crate::{clock, configs, quinn_server, rustls_server};
 
 /// The nodes of a cell. Their processes end when this is dropped.
 pub(crate) struct Nodes {
@@ -39,6 +42,7 @@ struct Node {
 enum Process {
     Child(Running),
     Rustls(rustls_server::Server),
+    Quinn(quinn_server::Server),
 }
 
 impl Nodes {
@@ -50,6 +54,7 @@ impl Nodes {
         fs::write(dir.path().join("cert.pem"), &cert).unwrap();
         fs::write(dir.path().join("key.pem"), &key).unwrap();
         fs::write(dir.path().join("both.pem"), cert + &key).unwrap();
+        fs::write(dir.path().join("ticket.key"), eighty_bytes()).unwrap();
         if let Some(kind) = peer.kind() {
             kind.prepare(dir.path());
         }
@@ -57,8 +62,8 @@ impl Nodes {
         let witness = listener.local_addr().unwrap();
         thread::spawn(move || Witness::default().serve(&listener));
         let prefix = dir.path().file_name().unwrap().to_string_lossy().replace('.', "");
-        let store = match peer {
-            Peer::Store => format!("url = {:?}\nprefix = {prefix:?}\n", store_url()),
+        let store = match peer.server {
+            Server::Store => format!("url = {:?}\nprefix = {prefix:?}\n", store_url()),
             _ => String::new(),
         };
         let settings = Settings {
@@ -70,8 +75,8 @@ impl Nodes {
             tickets: "",
             early_data: true,
         };
-        let count = match (peer, row.wants_nodes()) {
-            (Peer::Store, _) => 3,
+        let count = match (peer.server, row.wants_nodes()) {
+            (Server::Store, _) => 3,
             (_, true) => 2,
             (_, false) => 1,
         };
@@ -117,6 +122,7 @@ impl Nodes {
                 running.signal(Signal::SIGHUP);
             }
             (Some(Process::Rustls(server)), _) => server.set_early_data(&cert, &key, on),
+            (Some(Process::Quinn(server)), _) => server.set_early_data(&cert, &key, on),
             _ => self.restart(),
         }
         assert!(until(|| self.offers_early_data() == on), "early data is {on}: {}", self.stderr());
@@ -157,7 +163,9 @@ impl Nodes {
 
     /// Whether the first node's tickets allow early data.
     fn offers_early_data(&self) -> bool {
-        self.check(0, "offers").is_some_and(|it| it.summary.contains("early data of up to"))
+        self.check(0, "offers").is_some_and(|it| {
+            it.summary.contains("early data") && !it.summary.contains("no early data")
+        })
     }
 
     /// A check of a node; `None` if it cannot be audited.
@@ -166,10 +174,15 @@ impl Nodes {
             only: vec![name.to_owned()],
             limit: TEST_TIMEOUT,
             witness: name != "offers",
+            http3: self.peer.quic,
             ..AuditSettings::new("localhost", "localhost", "/proxied/witness")
         };
-        let target = TcpTarget::new(self.address(number), TEST_TIMEOUT);
-        let node = firstflight_audit::Node { address: String::new(), target: &target };
+        let address = self.address(number);
+        let target: Box<dyn Target> = match self.peer.quic {
+            true => Box::new(QuicTarget::new(address)),
+            false => Box::new(TcpTarget::new(address, TEST_TIMEOUT)),
+        };
+        let node = firstflight_audit::Node { address: String::new(), target: target.as_ref() };
         let report = audit(&[node], &settings, "", |_| {}).ok();
         report.and_then(|report| report.findings.into_iter().next())
     }
@@ -179,6 +192,18 @@ impl Nodes {
         self.nodes.iter().map(|node| text(&node.dir.join("stderr"))).collect()
     }
 
+    /// How often the request that ran most often did so, by the servers' logs: requests have a query
+    /// of their own. `None` if there was none.
+    pub(crate) fn most_executions(&self) -> Option<u64> {
+        let mut counts = HashMap::new();
+        for line in self.stderr().lines() {
+            if let Some((_, target)) = line.split_once("[:path: ") {
+                *counts.entry(target.to_owned()).or_default() += 1;
+            }
+        }
+        counts.into_values().max()
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -186,63 +211,61 @@ impl Nodes {
     fn start_node(&mut self, number: usize) {
         // Try again with another port, because a free port may be taken meanwhile.
         let started = (0..5).any(|_| self.try_start(number));
-        assert!(started, "{} does not serve: {}", self.peer.name(), self.stderr());
+        assert!(started, "{} does not serve: {}", self.peer.name, self.stderr());
     }
 
     fn try_start(&mut self, number: usize) -> bool {
         let (shared, port) = (self.dir.path(), free_port());
         let node = &mut self.nodes[number];
-        if self.peer == Peer::Rustls {
-            let server =
-                rustls_server::Server::start(&shared.join("cert.pem"), &shared.join("key.pem"));
-            node.address = server.address;
-            node.running = Some(Process::Rustls(server));
-            return true;
-        }
-        let stderr = node.dir.join("stderr");
-        let before = text(&stderr).len();
-        let mut command = match self.peer.kind() {
-            Some(kind) => kind.command(shared, &node.dir, port, self.witness, &node.settings),
-            None => other(self.peer, shared, &node.dir, port, self.witness),
-        };
-        if node.has_clock {
-            clock::follow(&mut command, &node.dir);
-        }
-        let mut running = Running::start(&mut command);
-        let ours = self.peer.is_ours();
-        let mut address = None;
-        until(|| {
-            let listening = (Ipv4Addr::LOCALHOST, port).into();
-            address = match ours {
-                true => text(&stderr)[before..].lines().find_map(|line| {
-                    line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
-                }),
-                false => TcpStream::connect(listening).is_ok().then_some(listening),
-            };
-            address.is_some() || running.has_ended()
-        });
-        // Another process may listen on this port.
-        let runs = !running.has_ended();
-        match address.filter(|_| runs) {
-            Some(address) => {
-                node.address = address;
-                node.running = Some(Process::Child(running));
-                true
+        let (cert, key) = (shared.join("cert.pem"), shared.join("key.pem"));
+        let (process, address) = if self.peer.server == Server::Rustls {
+            match self.peer.quic {
+                true => {
+                    let server = quinn_server::Server::start(&cert, &key);
+                    let address = server.address;
+                    (Process::Quinn(server), address)
+                }
+                false => {
+                    let server = rustls_server::Server::start(&cert, &key);
+                    let address = server.address;
+                    (Process::Rustls(server), address)
+                }
             }
-            None => false,
-        }
+        } else {
+            let mut command = match self.peer.kind() {
+                Some(kind) => kind.command(shared, &node.dir, port, self.witness, &node.settings),
+                None => other(self.peer, shared, &node.dir, port, self.witness, &node.settings),
+            };
+            if node.has_clock {
+                clock::follow(&mut command, &node.dir);
+            }
+            let stderr = node.dir.join("stderr");
+            let serving = match self.peer.quic {
+                _ if self.peer.is_ours() => Serving::Announced(&stderr),
+                true => Serving::Udp(port),
+                false => Serving::Tcp(port),
+            };
+            let Some((running, address)) = Running::serve(&mut command, serving) else {
+                return false;
+            };
+            (Process::Child(running), address)
+        };
+        node.address = address;
+        node.running = Some(process);
+        true
     }
 }
 
 /// The command of a server that the chaos suite does not know.
 fn other(
     peer: Peer,
-    shared: &std::path::Path,
-    own: &std::path::Path,
+    shared: &Path,
+    own: &Path,
     port: u16,
     upstream: SocketAddr,
+    settings: &Settings,
 ) -> Command {
-    let mut command = configs::command(peer, shared, own, port, upstream);
+    let mut command = configs::command(peer, shared, own, port, upstream, settings);
     let stderr = File::options().create(true).append(true).open(own.join("stderr")).unwrap();
     command.env("HOME", own).env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
     // OpenSSL's server ends with its input.

@@ -1,15 +1,16 @@
 //! The servers, and what is known about them beforehand.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use firstflight_testkit::program_path;
+use firstflight_testkit::{find_program, program_path};
 
 use crate::kind::{Kind, PROGRAM};
 use crate::row::Row;
 
-/// A column of the table.
+/// A server program, and how its processes are set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub(crate) enum Server {
     /// Ours, one process with ticket keys of its own.
     Alone,
     /// Ours, three nodes with a store.
@@ -22,126 +23,162 @@ pub(crate) enum Peer {
     Openssl,
     /// `gnutls-serv`.
     Gnutls,
-    /// rustls with stateful sessions.
+    /// rustls with stateful sessions; over QUIC below quinn.
     Rustls,
+    /// One process with ticket keys of its own.
     Envoy,
+    /// Processes with the same ticket keys.
+    EnvoyKeys,
+    /// Its processes have one storage, with the ticket keys in it.
     Caddy,
     H2o,
+    /// `gtlsserver`.
+    Ngtcp2,
+    Aioquic,
 }
 
-impl Peer {
-    pub(crate) const ALL: [Self; 11] = [
-        Self::Alone,
-        Self::Store,
-        Self::KeyFile,
-        Self::Nginx,
-        Self::Haproxy,
-        Self::Openssl,
-        Self::Gnutls,
-        Self::Rustls,
-        Self::Envoy,
-        Self::Caddy,
-        Self::H2o,
-    ];
-
-    /// The name in the table.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Alone => "firstflight",
-            Self::Store => "firstflight, 3 nodes, store",
-            Self::KeyFile => "firstflight, key file, no store",
-            Self::Nginx => "nginx",
-            Self::Haproxy => "HAProxy",
-            Self::Openssl => "OpenSSL s_server",
-            Self::Gnutls => "gnutls-serv",
-            Self::Rustls => "rustls",
-            Self::Envoy => "Envoy",
-            Self::Caddy => "Caddy",
-            Self::H2o => "h2o",
-        }
-    }
-
+/// A column of a table: a server over TCP or QUIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) server: Server,
+    /// Whether it is audited over QUIC.
+    pub(crate) quic: bool,
     /// The name in commands.
-    pub(crate) fn slug(self) -> &'static str {
-        match self {
-            Self::Alone => "firstflight",
-            Self::Store => "firstflight-store",
-            Self::KeyFile => "firstflight-key-file",
-            Self::Nginx => "nginx",
-            Self::Haproxy => "haproxy",
-            Self::Openssl => "openssl",
-            Self::Gnutls => "gnutls",
-            Self::Rustls => "rustls",
-            Self::Envoy => "envoy",
-            Self::Caddy => "caddy",
-            Self::H2o => "h2o",
-        }
-    }
+    pub(crate) slug: &'static str,
+    /// The name in the table.
+    pub(crate) name: &'static str,
+}
 
+const fn tcp(server: Server, slug: &'static str, name: &'static str) -> Peer {
+    Peer { server, quic: false, slug, name }
+}
+
+const fn quic(server: Server, slug: &'static str, name: &'static str) -> Peer {
+    Peer { server, quic: true, slug, name }
+}
+
+/// All columns, those over TCP first.
+pub(crate) const PEERS: [Peer; 21] = [
+    tcp(Server::Alone, "firstflight", "firstflight"),
+    tcp(Server::Store, "firstflight-store", "firstflight, 3 nodes, store"),
+    tcp(Server::KeyFile, "firstflight-key-file", "firstflight, key file, no store"),
+    tcp(Server::Nginx, "nginx", "nginx"),
+    tcp(Server::Haproxy, "haproxy", "HAProxy"),
+    tcp(Server::Openssl, "openssl", "OpenSSL s_server"),
+    tcp(Server::Gnutls, "gnutls", "gnutls-serv"),
+    tcp(Server::Rustls, "rustls", "rustls"),
+    tcp(Server::Envoy, "envoy", "Envoy"),
+    tcp(Server::Caddy, "caddy", "Caddy"),
+    tcp(Server::H2o, "h2o", "h2o"),
+    quic(Server::Alone, "firstflight-quic", "firstflight"),
+    quic(Server::Store, "firstflight-store-quic", "firstflight, 3 nodes, store"),
+    quic(Server::KeyFile, "firstflight-key-file-quic", "firstflight, key file, no store"),
+    quic(Server::Nginx, "nginx-quic", "nginx"),
+    quic(Server::Envoy, "envoy-quic", "Envoy"),
+    quic(Server::EnvoyKeys, "envoy-keys-quic", "Envoy, 2 processes, shared keys"),
+    quic(Server::Caddy, "caddy-quic", "Caddy"),
+    quic(Server::Ngtcp2, "ngtcp2", "ngtcp2"),
+    quic(Server::Aioquic, "aioquic", "aioquic"),
+    quic(Server::Rustls, "quinn", "quinn on rustls"),
+];
+
+impl Peer {
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Alone | Self::Store | Self::KeyFile)
+        matches!(self.server, Server::Alone | Server::Store | Server::KeyFile)
     }
 
     /// Servers of a TLS library that take no requests from early data.
     pub(crate) fn is_tls_only(self) -> bool {
-        matches!(self, Self::Openssl | Self::Gnutls)
+        matches!(self.server, Server::Openssl | Server::Gnutls)
     }
 
-    /// What an audit takes it for, on which its remedies depend. HAProxy and rustls do not say what
-    /// they are.
+    /// Whether it forwards to a witness or is one. ngtcp2's log has a line with the target of each
+    /// request.
+    pub(crate) fn has_witness(self) -> bool {
+        self.server != Server::Ngtcp2
+    }
+
+    /// What an audit takes it for, on which its remedies depend. Most do not say what they are.
     pub(crate) fn recognised(self) -> &'static str {
-        match self {
-            Self::Nginx => "(nginx)",
-            Self::Envoy => "(Envoy)",
-            Self::Caddy => "(Caddy)",
-            Self::H2o => "(h2o)",
+        match self.server {
+            Server::Nginx => "(nginx)",
+            Server::Envoy | Server::EnvoyKeys => "(Envoy)",
+            Server::Caddy => "(Caddy)",
+            Server::H2o => "(h2o)",
             _ => "(not recognised)",
         }
     }
 
-    /// How the chaos suite starts it, if it does.
+    /// How the chaos suite starts it, if it does. Its nginx has no QUIC.
     pub(crate) fn kind(self) -> Option<Kind> {
-        match self {
-            Self::Alone => Some(Kind::Alone),
-            Self::Store => Some(Kind::Shared),
-            Self::KeyFile => Some(Kind::Local),
-            Self::Nginx => Some(Kind::Nginx),
-            Self::Haproxy => Some(Kind::Haproxy),
+        match self.server {
+            Server::Alone => Some(Kind::Alone),
+            Server::Store => Some(Kind::Shared),
+            Server::KeyFile => Some(Kind::Local),
+            Server::Nginx if !self.quic => Some(Kind::Nginx),
+            Server::Haproxy => Some(Kind::Haproxy),
             _ => None,
         }
     }
 
-    /// The program, if it is not ours.
-    pub(crate) fn program(self) -> Option<&'static str> {
-        match self {
-            Self::Alone | Self::Store | Self::KeyFile | Self::Rustls => None,
-            Self::Nginx => Some("nginx"),
-            Self::Haproxy => Some("haproxy"),
-            Self::Openssl => Some("openssl"),
-            Self::Gnutls => Some("gnutls-serv"),
-            Self::Envoy => Some("envoy"),
-            Self::Caddy => Some("caddy"),
-            Self::H2o => Some("h2o"),
-        }
+    /// The program, if it is not ours. Empty if it must be given, and was not.
+    pub(crate) fn program(self) -> Option<String> {
+        let name = match self.server {
+            Server::Alone | Server::Store | Server::KeyFile | Server::Rustls => return None,
+            Server::Nginx if self.must_be_given() => {
+                return Some(std::env::var(NGINX_HTTP3).unwrap_or_default());
+            }
+            Server::Nginx => "nginx",
+            Server::Haproxy => "haproxy",
+            Server::Openssl => "openssl",
+            Server::Gnutls => "gnutls-serv",
+            Server::Envoy | Server::EnvoyKeys => "envoy",
+            Server::Caddy => "caddy",
+            Server::H2o => "h2o",
+            Server::Ngtcp2 => "gtlsserver",
+            Server::Aioquic => "aioquic",
+        };
+        Some(name.to_owned())
+    }
+
+    /// Whether the path of its program has to be given in [`NGINX_HTTP3`]: distributions have no nginx
+    /// with HTTP/3 yet.
+    pub(crate) fn must_be_given(self) -> bool {
+        self.server == Server::Nginx && self.quic
     }
 
     /// Its version in its own words.
     pub(crate) fn version(self) -> String {
-        let (program, flag) = match self {
-            Self::Rustls => return "rustls, as in Cargo.lock".to_owned(),
-            Self::Nginx => (program_path("nginx"), "-V"),
-            Self::Haproxy => (program_path("haproxy"), "-vv"),
-            Self::Openssl | Self::Caddy => (program_path(self.program().unwrap()), "version"),
-            _ => (self.program().map_or(PROGRAM.into(), program_path), "--version"),
+        let program = match self.program() {
+            Some(program) => program_path(&program),
+            None => PathBuf::from(PROGRAM),
         };
-        let output = Command::new(&program).arg(flag).output().unwrap();
+        let mut command = Command::new(&program);
+        match self.server {
+            Server::Rustls if self.quic => return "quinn and rustls, as in Cargo.lock".to_owned(),
+            Server::Rustls => return "rustls, as in Cargo.lock".to_owned(),
+            // It does not say.
+            Server::Ngtcp2 => {
+                command = Command::new("dpkg-query");
+                command.args(["-W", "-f", "${Package} ${Version}", "ngtcp2-server"]);
+            }
+            Server::Aioquic => {
+                command = python();
+                command.args(["-c", "import aioquic; print('aioquic', aioquic.__version__)"]);
+            }
+            Server::Nginx => _ = command.arg("-V"),
+            Server::Haproxy => _ = command.arg("-vv"),
+            Server::Openssl | Server::Caddy => _ = command.arg("version"),
+            _ => _ = command.arg("--version"),
+        }
+        let Ok(output) = command.output() else { return "unknown".to_owned() };
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();
         let wanted = |line: &&str| {
+            let is_of_library = line.starts_with("built with ") || line.starts_with("Running on ");
             !line.trim().is_empty()
                 && (said.lines().next() == Some(*line)
-                    || line.starts_with("built with OpenSSL")
-                    || line.starts_with("Running on OpenSSL"))
+                    || is_of_library && (line.contains("SSL ") || line.contains("AWS-LC")))
         };
         let mut lines: Vec<&str> = said.lines().filter(wanted).collect();
         if lines.is_empty() {
@@ -154,28 +191,63 @@ impl Peer {
 
     /// Why a row does not apply, if that is known.
     pub(crate) fn inapplicable(self, row: Row) -> Option<&'static str> {
-        let many = matches!(row, Row::OtherNode | Row::ClockSkew | Row::RefusalOtherNode);
-        match (self, row) {
-            (Self::Alone, _) if many => Some("one process"),
-            (Self::Openssl | Self::Gnutls, _) if many || row == Row::Restart => {
+        if matches!(self.server, Server::Envoy | Server::Caddy | Server::H2o) && !self.quic {
+            return (row != Row::SameInstance).then_some("no early data over TCP");
+        }
+        let keys = row.wants_nodes() || row == Row::Restart;
+        match self.server {
+            Server::Alone if row.wants_nodes() => Some("one process"),
+            Server::Openssl | Server::Gnutls | Server::Envoy | Server::Ngtcp2 if keys => {
                 Some("its ticket keys belong to one process")
             }
-            (Self::Openssl | Self::Gnutls, Row::PolicyChange) => {
-                Some("its settings are those of its process")
-            }
-            (Self::Openssl | Self::Gnutls, Row::OriginalDelayed) => {
-                Some("it takes no requests from early data")
-            }
-            (Self::Rustls, _) if many || row == Row::Restart => {
+            Server::Rustls | Server::Aioquic if keys => {
                 Some("its sessions are in the memory of one process")
             }
-            (Self::Rustls, Row::ClockStep) => {
+            Server::Openssl | Server::Gnutls if row == Row::OriginalDelayed => {
+                Some("it takes no requests from early data")
+            }
+            Server::Openssl | Server::Gnutls | Server::Envoy | Server::Ngtcp2 | Server::Aioquic
+                if row == Row::PolicyChange =>
+            {
+                Some("its settings and its tickets are those of its process")
+            }
+            Server::Caddy if row == Row::PolicyChange => {
+                Some("this version has no setting for early data")
+            }
+            Server::Rustls if row == Row::ClockStep => {
                 Some("not tried: it runs in the process of the audit, with its clock")
             }
-            (Self::Envoy | Self::Caddy | Self::H2o, row) if row != Row::SameInstance => {
-                Some("no early data over TCP")
+            Server::Envoy | Server::EnvoyKeys if matches!(row, Row::ClockSkew | Row::ClockStep) => {
+                Some("not tried: it does not start with a clock that a test can set")
+            }
+            Server::Caddy if matches!(row, Row::ClockSkew | Row::ClockStep) => {
+                Some("not tried: programs in Go do not read the clock that a test can set")
             }
             _ => None,
         }
     }
+
+    /// Whether copies are known to run in this row, so that it shows that the attack works: nginx's
+    /// wherever they are not too late, and Caddy's once it has forgotten the original's connection id.
+    pub(crate) fn is_control(self, row: Row) -> bool {
+        match self.server {
+            Server::Nginx => !self.quic,
+            Server::Caddy => self.quic && matches!(row, Row::Addresses | Row::CopyDelayed),
+            _ => false,
+        }
+    }
 }
+
+/// Python with aioquic.
+pub(crate) fn python() -> Command {
+    let mut command = Command::new("python3");
+    let library = find_program("aioquic");
+    if let Some(folder) = library.as_deref().and_then(|file| file.parent()?.parent()) {
+        command.env("PYTHONPATH", folder);
+    }
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// The variable with the path of an nginx that has HTTP/3.
+pub(crate) const NGINX_HTTP3: &str = "NGINX_HTTP3";

@@ -2,14 +2,15 @@
 
 use std::cell::{Cell as Counter, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_audit::{Node, Report, Settings, Target, TcpTarget, Verdict, audit};
-use firstflight_first_flight::Link;
+use firstflight_audit::{Finding, Node, Report, Settings, Target, Verdict, audit};
+use firstflight_first_flight::{Link, TcpLink, UdpLink};
 
 use crate::nodes::Nodes;
-use crate::peer::Peer;
+use crate::peer::{Peer, Server};
 use crate::table::{Cell, Outcome};
 
 /// A row of the table.
@@ -17,6 +18,10 @@ use crate::table::{Cell, Outcome};
 pub(crate) enum Row {
     SameInstance,
     CopyDelayed,
+    /// Over QUIC.
+    Addresses,
+    /// Over QUIC.
+    ConnectionIds,
     OtherNode,
     Restart,
     ClockSkew,
@@ -28,9 +33,11 @@ pub(crate) enum Row {
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::SameInstance,
         Self::CopyDelayed,
+        Self::Addresses,
+        Self::ConnectionIds,
         Self::OtherNode,
         Self::Restart,
         Self::ClockSkew,
@@ -46,6 +53,8 @@ impl Row {
         match self {
             Self::SameInstance => "same instance, at once and at the same time",
             Self::CopyDelayed => "same instance, after 1 to 20 s",
+            Self::Addresses => "same instance, from the same address and others after 1 s",
+            Self::ConnectionIds => "same instance, under other connection ids",
             Self::OtherNode => "other node, same ticket keys",
             Self::Restart => "restart with kept ticket keys",
             Self::ClockSkew => "other node, its clock 5 s off",
@@ -62,6 +71,8 @@ impl Row {
         match self {
             Self::SameInstance => "same-instance",
             Self::CopyDelayed => "copy-delayed",
+            Self::Addresses => "addresses",
+            Self::ConnectionIds => "connection-ids",
             Self::OtherNode => "other-node",
             Self::Restart => "restart",
             Self::ClockSkew => "clock-skew",
@@ -73,9 +84,16 @@ impl Row {
         }
     }
 
+    /// Whether it is about what only QUIC has.
+    pub(crate) fn is_of_quic(self) -> bool {
+        matches!(self, Self::Addresses | Self::ConnectionIds)
+    }
+
     fn checks(self) -> &'static [&'static str] {
         match self {
             Self::SameInstance => &["replay-at-once", "replay-concurrent"],
+            Self::Addresses => &["replay-addresses"],
+            Self::ConnectionIds => &["replay-connection-ids"],
             Self::OtherNode => &["replay-delayed", "replay-concurrent"],
             Self::CopyDelayed | Self::Restart | Self::ClockSkew | Self::ClockStep => {
                 &["replay-delayed"]
@@ -118,30 +136,31 @@ pub(crate) fn measure(peer: Peer, row: Row) -> Cell {
         while attempts < required(peer) {
             nodes.borrow().reset_clock();
             nodes.borrow().wait_until_ready();
-            let Some(report) = attempt(&nodes, row, check) else {
+            let Some(report) = attempt(peer, &nodes, row, check) else {
                 return Cell::undecided(peer, row, nodes.borrow().stderr());
             };
             if !report.server.ends_with(peer.recognised()) {
                 return Cell::undecided(peer, row, format!("taken for {}", report.server));
             }
             let finding = report.findings.first().expect("a check has a finding");
-            let cell = Cell::found(peer, row, finding);
-            match finding.verdict {
+            let counted = if peer.has_witness() { None } else { nodes.borrow().most_executions() };
+            let cell = Cell::found(peer, row, finding, outcome(row, finding, counted), counted);
+            match cell.result {
                 // For a while after a start early data is refused.
-                Verdict::Inconclusive if Instant::now() < deadline => {
+                Outcome::Undecided if Instant::now() < deadline => {
                     thread::sleep(Duration::from_secs(1));
                 }
-                Verdict::Pass | Verdict::NotApplicable => {
+                Outcome::Once | Outcome::NotApplicable => {
                     attempts += 1;
                     kept.get_or_insert(cell);
                 }
-                Verdict::Inconclusive => {
+                Outcome::Undecided => {
                     return Cell {
                         evidence: [cell.evidence.clone(), vec![nodes.borrow().stderr()]].concat(),
                         ..cell
                     };
                 }
-                _ => return cell,
+                Outcome::Again | Outcome::AgainByClient => return cell,
             }
         }
     }
@@ -150,17 +169,18 @@ pub(crate) fn measure(peer: Peer, row: Row) -> Cell {
 
 /// How often the rule has to be kept. nginx' copies have ten seconds, which a busy machine may miss.
 fn required(peer: Peer) -> usize {
-    if peer == Peer::Nginx { 6 } else { 2 }
+    if peer.server == Server::Nginx { 6 } else { 2 }
 }
 
 /// Longer than any window in which no early data is accepted.
 const WINDOW: Duration = Duration::from_secs(150);
 
 /// One run of a check; `None` if the server cannot be audited.
-fn attempt(nodes: &RefCell<Nodes>, row: Row, check: &str) -> Option<Report> {
+fn attempt(peer: Peer, nodes: &RefCell<Nodes>, row: Row, check: &str) -> Option<Report> {
     let defaults = Settings::new("localhost", "localhost", "/proxied/witness");
     let settings = Settings {
-        witness: true,
+        witness: peer.has_witness(),
+        http3: peer.quic,
         limit: LIMIT,
         delays: row.delays(nodes.borrow().count()),
         only: vec![check.to_owned()],
@@ -170,11 +190,11 @@ fn attempt(nodes: &RefCell<Nodes>, row: Row, check: &str) -> Option<Report> {
         },
         ..defaults
     };
-    let base = TcpTarget::new(nodes.borrow().address(0), LIMIT);
     let scene = Scene {
         nodes,
         row,
-        base,
+        quic: peer.quic,
+        epoch: Instant::now(),
         concurrent: check == "replay-concurrent",
         connections: Counter::new(0),
         waits: Counter::new(0),
@@ -190,7 +210,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 struct Scene<'a> {
     nodes: &'a RefCell<Nodes>,
     row: Row,
-    base: TcpTarget,
+    quic: bool,
+    epoch: Instant,
     /// Whether each connection goes to the next node.
     concurrent: bool,
     connections: Counter<usize>,
@@ -202,8 +223,8 @@ struct Scene<'a> {
 /// The connection of the original: the survey and the one for a ticket come before it.
 const ORIGINAL: usize = 3;
 
-impl Target for Scene<'_> {
-    fn connect(&self) -> io::Result<Box<dyn Link>> {
+impl Scene<'_> {
+    fn link(&self, local: Option<SocketAddr>) -> io::Result<Box<dyn Link>> {
         self.connections.set(self.connections.get() + 1);
         let mut nodes = self.nodes.borrow_mut();
         if self.row == Row::PolicyChange && self.connections.get() == ORIGINAL {
@@ -213,15 +234,29 @@ impl Target for Scene<'_> {
             true => self.connections.get() % nodes.count(),
             false => self.current.get(),
         };
-        self.base.at(nodes.address(node)).connect()
+        let address = nodes.address(node);
+        Ok(match self.quic {
+            true => Box::new(UdpLink::connect(address, local, self.epoch)?),
+            false => Box::new(TcpLink::connect(address, LIMIT, self.epoch)?),
+        })
+    }
+}
+
+impl Target for Scene<'_> {
+    fn connect(&self) -> io::Result<Box<dyn Link>> {
+        self.link(None)
+    }
+
+    fn connect_from(&self, local: SocketAddr) -> io::Result<Box<dyn Link>> {
+        self.link(Some(local))
     }
 
     fn now(&self) -> Duration {
-        self.base.now()
+        self.epoch.elapsed()
     }
 
     fn wait(&self, time: Duration) {
-        self.base.wait(time);
+        thread::sleep(time);
         self.waits.set(self.waits.get() + 1);
         let mut nodes = self.nodes.borrow_mut();
         match self.row {
@@ -231,17 +266,26 @@ impl Target for Scene<'_> {
             Row::Restart => nodes.restart(),
             Row::ClockStep => nodes.step_clock(self.waits.get()),
             Row::PolicyChange => nodes.set_early_data(true),
-            Row::SameInstance | Row::CopyDelayed | Row::OriginalDelayed | Row::Refusal => {}
+            Row::SameInstance
+            | Row::CopyDelayed
+            | Row::Addresses
+            | Row::ConnectionIds
+            | Row::OriginalDelayed
+            | Row::Refusal => {}
         }
     }
 }
 
-/// The result of a verdict. What the RFC leaves to the server is a risk all the same.
-pub(crate) fn outcome(verdict: Verdict) -> Outcome {
-    match verdict {
-        Verdict::Pass => Outcome::Once,
-        Verdict::Fail | Verdict::Warn => Outcome::Again,
-        Verdict::NotApplicable => Outcome::NotApplicable,
-        Verdict::Inconclusive => Outcome::Undecided,
+/// The result of a finding, and of what the server itself has logged. What the RFC leaves to the
+/// server is a risk all the same.
+fn outcome(row: Row, finding: &Finding, counted: Option<u64>) -> Outcome {
+    match (finding.verdict, counted) {
+        (Verdict::Inconclusive, _) => Outcome::Undecided,
+        (Verdict::NotApplicable, _) => Outcome::NotApplicable,
+        (Verdict::Pass, None | Some(1)) | (Verdict::Warn, Some(1)) => Outcome::Once,
+        // The check has sent it to see what the server remembers.
+        (Verdict::Warn, _) if row == Row::ConnectionIds => Outcome::AgainByClient,
+        (_, Some(0)) => Outcome::Undecided,
+        _ => Outcome::Again,
     }
 }

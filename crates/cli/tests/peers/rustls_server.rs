@@ -23,7 +23,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start(cert: &Path, key: &Path) -> Self {
         let sessions: Arc<dyn StoresServerSessions> = ServerSessionMemoryCache::new(1000);
-        let config = Arc::new(Mutex::new(config(cert, key, sessions.clone(), true)));
+        let config = Arc::new(Mutex::new(config_over_tcp(cert, key, sessions.clone(), true)));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let (current, witness) = (config.clone(), Arc::new(Mutex::new(Witness::default())));
@@ -38,25 +38,35 @@ impl Server {
 
     /// Switches early data on or off for new connections.
     pub(crate) fn set_early_data(&self, cert: &Path, key: &Path, on: bool) {
-        *self.config.lock().unwrap() = config(cert, key, self.sessions.clone(), on);
+        *self.config.lock().unwrap() = config_over_tcp(cert, key, self.sessions.clone(), on);
     }
 }
 
-fn config(
+/// A configuration without early data.
+pub(crate) fn config(
     cert: &Path,
     key: &Path,
     sessions: Arc<dyn StoresServerSessions>,
-    early_data: bool,
-) -> Arc<ServerConfig> {
+) -> ServerConfig {
     let certificate = CertificateDer::from_pem_file(cert).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![certificate], PrivateKeyDer::from_pem_file(key).unwrap())
         .unwrap();
     config.session_storage = sessions;
+    config
+}
+
+fn config_over_tcp(
+    cert: &Path,
+    key: &Path,
+    sessions: Arc<dyn StoresServerSessions>,
+    early_data: bool,
+) -> Arc<ServerConfig> {
+    let mut config = config(cert, key, sessions);
     config.max_early_data_size = if early_data { 16_384 } else { 0 };
     config.send_half_rtt_data = true;
     Arc::new(config)

@@ -8,8 +8,8 @@ use firstflight_audit::Finding;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::peer::Peer;
-use crate::row::{self, Row};
+use crate::peer::{NGINX_HTTP3, PEERS, Peer};
+use crate::row::Row;
 
 /// What became of a request whose first flight was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,8 @@ pub(crate) enum Outcome {
     Once,
     /// It ran again.
     Again,
+    /// It ran again, but only its client can build the flight that made it.
+    AgainByClient,
     NotApplicable,
     Undecided,
 }
@@ -28,6 +30,7 @@ impl Outcome {
         match self {
             Self::Once => "once",
             Self::Again => "again",
+            Self::AgainByClient => "again, by the client itself",
             Self::NotApplicable => "not applicable",
             Self::Undecided => "undecided",
         }
@@ -37,7 +40,7 @@ impl Outcome {
 /// A measured cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Cell {
-    /// [`Peer::slug`].
+    /// [`Peer::slug`](crate::peer::Peer::slug).
     pub(crate) peer: String,
     /// [`Row::slug`].
     pub(crate) row: String,
@@ -52,8 +55,12 @@ pub(crate) struct Cell {
 
 impl Cell {
     fn new(peer: Peer, row: Row, result: Outcome, summary: String) -> Self {
-        let (peer, row) = (peer.slug().to_owned(), row.slug().to_owned());
-        let command = format!("make audit-peers PEER={peer} ROW={row}");
+        let (peer_slug, row) = (peer.slug.to_owned(), row.slug().to_owned());
+        let mut command = format!("make audit-peers PEER={peer_slug} ROW={row}");
+        if peer.must_be_given() {
+            command += &format!(" {NGINX_HTTP3}=PATH");
+        }
+        let peer = peer_slug;
         Self { peer, row, result, executions: None, summary, evidence: Vec::new(), command }
     }
 
@@ -65,17 +72,23 @@ impl Cell {
         Self::new(peer, row, Outcome::Undecided, reason)
     }
 
-    /// From a check of an audit.
-    pub(crate) fn found(peer: Peer, row: Row, finding: &Finding) -> Self {
-        let counted = finding.evidence.iter().find_map(|line| {
+    /// From a check of an audit. `logged` are the executions that the server itself has logged, if no
+    /// witness counts.
+    pub(crate) fn found(
+        peer: Peer,
+        row: Row,
+        finding: &Finding,
+        result: Outcome,
+        logged: Option<u64>,
+    ) -> Self {
+        let mut evidence = finding.evidence.clone();
+        evidence.extend(logged.map(|count| format!("the server logged {count} executions")));
+        // One line for each request of the check.
+        let counted = finding.evidence.iter().filter_map(|line| {
             line.strip_prefix("the witness counted ")?.strip_suffix(" executions")?.parse().ok()
         });
-        let result = row::outcome(finding.verdict);
-        Self {
-            executions: counted,
-            evidence: finding.evidence.clone(),
-            ..Self::new(peer, row, result, finding.summary.clone())
-        }
+        let executions = logged.or(counted.max());
+        Self { executions, evidence, ..Self::new(peer, row, result, finding.summary.clone()) }
     }
 
     /// What stands in the table.
@@ -84,8 +97,12 @@ impl Cell {
             (Outcome::Once, _) => "once".to_owned(),
             (Outcome::Again, Some(count)) => format!("**{count}×**"),
             (Outcome::Again, None) => "**again**".to_owned(),
+            (Outcome::AgainByClient, _) => "client only".to_owned(),
             (Outcome::NotApplicable, _) if self.summary.contains("does not run") => {
                 "waits".to_owned()
+            }
+            (Outcome::NotApplicable, _) if self.summary.contains("gets no response") => {
+                "no response".to_owned()
             }
             (Outcome::NotApplicable, _) => "–".to_owned(),
             (Outcome::Undecided, _) => "?".to_owned(),
@@ -106,68 +123,85 @@ pub(crate) fn publish() {
     if cells.is_empty() {
         return;
     }
-    println!("{}", markdown(&cells));
+    for (transport, quic) in [("TCP", false), ("QUIC", true)] {
+        let table = markdown(&cells, quic);
+        if !table.is_empty() {
+            println!("over {transport}:\n\n{table}");
+        }
+    }
     for cell in &cells {
         println!("{}::{}: {}: {}", cell.peer, cell.row, cell.result.name(), cell.summary);
     }
     let Some(directory) = std::env::var_os("AUDIT_PEERS_RESULTS") else { return };
     let mut peers = Vec::new();
-    for peer in Peer::ALL {
-        if cells.iter().any(|cell| cell.peer == peer.slug()) {
-            peers.push(
-                json!({ "peer": peer.slug(), "name": peer.name(), "version": peer.version() }),
-            );
+    for peer in PEERS {
+        if cells.iter().any(|cell| cell.peer == peer.slug) {
+            let transport = if peer.quic { "quic" } else { "tcp" };
+            peers.push(json!({
+                "peer": peer.slug,
+                "name": peer.name,
+                "transport": transport,
+                "version": peer.version(),
+            }));
         }
     }
     let order = |cell: &Cell| {
-        let peer = Peer::ALL.iter().position(|peer| peer.slug() == cell.peer);
+        let peer = PEERS.iter().position(|peer| peer.slug == cell.peer);
         (peer, Row::ALL.iter().position(|row| row.slug() == cell.row))
     };
     let mut cells = cells;
     cells.sort_by_key(order);
     let rows = Row::ALL.map(|row| json!({ "row": row.slug(), "name": row.name() }));
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let data = json!({ "schema": 1, "date": date, "peers": peers, "rows": rows, "cells": cells });
+    let data = json!({ "schema": 2, "date": date, "peers": peers, "rows": rows, "cells": cells });
     let text = serde_json::to_string_pretty(&data).unwrap() + "\n";
     fs::write(PathBuf::from(directory).join("audit-peers.json"), text).unwrap();
 }
 
-/// The table with a row for each scenario and a column for each peer that has early data over TCP.
-fn markdown(cells: &[Cell]) -> String {
-    let find = |peer: Peer, row: Row| {
-        cells.iter().find(|cell| cell.peer == peer.slug() && cell.row == row.slug())
+/// The table of a transport, with a row for each scenario and a column for each peer that has early
+/// data there. Empty without columns.
+fn markdown(cells: &[Cell], quic: bool) -> String {
+    let find = |peer: &Peer, row: Row| {
+        cells.iter().find(|cell| cell.peer == peer.slug && cell.row == row.slug())
     };
-    let has_column = |peer: &Peer| {
-        let same = find(*peer, Row::SameInstance);
-        cells.iter().any(|cell| cell.peer == peer.slug())
+    let has_column = |peer: &&Peer| {
+        let same = find(peer, Row::SameInstance);
+        peer.quic == quic
+            && cells.iter().any(|cell| cell.peer == peer.slug)
             && same.is_none_or(|cell| cell.result != Outcome::NotApplicable)
     };
-    let peers: Vec<Peer> = Peer::ALL.into_iter().filter(has_column).collect();
+    let peers: Vec<&Peer> = PEERS.iter().filter(has_column).collect();
+    if peers.is_empty() {
+        return String::new();
+    }
     let line = |words: Vec<String>| format!("| {} |\n", words.join(" | "));
     let mut text = line(
-        [vec!["copy".to_owned()], peers.iter().map(|it| it.name().to_owned()).collect()].concat(),
+        [vec!["copy".to_owned()], peers.iter().map(|it| it.name.to_owned()).collect()].concat(),
     );
     text += &format!("|{}\n", "---|".repeat(peers.len() + 1));
-    for row in Row::ALL {
-        let shown = peers.iter().map(|peer| find(*peer, row).map_or(String::new(), Cell::shown));
+    for row in Row::ALL.into_iter().filter(|row| quic || !row.is_of_quic()) {
+        let shown = peers.iter().map(|peer| find(peer, row).map_or(String::new(), Cell::shown));
         text += &line([row.name().to_owned()].into_iter().chain(shown).collect());
     }
     text
 }
 
 /// The data that the documents show.
-const DATA: &str = "results/2026-11-23-vm/audit-peers.json";
+const DATA: &str = "results/2026-11-24-vm/audit-peers.json";
 
-/// Asserts that the table in the documents is that of the data.
+/// Asserts that the tables in the documents are those of the data.
 pub(crate) fn assert_documented() -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let data: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(root.join(DATA)).unwrap()).unwrap();
     let cells: Vec<Cell> = serde_json::from_value(data["cells"].clone()).unwrap();
-    let expected = markdown(&cells);
     let page = fs::read_to_string(root.join("docs/evidence/audit.md")).unwrap();
-    match page.contains(&expected) {
-        true => Ok(()),
-        false => Err(format!("docs/evidence/audit.md needs this table, from {DATA}:\n{expected}")),
+    for expected in [markdown(&cells, false), markdown(&cells, true)] {
+        if !page.contains(&expected) {
+            return Err(format!(
+                "docs/evidence/audit.md needs this table, from {DATA}:\n{expected}"
+            ));
+        }
     }
+    Ok(())
 }
