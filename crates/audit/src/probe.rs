@@ -298,6 +298,14 @@ pub(crate) enum Failure {
     Ended(Ended),
 }
 
+impl Failure {
+    /// Whether the server ended the handshake, and said so.
+    pub(crate) fn is_of_server(&self) -> bool {
+        use firstflight_first_flight::ProtocolError::Closed;
+        matches!(self, Self::Alert(_) | Self::Ended(Ended::Protocol(Closed { .. })))
+    }
+}
+
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

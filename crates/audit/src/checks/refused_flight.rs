@@ -33,6 +33,18 @@ struct Refusal {
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut outcomes = Vec::new();
+    if let Err(Stop(reason)) = attack_each_way(probe, &mut outcomes) {
+        // What was found before stands.
+        outcomes.push(Outcome::new(Verdict::Inconclusive, reason));
+    }
+    Ok(Outcome::worst(outcomes).unwrap_or_else(|| {
+        let summary = "no flight was refused: not for its age, and for nothing else";
+        Outcome::new(Verdict::NotApplicable, summary)
+    }))
+}
+
+/// Attacks with flights that are refused for different causes.
+fn attack_each_way(probe: &Probe<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), Stop> {
     for &shift in &probe.settings.refused_ages {
         let nonce = nonce();
         let age = Refusal {
@@ -66,10 +78,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         };
         outcomes.extend(attack(probe, protocol, &nonce)?);
     }
-    Ok(Outcome::worst(outcomes).unwrap_or_else(|| {
-        let summary = "no flight was refused: not for its age, and for nothing else";
-        Outcome::new(Verdict::NotApplicable, summary)
-    }))
+    Ok(())
 }
 
 /// Sends a flight that is to be refused, its request after the handshake, and the flight again. `None`
@@ -77,7 +86,18 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 fn attack(probe: &Probe<'_>, refusal: Refusal, nonce: &str) -> Result<Option<Outcome>, Stop> {
     let flight = probe.build(refusal.plan);
     let mut exchange = probe.send(&flight)?;
-    let reception = exchange.expect_finished(probe.settings.limit)?;
+    let reception = exchange.reception(probe.settings.limit);
+    match &reception.ended {
+        None => {}
+        Some(failure) if failure.is_of_server() => {
+            let evidence = format!("flight {}: {failure}", refusal.cause);
+            let summary = "the server ends the handshakes of flights that it refuses, so no request \
+                           is sent again after one";
+            let outcome = Outcome::new(Verdict::NotApplicable, summary).with(vec![evidence]);
+            return Ok(Some(outcome));
+        }
+        Some(failure) => return Err(Stop(format!("a handshake without faults failed: {failure}"))),
+    }
     if reception.early_data {
         return Ok(None);
     }
@@ -110,7 +130,7 @@ mod tests {
     use firstflight_first_flight::test_server::Behaviour;
 
     use super::*;
-    use crate::checks::tests::{assert_proven, verdict};
+    use crate::checks::tests::{assert_proven, verdict, verdict_over_quic};
     use crate::checks::{replay_at_once, replay_concurrent, replay_delayed};
 
     #[test]
@@ -131,6 +151,17 @@ mod tests {
         assert_eq!(verdict(&CHECK, &wrong, true), Verdict::Fail);
         let unchecked = Behaviour { freshness: None, ..Behaviour::default() };
         assert_eq!(verdict(&CHECK, &unchecked, true), Verdict::Pass, "refused for other causes");
+    }
+
+    #[test]
+    fn rfc8446_4_1_4_a_server_without_hello_retry_request_is_judged_by_other_refusals() {
+        let right = Behaviour { retries: false, ..Behaviour::default() };
+        for http3 in [false, true] {
+            let verdict = if http3 { verdict_over_quic } else { verdict };
+            assert_eq!(verdict(&CHECK, &right, true), Verdict::Pass);
+            let wrong = Behaviour { spends_refused: false, ..right.clone() };
+            assert_eq!(verdict(&CHECK, &wrong, true), Verdict::Fail);
+        }
     }
 
     #[test]

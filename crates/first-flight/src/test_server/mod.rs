@@ -111,6 +111,8 @@ pub struct Behaviour {
     pub tls13: bool,
     /// Groups that it supports; key shares are of X25519.
     pub groups: &'static [u16],
+    /// Whether it requests a key share that is missing; else that ends the connection.
+    pub retries: bool,
     /// Tickets for each handshake.
     pub tickets: usize,
     /// The announced lifetime of tickets, in seconds.
@@ -187,6 +189,7 @@ impl Default for Behaviour {
         Self {
             tls13: true,
             groups: &[0x001d],
+            retries: true,
             tickets: 2,
             lifetime: 7200,
             enforces_lifetime: true,

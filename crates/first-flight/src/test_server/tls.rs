@@ -211,6 +211,9 @@ impl Handshake {
         if std::mem::replace(&mut self.retried, true) {
             return Err(ProtocolError::Malformed);
         }
+        if !self.shared.behaviour.retries {
+            return Err(ProtocolError::NotOffered);
+        }
         let hash = SUITE.hash(bytes);
         self.transcript = message(kind::MESSAGE_HASH, |out| out.extend_from_slice(&hash));
         let retry = server_hello(&RETRY_RANDOM, |out| {
