@@ -1,8 +1,10 @@
-//! Maps keyed by host names and wildcards.
+//! Host names: maps keyed by names and wildcards, and the names of certificates.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
+
+use boring::x509::X509Ref;
 
 use crate::TlsError;
 
@@ -68,6 +70,13 @@ pub fn normalize_host(raw: &str) -> Option<Cow<'_, str>> {
         true => Some(Cow::Owned(name.to_ascii_lowercase())),
         false => Some(Cow::Borrowed(name)),
     }
+}
+
+/// The DNS names of a certificate (RFC 5280 section 4.2.1.6), in lower case.
+pub(crate) fn dns_names(certificate: &X509Ref) -> Vec<String> {
+    let names = certificate.subject_alt_names();
+    let names = names.iter().flatten().filter_map(|name| name.dnsname());
+    names.map(str::to_ascii_lowercase).collect()
 }
 
 /// Allows underscores, which are in use although host names must not have them (RFC 8553).

@@ -14,13 +14,14 @@ use boring::ssl::{
     ClientHello, ExtensionType, NameType, SelectCertError, Ssl, SslContextBuilder, SslCredential,
     SslOptions, SslRef,
 };
-use boring::x509::{X509, X509Ref};
+use boring::x509::X509;
 use boring_sys as ffi;
 use foreign_types::{ForeignType, ForeignTypeRef};
 
 use crate::clock::SteadyClock;
 use crate::context::Slot;
 use crate::error::reasons;
+use crate::host_map::dns_names;
 use crate::{HostMap, TlsError, ocsp, ticket};
 
 /// A certificate chain with the private key of its first certificate, and optionally an OCSP
@@ -204,13 +205,6 @@ impl Identity {
             if done { Ok(credential) } else { Err(refused(ErrorStack::get())) }
         }
     }
-}
-
-/// The DNS names of a certificate (RFC 5280 section 4.2.1.6), in lower case.
-pub(crate) fn dns_names(certificate: &X509Ref) -> Vec<String> {
-    let names = certificate.subject_alt_names();
-    let names = names.iter().flatten().filter_map(|name| name.dnsname());
-    names.map(str::to_ascii_lowercase).collect()
 }
 
 fn unix(time: &Asn1TimeRef) -> Option<i64> {

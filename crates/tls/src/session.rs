@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::clock::SteadyClock;
 use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
-use crate::identity::dns_names;
+use crate::host_map::dns_names;
 use crate::{TlsError, Version};
 
 /// The sessions that a connection has received and nobody has taken yet.
