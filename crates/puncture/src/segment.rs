@@ -1,5 +1,7 @@
 //! One tree: the values of 32,768 indices, without those that were punctured.
 
+use zeroize::Zeroize;
+
 use crate::cover::Cover;
 use crate::node::{LEAVES, LEVELS, Node};
 use crate::seed::{Place, Seed, Value};
@@ -60,6 +62,13 @@ impl Segment {
 
     /// The value of a leaf, or `None` if it was punctured.
     pub(crate) fn evaluate(&self, leaf: u32) -> Option<Value> {
+        let value = self.descend(leaf);
+        wipe_stack();
+        value
+    }
+
+    #[inline(never)]
+    fn descend(&self, leaf: u32) -> Option<Value> {
         let (mut node, mut seed) = self.cover.find(leaf)?;
         while !node.is_leaf() {
             let ((left, right), (left_seed, right_seed)) =
@@ -111,6 +120,13 @@ impl Segment {
 
     /// Replaces the node above a leaf by the siblings on the way down to the leaf.
     fn remove(&mut self, leaf: u32) -> bool {
+        let is_new = self.split(leaf);
+        wipe_stack();
+        is_new
+    }
+
+    #[inline(never)]
+    fn split(&mut self, leaf: u32) -> bool {
         let Some((mut node, mut seed)) = self.cover.find(leaf) else { return false };
         // The capacity suffices, so that seeds are not moved to another allocation.
         let mut siblings = Vec::with_capacity(LEVELS);
@@ -131,6 +147,15 @@ impl Segment {
         true
     }
 }
+
+/// Overwrites what the call before has left on the stack: a seed that is moved leaves its bytes there.
+#[inline(never)]
+fn wipe_stack() {
+    [0_u64; WIPED_STACK / 8].zeroize();
+}
+
+/// More than the calls below [`Segment::descend`] and [`Segment::split`] take, in bytes.
+const WIPED_STACK: usize = 2048;
 
 #[cfg(test)]
 mod tests {

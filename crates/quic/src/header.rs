@@ -1,4 +1,3 @@
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use boring_sys as ffi;
@@ -16,21 +15,26 @@ pub(crate) enum HeaderKey {
     /// RFC 9001 section 5.4.3. Shared: it is 244 bytes long.
     Aes(Arc<AesKey>),
     /// RFC 9001 section 5.4.4.
-    ChaCha20([u8; 32]),
+    ChaCha20(Arc<Secret>),
 }
 
 /// A key schedule of AES for encryption alone.
 pub(crate) struct AesKey(ffi::AES_KEY);
 
 impl AesKey {
-    fn new(key: &[u8]) -> Self {
-        let mut schedule = MaybeUninit::uninit();
-        // SAFETY: the key is readable for its length, the schedule is ours; on success it is whole.
+    /// The schedule is written where it stays. The key is its first part, and moving it would leave
+    /// a copy on the stack.
+    fn new(key: &[u8]) -> Arc<Self> {
+        let mut schedule = Arc::<Self>::new_uninit();
+        let place = Arc::get_mut(&mut schedule).expect("nobody else has it yet");
+        // SAFETY: the key is readable for its length. The structure has one field, so its place is
+        // that of the field; it is written only, and on success it is whole.
         unsafe {
             let bits = key.len() as u32 * 8;
-            let failed = ffi::AES_set_encrypt_key(key.as_ptr(), bits, schedule.as_mut_ptr());
+            let place: *mut ffi::AES_KEY = &raw mut (*place.as_mut_ptr()).0;
+            let failed = ffi::AES_set_encrypt_key(key.as_ptr(), bits, place);
             assert_eq!(failed, 0, "AES takes keys of 128 and 256 bits");
-            Self(schedule.assume_init())
+            schedule.assume_init()
         }
     }
 }
@@ -45,16 +49,10 @@ impl Drop for AesKey {
 
 impl HeaderKey {
     pub(crate) fn new(secret: &Secret) -> Self {
-        let mut key = [0; 32];
-        secret.expand("quic hp", &mut key[..secret.suite.key_len()]);
+        let key = secret.derive_of_length("quic hp", secret.suite.key_len());
         match secret.suite {
-            Suite::ChaCha20Poly1305 => Self::ChaCha20(key),
-            Suite::Aes128Gcm | Suite::Aes256Gcm => {
-                let schedule = AesKey::new(&key[..secret.suite.key_len()]);
-                // SAFETY: the bytes are ours and writable.
-                unsafe { ffi::OPENSSL_cleanse(key.as_mut_ptr().cast(), key.len()) };
-                Self::Aes(Arc::new(schedule))
-            }
+            Suite::ChaCha20Poly1305 => Self::ChaCha20(Arc::new(key)),
+            Suite::Aes128Gcm | Suite::Aes256Gcm => Self::Aes(AesKey::new(key.as_bytes())),
         }
     }
 
@@ -73,7 +71,7 @@ impl HeaderKey {
                         out.as_mut_ptr(),
                         [0_u8; 5].as_ptr(),
                         5,
-                        key.as_ptr(),
+                        key.as_bytes().as_ptr(),
                         sample[4..].as_ptr(),
                         counter,
                     );

@@ -102,12 +102,8 @@ pub(crate) struct PacketKey {
 
 impl PacketKey {
     pub(crate) fn new(secret: &Secret) -> Self {
-        let mut key = [0; 32];
-        let key = &mut key[..secret.suite.key_len()];
-        secret.expand("quic key", key);
-        let aead = Arc::new(Aead::new(secret.suite, key));
-        // SAFETY: the bytes are ours and writable.
-        unsafe { ffi::OPENSSL_cleanse(key.as_mut_ptr().cast(), key.len()) };
+        let key = secret.derive_of_length("quic key", secret.suite.key_len());
+        let aead = Arc::new(Aead::new(secret.suite, key.as_bytes()));
         let mut iv = [0; NONCE];
         secret.expand("quic iv", &mut iv);
         Self { suite: secret.suite, aead, iv }

@@ -130,15 +130,26 @@ impl Secret {
             )
         };
         assert_eq!(done, 1, "HKDF-Expand fails only for lengths that are not used here");
+        wipe_stack();
     }
 
     /// Derives a secret of the same length and suite for `label`.
     pub(crate) fn derive(&self, label: &str) -> Self {
-        let mut next =
-            Self { suite: self.suite, bytes: Box::new([0; MAX_SECRET]), length: self.length };
-        let length = self.length;
+        self.derive_of_length(label, self.length)
+    }
+
+    /// Derives a secret of this many bytes, such as a key of the suite, for `label`.
+    ///
+    /// # Panics
+    /// If it is longer than any suite's secret.
+    pub(crate) fn derive_of_length(&self, label: &str, length: usize) -> Self {
+        let mut next = Self { suite: self.suite, bytes: Box::new([0; MAX_SECRET]), length };
         self.expand(label, &mut next.bytes[..length]);
         next
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 
     /// Returns the secret of the next key phase (RFC 9001 section 6.1).
@@ -153,6 +164,18 @@ impl Drop for Secret {
         unsafe { ffi::OPENSSL_cleanse(self.bytes.as_mut_ptr().cast(), self.bytes.len()) };
     }
 }
+
+/// Overwrites what the call before has left on the stack: BoringSSL does not wipe the last block of
+/// HKDF-Expand, which is the output.
+#[inline(never)]
+fn wipe_stack() {
+    let mut area = [0_u8; WIPED_STACK];
+    // SAFETY: the bytes are ours and writable.
+    unsafe { ffi::OPENSSL_cleanse(area.as_mut_ptr().cast(), area.len()) };
+}
+
+/// More than HKDF-Expand takes, in bytes.
+const WIPED_STACK: usize = 4096;
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
