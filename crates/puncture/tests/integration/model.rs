@@ -1,10 +1,11 @@
 //! A model of the rules by which a server uses the function, checked over all interleavings.
 //!
 //! There are one ticket, the flight of an honest client, an attacker with copies of it who also sends
-//! the ticket without the client's binder, reloads that switch early data off and on, and an upgrade
-//! whose new process may die. A client whose early data is refused sends its request again, which
-//! counts as an execution. The function is the real one: the model stores its snapshot. Opening a
-//! ticket has two steps, since a server does not hold a lock while it verifies a binder.
+//! the ticket without the client's binder, reloads that switch early data off and on, an upgrade
+//! whose new process may die, and the ticket's expiry. A client whose early data is refused sends its
+//! request again, which counts as an execution. The function is the real one: the model stores its
+//! snapshot. Opening a ticket has two steps, since a server does not hold a lock while it verifies a
+//! binder.
 //!
 //! Each rule is left out in turn, and the model finds what goes wrong.
 
@@ -13,6 +14,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const AT_MOST_ONCE: &str = "executed at most once, including what a refused client resends";
 const NOT_BURNT: &str = "a ticket is used up by flights of its client only";
+const FORWARD_SECRECY: &str = "no process has the value of a ticket that was used or has expired";
 
 /// A rule that can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +33,16 @@ enum Rule {
     NothingIsKept,
     /// If the new process dies, the old one starts with new values.
     StartAnew,
+    /// Values of tickets that have expired are destroyed.
+    Expire,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Setting {
     upgrade: bool,
     switches: u8,
+    /// Whether the ticket may expire.
+    expiry: bool,
     without: Option<Rule>,
 }
 
@@ -85,6 +91,9 @@ struct World {
     /// The process that has recorded a copy has died.
     copy_forgotten: bool,
     burnt: bool,
+    /// Whether a handshake was settled by the ticket's client or a copy of it.
+    used: bool,
+    expired: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -94,6 +103,7 @@ enum Step {
     Switch,
     HandOver,
     NewDies,
+    Expire,
 }
 
 /// The ticket's index, which does not depend on random bytes: the model searches its own epoch.
@@ -151,6 +161,7 @@ impl World {
             return;
         }
         let is_refused = !self.early_data;
+        self.used |= has_value;
         let wins = match has_value {
             false => false,
             true if is(Rule::PunctureWhenRefused) && is_refused => true,
@@ -220,7 +231,23 @@ impl World {
                     false => Some(Vec::new()),
                 };
             }
+            Step::Expire => {
+                self.expired = true;
+                let keys = [self.old.as_mut(), self.new.as_mut()].into_iter().flatten();
+                for bytes in keys.filter(|bytes| bytes.len() > 20 && !is(Rule::Expire)) {
+                    let mut function = function(bytes);
+                    function.expire_before(ISSUED_AT + 1);
+                    *bytes = function.snapshot().to_vec();
+                }
+            }
         }
+    }
+
+    /// Whether any process can open the ticket.
+    fn can_open(&self) -> bool {
+        let has_value =
+            |bytes: &Vec<u8>| bytes.len() > 20 && function(bytes).evaluate(&index(bytes)).is_some();
+        self.old.iter().chain(&self.new).any(has_value)
     }
 }
 
@@ -230,7 +257,7 @@ impl Model for Setting {
 
     fn init_states(&self) -> Vec<World> {
         let mut function = PuncturableFunction::new(Limits::default());
-        function.issue(0);
+        function.issue(ISSUED_AT);
         vec![World {
             old: Some(function.snapshot().to_vec()),
             new: None,
@@ -248,6 +275,8 @@ impl Model for Setting {
             got_425: false,
             copy_forgotten: false,
             burnt: false,
+            used: false,
+            expired: false,
         }]
     }
 
@@ -272,6 +301,9 @@ impl Model for Setting {
         if world.has_new {
             steps.push(Step::NewDies);
         }
+        if self.expiry && !world.expired {
+            steps.push(Step::Expire);
+        }
     }
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {
@@ -284,6 +316,9 @@ impl Model for Setting {
         vec![
             Property::always(AT_MOST_ONCE, |_, world: &World| world.runs <= 1),
             Property::always(NOT_BURNT, |_, world: &World| !world.burnt),
+            Property::always(FORWARD_SECRECY, |_, world: &World| {
+                !((world.used || world.expired) && world.can_open())
+            }),
             Property::sometimes("a flight runs early", |_, world: &World| world.early_runs == 1),
             Property::sometimes("a refused client resends", |_, world: &World| {
                 world.runs == 1 && world.early_runs == 0
@@ -296,6 +331,7 @@ impl Model for Setting {
 }
 
 const MAX_COPIES: u8 = 2;
+const ISSUED_AT: u64 = 0;
 
 fn switched() -> Setting {
     Setting { switches: 2, ..Setting::default() }
@@ -303,6 +339,10 @@ fn switched() -> Setting {
 
 fn upgraded() -> Setting {
     Setting { upgrade: true, ..Setting::default() }
+}
+
+fn expiring() -> Setting {
+    Setting { expiry: true, ..Setting::default() }
 }
 
 fn holds(setting: Setting) {
@@ -313,7 +353,8 @@ fn holds(setting: Setting) {
 
 fn breaks(rule: Rule, promise: &'static str, setting: Setting) {
     let setting = Setting { without: Some(rule), ..setting };
-    let checker = setting.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let checker =
+        setting.checker().finish_when(HasDiscoveries::AllOf([promise].into())).spawn_bfs().join();
     let path = checker.discovery(promise).unwrap_or_else(|| panic!("{rule:?} is not needed"));
     println!("without {rule:?}: {:?}", path.into_actions());
 }
@@ -323,6 +364,7 @@ fn with_all_rules_a_flight_runs_once() {
     holds(switched());
     holds(upgraded());
     holds(Setting { upgrade: true, ..switched() });
+    holds(Setting { upgrade: true, ..expiring() });
 }
 
 #[test]
@@ -334,4 +376,7 @@ fn each_rule_is_needed() {
     breaks(Rule::UsedFlightsAreRecorded, AT_MOST_ONCE, Setting::default());
     breaks(Rule::NothingIsKept, AT_MOST_ONCE, upgraded());
     breaks(Rule::StartAnew, AT_MOST_ONCE, upgraded());
+    breaks(Rule::Expire, FORWARD_SECRECY, expiring());
+    breaks(Rule::PunctureWhenRefused, FORWARD_SECRECY, switched());
+    breaks(Rule::NothingIsKept, FORWARD_SECRECY, upgraded());
 }
