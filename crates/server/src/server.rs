@@ -30,7 +30,7 @@ use crate::ServerError;
 use crate::certificates::development::now;
 use crate::certificates::{SiteCertificate, announce, exposed_keys};
 use crate::context::memory::MemoryBudget;
-use crate::context::{Shutdown, ShutdownStage, wait_for_stage};
+use crate::context::{Shutdown, ShutdownStage, monotonic, wait_for_stage};
 use crate::gate::EarlyDataGate;
 use crate::handler::proxy::Pools;
 use crate::handoff::InheritedState;
@@ -362,7 +362,7 @@ async fn maintenance(state: Arc<ServerState>) {
         renew(&state).await;
         // Key files may be on a slow disk.
         let ring = state.ring.clone();
-        let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;
+        let _ = tokio::task::spawn_blocking(move || ring.refresh(monotonic())).await;
     }
 }
 

@@ -178,14 +178,15 @@ impl TicketRing {
         self.keys.schedule().lifetime()
     }
 
-    /// Rotates due keys and reads changed key files. Call it about once a second.
-    pub(crate) fn refresh(&self) {
+    /// Rotates due keys, reads changed key files, and destroys the keys of expired punctured tickets.
+    /// Call it about once a second. `uptime`: by the monotonic clock, which dates punctured tickets.
+    pub(crate) fn refresh(&self, uptime: Duration) {
         let now = now();
         if let Some(shared) = &self.shared {
             shared.refresh_key_encryption(now);
         }
         if let Some(punctured) = &self.punctured {
-            punctured.expire_before(monotonic().saturating_sub(self.lifetime()));
+            punctured.expire_before(uptime.saturating_sub(self.lifetime()));
         }
         match self.keys.refresh(now) {
             Ok(RefreshOutcome::Unchanged) => {}
@@ -394,6 +395,24 @@ mod tests {
             OpenedTicket::WithoutEarlyData(session.clone(), WithheldReason::Zone)
         );
         assert_eq!(open(&none), OpenedTicket::WithoutEarlyData(session, WithheldReason::Zone));
+    }
+
+    /// What expires unused is what an attacker holds back, to read it when he has stolen the keys.
+    #[tokio::test]
+    async fn keys_of_expired_punctured_tickets_are_destroyed() {
+        let settings = TicketSettings { keys: KeySource::Punctured, ..TicketSettings::default() };
+        let ring = of_process(&settings).unwrap();
+        let ticket = ring.seal_once(b"session").unwrap();
+        let punctured = ring.punctured().unwrap();
+        // The ticket is left as it is, because its session is not proven.
+        let open = || punctured.open(&ticket, |_| false);
+        let sealed_at = monotonic();
+        ring.refresh(sealed_at + ring.lifetime() - Duration::from_secs(60));
+        assert_eq!(open(), OpenedOnce::Unproven);
+        ring.refresh(sealed_at + ring.lifetime() + Duration::from_secs(1));
+        assert_eq!(open(), OpenedOnce::Unknown);
+        let counts = ring.reading().punctured.unwrap();
+        assert_eq!((counts.outstanding, counts.lost, counts.bytes), (0, [1, 0], 0));
     }
 
     #[test]
