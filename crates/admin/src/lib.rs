@@ -91,6 +91,6 @@ pub use serve::{Admin, AdminError, AdminHandle, Prepared, check};
 pub use source::Source;
 pub use status::{
     Answer, Answers, Certificate, EarlyDataState, Failure, Gauges, KeyRingState, KeyState, Kind,
-    Moment, Percentiles, Reason, Register, Reload, Replay, Replays, SCHEMA, ServerState, Severity,
-    State, Status, Steps, Store, Totals, Upstream, Window, json_schema,
+    Moment, Percentiles, PuncturedTickets, Reason, Register, Reload, Replay, Replays, SCHEMA,
+    ServerState, Severity, State, Status, Steps, Store, Totals, Upstream, Window, json_schema,
 };

@@ -10,7 +10,8 @@ use crate::answers::count_replays;
 use crate::format::{ago, length, number, percent, time, until};
 use crate::reasons;
 use crate::status::{
-    Certificate, KeyState, Kind, Moment, Percentiles, Replay, Status, Store, Window,
+    Certificate, KeyState, Kind, Moment, Percentiles, PuncturedTickets, Replay, Status, Store,
+    Window,
 };
 
 /// Why early data was refused or held, in the last minute, five minutes and hour.
@@ -207,6 +208,7 @@ pub(super) fn keys(status: &Status) -> Markup {
     let keys = &status.keys;
     let next = keys.ring.iter().find(|key| key.state == "next");
     let body = html! {
+        @if let Some(tickets) = &status.punctured { (punctured(tickets)) }
         table {
             thead {
                 tr {
@@ -221,6 +223,7 @@ pub(super) fn keys(status: &Status) -> Markup {
         }
         p.note {
             "Keys of " (source(&keys.source))
+            @if keys.source == "punctured" { ", for TLS 1.2 and address tokens" }
             @if let Some(zone) = &keys.zone { ", zone " (zone) }
             ". A key encrypts for " (length(seconds(keys.period_seconds)))
             ", a ticket is valid for " (length(seconds(keys.lifetime_seconds))) ". "
@@ -231,6 +234,24 @@ pub(super) fn keys(status: &Status) -> Markup {
         }
     };
     section("keys", "Ticket keys", body)
+}
+
+/// The tickets with keys of their own.
+fn punctured(tickets: &PuncturedTickets) -> Markup {
+    html! {
+        dl {
+            dt { "Punctured tickets" }
+            dd {
+                (number(tickets.outstanding)) " outstanding, " (number(tickets.used)) " used, "
+                (number(tickets.expired)) " expired unused"
+                @if tickets.given_up > 0 {
+                    ", " (number(tickets.given_up)) " given up at the limit of memory"
+                }
+            }
+            dt { "Their keys" }
+            dd { (number(tickets.key_bytes.div_ceil(1024))) " KiB" }
+        }
+    }
 }
 
 fn key_row(key: &KeyState, now: Moment) -> Markup {
@@ -248,7 +269,7 @@ fn key_row(key: &KeyState, now: Moment) -> Markup {
 
 fn source(source: &str) -> &str {
     match source {
-        "process" => "this process alone",
+        "process" | "punctured" => "this process alone",
         "file" => "a file",
         "store" => "the store",
         other => other,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use firstflight_telemetry::metrics::{HandshakeKind, HistogramValue, Series, Snapshot, Transport};
 
 use super::{
-    Gauges, Kind, Moment, Percentiles, Reason, Register, Replays, SCHEMA, State, Status, Steps,
-    Store, Upstream, Window,
+    Gauges, Kind, Moment, Percentiles, PuncturedTickets, Reason, Register, Replays, SCHEMA, State,
+    Status, Steps, Store, Upstream, Window,
 };
 use crate::answers;
 use crate::history::{Counts, FIVE_MINUTES, HOUR, History};
@@ -41,6 +41,7 @@ impl Status {
             windows,
             replays,
             keys: state.keys,
+            punctured: punctured(snapshot),
             register: register(snapshot, store.is_some()),
             store,
             upstreams: upstreams(snapshot),
@@ -112,6 +113,20 @@ fn kinds(counts: &Counts) -> Vec<Kind> {
 fn spread(times: &HistogramValue) -> Option<Percentiles> {
     let at = |share| times.quantile(share).map(|time| (time * 1e6).round() / 1e6);
     Some(Percentiles { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)? })
+}
+
+fn punctured(snapshot: &Snapshot) -> Option<PuncturedTickets> {
+    let outstanding = snapshot.series("firstflight_punctured_tickets_outstanding").next()?;
+    let unused = |cause| {
+        snapshot.sum("firstflight_punctured_tickets_unused_total", &[("cause", cause)]) as u64
+    };
+    Some(PuncturedTickets {
+        outstanding: outstanding.value.number() as u64,
+        used: snapshot.sum("firstflight_punctured_tickets_used_total", &[]) as u64,
+        expired: unused("expired"),
+        given_up: unused("memory"),
+        key_bytes: snapshot.sum("firstflight_punctured_keys_bytes", &[]) as u64,
+    })
 }
 
 fn register(snapshot: &Snapshot, is_filter: bool) -> Register {

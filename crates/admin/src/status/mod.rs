@@ -37,6 +37,9 @@ pub struct Status {
     pub replays: Replays,
     /// Ticket keys.
     pub keys: KeyRingState,
+    /// The tickets with keys of their own; null if the process issues none, or its successor has
+    /// their keys.
+    pub punctured: Option<PuncturedTickets>,
     /// The strike register of this process.
     pub register: Register,
     /// The store that the nodes share; null without a store.
@@ -166,6 +169,22 @@ pub struct Replays {
     pub since_start: u64,
     /// The last flights that were received more than once, the newest first.
     pub recent: Vec<Replay>,
+}
+
+/// Tickets with keys of their own, which are destroyed when the tickets are used (`keys =
+/// "punctured"`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PuncturedTickets {
+    /// Issued tickets that were neither used nor expired.
+    pub outstanding: u64,
+    /// Tickets that were used, since the start.
+    pub used: u64,
+    /// Tickets that expired unused, since the start.
+    pub expired: u64,
+    /// Unused tickets that were given up at the limit of memory, since the start.
+    pub given_up: u64,
+    /// The memory of the keys, in bytes.
+    pub key_bytes: u64,
 }
 
 /// The strike register of this process. With a store, it is the filter in front of it.

@@ -66,7 +66,7 @@ pub struct EarlyDataState {
 /// The ticket keys, without their secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KeyRingState {
-    /// Where they come from: `process`, `file` or `store`.
+    /// Where they come from: `process`, `punctured`, `file` or `store`.
     pub source: String,
     /// The zone of the tickets, if there is one.
     pub zone: Option<String>,

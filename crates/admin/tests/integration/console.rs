@@ -4,7 +4,7 @@ use crate::client::{Stream, TestAdmin};
 use crate::scene::{self, Scene};
 use firstflight_admin::{Certificate, Failure, Moment, Reload, json_schema};
 use firstflight_telemetry::metrics::{
-    HandshakeKind, Protocol, RefusedReason, StoreReading, TlsVersion, Transport,
+    HandshakeKind, Protocol, PuncturedReading, RefusedReason, StoreReading, TlsVersion, Transport,
 };
 use firstflight_testkit::assert_committed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,6 +54,34 @@ async fn requests_are_counted_by_what_happened_to_them() {
     assert!(page.contains(row), "{page}");
     let status = admin.get("/status.json", &[]).await.body;
     assert!(status.contains("\"misdirected\":1234"), "{status}");
+}
+
+#[tokio::test]
+async fn punctured_tickets_are_counted() {
+    let scene = Scene::quiet();
+    let admin = TestAdmin::without_token(scene.clone()).await;
+    assert!(admin.get("/status.json", &[]).await.body.contains("\"punctured\":null"));
+    assert!(!admin.get("/", &[]).await.body.contains("Punctured tickets"));
+    scene.state(|state| state.keys.source = "punctured".to_owned());
+    scene.readings(|readings| {
+        readings.tickets.punctured =
+            Some(PuncturedReading { outstanding: 1234, used: 567, lost: [89, 0], bytes: 20_000 });
+    });
+    let status = admin.get("/status.json", &[]).await.body;
+    let punctured = "\"punctured\":{\"outstanding\":1234,\"used\":567,\"expired\":89,\
+                     \"given_up\":0,\"key_bytes\":20000}";
+    assert!(status.contains(punctured), "{status}");
+    let page = admin.get("/", &[]).await.body;
+    for text in [
+        "<dd>1,234 outstanding, 567 used, 89 expired unused</dd>",
+        "<dd>20 KiB</dd>",
+        "Keys of this process alone, for TLS 1.2 and address tokens",
+    ] {
+        assert!(page.contains(text), "{text}\n{page}");
+    }
+    scene.readings(|readings| readings.tickets.punctured.as_mut().unwrap().lost[1] = 5);
+    let page = admin.get("/", &[]).await.body;
+    assert!(page.contains("expired unused, 5 given up at the limit of memory</dd>"), "{page}");
 }
 
 #[tokio::test]
