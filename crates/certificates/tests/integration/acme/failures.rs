@@ -19,8 +19,10 @@ fn now() -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_validation_is_reported_and_the_old_certificate_stays() {
     let responses = ChallengeResponses::new();
+    // The authority suggests a renewal after half of this. The first manager must have ended by then,
+    // even on a busy machine: it could renew.
     let plan =
-        PebblePlan { validity_seconds: Some(12), ..respond_to_challenges(&responses, NAMES).await };
+        PebblePlan { validity_seconds: Some(40), ..respond_to_challenges(&responses, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
