@@ -45,7 +45,7 @@ PACKAGE = $(patsubst firstflight-cli,firstflight,firstflight-$(CRATE))
 bless: export INSTA_UPDATE = always
 bless: export INSTA_FORCE_PASS = 1
 bless: ## Accepts all snapshots and all files that are made from the code
-	@scripts/tests --package firstflight-admin --package firstflight-config \
+	@scripts/tests --package firstflight-admin --package firstflight-audit --package firstflight-config \
 		--package firstflight-report --package firstflight-telemetry --test integration
 	@scripts/tests --package firstflight --bin firstflight --test integration -- \
 		configuration:: help:: lab_report:: roff:: try_command::

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use crate::capture::Capture;
 use crate::checks::{CHECKS, Check, Needs};
-use crate::finding::{Finding, Outcome, Report, Verdict};
+use crate::finding::{Connection, Finding, Outcome, Report, Verdict};
 use crate::probe::Probe;
+use crate::recorder::{Recorder, Recording};
 use crate::software::Software;
 use crate::target::Node;
 
@@ -31,6 +33,8 @@ pub struct Settings {
     pub refused_ages: Vec<Duration>,
     /// The names of the checks to run; empty for all.
     pub only: Vec<String>,
+    /// What the server is, if it does not have to be recognised.
+    pub software: Option<Software>,
     /// For how long to watch ticket keys.
     pub watch: Option<Duration>,
     /// How long to wait for a server to give an unfinished handshake up.
@@ -48,10 +52,11 @@ impl Settings {
             http3: false,
             limit: Duration::from_secs(10),
             early_limit: Duration::from_secs(1),
-            delays: [1, 5, 10, 20].map(Duration::from_secs).to_vec(),
+            delays: [1, 5, 10, 20, 60, 120].map(Duration::from_secs).to_vec(),
             // Beyond the usual windows of 10 and 60 s.
             refused_ages: [12, 70].map(Duration::from_secs).to_vec(),
             only: Vec::new(),
+            software: None,
             watch: None,
             unfinished_limit: Duration::from_secs(75),
         }
@@ -97,6 +102,9 @@ pub enum AuditError {
          --serve-witness`, or leave out --witness"
     )]
     NoWitness,
+    /// The file of the capture.
+    #[error("cannot write the capture: {0}; choose another file")]
+    Capture(String),
 }
 
 /// Audits the first of these nodes, and sends copies to the others. `progress` is called before each
@@ -111,30 +119,70 @@ pub fn audit(
     nodes: &[Node<'_>],
     settings: &Settings,
     date: &str,
+    progress: impl FnMut(&'static Check),
+) -> Result<Report, AuditError> {
+    audit_captured(nodes, settings, date, None, progress)
+}
+
+/// The same, with a capture of what is sent and received, check by check.
+///
+/// # Panics
+/// The same.
+///
+/// # Errors
+/// The same, and if the capture cannot be written.
+pub fn audit_captured(
+    nodes: &[Node<'_>],
+    settings: &Settings,
+    date: &str,
+    mut capture: Option<&mut Capture>,
     mut progress: impl FnMut(&'static Check),
 ) -> Result<Report, AuditError> {
-    let (first, others) = nodes.split_first().expect("a node to audit");
-    let probe = Probe::survey(first.target, others, settings)?;
-    let software = Software::recognise(&probe.facts.response.software);
-    let mut findings: Vec<Finding> = CHECKS
+    let start = nodes.first().expect("a node to audit").target.now();
+    let recorder = Recorder::new(start, capture.is_some());
+    let targets: Vec<_> = nodes.iter().map(|node| recorder.record(node)).collect();
+    let nodes: Vec<Node<'_>> = nodes
         .iter()
-        .filter(|check| settings.only.is_empty() || settings.only.iter().any(|it| it == check.name))
-        .map(|check| {
-            progress(check);
-            let outcome = run(check, &probe);
-            let remedy = (outcome.verdict <= Verdict::Warn)
-                .then(|| software.remedy(check.concern).to_owned());
-            Finding {
-                check: check.name.to_owned(),
-                title: check.title.to_owned(),
-                section: check.section.to_owned(),
-                verdict: outcome.verdict,
-                summary: outcome.summary,
-                evidence: outcome.evidence,
-                remedy,
-            }
-        })
+        .zip(&targets)
+        .map(|(node, target)| Node { address: node.address.clone(), target })
         .collect();
+    let (first, others) = nodes.split_first().expect("a node to audit");
+    let mut recorded = |part: &str| {
+        let recordings = recorder.take();
+        if let Some(capture) = &mut capture {
+            let written = capture.add(part, &recordings);
+            written.map_err(|error| AuditError::Capture(error.to_string()))?;
+        }
+        Ok(recordings.iter().map(Recording::summary).collect())
+    };
+    let probe = Probe::survey(first.target, others, settings);
+    let _: Vec<Connection> = recorded("survey")?;
+    let probe = probe?;
+    let is_selected =
+        |check: &Check| settings.only.is_empty() || settings.only.iter().any(|it| it == check.name);
+    let mut findings = Vec::new();
+    for check in CHECKS.iter().filter(|check| is_selected(check)) {
+        progress(check);
+        let outcome = run(check, &probe);
+        findings.push(Finding {
+            check: check.name.to_owned(),
+            title: check.title.to_owned(),
+            section: check.section.to_owned(),
+            verdict: outcome.verdict,
+            summary: outcome.summary,
+            evidence: outcome.evidence,
+            remedy: None,
+            connections: recorded(check.name)?,
+        });
+    }
+    let software = settings.software.unwrap_or_else(|| {
+        Software::recognise(&probe.facts.response, probe.response_to_invalid().as_ref())
+    });
+    let _: Vec<Connection> = recorded("recognition")?;
+    for finding in findings.iter_mut().filter(|finding| finding.verdict <= Verdict::Warn) {
+        let concern = Check::find(&finding.check).map(|check| check.concern);
+        finding.remedy = concern.map(|concern| software.remedy(concern).to_owned());
+    }
     findings.sort_by_key(|finding| finding.verdict);
     let said = &probe.facts.response.software;
     Ok(Report {

@@ -138,6 +138,7 @@ mod tests {
             summary: String::new(),
             evidence: Vec::new(),
             remedy: None,
+            connections: Vec::new(),
         };
         let report = Report {
             schema: Report::SCHEMA,

@@ -91,6 +91,28 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// What to do about it, for the server that was recognised.
     pub remedy: Option<String>,
+    /// The connections of the check, in the order in which they were opened.
+    #[serde(default)]
+    pub connections: Vec<Connection>,
+}
+
+/// A connection of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Connection {
+    /// The server's address.
+    pub address: String,
+    /// The local port, by which it is found in a capture.
+    pub local_port: Option<u16>,
+    /// When it was opened, in milliseconds since the start of the audit.
+    pub opened_ms: u64,
+    /// Bytes that were sent before any response could be read.
+    pub first_flight_bytes: u64,
+    /// The SHA-256 of these bytes. A copy has that of its original.
+    pub first_flight_sha256: String,
+    /// Bytes that were sent in all, without headers of TCP and UDP.
+    pub sent_bytes: u64,
+    /// Bytes that were received in all.
+    pub received_bytes: u64,
 }
 
 /// The report of an audit.
@@ -174,6 +196,7 @@ mod tests {
             summary: String::new(),
             evidence: Vec::new(),
             remedy: None,
+            connections: Vec::new(),
         };
         Report {
             schema: Report::SCHEMA,

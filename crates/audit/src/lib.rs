@@ -6,8 +6,11 @@
 //! audit              runs all checks: a Report with its Findings
 //!   checks           one file per check: what is sent, and the verdict
 //!     software       recognises servers; what to do about a finding there
-//!     probe          flights, requests, responses, the witness
-//!       http, http3  requests and responses
+//!     probe          flights, tickets, the witness
+//!       exchange     a connection: handshake, requests, responses
+//!         http, http3
+//! capture            the bytes of an audit as pcapng
+//!   recorder         records what goes over each connection
 //! checklist          what to know before early data is switched on, by check
 //! target             what is audited: over TCP, or simulated
 //! witness            counts executions, for any server that forwards to it
@@ -40,24 +43,29 @@
 //! unfinished.
 
 mod audit;
+mod capture;
 mod checklist;
 mod checks;
+mod exchange;
 mod finding;
 pub mod formats;
 mod http;
 mod http3;
 mod probe;
+mod recorder;
 mod software;
 mod target;
 mod witness;
 
-pub use audit::{AuditError, Settings, audit};
+pub use audit::{AuditError, Settings, audit, audit_captured};
+pub use capture::Capture;
 pub use checklist::{CHECKLIST, ChecklistItem};
 pub use checks::{CHECKS, Check};
-pub use finding::{Finding, Report, Verdict};
+pub use finding::{Connection, Finding, Report, Verdict};
 #[doc(hidden)]
 pub use http::response_length;
 #[doc(hidden)]
 pub use http3::is_response;
+pub use software::Software;
 pub use target::{Node, QuicTarget, Target, TcpTarget};
 pub use witness::{InvalidRequest, Witness, witness_response};

@@ -1,23 +1,19 @@
-//! What checks do with a server: connections, tickets, flights, requests, the witness.
+//! What checks do with a server: tickets, flights, requests, the witness.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use firstflight_first_flight::{
-    Alert, Driver, Ended, Entropy, Event, FirstFlight, FlightPlan, Hello, Ticket,
+    Driver, Ended, Entropy, Event, FirstFlight, FlightPlan, Hello, Ticket,
 };
 
-use crate::http::{self, Response};
+pub(crate) use crate::exchange::{Exchange, Failure, Stop};
+use crate::http::Response;
 use crate::http3;
 use crate::target::Node;
 use crate::{AuditError, Settings, Target};
-
-/// Why a check cannot go on. It is inconclusive then.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stop(pub(crate) String);
 
 /// What a full handshake and a request have shown.
 #[derive(Clone, Debug)]
@@ -100,6 +96,19 @@ impl<'a> Probe<'a> {
         };
         let facts = Facts { tickets, suite, alpn: reception.alpn, response };
         Ok(Self { target, others, settings, facts, responds_early: OnceCell::new() })
+    }
+
+    /// The response to a request that no server forwards, over TCP.
+    pub(crate) fn response_to_invalid(&self) -> Option<Response> {
+        if self.settings.http3 {
+            return None;
+        }
+        let mut exchange = self.send(&self.build(FlightPlan::full(self.hello()))).ok()?;
+        exchange.expect_finished(self.settings.limit).ok()?;
+        exchange.finish(INVALID_REQUEST);
+        let response = exchange.response(self.settings.early_limit);
+        exchange.close();
+        response.map(|(response, _)| response)
     }
 
     /// Whether tickets allow early data.
@@ -291,238 +300,8 @@ fn request(settings: &Settings, method: &str, nonce: &str, fields: &[(&str, &str
     text.into_bytes()
 }
 
-/// Why a handshake was not completed by the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    Alert(Alert),
-    Ended(Ended),
-}
-
-impl Failure {
-    /// Whether the server ended the handshake, and said so.
-    pub(crate) fn is_of_server(&self) -> bool {
-        use firstflight_first_flight::ProtocolError::Closed;
-        matches!(self, Self::Alert(_) | Self::Ended(Ended::Protocol(Closed { .. })))
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Alert(alert) => write!(f, "the server sent the alert {}", alert.name()),
-            Self::Ended(ended) => ended.fmt(f),
-        }
-    }
-}
-
-/// How a server received a flight.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reception {
-    pub(crate) retried: bool,
-    pub(crate) resumed: bool,
-    pub(crate) early_data: bool,
-    pub(crate) alpn: Option<String>,
-    pub(crate) suite: Option<firstflight_first_flight::Suite>,
-    /// The server's certificates, as it sent them.
-    pub(crate) certificate: Vec<u8>,
-    pub(crate) ended: Option<Failure>,
-}
-
-impl std::fmt::Display for Reception {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.ended, self.early_data, self.resumed, self.retried) {
-            (Some(failure), ..) => failure.fmt(f),
-            (None, true, ..) => f.write_str("early data accepted"),
-            (None, _, true, true) => f.write_str("HelloRetryRequest, early data refused"),
-            (None, _, true, false) => f.write_str("resumed, early data refused"),
-            (None, _, false, _) => f.write_str("full handshake, ticket not accepted"),
-        }
-    }
-}
-
-/// A connection with requests and responses.
-pub(crate) struct Exchange {
-    pub(crate) driver: Driver,
-    data: Vec<u8>,
-    /// Whether the data, as far as it was taken, started before our Finished.
-    before_finished: Option<bool>,
-    /// Over HTTP/3: streams of responses.
-    streams: Option<Streams>,
-}
-
-/// The streams of responses over HTTP/3.
-#[derive(Default)]
-struct Streams {
-    open: BTreeMap<u64, ResponseStream>,
-    /// The stream of the next response.
-    next: u64,
-}
-
-/// What has arrived on a stream.
-#[derive(Default)]
-struct ResponseStream {
-    data: Vec<u8>,
-    before_finished: Option<bool>,
-    ended: bool,
-}
-
-impl Exchange {
-    fn new(driver: Driver, http3: bool) -> Self {
-        let streams = http3.then(Streams::default);
-        Self { driver, data: Vec::new(), before_finished: None, streams }
-    }
-
-    /// Waits until the server's Finished, or the failure of the handshake.
-    pub(crate) fn reception(&mut self, limit: Duration) -> Reception {
-        let mut found = Reception::default();
-        let outcome = self.driver.wait_for(limit, |event| match event {
-            Event::HelloRetryRequest => {
-                found.retried = true;
-                false
-            }
-            Event::ServerHello { resumed, suite } => {
-                found.resumed = *resumed;
-                found.suite = Some(*suite);
-                false
-            }
-            Event::EncryptedExtensions { early_data, alpn } => {
-                found.early_data = *early_data;
-                found.alpn.clone_from(alpn);
-                false
-            }
-            Event::Certificate(content) => {
-                found.certificate.clone_from(content);
-                false
-            }
-            Event::Finished | Event::Alert(_) => true,
-            _ => false,
-        });
-        found.ended = match outcome {
-            Ok(Event::Alert(alert)) => Some(Failure::Alert(alert)),
-            Ok(_) => None,
-            Err(ended) => Some(Failure::Ended(ended)),
-        };
-        found
-    }
-
-    /// The same for a handshake that has to succeed.
-    pub(crate) fn expect_finished(&mut self, limit: Duration) -> Result<Reception, Stop> {
-        let found = self.reception(limit);
-        match &found.ended {
-            None => Ok(found),
-            Some(failure) => Err(Stop(format!("a handshake without faults failed: {failure}"))),
-        }
-    }
-
-    /// Completes the handshake.
-    pub(crate) fn complete(&mut self) {
-        self.driver.connection().finish();
-        self.driver.flush();
-    }
-
-    /// Completes the handshake, and sends a request.
-    pub(crate) fn finish(&mut self, request: &[u8]) {
-        self.driver.connection().finish();
-        self.driver.connection().send(request);
-        self.driver.flush();
-    }
-
-    /// The next response, and whether it started before our Finished. `None` if it is not whole in
-    /// this time, or something else comes: the limit is for all its parts together.
-    pub(crate) fn response(&mut self, limit: Duration) -> Option<(Response, bool)> {
-        if let Some(streams) = &mut self.streams {
-            return streams.response(&mut self.driver, limit);
-        }
-        let end = self.driver.now() + limit;
-        loop {
-            match http::parse(&self.data) {
-                Ok(Some((response, length))) => {
-                    self.data.drain(..length);
-                    let before = self.before_finished.unwrap_or(false);
-                    if self.data.is_empty() {
-                        self.before_finished = None;
-                    }
-                    // 100 (Continue), 103 (Early Hints)
-                    if response.status >= 200 {
-                        return Some((response, before));
-                    }
-                    continue;
-                }
-                Ok(None) => {}
-                Err(http::NotHttp) => return None,
-            }
-            let wanted =
-                |event: &Event| matches!(event, Event::ApplicationData { .. } | Event::Alert(_));
-            match self.driver.wait_for(left(&self.driver, end), wanted) {
-                Ok(Event::ApplicationData { data, before_finished, .. }) => {
-                    self.before_finished.get_or_insert(before_finished);
-                    self.data.extend_from_slice(&data);
-                }
-                _ => return None,
-            }
-        }
-    }
-
-    /// All tickets so far.
-    pub(crate) fn tickets(&self) -> Vec<Ticket> {
-        let events = self.driver.events().iter();
-        events
-            .filter_map(|timed| match &timed.event {
-                Event::Ticket(ticket) => Some(ticket.clone()),
-                _ => None,
-            })
-            .collect()
-    }
-
-    /// Says that it ends, if the handshake is complete.
-    pub(crate) fn close(&mut self) {
-        self.driver.connection().close();
-        self.driver.flush();
-    }
-}
-
-impl Streams {
-    /// The response on the next stream of ours (RFC 9114 section 4.1).
-    fn response(&mut self, driver: &mut Driver, limit: Duration) -> Option<(Response, bool)> {
-        let end = driver.now() + limit;
-        loop {
-            if self.open.get(&self.next).is_some_and(|stream| stream.ended) {
-                let stream = self.open.remove(&self.next)?;
-                self.next += 4;
-                let before_finished = stream.before_finished.unwrap_or(false);
-                return Some((http3::parse(&stream.data).ok()?, before_finished));
-            }
-            let wanted = |event: &Event| {
-                matches!(
-                    event,
-                    Event::ApplicationData { .. } | Event::StreamReset { .. } | Event::Alert(_)
-                )
-            };
-            match driver.wait_for(left(driver, end), wanted) {
-                Ok(Event::ApplicationData { stream, data, end, before_finished }) => {
-                    // Other streams are the server's own.
-                    if stream % 4 == 0 {
-                        let stream = self.open.entry(stream).or_default();
-                        stream.data.extend_from_slice(&data);
-                        stream.before_finished.get_or_insert(before_finished);
-                        stream.ended = end;
-                    }
-                }
-                Ok(Event::StreamReset { stream, .. }) if stream != self.next => {}
-                Ok(Event::StreamReset { .. }) => {
-                    self.next += 4;
-                    return None;
-                }
-                _ => return None,
-            }
-        }
-    }
-}
-
-/// How long it is until this time.
-fn left(driver: &Driver, end: Duration) -> Duration {
-    end.saturating_sub(driver.now())
-}
+/// Neither target nor version are valid (RFC 9112 section 3).
+const INVALID_REQUEST: &[u8] = b"GET / \x01 HTTP/9\r\n\r\n";
 
 const USER_AGENT: &str = "firstflight-audit";
 

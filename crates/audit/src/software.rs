@@ -1,14 +1,23 @@
 //! Recognises servers by what they say, and knows what to do about a finding there.
 
-/// A server that is recognised.
+use crate::http::Response;
+
+/// A server that is recognised, on which the remedies depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Software {
+pub enum Software {
+    /// nginx, and what is made of it.
     Nginx,
+    /// HAProxy.
     Haproxy,
+    /// Envoy.
     Envoy,
+    /// Caddy.
     Caddy,
+    /// h2o.
     H2o,
+    /// This project's server, which does not say so.
     Firstflight,
+    /// None of these.
     Unknown,
 }
 
@@ -43,19 +52,36 @@ struct Remedies {
 }
 
 impl Software {
-    pub(crate) fn recognise(server_field: &str) -> Self {
+    /// The server with this name, as in `--software`.
+    pub fn find(name: &str) -> Option<Self> {
+        KNOWN.iter().find(|(known, _)| *known == name).map(|(_, software)| *software)
+    }
+
+    /// The names for [`find`](Self::find).
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        KNOWN.iter().map(|(name, _)| *name)
+    }
+
+    /// Recognises a server by its response to an invalid request, which no upstream has seen, else by
+    /// the header field of another one, which an upstream may have set.
+    pub(crate) fn recognise(response: &Response, to_invalid: Option<&Response>) -> Self {
+        let by_error = to_invalid.map_or(Self::Unknown, |response| {
+            let page = String::from_utf8_lossy(&response.body);
+            match page.contains(HAPROXY_ERROR) {
+                true => Self::Haproxy,
+                false => Self::by_field(&response.software),
+            }
+        });
+        match by_error {
+            Self::Unknown => Self::by_field(&response.software),
+            found => found,
+        }
+    }
+
+    fn by_field(server_field: &str) -> Self {
         let said = server_field.to_ascii_lowercase();
-        let known = [
-            ("firstflight", Self::Firstflight),
-            ("nginx", Self::Nginx),
-            ("openresty", Self::Nginx),
-            ("haproxy", Self::Haproxy),
-            ("envoy", Self::Envoy),
-            ("caddy", Self::Caddy),
-            ("h2o", Self::H2o),
-        ];
-        let found = known.into_iter().find(|(name, _)| said.starts_with(name));
-        found.map_or(Self::Unknown, |(_, software)| software)
+        let found = KNOWN.iter().find(|(name, _)| said.starts_with(name));
+        found.map_or(Self::Unknown, |(_, software)| *software)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -91,6 +117,20 @@ impl Software {
         }
     }
 }
+
+/// How servers start their header field `server`, if they have one.
+const KNOWN: &[(&str, Software)] = &[
+    ("firstflight", Software::Firstflight),
+    ("nginx", Software::Nginx),
+    ("openresty", Software::Nginx),
+    ("haproxy", Software::Haproxy),
+    ("envoy", Software::Envoy),
+    ("caddy", Software::Caddy),
+    ("h2o", Software::H2o),
+];
+
+/// HAProxy has no header field, but a page of its own.
+const HAPROXY_ERROR: &str = "<h1>400 Bad request</h1>\nYour browser sent an invalid request.";
 
 const NGINX: Remedies = Remedies {
     replay: "set `ssl_early_data off`, or forward `proxy_set_header Early-Data $ssl_early_data` to an \
@@ -211,7 +251,25 @@ mod tests {
             ("my nginx", Software::Unknown),
             ("", Software::Unknown),
         ] {
-            assert_eq!(Software::recognise(field), software, "{field}");
+            assert_eq!(Software::recognise(&response(field, ""), None), software, "{field}");
         }
+    }
+
+    #[test]
+    fn the_response_to_an_invalid_request_is_of_no_upstream() {
+        let page = format!("<html><body>{HAPROXY_ERROR}\n</body></html>\n");
+        for (field, body, software) in [
+            ("", &*page, Software::Haproxy),
+            ("h2o/2.2.5", "Bad Request", Software::H2o),
+            ("", "400 Bad Request", Software::Nginx),
+        ] {
+            let found = Software::recognise(&response("nginx", ""), Some(&response(field, body)));
+            assert_eq!(found, software, "{field} {body}");
+        }
+    }
+
+    fn response(field: &str, body: &str) -> Response {
+        let body = body.as_bytes().to_vec();
+        Response { status: 400, software: field.to_owned(), location: None, body }
     }
 }

@@ -1,6 +1,9 @@
 //! `firstflight audit`: replays early data at a server that one may test.
 
+use std::fs::File;
+use std::io::{self, BufWriter};
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,11 +12,12 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use firstflight_audit::formats::{html, json, junit, sarif, text};
 use firstflight_audit::{
-    AuditError, CHECKS, Check, Node, QuicTarget, Report, Settings, Target as AuditTarget,
-    TcpTarget, Verdict, Witness, audit,
+    AuditError, CHECKS, Capture, Check, Node, QuicTarget, Report, Settings, Software,
+    Target as AuditTarget, TcpTarget, Verdict, Witness, audit_captured,
 };
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_config::parse_duration;
+use firstflight_first_flight::Link;
 
 use crate::results::write;
 
@@ -22,7 +26,7 @@ use crate::results::write;
 /// Sends first flights of TLS 1.3 to the URL, and copies of them, as an attacker on the path can: a
 /// server that permits it executes each request several times. Audit only servers that you may test,
 /// and a URL that does no harm. Exits with 0, with 1 if a check is as bad as --fail-on, or with 2 if
-/// the server cannot be audited. Takes two to five minutes; --check selects less.
+/// the server cannot be audited. Takes three to six minutes; --check selects less.
 #[derive(Args)]
 pub(crate) struct AuditArgs {
     /// The URL: https://HOST[:PORT]/PATH. Each request has a query of its own.
@@ -62,7 +66,7 @@ pub(crate) struct AuditArgs {
     fail_on: FailOn,
 
     /// Replay a flight after this time, in addition to at once; may be repeated. Default: 1s, 5s, 10s,
-    /// 20s.
+    /// 20s, 60s, 120s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     delay: Vec<Duration>,
 
@@ -70,6 +74,11 @@ pub(crate) struct AuditArgs {
     /// `key-life`.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     watch: Option<Duration>,
+
+    /// What the server is, for the remedies: nginx, haproxy, envoy, caddy, h2o or firstflight. Default:
+    /// what it is recognised as.
+    #[arg(long, value_name = "NAME", value_parser = software)]
+    software: Option<Software>,
 
     /// Time limit of a connection, a handshake and a response.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
@@ -82,6 +91,10 @@ pub(crate) struct AuditArgs {
     /// Print the report as JSON (docs/reference/audit.schema.json).
     #[arg(long)]
     json: bool,
+
+    /// Write what is sent and received as pcapng, with the TLS secrets, so that Wireshark decrypts it.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
 
     /// Write the report as HTML.
     #[arg(long, value_name = "FILE")]
@@ -120,6 +133,13 @@ fn check(name: &str) -> Result<&'static Check, String> {
     Check::find(name).ok_or_else(|| {
         let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
         format!("there is no such check; there are {}", names.join(", "))
+    })
+}
+
+fn software(name: &str) -> Result<Software, String> {
+    Software::find(name).ok_or_else(|| {
+        let names: Vec<&str> = Software::names().collect();
+        format!("it is not known here; known are {}", names.join(", "))
     })
 }
 
@@ -188,18 +208,34 @@ fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow
         http3: args.http3,
         limit: args.timeout,
         delays: if args.delay.is_empty() { defaults.delays } else { args.delay.clone() },
+        software: args.software,
         watch: args.watch,
         only: args.check.iter().map(|check| check.name.to_owned()).collect(),
         ..defaults
     };
-    let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let start = jiff::Timestamp::now();
+    let date = start.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let since_1970 = Duration::try_from(start.duration_since(jiff::Timestamp::UNIX_EPOCH));
+    let mut capture = match &args.capture {
+        None => None,
+        Some(path) => {
+            // It has secrets.
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let capture = options.open(path).and_then(|file| {
+                let out = Box::new(BufWriter::new(file));
+                Capture::new(out, since_1970.unwrap_or_default(), args.http3)
+            });
+            Some(capture.with_context(|| format!("cannot write {}", path.display()))?)
+        }
+    };
     let progress = |check: &Check| tracing::info!("{}: {}", check.name, check.title);
     let servers: Vec<(String, Box<dyn AuditTarget>)> = addresses
         .iter()
         .map(|address| {
             let server: Box<dyn AuditTarget> = match args.http3 {
-                true => Box::new(QuicTarget::new(*address)),
-                false => Box::new(TcpTarget::new(*address, args.timeout)),
+                true => Box::new(Announced(QuicTarget::new(*address))),
+                false => Box::new(Announced(TcpTarget::new(*address, args.timeout))),
             };
             (address.to_string(), server)
         })
@@ -208,16 +244,49 @@ fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow
         .iter()
         .map(|(address, server)| Node { address: address.clone(), target: &**server })
         .collect();
-    let first = audit(&nodes, &settings, &date, progress);
+    let first = audit_captured(&nodes, &settings, &date, capture.as_mut(), progress);
     let (audited, report) = match first {
         // `localhost` has two addresses, and a server may listen on one of them only.
         Err(AuditError::Down(_)) if nodes.len() > 1 && addresses[0].ip().is_loopback() => {
-            (addresses[1], audit(&nodes[1..], &settings, &date, progress))
+            let capture = capture.as_mut();
+            let second = audit_captured(&nodes[1..], &settings, &date, capture, progress);
+            (addresses[1], second)
         }
         other => (addresses[0], other),
     };
     report.with_context(|| format!("cannot audit {} at {audited}", target.as_str()))
 }
+
+/// A target that says when it lets time pass.
+struct Announced<T>(T);
+
+impl<T: AuditTarget> AuditTarget for Announced<T> {
+    fn connect(&self) -> io::Result<Box<dyn Link>> {
+        self.0.connect()
+    }
+
+    fn connect_with_fast_open(&self) -> io::Result<Box<dyn Link>> {
+        self.0.connect_with_fast_open()
+    }
+
+    fn connect_from(&self, local: SocketAddr) -> io::Result<Box<dyn Link>> {
+        self.0.connect_from(local)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn wait(&self, time: Duration) {
+        if time >= ANNOUNCED_WAIT {
+            tracing::info!("waiting for {:.0} s", time.as_secs_f64());
+        }
+        self.0.wait(time);
+    }
+}
+
+/// Shorter waits go without saying.
+const ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// Whether a host is this machine without a look-up.
 fn is_loopback(host: &str) -> bool {

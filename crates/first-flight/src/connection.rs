@@ -125,6 +125,9 @@ pub trait Connection {
     /// Says that the connection ends, if the handshake is complete.
     fn close(&mut self);
 
+    /// New lines of the connection's NSS key log: the secrets with which others can read it.
+    fn take_key_log(&mut self) -> Vec<String>;
+
     /// Sends again what was not acknowledged. Returns whether there was anything: never over TCP, which
     /// does that by itself.
     fn retransmit(&mut self) -> bool {

@@ -23,9 +23,19 @@ pub trait Link {
     /// If the connection fails otherwise than by its end.
     fn receive(&mut self, until: Duration) -> io::Result<Received>;
 
-    /// The local address, if it is a socket of datagrams.
+    /// The local address, if it is a socket.
     fn local_address(&self) -> Option<SocketAddr> {
         None
+    }
+
+    /// The server's address, if it is a socket.
+    fn remote_address(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// Takes a line of the connection's NSS key log, for links that record what they carry.
+    fn log_key(&mut self, line: &str) {
+        let _ = line;
     }
 
     /// What became of TCP Fast Open, if the connection was made with it and the system says.
@@ -84,6 +94,7 @@ pub struct Driver {
     events: Vec<Timed>,
     /// Events that a wait has returned.
     seen: usize,
+    started: Duration,
     ended: Option<Ended>,
     /// Bytes that were received, all of which may be kept as events.
     received: usize,
@@ -106,6 +117,7 @@ impl Driver {
     fn run(connection: Box<dyn Connection>, link: Box<dyn Link>) -> Self {
         let mut driver = Self {
             connection,
+            started: link.now(),
             link,
             events: Vec::new(),
             seen: 0,
@@ -113,11 +125,17 @@ impl Driver {
             received: 0,
             retransmit_after: RETRANSMIT_AFTER,
         };
+        driver.log_keys();
         driver.flush();
         driver
     }
 
-    /// The local address, over QUIC.
+    /// When the flight was sent.
+    pub fn started(&self) -> Duration {
+        self.started
+    }
+
+    /// The local address.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.link.local_address()
     }
@@ -184,6 +202,12 @@ impl Driver {
         }
     }
 
+    fn log_keys(&mut self) {
+        for line in self.connection.take_key_log() {
+            self.link.log_key(&line);
+        }
+    }
+
     /// Sends what was lost again; whether there was anything.
     fn retransmit(&mut self) -> bool {
         self.retransmit_after *= 2;
@@ -205,6 +229,7 @@ impl Driver {
                 if let Err(error) = self.connection.receive(&bytes, at) {
                     self.ended = Some(Ended::Protocol(error));
                 }
+                self.log_keys();
                 while let Some(event) = self.connection.next_event() {
                     self.events.push(Timed { at, event });
                 }

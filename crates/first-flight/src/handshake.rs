@@ -69,6 +69,7 @@ pub(crate) struct Handshake {
     alpn: Option<String>,
     certificate_context: Option<Vec<u8>>,
     keys: Option<Keys>,
+    key_log: Vec<String>,
 }
 
 struct Keys {
@@ -81,7 +82,8 @@ struct Keys {
 
 impl Handshake {
     pub(crate) fn new(flight: Arc<FlightParts>, has_end_of_early_data: bool) -> Self {
-        Self {
+        let early = flight.early_secret().map(|(_, secret)| secret);
+        let mut handshake = Self {
             expected: Expected::ServerHello,
             transcript: flight.hello.clone(),
             retried: false,
@@ -92,8 +94,23 @@ impl Handshake {
             alpn: None,
             certificate_context: None,
             keys: None,
+            key_log: Vec::new(),
             flight,
+        };
+        if let Some(secret) = early {
+            handshake.log_secret("CLIENT_EARLY_TRAFFIC_SECRET", &secret);
         }
+        handshake
+    }
+
+    /// New lines of an NSS key log (RFC 9850).
+    pub(crate) fn take_key_log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.key_log)
+    }
+
+    fn log_secret(&mut self, label: &str, secret: &[u8]) {
+        let random = hex::encode(self.flight.offer.entropy.random);
+        self.key_log.push(format!("{label} {random} {}", hex::encode(secret)));
     }
 
     /// Processes a whole message, which arrived at this time.
@@ -166,6 +183,8 @@ impl Handshake {
             server: server.clone(),
             resumption_master: Vec::new(),
         });
+        self.log_secret("CLIENT_HANDSHAKE_TRAFFIC_SECRET", &client);
+        self.log_secret("SERVER_HANDSHAKE_TRAFFIC_SECRET", &server);
         self.resumed = hello.resumed;
         self.expected = Expected::EncryptedExtensions;
         Ok(Step::Handshake { suite, resumed: hello.resumed, client, server })
@@ -243,6 +262,8 @@ impl Handshake {
         keys.resumption_master = application.derive("res master", &suite.hash(&self.transcript));
         self.transcript = Vec::new();
         self.expected = Expected::Any;
+        self.log_secret("CLIENT_TRAFFIC_SECRET_0", &client);
+        self.log_secret("SERVER_TRAFFIC_SECRET_0", &server);
         let last_flight = LastFlight { end_of_early_data, messages };
         Ok(Step::Finished { client, server, last_flight })
     }

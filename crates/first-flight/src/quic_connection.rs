@@ -355,6 +355,10 @@ impl Connection for QuicConnection {
         self.events.pop_front()
     }
 
+    fn take_key_log(&mut self) -> Vec<String> {
+        self.handshake.take_key_log()
+    }
+
     fn is_ready(&self) -> bool {
         self.server_finished
     }

@@ -124,6 +124,14 @@ impl Link for TcpLink {
         }
     }
 
+    fn local_address(&self) -> Option<SocketAddr> {
+        self.stream.local_addr().ok()
+    }
+
+    fn remote_address(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+
     fn fast_open(&self) -> Option<FastOpen> {
         if !self.fast_open {
             return None;

@@ -63,6 +63,10 @@ impl Link for UdpLink {
     fn local_address(&self) -> Option<SocketAddr> {
         self.socket.local_addr().ok()
     }
+
+    fn remote_address(&self) -> Option<SocketAddr> {
+        self.socket.peer_addr().ok()
+    }
 }
 
 const MAX_DATAGRAM: usize = 65_536;

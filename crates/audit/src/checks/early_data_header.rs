@@ -1,3 +1,5 @@
+use firstflight_first_flight::FlightPlan;
+
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -9,8 +11,9 @@ pub(super) const CHECK: Check = Check {
     title: "`Early-Data: 1` at the upstream",
     section: "RFC 8470 section 5.1",
     explanation: "Asks the witness which Early-Data field it received. A request that is forwarded before \
-                  the handshake is complete must carry `Early-Data: 1`; other requests must not, unless \
-                  their client sent it, in which case it must be left there.",
+                  the handshake is complete must carry `Early-Data: 1`, also if its client sends another \
+                  value, or names the field in `Connection` to have it removed; other requests must not, \
+                  unless their client sent it, in which case it must be left there.",
     needs: Needs::Witness,
     concern: Concern::Header,
     run,
@@ -33,22 +36,55 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     };
     let plain = after(&probe.request("GET", &nonce()))?;
     let forged = after(&probe.request_with(&nonce(), &[("Early-Data", "1")]))?;
-    let evidence = vec![
+    exchange.close();
+    let mut evidence = vec![
         format!("early: {}", field(&early)),
         format!("after the handshake: {}", field(&plain)),
         format!("after the handshake, sent by the client: {}", field(&forged)),
     ];
-    let (verdict, summary) = match (is_marked(&early), is_marked(&plain), is_marked(&forged)) {
-        (false, ..) => (Verdict::Fail, "early requests reach the upstream without Early-Data"),
-        (_, true, _) => (Verdict::Warn, "requests after the handshake are marked as early"),
-        (.., false) => (Verdict::Warn, "a client's own Early-Data field is removed"),
-        (true, false, true) => (Verdict::Pass, "early requests, and only those, are marked"),
-    };
+    let (mut verdict, mut summary) =
+        match (is_marked(&early), is_marked(&plain), is_marked(&forged)) {
+            (false, ..) => (Verdict::Fail, "early requests reach the upstream without Early-Data"),
+            (_, true, _) => (Verdict::Warn, "requests after the handshake are marked as early"),
+            (.., false) => (Verdict::Warn, "a client's own Early-Data field is removed"),
+            (true, false, true) => (Verdict::Pass, "early requests, and only those, are marked"),
+        };
+    for (name, value) in hiding_fields(probe) {
+        let seen = early_with(probe, (name, value))?;
+        let what = seen.as_ref().map_or("no response before Finished".to_owned(), field);
+        evidence.push(format!("early, with `{name}: {value}` of the client: {what}"));
+        if verdict == Verdict::Pass && seen.is_some_and(|it| it.executed() && !is_marked(&it)) {
+            verdict = Verdict::Warn;
+            summary = "a client can hide that its request is early";
+        }
+    }
     Ok(Outcome::new(verdict, summary).with(evidence))
 }
 
+/// Fields of a client that may keep the mark from the upstream. HTTP/3 has no Connection (RFC 9114
+/// section 4.2).
+fn hiding_fields(probe: &Probe<'_>) -> &'static [(&'static str, &'static str)] {
+    match probe.settings.http3 {
+        true => &[("Early-Data", "0")],
+        false => &[("Early-Data", "0"), ("Connection", "Early-Data")],
+    }
+}
+
+/// The response to an early request with this field, if it came before Finished.
+fn early_with(probe: &Probe<'_>, field: (&str, &str)) -> Result<Option<Response>, Stop> {
+    let request = probe.request_with(&nonce(), &[field]);
+    let plan = FlightPlan::resume(probe.hello(), &probe.ticket()?).early_data(&request);
+    let mut exchange = probe.send(&probe.build(plan))?;
+    exchange.expect_finished(probe.settings.limit)?;
+    let response = exchange.response(probe.settings.early_limit);
+    Ok(response.filter(|(_, before)| *before).map(|(response, _)| response))
+}
+
+/// Several values are as good as one (RFC 8470 section 5.1).
 fn is_marked(response: &Response) -> bool {
-    response.field("early_data").is_some_and(|value| value.as_str() == Some("1"))
+    let value = response.field("early_data");
+    let value = value.as_ref().and_then(|value| value.as_str());
+    value.is_some_and(|value| value.split(',').any(|it| it.trim() == "1"))
 }
 
 fn field(response: &Response) -> String {
@@ -69,6 +105,8 @@ mod tests {
     fn rfc8470_5_1_early_requests_are_marked() {
         let wrong = Behaviour { marks_early: false, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
+        let hidden = Behaviour { client_hides_early: true, ..Behaviour::default() };
+        assert_proven(&CHECK, &hidden, Verdict::Warn);
         let holds = Behaviour { safe: EarlyRequest::Hold, ..wrong };
         assert_eq!(verdict(&CHECK, &holds, true), Verdict::NotApplicable);
         assert_eq!(verdict(&CHECK, &holds, false), Verdict::NotApplicable);

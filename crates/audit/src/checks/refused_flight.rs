@@ -106,7 +106,7 @@ fn attack(probe: &Probe<'_>, refusal: Refusal, nonce: &str) -> Result<Option<Out
         return Err(Stop("the request got no response after the handshake".to_owned()));
     };
     exchange.close();
-    let mut evidence = vec![format!(
+    let evidence = vec![format!(
         "flight {}: {reception}; sent again after the handshake, status {}",
         refusal.cause, response.status
     )];
@@ -115,10 +115,10 @@ fn attack(probe: &Probe<'_>, refusal: Refusal, nonce: &str) -> Result<Option<Out
         return Ok(Some(Outcome::new(Verdict::Pass, summary).with(evidence)));
     }
     probe.wait(refusal.wait);
-    let mut copies = Copies::default();
-    copies.evidence.append(&mut evidence);
+    let since = Some(exchange.driver.started());
+    let mut copies = Copies { evidence, since, ..Copies::default() };
     let mut copy = probe.copy(&flight)?;
-    copies.receive(probe, &mut copy, &format!("the flight after {} s", refusal.wait.as_secs()));
+    copies.receive(probe, &mut copy, "the flight again");
     copies.count(probe, nonce)?;
     Ok(Some(copies.verdict(1)))
 }

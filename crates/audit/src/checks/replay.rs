@@ -21,8 +21,8 @@ pub(super) struct Original {
 pub(super) fn original(probe: &Probe<'_>, method: &str) -> Result<Original, Stop> {
     let nonce = nonce();
     let flight = probe.build(probe.early(method, &nonce)?);
-    let sent = probe.now();
     let mut exchange = probe.send(&flight)?;
+    let sent = exchange.driver.started();
     let reception = exchange.expect_finished(probe.settings.limit)?;
     if !reception.early_data {
         return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
@@ -41,10 +41,20 @@ pub(super) fn original(probe: &Probe<'_>, method: &str) -> Result<Original, Stop
     Ok(Original { flight, nonce, sent, exchange, evidence })
 }
 
+impl Original {
+    /// Its copies, none of which was sent yet.
+    pub(super) fn copies(&mut self) -> Copies {
+        let evidence = std::mem::take(&mut self.evidence);
+        Copies { evidence, since: Some(self.sent), ..Copies::default() }
+    }
+}
+
 /// What became of the copies of a flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Copies {
     pub(super) sent: usize,
+    /// When the original was sent, or the first copy without one: from there their times are counted.
+    pub(super) since: Option<Duration>,
     /// Those whose early data was accepted by TLS.
     pub(super) accepted: usize,
     /// Those to which the server sent nothing at all, over TCP: it may be down.
@@ -63,7 +73,9 @@ impl Copies {
     pub(super) fn receive(&mut self, probe: &Probe<'_>, copy: &mut Exchange, label: &str) {
         self.sent += 1;
         let reception = copy.reception(probe.copy_limit());
-        let mut line = format!("{label}: {reception}");
+        let started = copy.driver.started();
+        let time = started.saturating_sub(*self.since.get_or_insert(started));
+        let mut line = format!("{label} at +{:.3} s: {reception}", time.as_secs_f64());
         // Over QUIC a copy may belong to the original's connection, and then gets nothing.
         let silent = reception.ended == Some(Failure::Ended(Ended::TimedOut));
         self.unanswered += usize::from(silent && !probe.settings.http3);

@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::replay::{Copies, original};
+use super::replay::original;
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -27,7 +27,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut original = original(probe, "GET")?;
     original.exchange.close();
     let local = original.exchange.driver.local_address();
-    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    let mut copies = original.copies();
     // The port is free after this.
     drop(original.exchange);
     probe.wait(PAUSE);

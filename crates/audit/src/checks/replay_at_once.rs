@@ -1,4 +1,4 @@
-use super::replay::{Copies, original};
+use super::replay::original;
 use super::{Check, Concern, Needs};
 use crate::finding::Outcome;
 use crate::probe::{Probe, Stop};
@@ -20,7 +20,7 @@ const COPIES: usize = 3;
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut original = original(probe, "GET")?;
     original.exchange.close();
-    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    let mut copies = original.copies();
     for number in 1..=COPIES {
         let mut copy = probe.copy(&original.flight)?;
         copies.receive(probe, &mut copy, &format!("copy {number}"));

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut original = original(probe, "GET")?;
     original.exchange.close();
-    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    let mut copies = original.copies();
     probe.wait(PAUSE);
     for (label, zero_rtt) in FORGED {
         let mut copy = probe.copy(&renamed(&original.flight, zero_rtt)?)?;
@@ -47,7 +47,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     if forged.executions.map_or(forged.responded > 0, |count| count > 1) {
         return Ok(forged.verdict(1));
     }
-    let mut own = Copies { evidence: copies.evidence, ..Copies::default() };
+    let mut own = Copies { evidence: copies.evidence, since: copies.since, ..Copies::default() };
     let mut copy = probe.copy(&renamed(&original.flight, ZeroRttPackets::Protected)?)?;
     own.receive(probe, &mut copy, "0-RTT packets protected anew");
     own.count(probe, &original.nonce)?;

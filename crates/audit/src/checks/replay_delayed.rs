@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::replay::{Copies, original};
+use super::replay::original;
 use super::{Check, Concern, Needs};
 use crate::finding::Outcome;
 use crate::probe::{Probe, Stop};
@@ -9,9 +9,10 @@ pub(super) const CHECK: Check = Check {
     name: "replay-delayed",
     title: "copies that are held back",
     section: "RFC 9846 section 8.2",
-    explanation: "Sends an original, and copies of it after 1, 5, 10 and 20 seconds (--delay). A record \
-                  of a flight has to live for as long as the server takes the flight for fresh; one \
-                  that expires before lets a copy run that only had to wait.",
+    explanation: "Sends an original, and copies of it after 1, 5, 10, 20, 60 and 120 seconds (--delay), \
+                  over QUIC of an original each. A record of a flight has to live for as long as the \
+                  server takes the flight for fresh; one that expires before lets a copy run that only \
+                  had to wait.",
     needs: Needs::EarlyData,
     concern: Concern::Replay,
     run,
@@ -29,12 +30,12 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         originals.push((original, delays));
     }
     let mut outcomes = Vec::new();
-    for (original, delays) in originals {
-        let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    for (mut original, delays) in originals {
+        let mut copies = original.copies();
         for delay in delays {
             probe.wait((original.sent + *delay).saturating_sub(probe.now()));
             let mut copy = probe.copy(&original.flight)?;
-            copies.receive(probe, &mut copy, &format!("copy after {} s", delay.as_secs()));
+            copies.receive(probe, &mut copy, "copy");
         }
         copies.count(probe, &original.nonce)?;
         outcomes.push(copies.verdict(1));

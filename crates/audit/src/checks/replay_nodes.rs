@@ -1,6 +1,6 @@
 use firstflight_first_flight::FlightPlan;
 
-use super::replay::{Copies, original};
+use super::replay::original;
 use super::{Check, Concern, Needs};
 use crate::finding::Outcome;
 use crate::probe::{Probe, Stop};
@@ -21,7 +21,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let ticket = probe.ticket()?;
     let mut original = original(probe, "GET")?;
     original.exchange.close();
-    let mut copies = Copies { evidence: original.evidence, ..Copies::default() };
+    let mut copies = original.copies();
     for node in probe.others {
         match probe.send_to(node, &original.flight) {
             Ok(mut copy) => copies.receive(probe, &mut copy, &format!("copy to {}", node.address)),

@@ -30,13 +30,19 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let (start, limit) = (probe.now(), probe.settings.unfinished_limit);
     let ended = exchange.driver.wait_for(limit, |_| false);
     let after = (probe.now() - start).as_secs();
-    Ok(match ended {
+    let what = match &ended {
+        Err(ended) => ended.to_string(),
+        Ok(_) => "still open".to_owned(),
+    };
+    let evidence = vec![format!("{reception}, no Finished sent; after {after} s: {what}")];
+    let outcome = match ended {
         Err(Ended::TimedOut) => {
             let summary = format!("the connection was still open after {after} s");
             Outcome::new(Verdict::Warn, summary)
         }
         _ => Outcome::new(Verdict::Pass, format!("the connection was closed after {after} s")),
-    })
+    };
+    Ok(outcome.with(evidence))
 }
 
 #[cfg(test)]

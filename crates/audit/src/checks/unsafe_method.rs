@@ -6,17 +6,20 @@ use crate::probe::{Probe, Stop, nonce};
 
 pub(super) const CHECK: Check = Check {
     name: "unsafe-method",
-    title: "POST in early data",
+    title: "POST, and query strings, in early data",
     section: "RFC 8470 section 3",
     explanation: "Sends a POST with a query string in early data, does not complete the handshake, and \
                   sends the same bytes twice more. The server should wait for the handshake, or \
-                  respond 425 (Too Early). It fails if the request runs for a copy too.",
+                  respond 425 (Too Early). It fails if the request runs for a copy too. The evidence \
+                  says what becomes of a GET with a query string, which is safe by its method but may \
+                  change something in an application that is not.",
     needs: Needs::EarlyData,
     concern: Concern::Methods,
     run,
 };
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
+    let query = get_with_query(probe)?;
     let nonce = nonce();
     let flight = probe.build(probe.early("POST", &nonce)?);
     let mut exchange = probe.send(&flight)?;
@@ -25,7 +28,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
     }
     let response = exchange.response(probe.settings.early_limit).map(|(response, _)| response);
-    let mut copies = Copies::default();
+    let mut copies = Copies { evidence: vec![query], ..Copies::default() };
     copies.evidence.push(match &response {
         Some(response) => format!("POST in early data: status {} before Finished", response.status),
         None => "POST in early data: no response before Finished".to_owned(),
@@ -55,6 +58,26 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         _ => (Verdict::Pass, "the POST waits for the handshake".to_owned()),
     };
     Ok(Outcome::new(verdict, summary).with(copies.evidence))
+}
+
+/// What becomes of a GET with a query string in early data.
+fn get_with_query(probe: &Probe<'_>) -> Result<String, Stop> {
+    let mut exchange = probe.send(&probe.build(probe.early("GET", &nonce())?))?;
+    let reception = exchange.expect_finished(probe.settings.limit)?;
+    let response = exchange.response(probe.settings.early_limit);
+    exchange.complete();
+    exchange.close();
+    Ok(match response {
+        _ if !reception.early_data => format!("GET with a query string: {reception}"),
+        Some((response, true)) if response.executed() => format!(
+            "GET with a query string in early data: executed, status {} before Finished",
+            response.status
+        ),
+        Some((response, true)) => {
+            format!("GET with a query string in early data: status {}", response.status)
+        }
+        _ => "GET with a query string in early data: no response before Finished".to_owned(),
+    })
 }
 
 #[cfg(test)]

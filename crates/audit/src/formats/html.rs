@@ -35,6 +35,13 @@ pub fn render(report: &Report) -> String {
             body: html! { @for finding in open { (details(finding)) } },
         });
     }
+    let passed: Vec<&Finding> =
+        report.findings.iter().filter(|it| it.verdict == Verdict::Pass).collect();
+    if !passed.is_empty() {
+        let body = html! { @for finding in passed { (folded(finding)) } };
+        let title = "Evidence of what passed".to_owned();
+        sections.push(Section { id: "passed", title, short: "Passed", body });
+    }
     sections.push(Section {
         id: "checklist",
         title: "Checklist".to_owned(),
@@ -89,13 +96,53 @@ fn table<'a>(
     }
 }
 
-fn details(finding: &Finding) -> Markup {
+/// The connections of a check, as they can be found in a capture.
+fn connections(finding: &Finding) -> Markup {
+    let columns =
+        ["sent after", "to", "local port", "first flight", "its SHA-256", "sent", "received"];
     html! {
-        h3 { (finding.verdict.name()) ": " (finding.title) }
+        div.scroll tabindex="0" role="region" aria-label={ "Connections of " (finding.check) } {
+            table {
+                thead { tr { @for column in columns { th scope="col" { (column) } } } }
+                tbody {
+                    @for it in &finding.connections { tr {
+                        td { (format!("{:.3} s", it.opened_ms as f64 / 1000.0)) }
+                        td { (it.address) }
+                        td { @if let Some(port) = it.local_port { (port) } }
+                        td { (it.first_flight_bytes) " bytes" }
+                        td { code { (it.first_flight_sha256.get(..16).unwrap_or_default()) } }
+                        td { (it.sent_bytes) " bytes" }
+                        td { (it.received_bytes) " bytes" }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+fn folded(finding: &Finding) -> Markup {
+    html! {
+        details {
+            summary { (finding.title) }
+            (evidence(finding))
+        }
+    }
+}
+
+fn evidence(finding: &Finding) -> Markup {
+    html! {
         p { (finding.summary) " (" (finding.section) ")" }
         @if !finding.evidence.is_empty() {
             ul { @for line in &finding.evidence { li { (line) } } }
         }
+        @if !finding.connections.is_empty() { (connections(finding)) }
+    }
+}
+
+fn details(finding: &Finding) -> Markup {
+    html! {
+        h3 { (finding.verdict.name()) ": " (finding.title) }
+        (evidence(finding))
         @if let Some(remedy) = &finding.remedy { p { "Remedy: " (remedy) } }
     }
 }

@@ -54,6 +54,10 @@ fn result(report: &Report, finding: &Finding) -> Value {
         "level": level,
         "message": { "text": message },
         "locations": [{ "physicalLocation": { "artifactLocation": { "uri": report.target } } }],
-        "properties": { "evidence": finding.evidence, "address": report.address },
+        "properties": {
+            "evidence": finding.evidence,
+            "address": report.address,
+            "connections": finding.connections,
+        },
     })
 }

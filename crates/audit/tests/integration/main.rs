@@ -29,6 +29,8 @@ impl Target for Simulated {
     }
 }
 
+mod capture;
+
 /// The audit of a server that keeps no records and executes every method.
 fn report() -> Report {
     let server = Simulated(TestServer::new(Behaviour {
@@ -85,4 +87,5 @@ fn html_escapes_what_the_server_says() {
     assert!(page.contains("nginx/1.22.1 &lt;b&gt;") && !page.contains("1.22.1 <b>"));
     assert!(page.contains("proxy_set_header Early-Data"), "the remedy for nginx");
     assert!(page.contains("id=\"checklist\""), "{page}");
+    assert!(page.contains("id=\"passed\"") && page.contains("the handshake was ended"), "{page}");
 }

@@ -196,6 +196,8 @@ fn rfc9846_8_nginx_executes_every_copy() {
     let html = site.path().join("audit.html");
     let mut arguments = selected(&[FAST, SLOW].concat());
     arguments.extend(["--html", html.to_str().unwrap()]);
+    let capture = site.path().join("audit.pcapng");
+    arguments.extend(["--capture", capture.to_str().unwrap()]);
     let ended = audit(site.path(), nginx.port, &arguments);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     for (check, expected) in [
@@ -214,6 +216,8 @@ fn rfc9846_8_nginx_executes_every_copy() {
         assert_eq!(verdict, "pass", "{check}: {summary}");
     }
     assert!(fs::read_to_string(html).unwrap().contains("ssl_early_data off"), "the remedy");
+    let packets = String::from_utf8_lossy(&fs::read(capture).unwrap()).into_owned();
+    assert!(packets.contains("replay-at-once, connection 5 of 6;"), "copies and their comments");
     // Without a witness the responses before Finished show it.
     let mut command = firstflight(site.path());
     let url = format!("https://localhost:{}/", nginx.port);
@@ -308,6 +312,7 @@ fn rfc8470_3_haproxy_waits_for_finished() {
     }
     let (_, summary) = verdict(&ended, "replay-at-once");
     assert!(summary.contains("waits for the Finished"), "{summary}");
+    assert!(ended.out.contains("(HAProxy)"), "by its error page: {ended:?}");
 }
 
 /// Runs an audit that must fail with one sentence.

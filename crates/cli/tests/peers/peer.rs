@@ -102,6 +102,7 @@ impl Peer {
     pub(crate) fn recognised(self) -> &'static str {
         match self.server {
             Server::Nginx => "(nginx)",
+            Server::Haproxy if !self.quic => "(HAProxy)",
             Server::Envoy | Server::EnvoyKeys => "(Envoy)",
             Server::Caddy => "(Caddy)",
             Server::H2o => "(h2o)",

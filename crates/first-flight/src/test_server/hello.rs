@@ -1,8 +1,10 @@
 //! Reads ClientHellos, and writes ServerHellos (RFC 8446 section 4.1).
 
-use super::tls::SUITE;
-use crate::ProtocolError;
 use crate::wire::{Reader, TLS13, extension, kind, message, put_extension, put_vec};
+use crate::{ProtocolError, Suite};
+
+/// The suite that the test server selects.
+pub(super) const SUITE: Suite = Suite::Aes128GcmSha256;
 
 /// Parts of a ClientHello.
 #[derive(Clone, Default)]

@@ -90,10 +90,11 @@ impl Request {
             return self.response(shared, Status::Found(location), "");
         }
         let marked = early && shared.behaviour.marks_early;
-        let mark = match (&self.early_header, marked) {
-            (Some(value), _) => format!("\"{value}\""),
-            (None, true) => "\"1\"".to_owned(),
-            (None, false) => "null".to_owned(),
+        let own = self.early_header.as_ref();
+        let mark = match own.filter(|_| !marked || shared.behaviour.client_hides_early) {
+            Some(value) => format!("\"{value}\""),
+            None if marked => "\"1\"".to_owned(),
+            None => "null".to_owned(),
         };
         let body = match shared.behaviour.witness {
             true => format!("{{\"executions\": {count}, \"early_data\": {mark}}}"),

@@ -159,6 +159,8 @@ pub struct Behaviour {
     pub always_too_early: bool,
     /// Whether the witness sees `Early-Data: 1` with early requests.
     pub marks_early: bool,
+    /// Whether a client's own Early-Data field takes the place of that.
+    pub client_hides_early: bool,
     /// How long an unfinished handshake is kept; `None` for ever.
     pub handshake_timeout: Option<Duration>,
     /// Whether each record of an unfinished handshake starts that time again.
@@ -213,6 +215,7 @@ impl Default for Behaviour {
             others: EarlyRequest::Hold,
             always_too_early: false,
             marks_early: true,
+            client_hides_early: false,
             handshake_timeout: Some(Duration::from_secs(10)),
             timeout_restarts: false,
             redirects: None,

@@ -11,9 +11,10 @@ use firstflight_wire::{
 };
 
 use super::fault::{Piece, Responses, Then};
+use super::hello::SUITE;
 use super::http::Request;
 use super::requests::Requests;
-use super::tls::{Handshake, SUITE};
+use super::tls::Handshake;
 use super::{Shared, StrayPackets};
 use crate::ProtocolError;
 use crate::quic::{

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::Shared;
 use super::fault::{Piece, Responses, Then};
+use super::hello::SUITE;
 use super::http::Request;
 use super::requests::Requests;
-use super::tls::{Handshake, SUITE};
+use super::tls::Handshake;
 use crate::ProtocolError;
 use crate::record::{self, Messages, Record, RecordKeys, Records};
 

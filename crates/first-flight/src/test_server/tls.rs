@@ -5,13 +5,11 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::hello::{ClientHello, Psk, server_hello};
+use super::hello::{ClientHello, Psk, SUITE, server_hello};
 use super::{CopyPolicy, IssuedTicket, KnownBy, Recorded, Shared, UsedTicket};
 use crate::schedule::{Schedule, finished};
 use crate::wire::{RETRY_RANDOM, X25519, extension, kind, message, put_extension, put_vec};
-use crate::{ProtocolError, Suite, Ticket};
-
-pub(super) const SUITE: Suite = Suite::Aes128GcmSha256;
+use crate::{ProtocolError, Ticket};
 
 /// What a connection over QUIC is known by: the id of its first packet, and its client's address.
 pub(super) type Source = (Vec<u8>, SocketAddr);
