@@ -17,23 +17,23 @@ use crate::{ConfigError, SettingError};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminSettings {
-    /// The address to listen on: an address and port such as `"127.0.0.1:9090"`, without TLS, or a
-    /// Unix socket such as `"unix:/run/firstflight/admin.sock"`.
+    /// Address to listen on: address and port such as `"127.0.0.1:9090"`, without TLS, or a Unix
+    /// socket such as `"unix:/run/firstflight/admin.sock"`.
     #[serde(with = "Text::<AdminAddress>")]
     pub address: AdminAddress,
-    /// A file with the bearer token that requests have to carry; other users must not be able to
-    /// read it. Required unless the address is a loopback address or a Unix socket.
+    /// File with the bearer token that requests have to carry; other users must not be able to read
+    /// it. Required unless the address is loopback or a Unix socket.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
     /// Host names that are accepted without a token, in addition to `localhost` and IP addresses.
     ///
-    /// By default none. Any other name in a browser's request belongs to a web page that resolved
-    /// its own name to this machine (DNS rebinding).
+    /// By default none: another name belongs to a web page that resolved its own name to this
+    /// machine (DNS rebinding).
     #[serde(default)]
     pub names: Vec<String>,
-    /// Permission bits of the Unix socket, such as `0o660`: who may connect.
+    /// Permission bits of the Unix socket, such as `0o660`.
     ///
-    /// By default only the process's own user (`0o600`).
+    /// By default only the process's own user (`0o600`) may connect.
     #[serde(default = "own_user")]
     pub socket_mode: u32,
 }

@@ -170,6 +170,9 @@ fn route_error(route: &Route, sites: &Sites) -> Option<SettingError> {
         let known: Vec<_> = sites.upstreams.keys().map(String::as_str).collect();
         let fix = match nearest(name, &known) {
             Some(known) => format!("did you mean {known:?}?"),
+            None if name.contains("://") => {
+                format!("add [upstream.app] with servers = [{name:?}], and give upstream = \"app\"")
+            }
             None => format!("add a section [upstream.{name}]"),
         };
         return Some(SettingError::new(

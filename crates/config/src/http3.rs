@@ -17,26 +17,26 @@ pub struct Http3Settings {
     /// By default true: clients that cannot use UDP fall back to TCP.
     pub enabled: bool,
     /// How long clients of HTTP/1.1 and HTTP/2 may remember that HTTP/3 is available (RFC 7838);
-    /// `false` does not advertise it.
+    /// `false`: it is not advertised.
     ///
-    /// By default one day, as in RFC 7838 section 3.1.
+    /// By default as in RFC 7838 section 3.1.
     #[serde(with = "DurationOrOff")]
     pub alt_svc: Option<Duration>,
     /// Initial size of UDP payloads in bytes, before path MTU discovery, 1200 to 1452.
     ///
     /// By default the minimum of every QUIC path (RFC 9000 section 14).
     pub initial_mtu: u16,
-    /// The lifetime of address validation tokens; more than 0s, up to 168h.
+    /// Lifetime of address validation tokens; more than 0s, up to 168h.
     ///
     /// By default that of tickets: a client that has one has the other.
     #[serde(with = "OptionalDurationText")]
     pub token_lifetime: Option<Duration>,
-    /// The number of handshakes in progress with unvalidated clients above which new clients have
-    /// to validate their address first (Retry), which costs them a round trip.
+    /// Handshakes in progress with unvalidated clients above which new clients have to validate
+    /// their address first (Retry), which costs a round trip.
     ///
-    /// By default 1000, which at round trips of 50 ms admits 20,000 new clients per second.
+    /// By default 1000: at round trips of 50 ms, 20,000 new clients per second.
     pub retry_above: usize,
-    /// The number of handshakes in progress above which new ones are dropped. At least 1.
+    /// Handshakes in progress above which new ones are dropped; at least 1.
     ///
     /// By default five times `retry_above`, so that address validation applies first.
     pub refuse_above: usize,

@@ -81,7 +81,7 @@ pub use listener::{InvalidNetwork, IpNetwork, Listener, ListenerProtocol};
 pub use policy::{Mode, Policy, WhenNotAllowed};
 pub use prefixes::{InvalidRulePath, PathMatch, Prefixes};
 pub use process::{AccessLogFormat, AccessLogSettings, LogFormat, LogSettings, ProcessSettings};
-pub use reference::{json_schema, reference};
+pub use reference::{json_schema, reference, reference_tables};
 pub use server::{
     CertificateSource, EarlyDataSettings, KeySource, ServerConfig, TicketSettings, TlsSettings,
 };

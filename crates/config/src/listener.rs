@@ -13,25 +13,23 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// Address and port, such as `"0.0.0.0:443"`, or `"[::]:443"` for IPv6 and IPv4. With port 0
-    /// the system chooses one.
+    /// Address and port, such as `"0.0.0.0:443"`, or `"[::]:443"` for IPv6 and IPv4. Port 0: the
+    /// system chooses one.
     #[serde(deserialize_with = "address")]
     #[schemars(with = "String")]
     pub address: SocketAddr,
-    /// The protocol on this address.
-    ///
-    /// By default HTTPS.
+    /// Protocol on this address.
     #[serde(default)]
     pub protocol: ListenerProtocol,
-    /// Whether HTTP/3 is served on the same port over UDP, if it is enabled in `[http3]`.
+    /// Whether HTTP/3 is served on the same port over UDP, if `[http3]` enables it.
     ///
     /// By default true: both are one origin.
     #[serde(default = "yes")]
     pub http3: bool,
-    /// Networks such as `"10.0.0.0/8"` whose connections have to start with a PROXY header (version
-    /// 1 or 2).
+    /// Networks such as `"10.0.0.0/8"` whose connections must start with a PROXY header (version 1
+    /// or 2).
     ///
-    /// By default none: a sender of that header can claim any client address.
+    /// By default none: its sender can claim any client address.
     #[serde(default, with = "TextList::<IpNetwork>")]
     pub proxy_protocol_from: Vec<IpNetwork>,
 }

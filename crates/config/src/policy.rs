@@ -19,13 +19,13 @@ pub enum Mode {
     Disabled,
     /// Safe methods (RFC 9110 section 9.2.1) without a query.
     Strict,
-    /// Safe methods, as RFC 8470 section 4 expects of clients.
+    /// Safe methods (RFC 8470 section 4).
     Permissive,
-    /// Idempotent methods: safe ones, PUT and DELETE (RFC 9110 section 9.2.2). Only for applications
-    /// where it does no harm that such a request is repeated after a later one.
+    /// Idempotent methods: safe ones, PUT and DELETE (RFC 9110 section 9.2.2). Only where it does
+    /// no harm that such a request is repeated after a later one.
     Idempotent,
-    /// Every request. Only for applications that recognize repeated requests themselves: the gate
-    /// prevents that a flight is executed twice, but not that a client sends a request twice.
+    /// Every request. Only for applications that recognize repeated requests: the gate prevents
+    /// that a flight is executed twice, but not that a client sends a request twice.
     Unrestricted,
 }
 
@@ -45,7 +45,7 @@ pub struct Policy {
 /// What happens to an early request that may not run early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum WhenNotAllowed {
-    /// It waits for the end of its handshake: one round trip that the client does not notice.
+    /// It waits for the end of its handshake, one round trip that the client does not notice.
     #[default]
     #[serde(rename = "hold")]
     Hold,

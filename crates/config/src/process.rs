@@ -9,22 +9,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProcessSettings {
-    /// The number of worker threads, 1 or more.
+    /// Number of worker threads, 1 or more.
     ///
     /// By default one per core.
     pub workers: Option<u16>,
-    /// The user to switch to once all listeners are open and all keys are read.
+    /// User to switch to once all listeners are open and all keys are read.
     ///
     /// By default the user that started the process.
     pub user: Option<String>,
-    /// The group to switch to.
+    /// Group to switch to.
     ///
     /// By default the user's.
     pub group: Option<String>,
     /// Whether changed files (configuration, certificates, OCSP responses) are reloaded
     /// automatically.
     ///
-    /// By default true: otherwise a renewed certificate that is not reloaded expires in use.
+    /// By default true: otherwise a renewed certificate is not used, and the old one expires.
     pub watch: bool,
 }
 
@@ -38,16 +38,14 @@ impl Default for ProcessSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessLogSettings {
-    /// The file, or `"-"` for standard output. It is reopened on SIGUSR1, for log rotation, and
-    /// created with mode 0640 by the user that the server runs as. Symbolic links are not followed.
+    /// File, or `"-"` for standard output. Reopened on SIGUSR1, for log rotation; created with mode
+    /// 0640 by the server's user. Symbolic links are not followed.
     ///
     /// By default standard output, which containers and systemd collect.
     #[serde(serialize_with = "print_file", deserialize_with = "parse_file")]
     #[schemars(with = "String")]
     pub file: Option<PathBuf>,
-    /// The format of a line.
-    ///
-    /// By default text for people.
+    /// Format of a line.
     pub format: AccessLogFormat,
 }
 
@@ -60,8 +58,7 @@ pub enum AccessLogFormat {
     Text,
     /// A JSON object.
     Json,
-    /// The combined format of Apache and nginx, for tools that read it. It says nothing about early
-    /// data.
+    /// As in Apache and nginx, for tools that read it; without early data.
     Combined,
 }
 
@@ -69,11 +66,9 @@ pub enum AccessLogFormat {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
-    /// The format of a line.
-    ///
-    /// By default text for people.
+    /// Format of a line.
     pub format: LogFormat,
-    /// The level: `error`, `warn`, `info`, `debug`, `trace`, also for parts of the program, as in
+    /// Level: `error`, `warn`, `info`, `debug`, `trace`, also for parts of the program, as in
     /// `"info,firstflight_server=debug"`.
     ///
     /// By default what operators need to know, and nothing per connection.

@@ -1,7 +1,8 @@
-//! The reference of the configuration file, generated from the doc comments of its types: a page
-//! for people, and a JSON schema for editors.
+//! The reference of the configuration file, generated from the doc comments of its types: tables for
+//! the documentation, text for the manual page, and a JSON schema for editors.
 
-use std::fmt::Write;
+mod tables;
+mod text;
 
 use firstflight_certificates::acme::{AcmeConfig, ExternalAccount};
 use firstflight_telemetry::otlp::TelemetrySettings;
@@ -35,14 +36,27 @@ pub fn json_schema() -> String {
     text
 }
 
-/// The reference of the configuration file in Markdown. It is stored as
-/// `docs/reference/configuration.md`.
+/// The reference of the configuration file in Markdown, with a table for each section. It is stored
+/// as `docs/reference/configuration.md`.
+pub fn reference_tables() -> String {
+    format!("{PREFACE}{}", tables::write(&sections()))
+}
+
+/// The same reference with a heading for each key, for the manual page, which has no tables.
 pub fn reference() -> String {
-    let sections = [
+    format!("{PREFACE}{}", text::write(&sections()))
+}
+
+/// The handwritten introduction: how file, flags and environment are combined.
+const PREFACE: &str = include_str!("reference/preface.md");
+
+fn sections() -> Vec<Section> {
+    vec![
         section::<Listener>("[[listener]]"),
         section::<TlsSection>("[tls]"),
         section::<AcmeConfig>("[acme]"),
         section::<ExternalAccount>("[acme.external_account]"),
+        section::<EarlyDataSection>("[early_data]"),
         section::<SiteSection>("[[site]]"),
         section::<RouteSection>("[[site.route]]"),
         section::<Timestamp>("[site.route.timestamp]"),
@@ -52,7 +66,6 @@ pub fn reference() -> String {
         section::<HealthCheck>("[upstream.NAME.health_check]"),
         section::<EjectionRule>("[upstream.NAME.ejection]"),
         section::<RetryRule>("[upstream.NAME.retry]"),
-        section::<EarlyDataSection>("[early_data]"),
         section::<Http3Settings>("[http3]"),
         section::<Limits>("[limits]"),
         section::<ProxySection>("[proxies]"),
@@ -63,46 +76,53 @@ pub fn reference() -> String {
         section::<LogSettings>("[log]"),
         section::<TelemetrySettings>("[telemetry]"),
         section::<ProcessSettings>("[process]"),
-    ];
-    format!("{PREFACE}{}", sections.concat())
+    ]
 }
 
-/// The handwritten introduction: how file, flags and environment are combined.
-const PREFACE: &str = include_str!("reference/preface.md");
+/// A section of the file.
+struct Section {
+    heading: &'static str,
+    about: String,
+    /// In their order of declaration.
+    keys: Vec<Key>,
+}
 
-/// A section and its keys, in their order of declaration.
-fn section<T: JsonSchema + DeserializeOwned>(heading: &str) -> String {
+struct Key {
+    name: &'static str,
+    kind: Kind,
+    /// In TOML, if there is a useful literal.
+    default: Option<String>,
+    required: bool,
+    about: String,
+}
+
+/// What kind of value a key takes.
+enum Kind {
+    /// In words.
+    Plain(String),
+    /// One of these values, each with its meaning.
+    Choice(Vec<(String, String)>),
+    /// A table, or a list of tables, with a section of this heading.
+    Section(String),
+}
+
+fn section<T: JsonSchema + DeserializeOwned>(heading: &'static str) -> Section {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    let mut text = format!("\n## {heading}\n\n{}", wrapped(&description(&schema), ""));
-    for key in keys_of::<T>() {
-        let needed =
-            schema["required"].as_array().is_some_and(|keys| keys.contains(&(*key).into()));
-        text += &entry(key, &schema["properties"][*key], needed);
-    }
-    text
-}
-
-fn entry(key: &str, schema: &Value, needed: bool) -> String {
-    let form = form(schema);
-    let mut line = kind(key, form);
-    match schema.get("default").and_then(literal) {
-        Some(default) => line += &format!("; default {default}"),
-        None if needed => line += "; required",
-        None => {}
-    }
-    let line = wrapped(&format!("{}.", capital(&line)), "");
-    let mut text = format!("\n### {key}\n\n{line}\n{}", wrapped(&description(schema), ""));
-    if !choices(form).is_empty() {
-        text.push('\n');
-    }
-    for choice in choices(form) {
-        let value = literal(&choice["const"]).unwrap_or_default();
-        let item = format!("{value}: {}", description(choice));
-        let _ = write!(text, "{}", wrapped(&item, "- "));
-    }
-    text
+    let required =
+        |key: &str| schema["required"].as_array().is_some_and(|keys| keys.contains(&key.into()));
+    let keys = keys_of::<T>().iter().map(|name| {
+        let schema = &schema["properties"][*name];
+        Key {
+            name,
+            kind: kind(heading, name, form(schema)),
+            default: schema.get("default").and_then(literal),
+            required: required(name),
+            about: description(schema),
+        }
+    });
+    Section { heading, about: description(&schema), keys: keys.collect() }
 }
 
 /// The schema of a value, without the alternative for a missing key.
@@ -126,13 +146,17 @@ fn choices(form: &Value) -> &[Value] {
     form.get("oneOf").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// What kind of value a key takes.
-fn kind(key: &str, form: &Value) -> String {
+/// `section` is the heading of the section that has the key.
+fn kind(section: &str, key: &str, form: &Value) -> Kind {
     if let Some(kind) = form.get("x-kind").and_then(Value::as_str) {
-        return kind.to_owned();
+        return Kind::Plain(kind.to_owned());
     }
-    if !choices(form).is_empty() {
-        return "one of the values below".to_owned();
+    let choices = choices(form)
+        .iter()
+        .map(|choice| (literal(&choice["const"]).unwrap_or_default(), description(choice)));
+    let choices = choices.collect::<Vec<_>>();
+    if !choices.is_empty() {
+        return Kind::Choice(choices);
     }
     let of = |form: &Value| {
         let kinds = form["type"].as_array().cloned().unwrap_or_else(|| vec![form["type"].clone()]);
@@ -140,20 +164,22 @@ fn kind(key: &str, form: &Value) -> String {
             .iter()
             .find_map(|kind| kind.as_str().filter(|kind| *kind != "null").map(str::to_owned))
     };
-    match of(form).as_deref() {
-        Some("boolean") => "`true` or `false`".to_owned(),
-        Some("integer" | "number") => "a number".to_owned(),
+    let path = format!("{}.{key}", section.trim_matches(['[', ']']));
+    let words = match of(form).as_deref() {
+        Some("boolean") => "`true` or `false`",
+        Some("integer" | "number") => "a number",
         Some("array") if of(&form["items"]).as_deref() == Some("object") => {
-            format!("sections of their own, `[[site.{key}]]`")
+            return Kind::Section(format!("[[{path}]]"));
         }
-        Some("array") => "a list of strings".to_owned(),
+        Some("array") => "a list of strings",
         Some("object") if form.get("properties").is_some() => {
-            "a table, described in a section below".to_owned()
+            return Kind::Section(format!("[{path}]"));
         }
-        Some("object") => "a table by path".to_owned(),
-        None if form.get("anyOf").is_some() => "a string, or a list of strings".to_owned(),
-        _ => "a string".to_owned(),
-    }
+        Some("object") => "a table by path",
+        None if form.get("anyOf").is_some() => "a string, or a list of strings",
+        _ => "a string",
+    };
+    Kind::Plain(words.to_owned())
 }
 
 /// A value in TOML. Returns `None` if there is no useful literal.
@@ -169,43 +195,6 @@ fn literal(value: &Value) -> Option<String> {
 fn description(schema: &Value) -> String {
     schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| {
-        first.to_uppercase().collect::<String>() + letters.as_str()
-    })
-}
-
-/// Wraps paragraphs at 100 columns. The first line starts with `bullet`, the others are indented.
-fn wrapped(text: &str, bullet: &str) -> String {
-    let mut out = String::new();
-    for (at, paragraph) in text.split("\n\n").filter(|part| !part.is_empty()).enumerate() {
-        let indent = " ".repeat(bullet.len());
-        if at > 0 {
-            out.push('\n');
-        }
-        let mut line = if at == 0 { bullet.to_owned() } else { indent.clone() };
-        let start = line.len();
-        for word in paragraph.split_whitespace() {
-            if line.len() > start && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-                out.push_str(&line);
-                out.push('\n');
-                line = indent.clone();
-            }
-            if line.len() > start {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        out.push_str(&line);
-        out.push('\n');
-    }
-    out
-}
-
-/// The width of the project's other pages.
-const COLUMNS: usize = 100;
 
 /// The keys of a struct in their order of declaration, which JSON schemas do not keep.
 fn keys_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {

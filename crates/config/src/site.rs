@@ -72,13 +72,13 @@ pub struct Route {
     pub rate_limit: Option<RateLimit>,
 }
 
-/// How many requests a client may send. A client is an IPv4 address or a /64 network of IPv6.
+/// How many requests a client may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { requests = 5, per = \"1s\" }")]
 pub struct RateLimit {
-    /// The number of requests, at least 1.
+    /// Number of requests, at least 1.
     pub requests: u32,
-    /// The time for which they are allowed, 1ms to 24h.
+    /// Time for which they are allowed, 1ms to 24h.
     #[serde(with = "DurationText")]
     pub per: Duration,
     /// How many may come at once, at least 1.
@@ -149,10 +149,10 @@ pub struct EarlyRules {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timestamp {
-    /// The name of the field. Its value is a time as in RFC 3339, or in Unix seconds.
+    /// Name of the field. Its value is a time as in RFC 3339, or in Unix seconds.
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
-    /// The maximum difference to the current time, in both directions, 1s to 168h.
+    /// Maximum difference to the current time, in both directions, 1s to 168h.
     #[serde(with = "DurationText")]
     pub window: Duration,
 }
@@ -161,7 +161,7 @@ pub struct Timestamp {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nonce {
-    /// The name of the field. Its value has 1 to 128 bytes.
+    /// Name of the field. Its value has 1 to 128 bytes.
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
     /// How long values are remembered, 1s to 168h.

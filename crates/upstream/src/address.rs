@@ -77,7 +77,8 @@ fn parse(text: &str) -> Result<ServerAddress, String> {
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
         return Err(
-            "it contains a path, query or fragment, but request paths are forwarded unchanged"
+            "it contains a path, query or fragment; the `rewrite` of a route changes the path that is \
+             forwarded"
                 .to_owned(),
         );
     }

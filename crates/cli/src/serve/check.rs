@@ -107,9 +107,25 @@ fn site_rows(
             (true, None) => config.early_data.policy.mode(&route.path).to_string(),
         };
         let action = action(route, sites);
-        rows.push(row("", &route.path, &action, &format!("early data: {early}")));
+        rows.push(row("", &route.path, &action, &format!("early data: {early}{}", extras(route))));
     }
     rows
+}
+
+/// What else a route does to its requests.
+fn extras(route: &Route) -> String {
+    let limit = route
+        .rate_limit
+        .map(|limit| format!("{} requests in {:?} for each client", limit.requests, limit.per));
+    let keeps_path = matches!(&route.action, Action::Redirect(redirect) if redirect.keep_path);
+    let parts = [
+        route.users.as_ref().map(|users| format!("users of {}", users.display())),
+        limit,
+        route.rewrite.as_ref().map(|path| format!("path rewritten to {path}")),
+        keeps_path.then(|| "path kept".to_owned()),
+        route.compress.then(|| "compressed".to_owned()),
+    ];
+    parts.into_iter().flatten().map(|part| format!("; {part}")).collect()
 }
 
 fn action(route: &Route, sites: &Sites) -> String {

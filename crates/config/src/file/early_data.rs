@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EarlyDataSettings, Mode, Policy, SettingError, WhenNotAllowed};
 
-/// Early data and what may run from it. See [early-data.md](../operate/early-data.md) for how
-/// replays are prevented.
+/// Early data and what may run from it. How replays are prevented:
+/// [early-data.md](../operate/early-data.md).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EarlyDataSection {
@@ -20,26 +20,25 @@ pub(crate) struct EarlyDataSection {
     pub(crate) enabled: bool,
     /// What may run early where no path and no route has its own mode.
     ///
-    /// By default safe methods, as RFC 8470 section 4 expects of clients.
+    /// By default what RFC 8470 section 4 expects of clients.
     pub(crate) default: Mode,
     /// What happens to an early request that may not run early.
     ///
-    /// By default it is held, because browsers show a 425 to their users.
+    /// By default held: browsers show a 425 to their users.
     pub(crate) when_not_allowed: WhenNotAllowed,
-    /// The maximum ticket-age skew: how far the ticket age that a client states may be off. More
-    /// than 0s; with a store at most 60s.
+    /// Maximum ticket-age skew: how far the ticket age that a client states may be off. More than
+    /// 0s; with a store at most 60s.
     ///
     /// By default as RFC 8446 section 8.3 suggests.
     #[serde(with = "DurationText")]
     pub(crate) freshness: Duration,
-    /// The capacity of the strike register, in flights. When it is full, no early data is accepted;
-    /// no record is dropped.
+    /// Capacity of the strike register, in flights. When it is full, no early data is accepted; no
+    /// record is dropped.
     ///
     /// By default about 36 MB when full.
     pub(crate) register_capacity: usize,
-    /// What may run early below a path, on all sites. The longest prefix of the request's path, by
-    /// whole segments, decides; routes with an `early_data` of their own take part, and win for
-    /// equal paths.
+    /// What may run early below a path, on all sites. The longest prefix decides, as for routes;
+    /// routes with their own `early_data` take part, and win for equal paths.
     pub(crate) paths: BTreeMap<String, Mode>,
 }
 

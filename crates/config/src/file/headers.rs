@@ -91,7 +91,7 @@ impl JsonSchema for Fields {
             "additionalProperties": {
                 "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
             },
-            "x-kind": "header fields, such as `{ \"Cache-Control\" = \"max-age=60\" }`",
+            "x-kind": "header fields",
         })
     }
 }

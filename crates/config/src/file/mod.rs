@@ -62,10 +62,10 @@ pub(crate) struct Document {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ProxySection {
-    /// Networks such as `"10.0.0.0/8"` whose `X-Forwarded-For` counts: the last address in it that
-    /// is not of these networks is the client, in logs, for rate limits and for upstreams.
+    /// Networks such as `"10.0.0.0/8"` whose `X-Forwarded-For` counts: the last address in it
+    /// outside these networks is the client, in logs, for rate limits and for upstreams.
     ///
-    /// By default none: whoever can connect could claim any address.
+    /// By default none: anybody could claim any address.
     #[serde(with = "TextList::<IpNetwork>")]
     pub(crate) trusted: Vec<IpNetwork>,
 }

@@ -15,37 +15,37 @@ use crate::{
     SettingError, Site, Timestamp,
 };
 
-/// A site: what is served under some host names. The first site is for clients that send no name,
-/// or an unknown one.
+/// What is served under some host names. The first site is for clients that send no name, or an
+/// unknown one.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SiteSection {
-    /// Host names; `"*.example.test"` stands for all names with one more label. All sites but the
-    /// first need one. Tickets are valid for the site with the same first name.
+    /// Host names; `"*.example.test"` stands for all names with one more label. Only the first site
+    /// may have none. Tickets are valid for the site with the same first name.
     pub(crate) names: Vec<String>,
     /// Certificate chain, PEM, leaf first.
     ///
     /// By default that of `[tls]`.
     pub(crate) certificate: Option<PathBuf>,
-    /// The private key of that certificate, PEM.
+    /// Its private key, PEM.
     pub(crate) key: Option<PathBuf>,
-    /// Further certificates for the same names, with keys of other kinds, such as
-    /// `[{ certificate = "rsa.pem", key = "rsa.key" }]` beside one of ECDSA. A client gets the first
-    /// one whose signatures it supports.
+    /// Further certificates for the same names, with other kinds of keys, such as `[{ certificate =
+    /// "rsa.pem", key = "rsa.key" }]` beside ECDSA. A client gets the first whose signatures it
+    /// supports.
     ///
     /// By default none: practically all clients support ECDSA.
     pub(crate) other_certificates: Vec<CertificateFiles>,
     /// Whether the certificate for all of `names` is ordered from the authority of `[acme]` and
     /// renewed automatically.
     ///
-    /// By default false: it requires names that lead to this server, and agreement to the
-    /// authority's terms.
+    /// By default false: it needs names that lead to this server, and agreement to the authority's
+    /// terms.
     pub(crate) acme: bool,
-    /// A file with an OCSP response, DER, to staple (RFC 6066 section 8). Another program has to
-    /// renew it; changes are picked up.
+    /// DER file with an OCSP response to staple (RFC 6066 section 8). Another program has to renew
+    /// it; changes are picked up.
     pub(crate) ocsp: Option<PathBuf>,
-    /// Header fields of all responses, replacing fields of the same names; an empty value removes
-    /// the field.
+    /// Header fields of all responses, such as `{ "Cache-Control" = "max-age=60" }`. They replace
+    /// fields of the same names; an empty value removes the field.
     pub(crate) headers: Fields,
     /// The routes, at least one.
     pub(crate) route: Vec<RouteSection>,
@@ -119,41 +119,41 @@ impl SiteSection {
     }
 }
 
-/// What the server does with the requests below a path: exactly one of `root`, `upstream`,
-/// `redirect` and `status`.
+/// What the server does with requests below a path: exactly one of `root`, `upstream`, `redirect`
+/// and `status`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RouteSection {
-    /// The path prefix, decoded, starting with a slash. The route with the longest prefix of the
-    /// request's path, by whole segments, is used.
+    /// Path prefix, decoded, starting with a slash. The longest prefix of the request's path, by
+    /// whole segments, decides.
     ///
     /// By default all paths without another route.
     pub(crate) path: String,
-    /// A directory whose files are served. The request's whole path is resolved below it.
+    /// Directory whose files are served. The request's whole path is resolved below it.
     pub(crate) root: Option<PathBuf>,
-    /// The name of the upstream to forward to, of a section `[upstream.NAME]`.
+    /// Upstream to forward to: the name of a section `[upstream.NAME]`.
     pub(crate) upstream: Option<String>,
-    /// With `upstream`: what replaces the route's path in the path that is forwarded: `"/"` removes
-    /// it, so that `/app/x` arrives as `/x`. Ambiguous paths get 400.
+    /// With `upstream`: replaces the route's path in the forwarded path: `"/"` removes it, so that
+    /// `/app/x` arrives as `/x`. Ambiguous paths get 400.
     ///
-    /// By default paths are forwarded as they are.
+    /// By default paths are forwarded unchanged.
     pub(crate) rewrite: Option<String>,
-    /// With `upstream`: whether its Early Hints (103, RFC 8297) are passed on: `Link` and the policies
-    /// that browsers apply to it, from upstreams over HTTP/1.1 to clients over HTTP/1.1 and HTTP/3.
+    /// With `upstream`: whether its Early Hints (103, RFC 8297) are passed on: `Link` and the
+    /// policies that browsers apply to it, from HTTP/1.1 upstreams to HTTP/1.1 and HTTP/3 clients.
     ///
-    /// By default false: old clients of HTTP/1.1 take a 103 for the response.
+    /// By default false: old HTTP/1.1 clients take a 103 for the response.
     pub(crate) early_hints: bool,
-    /// A URL or path to redirect clients to.
+    /// URL or path to redirect clients to.
     pub(crate) redirect: Option<String>,
-    /// With `redirect`: whether the request's path below that of the route, and its query, are
-    /// appended to the URL. Ambiguous paths get 400.
+    /// With `redirect`: whether the request's path below the route's, and its query, are appended.
+    /// Ambiguous paths get 400.
     ///
     /// By default false: all requests lead to one page.
     pub(crate) keep_path: bool,
-    /// The status of a response with one line of text, 200 to 599. With `redirect`, the status of
-    /// the redirect: 301, 302, 303, 307 or 308.
+    /// Status of a response with one line of text, 200 to 599; with `redirect`, that of the
+    /// redirect: 301, 302, 303, 307 or 308.
     ///
-    /// The default of a redirect is 308, which keeps the method.
+    /// By default 308 for a redirect, which keeps the method.
     pub(crate) status: Option<u16>,
     /// With `root`: encodings whose precompressed variants (`page.html.br`) are sent to clients
     /// that accept them: `"br"`, `"gzip"`, `"zstd"`, `"deflate"`.
@@ -165,43 +165,41 @@ pub(crate) struct RouteSection {
     ///
     /// By default false, so that links cannot expose other files.
     pub(crate) follow_symlinks: bool,
-    /// A file of users (`htpasswd -B`) whose name and password a client has to send (basic
-    /// authentication, RFC 7617). Others get 401. A reload picks up changes.
+    /// File of users (`htpasswd -B`) for basic authentication (RFC 7617). Others get 401. A reload
+    /// picks up changes.
     ///
     /// By default everybody is admitted.
     pub(crate) users: Option<PathBuf>,
-    /// How many requests each client may send, such as `{ requests = 100, per = "1m", burst = 20 }`.
-    /// Others get 429. A client is an IPv4 address or a /64 network of IPv6; the last 65,536 are
-    /// known.
+    /// How many requests each client may send, such as `{ requests = 100, per = "1m", burst = 20
+    /// }`; others get 429. A client is an IPv4 address or a /64 network of IPv6; the last 65,536
+    /// are known.
     ///
-    /// By default as many as it likes.
+    /// By default there is no limit.
     pub(crate) rate_limit: Option<RateLimit>,
     /// Whether text, JSON, scripts and the like of 1 KiB and more are compressed on the fly, by
     /// zstd, Brotli or gzip as the client accepts.
     ///
-    /// By default false: it costs CPU, and the length of a response that has secrets beside input of
-    /// an attacker reveals them (BREACH).
+    /// By default false: it costs CPU, and a response's length reveals secrets beside an attacker's
+    /// input (BREACH).
     pub(crate) compress: bool,
-    /// Header fields of all responses of this route, in addition to the site's; for equal names
-    /// this value is used.
+    /// Header fields of this route's responses, in addition to the site's; for equal names these
+    /// are used.
     pub(crate) headers: Fields,
     /// What may run from early data.
     ///
     /// By default the mode of `[early_data]`.
     pub(crate) early_data: Option<Mode>,
-    /// Lets requests of any method run early if they have an `Idempotency-Key`: each key runs one
+    /// Requests of any method may run early if they have an `Idempotency-Key`: each key runs one
     /// request within this time, so a client's own retry executes once too. 1m to 168h.
     ///
     /// By default only the method decides.
     #[serde(with = "OptionalDurationText")]
     pub(crate) idempotency_key: Option<Duration>,
-    /// A header field with the time at which a request was created. Early requests without a fresh
-    /// time are held.
+    /// Early requests without a fresh time of creation in a header field are held.
     pub(crate) timestamp: Option<Timestamp>,
-    /// A header field with a unique value. Early requests without a new value are held.
+    /// Early requests without a new value in a header field are held.
     pub(crate) nonce: Option<Nonce>,
-    /// With `upstream`: the name of a header field that tells the upstream in which flight a
-    /// request arrived.
+    /// With `upstream`: name of a header field that tells it in which flight a request arrived.
     ///
     /// By default the upstream receives only `Early-Data: 1` (RFC 8470).
     #[serde(with = "OptionalText::<HeaderName>")]
@@ -359,7 +357,15 @@ impl Default for RouteSection {
 fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, SettingError> {
     let expected = "redirect is a URL such as \"https://example.test/\" or a path such as \
                      \"/new\", in ASCII";
-    let good = to.starts_with('/') || to.contains("://");
+    if to.contains('$') {
+        let reason = "a redirect has no variables; keep_path = true appends the request's path below \
+                      the route's, and its query";
+        return Err(SettingError::new("redirect", reason));
+    }
+    let host = to.split_once("://").map(|(_, rest)| rest.split('/').next().unwrap_or_default());
+    let is_path = to.starts_with('/') && !to.contains("://");
+    let good = (is_path || host.is_some_and(|host| !host.is_empty()))
+        && to.bytes().all(|byte| byte.is_ascii_graphic());
     let value = HeaderValue::from_str(to).ok().filter(|to| good && to.to_str().is_ok());
     let to = value.ok_or_else(|| SettingError::new("redirect", expected))?;
     let status = status.unwrap_or(StatusCode::PERMANENT_REDIRECT.as_u16());

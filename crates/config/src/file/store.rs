@@ -18,59 +18,57 @@ use crate::SettingError;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSection {
-    /// The address of the store, `"redis://HOST:PORT"`, `"rediss://HOST:PORT"` for TLS or
+    /// Address of the store, `"redis://HOST:PORT"`, `"rediss://HOST:PORT"` for TLS or
     /// `"unix:///PATH"`; or a list with sentinels or some nodes of a cluster. Required.
     pub(crate) url: Urls,
-    /// The topology of the store.
-    ///
-    /// By default a single server.
+    /// Topology of the store.
     pub(crate) mode: StoreMode,
-    /// With mode = `"sentinel"`: the name of the master.
+    /// With mode = `"sentinel"`: name of the master.
     pub(crate) master: Option<String>,
-    /// The ACL user.
+    /// ACL user.
     ///
     /// By default the store's default user.
     pub(crate) username: Option<String>,
-    /// A file whose first line is the password; other users must not be able to read it.
+    /// File whose first line is the password; other users must not be able to read it.
     pub(crate) password_file: Option<PathBuf>,
     /// With mode = `"sentinel"`: the same for the sentinels.
     pub(crate) sentinel_password_file: Option<PathBuf>,
-    /// With `rediss://`: a PEM file with the certificates to trust.
+    /// With `rediss://`: PEM file of trusted certificates.
     ///
     /// By default the system's.
     pub(crate) ca_file: Option<PathBuf>,
-    /// With `rediss://`: the expected name in the store's certificate.
+    /// With `rediss://`: expected name in the store's certificate.
     ///
     /// By default the host of its address.
     pub(crate) server_name: Option<String>,
-    /// The database number; a cluster has only database 0.
+    /// Database number.
     ///
-    /// By default database 0.
+    /// By default 0, the only database of a cluster.
     pub(crate) database: u32,
-    /// How long a flight may wait for its claim, at most 1s. Then its early data is refused.
+    /// How long a flight may wait for its claim, at most 1s, before its early data is refused.
     ///
-    /// By default several round trips within a data centre, and less than most clients lose by a
-    /// refusal, which is one of their round trips.
+    /// By default several round trips within a data centre, and less than a refusal costs most
+    /// clients: one round trip.
     #[serde(with = "DurationText")]
     pub(crate) budget: Duration,
     /// Connections to each master, 1 to 64.
     ///
     /// By default two, so that one remains while the other reconnects.
     pub(crate) connections: usize,
-    /// How many replicas have to confirm a claim before it counts (`WAIT`).
+    /// Replicas that have to confirm a claim before it counts (`WAIT`).
     ///
     /// By default none: after a failover the gate is closed for a recording window, so that nothing
     /// runs twice.
     pub(crate) replicas: u32,
-    /// What all keys in the store start with, so that several installations can share one.
+    /// Prefix of all keys in the store, so that installations can share it.
     ///
-    /// By default the program's name, which is easy to recognize in the store.
+    /// By default the program's name, easy to recognize.
     pub(crate) prefix: String,
-    /// The maximum difference between the clocks of a node and the store, 1s to 60s; a node beyond
-    /// it runs nothing early. All nodes need the same value, as for `freshness` and `prefix`.
+    /// Maximum difference between the clocks of a node and the store, 1s to 60s; beyond it a node
+    /// runs nothing early. All nodes need the same value, as for `freshness` and `prefix`.
     ///
-    /// By default far more than NTP leaves. With it, a record expires 35 s after the moment at
-    /// which its client's ticket age is exact, and an emptied store closes the gate for 52 s.
+    /// By default far more than NTP leaves. A record then expires 35 s after its client's ticket
+    /// age is exact, and an emptied store closes the gate for 52 s.
     #[serde(with = "DurationText")]
     pub(crate) clock_margin: Duration,
 }

@@ -9,27 +9,26 @@ use serde::{Deserialize, Serialize};
 use super::resolve;
 use crate::{CertificateSource, SettingError, TlsSettings};
 
-/// TLS on all listeners: versions, ciphers, tickets, and the certificate of sites without their
-/// own.
+/// TLS on all listeners, and the certificate of sites without their own.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TlsSection {
-    /// The oldest TLS version.
+    /// Oldest TLS version.
     ///
-    /// By default the oldest that RFC 8996 has not deprecated.
+    /// By default the oldest not deprecated by RFC 8996.
     pub(crate) min_version: TlsVersion,
-    /// The newest TLS version. HTTP/3 and early data need 1.3.
+    /// Newest TLS version. HTTP/3 and early data need 1.3.
     ///
     /// By default the newest that exists.
     pub(crate) max_version: TlsVersion,
-    /// Ciphers for TLS 1.2 and older, in the syntax of `openssl ciphers` and in order of
-    /// preference: `"ECDHE+AESGCM:ECDHE+CHACHA20:ALL"` also accepts clients that support only CBC
-    /// or RSA key exchange. HTTP/2 is not offered with ciphers that RFC 9113 prohibits for it.
+    /// Ciphers for TLS 1.2 and older, in the syntax of `openssl ciphers`, in order of preference:
+    /// `"ECDHE+AESGCM:ECDHE+CHACHA20:ALL"` also accepts clients with only CBC or RSA key exchange.
+    /// HTTP/2 is not offered with ciphers that RFC 9113 prohibits.
     ///
-    /// By default those of TLS 1.2 with forward secrecy (ECDHE) and AEAD. If `min_version` is
-    /// older, all others follow them, because older versions have none of these.
+    /// By default those with ECDHE (forward secrecy) and AEAD; if `min_version` is older than 1.2,
+    /// all others follow, because older versions have none of these.
     pub(crate) ciphers: Option<String>,
-    /// Ciphers for TLS 1.3, such as `"TLS_AES_128_GCM_SHA256"`, separated by colons.
+    /// Ciphers for TLS 1.3, separated by colons, such as `"TLS_AES_128_GCM_SHA256"`.
     ///
     /// By default all three.
     pub tls13_ciphers: Option<String>,
@@ -37,42 +36,40 @@ pub(crate) struct TlsSection {
     ///
     /// By default those of BoringSSL.
     pub(crate) groups: Option<String>,
-    /// Whose order of ciphers is used among equally good ones. For a list in `ciphers` it is the
-    /// server's order, or, with `"client"`, the client's.
+    /// Whose order decides among equally good ciphers. With a list in `ciphers`: the server's, or,
+    /// with `"client"`, the client's.
     ///
     /// By default what is cheap on both sides.
     pub(crate) cipher_preference: Preference,
-    /// How many tickets each full TLS 1.3 handshake issues. A resumed one issues one, in place of the
-    /// one that its client used.
+    /// Tickets per full TLS 1.3 handshake. A resumed one issues one, in place of the one used.
     ///
-    /// By default two: one for the next connection, and one for a parallel one.
+    /// By default one for the next connection, and one for a parallel one.
     pub(crate) tickets: usize,
     /// Whether HTTP/2 is offered.
     ///
     /// By default true: it saves connections, and early data works as with HTTP/1.1.
     pub http2: bool,
-    /// Whether certificates are compressed (RFC 8879) for clients that offer it, as browsers do, by
-    /// Brotli or zlib. Each chain is compressed once.
+    /// Whether certificates are compressed (RFC 8879), by Brotli or zlib, for clients that offer
+    /// it, as browsers do. Each chain is compressed once.
     ///
-    /// By default false: it shortens a full handshake by one or two packets, which seldom matters.
+    /// By default false: it saves one or two packets of a full handshake, which seldom matters.
     pub(crate) compress_certificates: bool,
-    /// Files with keys that decrypt ClientHellos (ECH, RFC 9849), created by `firstflight ech new`. The
-    /// first is the one in DNS; the others are for clients that know an earlier record. A reload picks up
-    /// changes.
+    /// Files with keys that decrypt ClientHellos (ECH, RFC 9849), created by `firstflight ech new`:
+    /// first the one in DNS, then those of earlier records. A reload picks up changes.
     ///
-    /// By default none: clients need a DNS record, which only you can publish.
+    /// By default none: only you can publish the DNS record that clients need.
     pub(crate) ech: Vec<PathBuf>,
     /// Certificate chain of sites without their own, PEM, leaf first.
     ///
     /// By default the development authority of the server's user issues one, for experiments
     /// (docs/operate/certificates.md).
     pub(crate) certificate: Option<PathBuf>,
-    /// The private key of that certificate, PEM.
+    /// Its private key, PEM.
     pub(crate) key: Option<PathBuf>,
-    /// Host names and addresses of a self-signed certificate, in addition to `localhost` and the
-    /// listeners' addresses. Used instead of `certificate`.
+    /// Instead of `certificate`: names and addresses of a self-signed one, in addition to
+    /// `localhost` and the listeners' addresses.
     pub(crate) self_signed: Vec<String>,
-    /// A file to which the self-signed certificate is written, for `--cacert` of clients.
+    /// File to which the self-signed certificate is written, for `--cacert` of clients.
     pub(crate) save_self_signed: Option<PathBuf>,
 }
 
@@ -80,9 +77,9 @@ pub(crate) struct TlsSection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Preference {
-    /// If this machine has AES instructions, AES and ChaCha20 cost it about the same, and the
-    /// client's order is used: a phone without them lists ChaCha20 first. Otherwise ChaCha20 is
-    /// used if the client supports it.
+    /// If this machine has AES instructions, AES and ChaCha20 cost it the same, and the client's
+    /// order is used: phones without them list ChaCha20 first. Otherwise ChaCha20, if the client
+    /// supports it.
     Hardware,
     /// Always the client's.
     Client,

@@ -34,7 +34,7 @@ const SOURCE: LabelInfo = CertificateOrigin::INFO;
 
 static EXPIRES: Description = Description::gauge(
     "firstflight_certificate_expiry_timestamp_seconds",
-    "Expiry time of the certificate in use for a site, in seconds since 1970.",
+    "Expiry time of a site's certificate in use, in seconds since 1970.",
     "If the file on disk is newer: the renewal did not reload the server.",
 );
 
@@ -43,9 +43,9 @@ counted! {
     pub struct Acme {
         challenges: Counters<AcmeChallenge> = counter(
             "firstflight_acme_challenges_total",
-            "ACME challenges responded to, by kind of challenge.",
-            "None while attempts fail: the authority reaches another machine, or something in front \
-             of this server blocks it.",
+            "ACME challenges responded to, by kind.",
+            "None while attempts fail: the authority reaches another machine, or something in \
+             between blocks it.",
         );
     }
 }
@@ -103,8 +103,8 @@ const RESULT: LabelInfo = LabelInfo {
     name: "result",
     values: &[
         ("issued", "The authority issued a certificate to this process."),
-        ("failed", "The attempt failed. The log and the console show the reason."),
-        ("shared", "Another node or process obtained a certificate, which this process uses too."),
+        ("failed", "The log and the console show the reason."),
+        ("shared", "Another node or process obtained the certificate that this one uses too."),
     ],
     meaning: "",
 };
@@ -113,29 +113,28 @@ static MISSING: Description = Description::gauge(
     "firstflight_acme_certificate_missing",
     "1 while a site with acme = true has no certificate and serves a self-signed one.",
     "At 1 for more than a few minutes: the authority cannot be reached, or cannot reach this \
-     server at the names of the site. Troubleshooting: docs/operate/certificates.md.",
+     server at the site's names; docs/operate/certificates.md.",
 );
 static NEXT_ATTEMPT: Description = Description::gauge(
     "firstflight_acme_next_attempt_timestamp_seconds",
     "When the next attempt to obtain a site's certificate starts, in seconds since 1970; no value \
      during an attempt.",
-    "Later than firstflight_certificate_expiry_timestamp_seconds: the certificate will expire before \
-     the next attempt.",
+    "Later than `firstflight_certificate_expiry_timestamp_seconds`: the certificate will expire \
+     before it.",
 );
 static LAST_SUCCESS: Description = Description::gauge(
     "firstflight_acme_last_success_timestamp_seconds",
     "When a site last got a new certificate, in seconds since 1970.",
-    "Longer ago than the lifetime of the certificate: it is not renewed.",
+    "Longer ago than the certificate's lifetime: it is not renewed.",
 );
 static CONSECUTIVE_FAILURES: Description = Description::gauge(
     "firstflight_acme_consecutive_failures",
     "Failed attempts to obtain a site's certificate since the last success.",
-    "Growing: the certificate in use will expire without a successor. The log and the console show \
-     the reason.",
+    "Growing: the certificate will expire without a successor. The log and the console show the \
+     reason.",
 );
 static ATTEMPTS: Description = Description::counter(
     "firstflight_acme_attempts_total",
     "Attempts to obtain or renew a site's certificate, by result.",
-    "Failures count against the rate limits of the authority. Of several nodes that share a store, \
-     one obtains the certificate and the others share it.",
+    "Failures count against the authority's rate limits.",
 );

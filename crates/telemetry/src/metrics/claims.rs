@@ -110,20 +110,21 @@ const REASON: LabelInfo =
 
 static UP: Description = Description::gauge(
     "firstflight_store_up",
-    "1 if flights are claimed in the store, 0 if that is not attempted now. Without a store: no series.",
-    "At 0 no early data is accepted, which costs clients a round trip. See firstflight_store_unavailable.",
+    "1 if flights are claimed in the store, 0 if that is not attempted now.",
+    "At 0 no early data is accepted, which costs clients a round trip. See \
+     `firstflight_store_unavailable`.",
 );
 static UNAVAILABLE: Description = Description::gauge(
     "firstflight_store_unavailable",
     "1 for the reason why claims are not attempted now, else 0.",
-    "store_down and store_timeout: check the store and the network to it. store_window: it was \
-     emptied, restarted or promoted, and is used again after one recording window. \
-     docs/operate/cluster.md explains the others.",
+    "`store_down`, `store_timeout`: check the store and the network to it. `store_window`: it was \
+     emptied, restarted or promoted; claims start again after a recording window. Others: \
+     docs/operate/cluster.md.",
 );
 static UNKNOWN: Description = Description::counter(
     "firstflight_store_claims_unknown_total",
     "Claims with an unknown outcome; their flights are refused early data.",
-    "store_timeout: claims that exceeded the budget; see firstflight_claim_seconds and store.budget.",
+    "`store_timeout`: claims that exceeded `store.budget`; see `firstflight_claim_seconds`.",
 );
 static BATCHES: Description = Description::counter(
     "firstflight_store_exchanges_total",
@@ -137,9 +138,9 @@ static CONNECTIONS: Description = Description::counter(
 );
 static CLAIM_SECONDS: Description = Description::histogram(
     "firstflight_claim_seconds",
-    "Duration of claims in the store, up to the reply or the end of the budget.",
-    "Adds to the first response of each early connection. Above a few milliseconds, the store is far \
-     away or busy.",
+    "Duration of claims in the store, until the reply or the end of the budget.",
+    "Adds to the first response of each early connection. Above a few milliseconds: the store is \
+     far away or busy.",
 );
 
 /// Counters of a strike register.
@@ -159,8 +160,11 @@ pub struct RegisterReading {
     pub full: u64,
 }
 
-pub(super) fn collect_register(readings: &Readings, snapshot: &mut Snapshot) {
+pub(super) fn collect_open(readings: &Readings, snapshot: &mut Snapshot) {
     snapshot.number(&OPEN, f64::from(u8::from(readings.early_data_open)));
+}
+
+pub(super) fn collect_register(readings: &Readings, snapshot: &mut Snapshot) {
     let (local, filter) = (&readings.register, &readings.filter);
     let store = readings.store.clone().unwrap_or_default();
     let claims = [
@@ -215,19 +219,19 @@ const RESULT: LabelInfo = LabelInfo {
 static OPEN: Description = Description::gauge(
     "firstflight_early_data_open",
     "1 if early data of new connections can be accepted.",
-    "0 is normal if early_data is off. Otherwise the register is full, or the store is unavailable \
-     or was emptied: the refusals show the reason.",
+    "0 is normal if early data is disabled. Otherwise the register is full, or the store is \
+     unavailable or was emptied: see the refusals.",
 );
 static CLAIMS: Description = Description::counter(
     "firstflight_claims_total",
-    "Claims of first flights in the strike register.",
-    "lost: somebody sent a flight twice, and the copy was stopped.",
+    "Claims of first flights.",
+    "`lost`: somebody sent a flight twice, and the copy was stopped.",
 );
 static RECORDS: Description = Description::gauge(
     "firstflight_register_records",
-    "Records in the strike register, including expired ones that were not removed yet.",
-    "Near the capacity early data is refused until records expire: raise \
-     early_data.register_capacity.",
+    "Records in the strike register, including expired ones that are not removed yet.",
+    "Near the capacity, early data is refused until records expire: raise \
+     `early_data.register_capacity`.",
 );
 static CAPACITY: Description = Description::gauge(
     "firstflight_register_capacity",

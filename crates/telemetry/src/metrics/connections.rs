@@ -12,29 +12,29 @@ counted! {
         accepted: Counters<Transport> = counter(
             "firstflight_connections_total",
             "Accepted connections.",
-            "Many connections with few requests each: clients do not reuse connections.",
+            "Many with few requests each: clients do not reuse connections.",
         );
         active: Gauges<Transport> = gauge(
             "firstflight_connections_active",
             "Open connections.",
-            "At limits.connections, further TCP connections wait in the kernel's backlog, and QUIC \
-             connections are refused. Raise the limit, or find out which clients hold them.",
+            "At `limits.connections`, TCP connections wait in the kernel's backlog, and QUIC \
+             connections are refused. Raise the limit, or find the clients that hold them.",
         );
         failed: Counters<(Transport, HandshakeFailure)> = counter(
             "firstflight_handshakes_failed_total",
             "Connections that ended before their handshake was complete, without a response.",
-            "Replays count here, because a copy of a first flight never completes its handshake. \
-             Other causes: scanners, clients that do not trust the certificate, old clients.",
+            "Includes replays, which never complete their handshake. Other causes: scanners, old \
+             clients, clients that do not trust the certificate.",
         );
         received: Counters<Transport> = counter(
             "firstflight_received_bytes_total",
             "Bytes received from clients: TLS over TCP, UDP payloads of QUIC.",
-            "Compare with what the machine's link carries.",
+            "Compare with the link's capacity.",
         );
         sent: Counters<Transport> = counter(
             "firstflight_sent_bytes_total",
             "Bytes sent to clients: TLS over TCP, UDP payloads of QUIC.",
-            "Compare with what the machine's link carries.",
+            "Compare with the link's capacity.",
         );
     }
 }
@@ -49,7 +49,7 @@ impl Connections {
 static LIMIT: Description = Description::gauge(
     "firstflight_connections_limit",
     "Maximum number of connections, limits.connections.",
-    "See firstflight_connections_active.",
+    "See `firstflight_connections_active`.",
 );
 
 counted! {
@@ -59,14 +59,14 @@ counted! {
             "firstflight_handshake_seconds",
             "Time from accepting a connection to the client's Finished.",
             "Includes a round trip to the client. Early requests do not wait for it: see \
-             firstflight_first_response_seconds.",
+             `firstflight_first_response_seconds`.",
             DURATION_BOUNDS,
         );
         first_response: Histograms<(HandshakeKind, Transport)> = histogram(
             "firstflight_first_response_seconds",
             "Time from accepting a connection to the head of its first response.",
-            "Shows the gain of 0-RTT: early is one round trip below resumed. Clients that connect \
-             before they have a request extend the slow end of full and resumed.",
+            "Shows the gain of 0-RTT: `early` is one round trip below `resumed`. Clients that \
+             connect before they have a request extend the slow end of `full` and `resumed`.",
             DURATION_BOUNDS,
         );
     }
@@ -84,13 +84,14 @@ counted! {
         refused: Counters<QuicRefusal> = counter(
             "firstflight_quic_connections_refused_total",
             "QUIC connections refused or delayed at their first packet.",
-            "retry and overload growing fast: forged addresses, or many new clients at once. See \
-             http3.retry_above and http3.refuse_above.",
+            "`retry`, `overload` growing fast: forged addresses, or many new clients at once. See \
+             `http3.retry_above`, `http3.refuse_above`.",
         );
         tokens: Counters<()> = counter(
             "firstflight_quic_tokens_accepted_total",
-            "QUIC connections that proved their address with a token from an earlier connection.",
-            "Divided by QUIC connections: the share that can get a full response in one round trip.",
+            "QUIC connections that proved their address with a token of an earlier one.",
+            "Divided by QUIC connections: the share that can get a full response in one round \
+             trip.",
         );
     }
 }
@@ -119,5 +120,5 @@ impl Quic {
 static HANDSHAKES: Description = Description::gauge(
     "firstflight_quic_handshakes_active",
     "QUIC handshakes in progress.",
-    "At http3.refuse_above, first packets are ignored.",
+    "At `http3.refuse_above`, first packets are ignored.",
 );

@@ -215,21 +215,20 @@ label! {
     /// Why a client that offered early data has to send it again after the handshake, or has its
     /// requests held.
     RefusedReason as "reason" {
-        /// The configuration switches early data off.
+        /// The configuration disables early data.
         Disabled = "disabled",
         /// Another connection has claimed the flight: a replay, or an original after its copy. With
         /// punctured keys it has used the ticket up.
         Replayed = "replayed",
-        /// The flight or a copy of it was refused before, and its client has sent its requests
-        /// again, so this is a replay.
+        /// A replay: the flight or a copy of it was refused before, and its client has sent its
+        /// requests again.
         RefusedBefore = "refused_before",
         /// The ticket's age is off by more than `early_data.freshness`.
         Age = "age",
-        /// The ticket was issued before the current ticket epoch: before a start without a handoff,
-        /// a step of the clock, or an overflow of the strike register. Early data is accepted again
-        /// with the next ticket.
+        /// The ticket is of an earlier epoch: from before a start without a handoff, a step of the
+        /// clock, or an overflow of the strike register. The next ticket brings early data again.
         TicketEpoch = "ticket_epoch",
-        /// This process is being replaced, and has passed its records to the next one.
+        /// This process is being replaced, and has handed over its records.
         HandedOver = "handed_over",
         /// The strike register is full, or nearly full.
         RegisterFull = "register_full",
@@ -243,7 +242,7 @@ label! {
         StoreRefused = "store_refused",
         /// Too few replicas have the claim.
         StoreUnreplicated = "store_unreplicated",
-        /// The store may have lost claims, so a recording window has to pass first.
+        /// The store may have lost claims, and a recording window has to pass first.
         StoreWindow = "store_window",
         /// The clocks of node and store are too far apart.
         StoreClock = "store_clock",
@@ -251,10 +250,10 @@ label! {
         StoreEvicting = "store_evicting",
         /// Over QUIC with a store: the first packets did not arrive in time.
         Unseen = "unseen",
-        /// The session is invalid: its ticket's key was rotated out, or it has expired.
+        /// The session is invalid: it has expired, or its ticket's key was rotated out.
         SessionNotResumed = "session_not_resumed",
-        /// With punctured keys: the ticket was used before, by a flight other than this one. Clients
-        /// should use each ticket once (RFC 8446 appendix C.4).
+        /// With punctured keys: another flight has used the ticket, although clients should use
+        /// each once (RFC 8446 appendix C.4).
         TicketUsed = "ticket_used",
         /// The client offered early data without a session.
         NoSessionOffered = "no_session_offered",
@@ -272,7 +271,7 @@ label! {
         ProtocolVersion = "protocol_version",
         /// The peer declined it.
         PeerDeclined = "peer_declined",
-        /// The handshake failed before that decision.
+        /// The handshake failed before the decision.
         Unknown = "unknown",
         /// Any other reason of the library.
         Other = "other",
@@ -294,9 +293,9 @@ label! {
 label! {
     /// Why a hold ended.
     HoldEnd as "ended" {
-        /// The handshake was complete, and the request was executed.
+        /// The request was executed after the handshake.
         Handshake = "handshake",
-        /// The handshake was complete, and the request was refused with 425.
+        /// The request was refused with 425 after the handshake.
         TooEarly = "too_early",
         /// The client's Finished did not arrive within `limits.header_timeout`; a copy's never
         /// does.
@@ -387,7 +386,7 @@ label! {
 label! {
     /// Why a request was rejected by the rules of its route, without being executed.
     RejectReason as "reason" {
-        /// Its Idempotency-Key was used before: it was executed, or may have been.
+        /// Its Idempotency-Key was used before: the request was executed, or may have been.
         KeyUsed = "key_used",
         /// Its nonce was used before.
         NonceUsed = "nonce_used",
@@ -403,8 +402,7 @@ label! {
 label! {
     /// Why a QUIC connection was refused.
     QuicRefusal as "reason" {
-        /// The client had to prove its address first (Retry), because many connections are
-        /// starting.
+        /// Many connections are starting, so the client had to prove its address first (Retry).
         Retry = "retry",
         /// Its address token was used before, so it had to prove its address again.
         TokenSpent = "token_spent",
@@ -420,7 +418,7 @@ label! {
     ReloadResult as "result" {
         /// The new configuration is in force.
         Success = "success",
-        /// The new configuration is invalid, and the old one stays in force.
+        /// The new configuration is invalid; the old one stays in force.
         Failure = "failure",
     }
 }

@@ -71,27 +71,50 @@ impl Metrics {
     /// Returns all metrics at this moment: what was counted, and `readings`.
     pub fn snapshot(&self, readings: &Readings) -> Snapshot {
         let mut snapshot = Snapshot::default();
-        self.early_data.counted(&mut snapshot);
-        claims::collect_register(readings, &mut snapshot);
-        self.handshakes.counted(&mut snapshot);
-        self.connections.collect(readings.connections_limit, &mut snapshot);
-        self.requests.counted(&mut snapshot);
-        self.tickets.collect(&readings.tickets, &mut snapshot);
-        claims::collect_store(readings.store.as_ref(), &mut snapshot);
-        self.quic.collect(readings.quic.as_ref(), &mut snapshot);
-        self.upstreams.collect(&readings.upstreams, &mut snapshot);
-        self.reloads.collect(readings, &mut snapshot);
-        certificates::collect(&readings.certificates, &mut snapshot);
-        self.acme.collect(&readings.acme, &mut snapshot);
-        process::collect_spans(readings.spans.as_ref(), &mut snapshot);
-        readings.process.collect(&mut snapshot);
+        for (_, collect) in GROUPS {
+            collect(self, readings, &mut snapshot);
+        }
         snapshot
     }
 }
 
+/// Adds the metrics of a group to a snapshot.
+type Collect = fn(&Metrics, &Readings, &mut Snapshot);
+
+/// The groups of metrics in the order of the reference, with their headings.
+const GROUPS: [(&str, Collect); 12] = [
+    ("Early data", |metrics, readings, to| {
+        metrics.early_data.counted(to);
+        claims::collect_open(readings, to);
+    }),
+    ("Strike register", |_, readings, to| claims::collect_register(readings, to)),
+    ("Connections and handshakes", |metrics, readings, to| {
+        metrics.handshakes.counted(to);
+        metrics.connections.collect(readings.connections_limit, to);
+    }),
+    ("QUIC", |metrics, readings, to| metrics.quic.collect(readings.quic.as_ref(), to)),
+    ("Requests", |metrics, _, to| metrics.requests.counted(to)),
+    ("Tickets", |metrics, readings, to| metrics.tickets.collect(&readings.tickets, to)),
+    ("Store", |_, readings, to| claims::collect_store(readings.store.as_ref(), to)),
+    ("Upstreams", |metrics, readings, to| metrics.upstreams.collect(&readings.upstreams, to)),
+    ("Configuration", |metrics, readings, to| metrics.reloads.collect(readings, to)),
+    ("Certificates", |metrics, readings, to| {
+        certificates::collect(&readings.certificates, to);
+        metrics.acme.collect(&readings.acme, to);
+    }),
+    ("Traces", |_, readings, to| process::collect_spans(readings.spans.as_ref(), to)),
+    ("Process", |_, readings, to| readings.process.collect(to)),
+];
+
 /// Returns the text of docs/reference/metrics.md: every metric, its labels and what to do about it.
 pub fn reference() -> String {
-    reference::write(&Metrics::default().snapshot(&Readings::default()))
+    let (metrics, readings) = (Metrics::default(), Readings::default());
+    let groups = GROUPS.map(|(title, collect)| {
+        let mut snapshot = Snapshot::default();
+        collect(&metrics, &readings, &mut snapshot);
+        reference::Group { title, families: snapshot.families }
+    });
+    reference::write(&groups)
 }
 
 /// State of other parts of the server, read when a snapshot is taken.

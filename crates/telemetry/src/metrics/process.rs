@@ -76,8 +76,8 @@ static BUILD_INFO: Description = Description::gauge(
 );
 static LOG_LINES_LOST: Description = Description::counter(
     "firstflight_access_log_lines_lost_total",
-    "Lines of the access log that were dropped because the disk was too slow.",
-    "Above 0: use a faster disk, or switch the access log off.",
+    "Lines of the access log dropped because the disk was too slow.",
+    "Use a faster disk, or switch the access log off.",
 );
 static CPU_SECONDS: Description = Description::counter(
     "process_cpu_seconds_total",
@@ -99,17 +99,20 @@ static VIRTUAL: Description = Description::gauge(
     "Address space in use.",
     "Not a limit by itself.",
 );
-static THREADS: Description =
-    Description::gauge("process_threads", "Threads.", "process.workers, and some for file access.");
+static THREADS: Description = Description::gauge(
+    "process_threads",
+    "Threads.",
+    "`process.workers`, and some for file access.",
+);
 static OPEN_FDS: Description = Description::gauge(
     "process_open_fds",
     "Open file descriptors.",
-    "At process_max_fds no connection can be accepted.",
+    "At `process_max_fds` no connection can be accepted.",
 );
 static MAX_FDS: Description = Description::gauge(
     "process_max_fds",
     "Maximum number of open file descriptors.",
-    "Set at least twice limits.connections: an upstream needs another one per connection.",
+    "Set at least twice `limits.connections`: an upstream needs another one per connection.",
 );
 
 /// Reloads of the configuration.
@@ -162,18 +165,18 @@ impl Reloads {
 static GENERATION: Description = Description::gauge(
     "firstflight_config_generation",
     "Generation of the configuration in use: 1 after the start, plus 1 with each reload.",
-    "The same on each node after the same reloads.",
+    "Equal on nodes after the same reloads.",
 );
 static SUCCESSFUL: Description = Description::gauge(
     "firstflight_config_last_reload_successful",
     "1 unless the last reload failed.",
-    "At 0 the server continues with its old configuration, and the next restart would fail. The log \
-     and `firstflight serve --check` show the error.",
+    "At 0 the old configuration stays in use, and the next restart would fail. The log and \
+     `firstflight serve --check` show the error.",
 );
 static APPLIED_AT: Description = Description::gauge(
     "firstflight_config_last_reload_success_timestamp_seconds",
     "When the configuration in use was applied, in seconds since 1970.",
-    "Before your last change: the change was not reloaded.",
+    "Before your last change: it was not reloaded.",
 );
 static RELOADS: Description = Description::counter(
     "firstflight_config_reloads_total",
@@ -209,8 +212,9 @@ const RESULT: LabelInfo = LabelInfo {
 
 static SPANS: Description = Description::counter(
     "firstflight_spans_total",
-    "Spans of sampled requests, by result. Without telemetry.otlp: no series.",
-    "dropped: the collector is unreachable or too slow, or telemetry.traces_sampled is too high.",
+    "Spans of sampled requests, by result.",
+    "`dropped`: the collector is unreachable or too slow, or `telemetry.traces_sampled` is too \
+     high.",
 );
 
 #[cfg(test)]

@@ -13,19 +13,19 @@ counted! {
         ended: Counters<(Protocol, Method, Status, Early)> = counter(
             "firstflight_requests_total",
             "Finished requests, with or without a response.",
-            "early shows what happened to requests in early data.",
+            "`early` shows what happened to requests in early data.",
         ).sparse();
         rejected: Counters<RejectReason> = counter(
             "firstflight_requests_rejected_total",
             "Requests rejected by replay protection: an Idempotency-Key or a nonce.",
-            "key_used and nonce_used: clients retry, or somebody replays requests. unknown: check \
-             the store and the register.",
+            "`key_used`, `nonce_used`: clients retry, or somebody replays requests. `unknown`: \
+             check the store and the register.",
         );
         misdirected: Counters<Protocol> = counter(
             "firstflight_requests_misdirected_total",
             "Responses with status 421 (Misdirected Request, RFC 9110 section 15.5.20).",
-            "Clients reuse a connection for a name that its certificate does not cover: check names \
-             and certificates of the sites.",
+            "Clients reuse a connection for a name that its certificate does not cover: check the \
+             sites' names and certificates.",
         );
         active: Gauges<Protocol> = gauge(
             "firstflight_requests_active",
@@ -35,7 +35,7 @@ counted! {
         seconds: Histograms<(Protocol, Early)> = histogram(
             "firstflight_request_seconds",
             "Time from the head of a request to the end of its response.",
-            "Includes sending the response to the client. held includes the time of the hold.",
+            "Includes sending the response to the client, and for `held` the hold.",
             DURATION_BOUNDS,
         );
     }
@@ -47,47 +47,43 @@ counted! {
         offered: Counters<Transport> = counter(
             "firstflight_early_data_offered_total",
             "Connections whose ClientHello offered early data.",
-            "Divided by firstflight_connections_total: the share of clients that want 0-RTT.",
+            "Divided by `firstflight_connections_total`: the share of clients that want 0-RTT.",
         );
         accepted: Counters<Transport> = counter(
             "firstflight_early_data_accepted_total",
-            "Connections whose early data was accepted: their flights are claimed, and their \
-             requests may be executed early.",
-            "Divided by the offers: the acceptance rate. If it falls, the refusals show why.",
+            "Connections whose early data was accepted.",
+            "Divided by the offers: the acceptance rate. The refusals show why it falls.",
         );
         refused: Counters<(Transport, RefusedReason)> = counter(
             "firstflight_early_data_refused_total",
             "Connections whose early data was refused.",
-            "A refusal costs the client one round trip. Check the reason that grows: \
-             session_not_resumed: keys are rotated too fast or not shared by all nodes; ticket_used: \
-             clients that use a ticket twice, which keys = process in [tickets] lets them; age and \
-             ticket_age_skew: clocks or slow paths; store_*: the store; replayed: an attacker, or \
-             a network that duplicates packets.",
+            "Each costs the client one round trip. `session_not_resumed`: keys rotate too fast or \
+             are not shared by all nodes. `ticket_used`: clients use a ticket twice, which `keys = \
+             \"process\"` in `[tickets]` permits. `age`, `ticket_age_skew`: clocks or slow paths. \
+             `store_*`: the store. `replayed`: an attacker, or a network that duplicates packets.",
         );
         held: Counters<HeldReason> = counter(
             "firstflight_early_requests_held_total",
             "Early requests that were not executed at once.",
-            "policy: the policy of a route holds them; allow more routes to execute early if that \
-             is safe.",
+            "`policy`: allow more routes to run early if that is safe.",
         );
         holding: Gauges<()> = gauge(
             "firstflight_early_requests_waiting",
             "Early requests that wait for the end of their handshake.",
-            "Many for a long time: copies, whose handshakes never complete, or clients with bad \
-             networks.",
+            "Many for long: copies, which never complete their handshake, or bad networks.",
         );
         hold_seconds: Histograms<HoldEnd> = histogram(
             "firstflight_hold_seconds",
-            "How long early requests were held, by what ended the hold.",
-            "handshake: took one round trip to the client. timeout and disconnected: copies, and \
+            "Duration of the hold of early requests, by what ended it.",
+            "`handshake`: one round trip to the client. `timeout`, `disconnected`: copies, and \
              clients that gave up.",
             DURATION_BOUNDS,
         );
         too_early: Counters<TooEarlyBy> = counter(
             "firstflight_too_early_total",
             "Responses with status 425 (Too Early, RFC 8470).",
-            "server: an original that a copy overtook, or early_data.when_not_allowed. upstream: \
-             it refuses requests that this server executes early; change the policy of the route.",
+            "`server`: a copy overtook the original, or `early_data.when_not_allowed`. `upstream`: \
+             it refuses requests that this server executes early; change the route's policy.",
         );
     }
 }

@@ -135,41 +135,42 @@ const CAUSE: LabelInfo = LabelInfo {
 
 static KEY_AGE: Description = Description::gauge(
     "firstflight_ticket_key_age_seconds",
-    "How long the current ticket key has been current.",
-    "Well above the period: keys are not rotated. Without rotation, one stolen key opens all \
-     tickets ever issued.",
+    "Time since the current ticket key became current.",
+    "Well above the period: keys are not rotated, and one stolen key opens all tickets ever \
+     issued.",
 );
 static KEY_PERIOD: Description = Description::gauge(
     "firstflight_ticket_key_period_seconds",
     "How long a ticket key is current.",
-    "Set by tickets.rotate_every, or by the key file.",
+    "Set by `tickets.rotation` or the key file.",
 );
 static KEYS: Description = Description::gauge(
     "firstflight_ticket_keys",
     "Keys in the ring with valid tickets.",
-    "No next key shortly before a rotation: other nodes will not open new tickets at once.",
+    "No `next` key shortly before a rotation: other nodes will not open new tickets at once.",
 );
 static SEALED: Description = Description::counter(
     "firstflight_tickets_sealed_total",
     "Session tickets and address tokens sealed.",
-    "Several per handshake: tls.tickets, and as many tokens over QUIC.",
+    "Several per handshake: `tls.tickets`, and as many tokens over QUIC.",
 );
 static OPENED: Description = Description::counter(
     "firstflight_tickets_opened_total",
     "Session tickets and address tokens opened, by the state of their key.",
-    "next: another node rotated first. replaced: tickets from before the keys were in the store.",
+    "`next`: another node rotated first. `replaced`: tickets from before the keys were in the \
+     store.",
 );
 static REFUSED: Description = Description::counter(
     "firstflight_tickets_refused_total",
     "Session tickets and address tokens that were not opened.",
-    "unknown_key: clients return after their key has left the ring, or nodes do not share keys. \
-     forged: an attack.",
+    "`unknown_key`: clients return after their key has left the ring, or nodes do not share keys. \
+     `forged`: an attack.",
 );
 static AGE_SKEW: Description = Description::histogram(
     "firstflight_ticket_age_skew_seconds",
     "Ticket age stated by the client minus the age computed here (RFC 8446 section 8.3).",
-    "Normally around 0. All clients on one side: the clock of this node was set, or the clocks of \
-     nodes differ. Single negative ones: slow paths, or delayed flights.",
+    "Normally around 0. All clients on one side: this node's clock was set, or nodes' clocks \
+     differ. Single negative values: slow paths, or delayed flights.",
 );
 static LOST: Description = Description::counter(
     "firstflight_single_use_sessions_lost_total",
@@ -178,21 +179,21 @@ static LOST: Description = Description::counter(
 );
 static OUTSTANDING: Description = Description::gauge(
     "firstflight_punctured_tickets_outstanding",
-    "Punctured tickets that were issued, and neither used nor expired. Without them: no series.",
-    "Clients that return make it fall. It starts at 0 with each process, except after an upgrade.",
+    "Punctured tickets that were issued, and neither used nor expired.",
+    "Falls when clients return. Starts at 0 with each process, except after an upgrade.",
 );
 static USED: Description = Description::counter(
     "firstflight_punctured_tickets_used_total",
-    "Punctured tickets that were used, whether early data was accepted or refused.",
+    "Punctured tickets used, whether early data was accepted or refused.",
     "Far below those that expire: clients return too late, or at another node.",
 );
 static UNUSED: Description = Description::counter(
     "firstflight_punctured_tickets_unused_total",
     "Punctured tickets whose keys were destroyed unused.",
-    "memory grows: more tickets are outstanding than fit. Issue fewer (tls.tickets).",
+    "`memory` growing: more tickets are outstanding than fit. Issue fewer (`tls.tickets`).",
 );
 static BYTES: Description = Description::gauge(
     "firstflight_punctured_keys_bytes",
     "Memory of the keys of punctured tickets.",
-    "The limit is 256 MiB. Beyond it the oldest tickets are given up.",
+    "Beyond the limit of 256 MiB, the oldest tickets are given up.",
 );

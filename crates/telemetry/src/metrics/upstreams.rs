@@ -197,37 +197,37 @@ const REASON: LabelInfo = LabelInfo {
 static UP: Description = Description::gauge(
     "firstflight_upstream_up",
     "1 if the upstream server gets requests.",
-    "At 0 its last requests or health checks failed. With all servers at 0 clients get 502 or 503.",
+    "At 0 its last requests or health checks failed. With all at 0, clients get 502 or 503.",
 );
 static ACTIVE: Description = Description::gauge(
     "firstflight_upstream_requests_active",
-    "Requests in progress on an upstream server, until the end of the response.",
+    "Requests in progress on a server, until the end of the response.",
     "Growing on one server only: it is slow, or the others are down.",
 );
 static REQUESTS: Description = Description::counter(
     "firstflight_upstream_requests_total",
-    "Requests sent to an upstream server.",
+    "Requests sent to a server.",
     "Uneven: some servers are slower or were down.",
 );
 static RESPONSES: Description = Description::counter(
     "firstflight_upstream_responses_total",
-    "Responses of an upstream server.",
-    "5xx of one server: check that server.",
+    "Responses of a server.",
+    "`5xx` of one server: check it.",
 );
 static FAILURES: Description = Description::counter(
     "firstflight_upstream_failures_total",
-    "Requests without a complete response from an upstream server.",
-    "stale_connection is harmless: the server closes idle connections sooner than the pool does.",
+    "Requests without a complete response from a server.",
+    "`stale_connection` is harmless: the server closes idle connections sooner than the pool.",
 );
 static CONNECTIONS: Description = Description::counter(
     "firstflight_upstream_connections_total",
-    "Connections opened to an upstream server.",
-    "Nearly as many as requests: the server does not keep connections open.",
+    "Connections opened to a server.",
+    "Nearly as many as requests: it does not keep connections open.",
 );
 static SECONDS: Description = Description::histogram(
     "firstflight_upstream_seconds",
-    "Time until the response head of an upstream server, connecting included.",
-    "Compare with firstflight_request_seconds: the difference is this server and the network to clients.",
+    "Time until a server's response head, connecting included.",
+    "The difference to `firstflight_request_seconds` is firstflight and the network to clients.",
 );
 static RETRIES: Description = Description::counter(
     "firstflight_upstream_retries_total",
@@ -237,17 +237,17 @@ static RETRIES: Description = Description::counter(
 static DENIED: Description = Description::counter(
     "firstflight_upstream_retries_denied_total",
     "Retries denied because of too many earlier retries.",
-    "Growing: the upstream is down or overloaded, and retries would make it worse.",
+    "Growing: the upstream is down or overloaded; retries would make it worse.",
 );
 static WAITING: Description = Description::gauge(
     "firstflight_upstream_requests_waiting",
     "Requests that wait because all servers have their maximum number of requests.",
-    "Above 0 for long: add servers, or raise the limit.",
+    "Above 0 for long: add servers, or raise `requests`.",
 );
 static REJECTED: Description = Description::counter(
     "firstflight_upstream_requests_rejected_total",
     "Requests that waited too long for a server and got a 503.",
-    "Add servers, or raise the limit.",
+    "Add servers, or raise `requests`.",
 );
 
 #[cfg(test)]

@@ -16,26 +16,25 @@ use url::Url;
 pub struct TelemetrySettings {
     /// Address of the collector, such as `"http://127.0.0.1:4318"`.
     ///
-    /// By default none, and nothing is exported. Requests still have trace ids, for the access log
-    /// and for upstreams.
+    /// By default none: trace ids are only for the access log and upstreams.
     #[serde(with = "OptionalText::<Endpoint>")]
     pub otlp: Option<Endpoint>,
     /// Share of the requests that are traced, 0 to 1.
     ///
-    /// By default, 10 of 1,000 requests: enough to find slow parts, without noticeable load.
+    /// By default enough to find slow parts, without noticeable load.
     pub traces_sampled: f64,
     /// Whether to trust the `traceparent` of clients.
     ///
-    /// By default off: any client could have all of its requests traced, or join other traces.
+    /// By default false: any client could have all of its requests traced, or join other traces.
     pub trust_traceparent: bool,
     /// Interval of the export of metrics; `false`: never.
     ///
     /// The default is that of the OpenTelemetry SDKs.
     #[serde(with = "DurationOrOff")]
     pub metrics_interval: Option<Duration>,
-    /// The name of this service (`service.name`).
+    /// Name of this service (`service.name`). Set it if several installations use one collector.
     ///
-    /// The default is the name of the program. Set it if several installations use one collector.
+    /// The default is the program's name.
     pub service_name: String,
     /// Maximum number of spans that wait for export; further ones are dropped.
     ///
