@@ -174,6 +174,7 @@ impl Report {
             all if all.contains(&Some(Verdict::Pass)) && !all.contains(&Some(Verdict::Warn)) => {
                 "executed no replayed early data"
             }
+            all if all.iter().all(Option::is_none) => "was not tested with replays",
             all if all.iter().all(|v| matches!(v, None | Some(Verdict::NotApplicable))) => {
                 "has no early data to replay"
             }
@@ -217,6 +218,8 @@ mod tests {
         assert_eq!(of(Pass, Pass), "https://a/ executed no replayed early data: 2 pass.");
         assert!(of(Pass, Warn).contains("may execute"));
         assert!(of(NotApplicable, NotApplicable).contains("has no early data"));
+        let others = report(&[("unsafe-method", Pass)]).headline();
+        assert_eq!(others, "https://a/ was not tested with replays: 1 pass.");
         assert_eq!(report(&[("offers", Warn), ("binder", Pass)]).worst(), Some(Warn));
     }
 }

@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     title: "what the server offers",
     section: "RFC 8446 section 4.6.1",
     explanation: "Makes a full handshake and reads the tickets. A lifetime of more than seven days \
-                  is forbidden. The evidence lists what the server offers: cipher suite, protocol, \
+                  is forbidden. It warns if the URL responds with an error. The evidence lists what the server offers: cipher suite, protocol, \
                   key-share groups, tickets, their lifetime, early data and its limit, and whether a \
                   first flight fits into a SYN of TCP Fast Open.",
     needs: Needs::Nothing,
@@ -75,6 +75,13 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     if lifetime > MAX_LIFETIME {
         let summary = format!("tickets are valid for {lifetime} s, more than seven days");
         return Ok(Outcome::new(Verdict::Fail, summary).with(evidence));
+    }
+    let status = facts.response.status;
+    if status >= 400 {
+        let summary = format!(
+            "the URL responds {status}: choose one that responds 2xx, or refusals count as executions"
+        );
+        return Ok(Outcome::new(Verdict::Warn, summary).with(evidence));
     }
     let summary = format!("resumption with tickets of {lifetime} s, {early}");
     Ok(Outcome::new(Verdict::Pass, summary).with(evidence))

@@ -61,6 +61,8 @@ pub(super) struct Copies {
     pub(super) unanswered: usize,
     /// Those that got the response to an execution, before any Finished of the client.
     pub(super) responded: usize,
+    /// Those that got 425 (Too Early) before any Finished of the client: they did not run.
+    pub(super) too_early: usize,
     /// How often the request ran in all, if a witness counted.
     pub(super) executions: Option<u64>,
     /// Whether a copy without a response waits, as this server responds to what it executes.
@@ -85,6 +87,7 @@ impl Copies {
                 Some((response, _)) => {
                     line.push_str(&format!(", status {} before Finished", response.status));
                     self.responded += usize::from(response.executed());
+                    self.too_early += usize::from(!response.executed());
                 }
                 None => line.push_str(", no response before Finished"),
             }
@@ -99,7 +102,7 @@ impl Copies {
             Some(executions) => {
                 self.evidence.push(format!("the witness counted {executions} executions"));
             }
-            None if self.accepted > self.responded => {
+            None if self.silent() > 0 => {
                 self.silence_waits = probe.responds_early();
                 self.evidence.push(match self.silence_waits {
                     true => "other first flights get their response before Finished".to_owned(),
@@ -109,6 +112,11 @@ impl Copies {
             None => {}
         }
         Ok(())
+    }
+
+    /// Those that TLS accepted and that got no response.
+    fn silent(&self) -> usize {
+        self.accepted.saturating_sub(self.responded + self.too_early)
     }
 
     /// The verdict. One of the executions is the original's; `originals` is 0 where only copies were
@@ -121,6 +129,10 @@ impl Copies {
         let evidence = std::mem::take(&mut self.evidence);
         let runs_of_copies = self.responded.saturating_sub(1 - originals.min(1));
         let (verdict, summary) = match self.executions {
+            Some(0) if self.too_early > 0 && self.accepted == self.too_early => (
+                Verdict::Pass,
+                format!("it did not run: early requests get 425 (Too Early); {copies} sent"),
+            ),
             Some(0) if originals > 0 => (
                 Verdict::Inconclusive,
                 "the witness did not count the original, so the count is not reliable".to_owned(),
@@ -145,23 +157,32 @@ impl Copies {
                 Verdict::Fail,
                 format!("{} of {copies} got a response before any Finished", self.responded),
             ),
-            None if self.accepted > 1 - originals.min(1) && self.silence_waits => (
+            None if self.accepted > 0 && self.accepted == self.too_early => (
                 Verdict::Pass,
                 format!(
-                    "TLS accepted {} of {copies}, {} of which wait: other than fresh flights they got \
-                     no response before their Finished",
-                    self.accepted,
-                    self.accepted - self.responded
-                ),
-            ),
-            None if self.accepted > 1 - originals.min(1) => (
-                Verdict::Warn,
-                format!(
-                    "TLS accepted {} of {copies}, none got a response before its Finished; only a \
-                     witness can tell whether they ran",
+                    "TLS accepted {} of {copies}, all of which got 425 (Too Early)",
                     self.accepted
                 ),
             ),
+            None if self.silent() > 0 && self.accepted > 1 - originals.min(1) => {
+                let (accepted, silent) = (self.accepted, self.silent());
+                match self.silence_waits {
+                    true => (
+                        Verdict::Pass,
+                        format!(
+                            "TLS accepted {accepted} of {copies}, {silent} of which wait: other than \
+                             fresh flights they got no response before their Finished"
+                        ),
+                    ),
+                    false => (
+                        Verdict::Warn,
+                        format!(
+                            "TLS accepted {accepted} of {copies}, {silent} of which got no response \
+                             before their Finished; only a witness can tell whether they ran"
+                        ),
+                    ),
+                }
+            }
             None if self.unanswered > 0 => (
                 Verdict::Inconclusive,
                 format!(
@@ -206,6 +227,16 @@ mod tests {
         };
         assert_eq!(waits(0), Verdict::Pass);
         assert_eq!(waits(1), Verdict::Fail, "one ran");
+    }
+
+    #[test]
+    fn rfc8470_5_2_copies_that_get_425_did_not_run() {
+        let copies = |too_early| {
+            let copies = Copies { sent: 3, accepted: 3, too_early, ..Copies::default() };
+            copies.verdict(1).verdict
+        };
+        assert_eq!(copies(3), Verdict::Pass);
+        assert_eq!(copies(2), Verdict::Warn, "the third one is silent");
     }
 
     #[test]

@@ -61,6 +61,13 @@ mod tests {
     }
 
     #[test]
+    fn rfc8470_5_2_a_server_that_responds_425_to_early_requests_executes_no_copy() {
+        let refuses = Behaviour { safe: EarlyRequest::TooEarly, ..wrong() };
+        assert_eq!(verdict(&CHECK, &refuses, true), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &refuses, false), Verdict::Pass);
+    }
+
+    #[test]
     fn rfc9846_8_a_held_copy_is_told_from_one_that_is_executed_silently() {
         // A server that responds early to fresh flights, and holds their copies.
         let right = Behaviour { copies: CopyPolicy::Hold, ..Behaviour::default() };

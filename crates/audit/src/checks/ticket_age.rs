@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use firstflight_first_flight::{FlightPlan, Ticket};
+
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -7,31 +11,44 @@ pub(super) const CHECK: Check = Check {
     name: "ticket-age",
     title: "how far the ticket age may be off",
     section: "RFC 8446 section 8.3",
-    explanation: "Sends flights whose stated ticket age is off by 2 s to an hour, in both directions. A \
-                  server without a window has to remember each flight for as long as its ticket is \
-                  valid; few do. About 10 s are usual.",
+    explanation: "Sends flights whose stated ticket age is too large by 2 s to an hour, or too small by 2 \
+                  to 15 s. A server without a window has to remember each flight for as long as its \
+                  ticket is valid; few do. About 10 s are usual.",
     needs: Needs::EarlyData,
     concern: Concern::Tickets,
     run,
 };
 
-/// Seconds, from the smallest.
-const SHIFTS: [i64; 6] = [2, 8, 15, 55, 300, 3600];
+/// Seconds by which a flight claims to be older than it is.
+const OLDER: [u64; 6] = [2, 8, 15, 55, 300, 3600];
+/// Seconds by which a flight claims to be younger. Its ticket has to be older than that: an age below
+/// zero is no age.
+const YOUNGER: [u64; 3] = [2, 8, 15];
 /// More than this is no window.
-const MAX_WINDOW: i64 = 300;
+const MAX_WINDOW: u64 = 300;
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let (mut evidence, mut widest) = (Vec::new(), 0);
-    for shift in SHIFTS {
-        for signed in [shift, -shift] {
-            let plan = probe.early("GET", &nonce())?.shift_age(signed * 1000);
-            let mut exchange = probe.send(&probe.build(plan))?;
-            let reception = exchange.reception(probe.settings.limit);
-            if reception.early_data && reception.ended.is_none() {
-                widest = shift;
-            }
-            evidence.push(format!("{signed:+} s: {reception}"));
+    let mut send = |ticket: &Ticket, sign: i64, shift: u64| -> Result<(), Stop> {
+        let request = probe.request("GET", &nonce());
+        let plan = FlightPlan::resume(probe.hello(), ticket).early_data(&request);
+        let signed = sign * shift as i64;
+        let mut exchange = probe.send(&probe.build(plan.shift_age(signed * 1000)))?;
+        let reception = exchange.reception(probe.settings.limit);
+        if reception.early_data && reception.ended.is_none() {
+            widest = widest.max(shift);
         }
+        evidence.push(format!("{signed:+} s: {reception}"));
+        Ok(())
+    };
+    for shift in OLDER {
+        send(&probe.ticket()?, 1, shift)?;
+    }
+    let tickets = YOUNGER.iter().map(|_| probe.ticket()).collect::<Result<Vec<_>, _>>()?;
+    let oldest = YOUNGER.iter().max().copied().unwrap_or_default();
+    probe.wait(Duration::from_secs(oldest + 1));
+    for (shift, ticket) in YOUNGER.into_iter().zip(&tickets) {
+        send(ticket, -1, shift)?;
     }
     let (verdict, summary) = match widest {
         0 => (Verdict::Pass, "an age that is off by 2 s is refused".to_owned()),
@@ -47,12 +64,10 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use firstflight_first_flight::test_server::Behaviour;
 
     use super::*;
-    use crate::checks::tests::{assert_proven, verdict};
+    use crate::checks::tests::{assert_proven, outcome_with_node, verdict};
 
     #[test]
     fn rfc8446_8_3_a_wrong_age_is_refused() {
@@ -60,6 +75,8 @@ mod tests {
         assert_proven(&CHECK, &wrong, Verdict::Warn);
         let wide = Behaviour { freshness: Some(Duration::from_secs(60)), ..Behaviour::default() };
         assert_eq!(verdict(&CHECK, &wide, true), Verdict::Pass);
+        let outcome = outcome_with_node(&CHECK, &wide, (false, false), true);
+        assert!(outcome.evidence.contains(&"-15 s: early data accepted".to_owned()), "{outcome:?}");
         let wider = Behaviour { freshness: Some(Duration::from_secs(600)), ..Behaviour::default() };
         assert_eq!(verdict(&CHECK, &wider, true), Verdict::Warn);
     }
