@@ -61,7 +61,7 @@ impl Resolver {
         } else if let Ok(ip) = host.parse::<IpAddr>() {
             vec![SocketAddr::new(ip, port)]
         } else {
-            tokio::net::lookup_host((host, port))
+            tokio::net::lookup_host((name_to_look_up(host), port))
                 .await
                 .map_err(|error| ClientError::Resolve {
                     host: host.to_owned(),
@@ -96,6 +96,16 @@ impl Resolver {
             Family::V4 => address.is_ipv4(),
             Family::V6 => address.is_ipv6(),
         }
+    }
+}
+
+/// Names below `localhost` are this machine too, and not every resolver knows that (RFC 6761 section
+/// 6.3).
+fn name_to_look_up(host: &str) -> &str {
+    let below = host.strip_suffix('.').unwrap_or(host).rsplit_once('.');
+    match below {
+        Some((_, last)) if last.eq_ignore_ascii_case("localhost") => "localhost",
+        _ => host,
     }
 }
 
@@ -136,6 +146,16 @@ mod tests {
             ["127.0.0.2:443"]
         );
         assert_eq!(resolve(&["*:443:127.0.0.3"], "b.test").await, ["127.0.0.3:443"]);
+    }
+
+    #[tokio::test]
+    async fn rfc6761_6_3_names_below_localhost_are_this_machine() {
+        for host in ["a.localhost", "A.b.LOCALHOST", "a.localhost."] {
+            let found = resolve(&[], host).await;
+            assert!(found.contains(&"127.0.0.1:443".to_owned()), "{host}: {found:?}");
+        }
+        assert_eq!(name_to_look_up("localhost.test"), "localhost.test");
+        assert_eq!(name_to_look_up("alocalhost"), "alocalhost");
     }
 
     #[tokio::test]
