@@ -25,8 +25,7 @@ pub(crate) struct Server {
 enum Kind {
     Firstflight {
         program: PathBuf,
-        /// Sections of the configuration.
-        sections: String,
+        variant: configs::Variant,
     },
     Nginx {
         program: PathBuf,
@@ -71,19 +70,19 @@ pub(crate) fn all(arguments: &Arguments, store: Option<SocketAddr>) -> Result<Ve
     };
     if let Some(program) = ours.filter(|program| program.exists()) {
         let version = said(&program, &["--version"]);
-        let mut variant = |name: &str, sections: String| {
-            add(name, version.clone(), Kind::Firstflight { program: program.clone(), sections });
+        let mut variant = |name: &str, variant| {
+            add(name, version.clone(), Kind::Firstflight { program: program.clone(), variant });
         };
-        variant("firstflight", String::new());
+        variant("firstflight", configs::Variant::default());
         if let Some(store) = store {
-            for (name, sections) in configs::variants(store) {
-                variant(name, sections);
+            for (name, settings) in configs::variants(store) {
+                variant(name, settings);
             }
         }
     }
     for (name, program) in &arguments.firstflight {
-        let (program, sections) = (program.clone(), String::new());
-        add(name, said(&program, &["--version"]), Kind::Firstflight { program, sections });
+        let (program, variant) = (program.clone(), configs::Variant::default());
+        add(name, said(&program, &["--version"]), Kind::Firstflight { program, variant });
     }
     let installed = find("nginx").map(|program| ("nginx".to_owned(), program));
     for (name, program) in arguments.nginx.iter().cloned().chain(installed) {
@@ -209,8 +208,8 @@ impl Kind {
         };
         let port = setup.port.to_string();
         Ok(match self {
-            Self::Firstflight { program, sections } => {
-                let config = configs::firstflight(setup) + sections;
+            Self::Firstflight { program, variant } => {
+                let config = configs::firstflight(setup, variant);
                 let config = setup.write("config.toml", &config)?;
                 let listen = format!("127.0.0.1:{port}");
                 words(
