@@ -1,8 +1,8 @@
-//! Makes the tables of `docs/evidence/scale.md` from the raw data of `scripts/cluster`.
+//! Makes the tables behind `docs/evidence/scale.md` from the raw data of `scripts/cluster`.
 //!
 //!     scale_tables DIRECTORY [PAGE]
 //!
-//! With a PAGE (`docs/evidence/scale.md`), also replaces the tables in it.
+//! With a PAGE (`results/2026-11-21-vm/scale.md`, or a copy of it), also replaces the tables in it.
 
 mod claims;
 mod costs;

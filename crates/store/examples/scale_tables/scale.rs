@@ -1,5 +1,5 @@
 //! What a shared register costs at sizes that nobody can measure on a desk, calculated from
-//! measurements on one: the tables of `docs/evidence/scale.md`.
+//! measurements on one: the tables behind `docs/evidence/scale.md`.
 
 use std::error::Error;
 use std::path::Path;
