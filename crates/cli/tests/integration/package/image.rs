@@ -20,7 +20,7 @@ fn the_image_serves_without_other_files() {
     if skipped_without_root() {
         return;
     }
-    let (dir, tar) = package("image", "0.1.0");
+    let (dir, tar) = package("image", "0.2.0");
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();
     output_of(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root));
