@@ -19,11 +19,31 @@ impl ServerCrypto {
         judge: EarlyDataJudge,
         session: Option<OpenedTicket>,
     ) -> Arc<dyn crypto::ServerConfig> {
-        Arc::new(OneConnection {
-            crypto: self.clone(),
-            judge: Mutex::new(Some(judge)),
-            fetched: session,
-        })
+        self.one_connection(judge, session, false)
+    }
+
+    /// Like [`Self::for_connection`], for a client whose address is validated: tickets wait for its
+    /// Finished.
+    ///
+    /// quinn sends such a client a NEW_TOKEN token in its first packet. Firefox's library (neqo)
+    /// processes a ticket as soon as it has a token too, and drops it if HTTP/3's SETTINGS have not
+    /// arrived. Without a validated address the token itself comes after the Finished.
+    pub fn for_validated_client(
+        self: &Arc<Self>,
+        judge: EarlyDataJudge,
+        session: Option<OpenedTicket>,
+    ) -> Arc<dyn crypto::ServerConfig> {
+        self.one_connection(judge, session, true)
+    }
+
+    fn one_connection(
+        self: &Arc<Self>,
+        judge: EarlyDataJudge,
+        fetched: Option<OpenedTicket>,
+        withholds_tickets: bool,
+    ) -> Arc<dyn crypto::ServerConfig> {
+        let judge = Mutex::new(Some(judge));
+        Arc::new(OneConnection { crypto: self.clone(), judge, fetched, withholds_tickets })
     }
 }
 
@@ -48,15 +68,16 @@ impl crypto::ServerConfig for ServerCrypto {
         _version: u32,
         params: &TransportParameters,
     ) -> Box<dyn crypto::Session> {
-        Box::new(ServerSession::new(self, params, None, None))
+        Box::new(ServerSession::new(self, params, None, None, false))
     }
 }
 
-/// Created by [`ServerCrypto::for_connection`].
+/// Created by [`ServerCrypto::for_connection`] and [`ServerCrypto::for_validated_client`].
 struct OneConnection {
     crypto: Arc<ServerCrypto>,
     judge: Mutex<Option<EarlyDataJudge>>,
     fetched: Option<OpenedTicket>,
+    withholds_tickets: bool,
 }
 
 impl crypto::ServerConfig for OneConnection {
@@ -80,6 +101,7 @@ impl crypto::ServerConfig for OneConnection {
         // The decider is for one connection; a second one with this configuration has none.
         let judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fetched = self.fetched.clone();
-        Box::new(ServerSession::new(self.crypto.clone(), params, judge, fetched))
+        let crypto = self.crypto.clone();
+        Box::new(ServerSession::new(crypto, params, judge, fetched, self.withholds_tickets))
     }
 }

@@ -37,13 +37,15 @@ impl ServerSession {
         params: &TransportParameters,
         judge: Option<EarlyDataJudge>,
         fetched: Option<OpenedTicket>,
+        withholds_tickets: bool,
     ) -> Self {
         let parameters = session::to_wire(params);
         let early_data_context = early_data_context(&parameters, &crypto.settings);
         crypto.remember_context(&early_data_context);
         let mut ssl = crypto.connection(&early_data_context).expect("it fails only without memory");
         prepare(&mut ssl, judge.is_some(), fetched);
-        let tls = Handshaking::new(ssl, Side::Server, &parameters, crypto.key_log.clone());
+        let mut tls = Handshaking::new(ssl, Side::Server, &parameters, crypto.key_log.clone());
+        tls.withholds_tickets = withholds_tickets;
         Self { crypto, tls, parameters, early_data_context, judge, heard: Vec::new(), told: false }
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Handshaking {
     reading: Level,
     /// The encryption level of outgoing bytes.
     writing: Level,
+    /// Whether a server's tickets wait for the client's Finished.
+    pub(crate) withholds_tickets: bool,
     /// The peer's 1-RTT secret of generation 0, as soon as it is known.
     late: LateSecret,
     /// The current key phase.
@@ -83,6 +85,7 @@ impl Handshaking {
             side,
             reading: Level::Initial,
             writing: Level::Initial,
+            withholds_tickets: false,
             late: LateSecret::default(),
             phase: None,
             key_log,
@@ -154,7 +157,12 @@ impl Handshaking {
     /// are known.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
         let mut output = method::pending_output(&self.ssl);
-        out.append(&mut output.messages[self.writing as usize]);
+        // A server that accepts early data has tickets before the client's Finished (RFC 8446
+        // section 4.6.1).
+        let are_tickets = self.writing == Level::Application;
+        if !(are_tickets && self.withholds_tickets && !self.is_complete()) {
+            out.append(&mut output.messages[self.writing as usize]);
+        }
         let keys = match self.writing {
             Level::Initial => {
                 let (read, write) = take(&mut output, Level::Handshake, true)?;

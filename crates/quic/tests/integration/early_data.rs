@@ -51,6 +51,41 @@ fn rfc9001_4_6_early_data_arrives_before_the_handshake_is_complete() {
     assert_eq!(connected.inbox.take_resumptions().len(), 1, "in place of the one that was used");
 }
 
+/// When tickets come: for a client whose address is validated after its Finished, since it is
+/// issued an address token at once, and for others with the server's first flight.
+#[test]
+fn rfc8446_4_6_1_tickets_come_before_or_after_the_finished() {
+    let setup = Setup::default();
+    for validated in [false, true] {
+        let mut pair = setup.pair();
+        let (crypto, made) = (pair.crypto.clone(), setup.clone());
+        pair.policy = Box::new(move |_| {
+            let judge = Box::new(|_: &_| true);
+            let judged = match validated {
+                true => crypto.for_validated_client(judge, None),
+                false => crypto.for_connection(judge, None),
+            };
+            Answer::Accept(made.server_config(judged))
+        });
+        let begun = pair.begin(setup.remembered());
+        pair.send(begun.client, b"early");
+        // The first flight, and the server's.
+        for _ in 0..2 {
+            pair.exchange();
+            pair.now += crate::support::LATENCY;
+        }
+        let connected = pair.connected(begun);
+        assert_eq!(pair.received(connected.server), [b"early"]);
+        pair.exchange();
+        assert!(pair.server(connected.server).is_handshaking());
+        let before = connected.inbox.take_resumptions().len();
+        pair.drive();
+        let after = connected.inbox.take_resumptions().len();
+        assert_eq!((before, after), if validated { (0, 1) } else { (1, 0) });
+        assert!(pair.client(connected.client).accepted_0rtt());
+    }
+}
+
 #[test]
 fn refused_by_the_judge_it_arrives_once_and_late() {
     let setup = Setup::default();
