@@ -147,7 +147,11 @@ pub(crate) async fn accept(
             settled_claim.judge(outcome.clone())
         }
     };
-    let config = config.for_connection(config.crypto.for_connection(judge, session));
+    let crypto = match incoming.remote_address_validated() {
+        true => config.crypto.for_validated_client(judge, session),
+        false => config.crypto.for_connection(judge, session),
+    };
+    let config = config.for_connection(crypto);
     let mut connecting = incoming.accept_with(Arc::new(config))?;
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;

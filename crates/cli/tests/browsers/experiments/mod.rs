@@ -31,6 +31,7 @@ pub(crate) const ALL: &[Experiment] = &[
     short("rfc8470_5_2_how_it_handles_425", responses::too_early),
     short("a_second_tab_uses_the_tickets_of_the_first", windows::second_tab),
     short("rfc8446_c_4_how_many_tickets_it_keeps", tickets::four),
+    short("every_return_over_http_3_is_early", protocols::returns_over_http_3),
     long("which_methods_it_sends_early", requests::methods),
     long("images_come_early_while_tickets_last", requests::images),
     long("how_it_handles_refused_early_data", responses::refused),

@@ -9,7 +9,7 @@ use crate::connection::{Connection, EarlyDataOutcome};
 use crate::findings::record_finding;
 use crate::network::TestNetwork;
 use crate::network::{FirstflightServer, LogLine};
-use crate::session::VISIT_TIMEOUT;
+use crate::session::{VISIT_TIMEOUT, describe};
 
 /// A browser and this project's server.
 struct Visits {
@@ -105,6 +105,24 @@ pub(crate) fn http_3(installed: &Installed) -> Result<(), String> {
     let origins = ["www.site.test:443", "beside.site.test:443"].map(str::to_owned);
     let mut visits = Visits::new(installed, Quic::Known(origins.to_vec()));
     run_experiments(&mut visits, "h3", "HTTP/3")
+}
+
+/// More returns than tickets come with a first visit: each has to bring the next one's ticket. By
+/// the packets, since a refused or missing ticket also brings a page.
+pub(crate) fn returns_over_http_3(installed: &Installed) -> Result<(), String> {
+    let mut visits = Visits::new(installed, Quic::Known(vec!["www.site.test:443".to_owned()]));
+    let (first, lines) = visits.visit("/");
+    let protocol = lines.last().map(|line| line.protocol.as_str());
+    assert_eq!(protocol, Some("HTTP/3"), "{}", describe(&first));
+    for number in 1..=5 {
+        let (connections, lines) = visits.visit(&format!("/?return={number}"));
+        let [connection] = &connections[..] else {
+            panic!("return {number} needs one connection:{}", describe(&connections));
+        };
+        assert_eq!(connection.early_data(), EarlyDataOutcome::Accepted, "{number}: {connection}");
+        assert!(lines.iter().all(|line| line.early_data), "{number}: {lines:?}");
+    }
+    Ok(())
 }
 
 /// The experiments for a protocol.

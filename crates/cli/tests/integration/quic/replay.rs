@@ -25,7 +25,7 @@ fn record(setup: &Setup, client: &Client, count: usize) -> Vec<Recorded> {
         let target = format!("/index.html?flight={number}");
         let (link, responses) = client.connect_early(setup.port(), &[get(&target)]);
         assert_eq!((link.early, responses[0].status), (Some(true), 200));
-        link.close();
+        link.close_with_ticket();
         let whole = setup.relay.flight_precedes_response();
         whole.then(|| Recorded { datagrams: setup.relay.flight(), target })
     };

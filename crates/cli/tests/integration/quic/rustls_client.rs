@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::{Method, Request};
@@ -199,6 +200,17 @@ impl Link<'_> {
     /// The number of validated paths, counted by PATH_RESPONSE frames.
     pub(crate) fn path_responses(&self) -> u64 {
         self.connection.stats().frame_tx.path_response
+    }
+
+    /// Waits until the server has the client's Finished and sends a ticket, and closes the
+    /// connection.
+    pub(crate) fn close_with_ticket(self) {
+        self.client.wait(async {
+            while self.connection.stats().frame_rx.handshake_done == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        self.close();
     }
 
     /// Closes the connection and waits until the close has been sent.
