@@ -49,4 +49,8 @@ pub(crate) const ALL: &[Experiment] = &[
     long("how_host_names_of_one_server_share_tickets", connections::other_host_names),
     long("early_data_over_http_2", protocols::http_2),
     long("early_data_over_http_3", protocols::http_3),
+    long(
+        "every_return_with_an_expired_address_token_is_early",
+        protocols::returns_with_expired_tokens,
+    ),
 ];

@@ -23,8 +23,12 @@ struct Visits {
 
 impl Visits {
     fn new(installed: &Installed, quic: Quic) -> Self {
+        Self::with_config(installed, quic, CONFIG)
+    }
+
+    fn with_config(installed: &Installed, quic: Quic, config: &str) -> Self {
         let network = TestNetwork::new();
-        let firstflight = FirstflightServer::start(&network, &pages(), CONFIG);
+        let firstflight = FirstflightServer::start(&network, &pages(), config);
         let mut settings = network.settings();
         settings.quic = quic;
         let browser = network.open(installed, "profile", &settings);
@@ -107,10 +111,22 @@ pub(crate) fn http_3(installed: &Installed) -> Result<(), String> {
     run_experiments(&mut visits, "h3", "HTTP/3")
 }
 
-/// More returns than tickets come with a first visit: each has to bring the next one's ticket. By
-/// the packets, since a refused or missing ticket also brings a page.
 pub(crate) fn returns_over_http_3(installed: &Installed) -> Result<(), String> {
-    let mut visits = Visits::new(installed, Quic::Known(vec!["www.site.test:443".to_owned()]));
+    return_five_times(installed, "", 2)
+}
+
+/// The server sends tickets with its first flight, and address tokens after the client's Finished.
+pub(crate) fn returns_with_expired_tokens(installed: &Installed) -> Result<(), String> {
+    return_five_times(installed, "[http3]\ntoken_lifetime = \"1ms\"\n", 1)
+}
+
+/// More returns than tickets come with a first visit: each has to bring the next one's ticket. By
+/// the packets, since a refused or missing ticket also brings a page. `min_tokens`: the
+/// fewest address tokens of each; quinn sends one at once to a validated address, and to all one
+/// for each Handshake packet.
+fn return_five_times(installed: &Installed, config: &str, min_tokens: u32) -> Result<(), String> {
+    let quic = Quic::Known(vec!["www.site.test:443".to_owned()]);
+    let mut visits = Visits::with_config(installed, quic, config);
     let (first, lines) = visits.visit("/");
     let protocol = lines.last().map(|line| line.protocol.as_str());
     assert_eq!(protocol, Some("HTTP/3"), "{}", describe(&first));
@@ -121,6 +137,8 @@ pub(crate) fn returns_over_http_3(installed: &Installed) -> Result<(), String> {
         };
         assert_eq!(connection.early_data(), EarlyDataOutcome::Accepted, "{number}: {connection}");
         assert!(lines.iter().all(|line| line.early_data), "{number}: {lines:?}");
+        let quic = connection.facts.quic().expect("a connection over QUIC");
+        assert!(quic.new_tokens >= min_tokens, "{number}: {connection}");
     }
     Ok(())
 }
