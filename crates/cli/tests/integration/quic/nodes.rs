@@ -48,11 +48,11 @@ impl Nodes {
             target = format!("/index.html?{name}.{round}.");
             let mut link = self.client.connect(self.relay.port);
             assert_eq!(link.request(get("/index.html")).status, 200);
-            link.close();
+            link.close_with_ticket();
             let (link, responses) = self.client.connect_early(self.relay.port, &[get(&target)]);
             assert_eq!(responses[0].status, 200);
             let early = link.early == Some(true);
-            link.close();
+            link.close_with_ticket();
             early && self.counts(&target, "claim", "won") == [(node, 1)]
         });
         assert!(accepted, "no early data at node {node}");
