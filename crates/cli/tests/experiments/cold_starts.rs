@@ -22,9 +22,9 @@ pub(super) fn every_way_of_keeping_keys() {
     let found: Vec<_> = record.cold_starts.iter().map(|start| &*start.keys).collect();
     assert_eq!(found, expected.map(|(keys, ..)| keys));
     for (start, (_, first, connections)) in record.cold_starts.iter().zip(expected) {
-        // On a busy machine the first connection may come before the server has reached its store.
+        // On a busy machine the first connections may come before the server has reached its store.
         let before_the_store =
-            matches!(&*start.keys, "store" | "single-use") && start.connections == 2;
+            matches!(&*start.keys, "store" | "single-use") && start.connections > 1;
         if before_the_store {
             assert!(start.first.iter().any(|(label, _)| label != first), "{start:?}");
             continue;

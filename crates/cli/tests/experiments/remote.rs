@@ -159,10 +159,12 @@ pub(super) fn page_over_quic() {
         config.control = false;
     });
     let trips = |token: bool| {
-        let cell = record.cells.iter().find(|cell| cell.token == token).unwrap();
-        let summary = cell.summary.as_ref().unwrap();
-        (summary.round_trips, summary.total_round_trips)
+        let index = record.cells.iter().position(|cell| cell.token == token).unwrap();
+        let of_cell = || record.samples.iter().filter(|sample| sample.cell == index);
+        let least = of_cell().map(|sample| sample.round_trips).min().unwrap();
+        (least, of_cell().map(|sample| sample.total_round_trips).min().unwrap())
     };
+    // A server that pauses within a flight, as on a busy machine, adds round trips to some samples.
     assert_eq!(trips(false), (Some(1), Some(2)));
     assert_eq!(trips(true), (Some(1), Some(1)));
 }
@@ -192,7 +194,12 @@ pub(super) fn ping_pong() {
         let cell = &record.cells[sample.cell];
         assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
         assert_eq!((cell.workload.as_str(), cell.response_bytes), ("ping-pong", 4));
-        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
+        assert!(sample.round_trips >= cell.expected_round_trips, "{sample:?} in {cell:?}");
+    }
+    for (index, cell) in record.cells.iter().enumerate() {
+        let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
+        let least = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
+        assert_eq!(least, cell.expected_round_trips, "{cell:?}");
     }
 }
 

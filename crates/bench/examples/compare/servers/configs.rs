@@ -44,6 +44,8 @@ pub(super) fn variants(store: SocketAddr) -> Vec<(&'static str, Variant)> {
         ("with keys of the process", sections("[tickets]\nkeys = \"process\"\n")),
         ("with metrics", sections("[admin]\naddress = \"127.0.0.1:0\"\n")),
         ("with a shared register", sections(&format!("[store]\nurl = \"redis://{store}\"\n"))),
+        // What a datagram more costs: the first size is the largest one that is tried.
+        ("without an MTU probe", sections("[http3]\ninitial_mtu = 1452\n")),
         ("with compressed certificates", sections("[tls]\ncompress_certificates = true\n")),
         ("with tickets across names", sections("[tickets]\nacross_names = true\n")),
         ("with compression", route("compress = true\n")),
