@@ -20,7 +20,7 @@ fn the_debian_package_installs_upgrades_and_purges() {
     if skipped_without_root() {
         return;
     }
-    let (_first, deb) = package("deb", "0.2.0");
+    let (_first, deb) = package("deb", "0.1.0");
     let (_second, newer) = package("deb", "0.1.1");
     // The lack of compression is a setting of this test.
     let unpacked = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
