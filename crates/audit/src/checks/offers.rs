@@ -110,13 +110,24 @@ mod tests {
     use firstflight_first_flight::test_server::Behaviour;
 
     use super::*;
+    use crate::Settings;
     use crate::audit;
-    use crate::checks::tests::{TestTarget, assert_proven, settings};
+    use crate::checks::tests::{TestTarget, assert_proven, assert_proven_with, settings};
 
     #[test]
     fn rfc8446_4_6_1_tickets_live_for_seven_days_at_most() {
         let wrong = Behaviour { lifetime: 604_801, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
+    }
+
+    /// Over TCP and QUIC; without a witness, since the audit requires that a witness responds 2xx.
+    #[test]
+    fn a_url_that_responds_with_an_error_is_a_warning() {
+        let wrong = Behaviour { not_found: true, ..Behaviour::default() };
+        for http3 in [false, true] {
+            let settings = Settings { http3, witness: false, ..settings() };
+            assert_proven_with(&CHECK, &Behaviour::default(), &wrong, Verdict::Warn, &settings);
+        }
     }
 
     #[test]
@@ -126,7 +137,7 @@ mod tests {
             (&[0x11ec, 0x001d, 0x0017], "groups X25519, secp256r1, X25519MLKEM768"),
         ] {
             for http3 in [false, true] {
-                let settings = crate::Settings { http3, ..settings() };
+                let settings = Settings { http3, ..settings() };
                 let target = TestTarget::new(Behaviour { groups, ..Behaviour::default() }, http3);
                 let probe = Probe::survey(&target, &[], &settings).unwrap();
                 let outcome = audit::run(&CHECK, &probe);

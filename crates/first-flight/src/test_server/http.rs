@@ -86,6 +86,9 @@ impl Request {
     /// Executes it: the response.
     pub(super) fn execute(&self, shared: &Shared, early: bool) -> Vec<u8> {
         let count = shared.execute(&self.query);
+        if shared.behaviour.not_found {
+            return self.response(shared, Status::NotFound, "");
+        }
         if let Some(location) = shared.behaviour.redirects {
             return self.response(shared, Status::Found(location), "");
         }
@@ -122,6 +125,7 @@ impl Request {
             match status {
                 Status::Ok => "200 OK",
                 Status::Found(_) => "302 Found",
+                Status::NotFound => "404 Not Found",
                 Status::TooEarly => "425 Too Early",
             },
             body.len()
@@ -134,6 +138,7 @@ impl Request {
 enum Status {
     Ok,
     Found(&'static str),
+    NotFound,
     TooEarly,
 }
 
@@ -143,6 +148,7 @@ fn response_over_http3(status: Status, software: &str, body: &str) -> Vec<u8> {
     section.extend_from_slice(match status {
         Status::Ok => &[0xc0 | 25],
         Status::Found(_) => &[0xff, 66 - 63],
+        Status::NotFound => &[0xc0 | 27],
         Status::TooEarly => &[0xff, 70 - 63],
     });
     let mut put_value = |name: &[u8], value: &str| {

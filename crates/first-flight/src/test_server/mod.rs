@@ -165,6 +165,8 @@ pub struct Behaviour {
     pub handshake_timeout: Option<Duration>,
     /// Whether each record of an unfinished handshake starts that time again.
     pub timeout_restarts: bool,
+    /// Whether each request that runs gets 404 (Not Found).
+    pub not_found: bool,
     /// Where each response redirects to.
     pub redirects: Option<&'static str>,
     /// The header `server`.
@@ -218,6 +220,7 @@ impl Default for Behaviour {
             client_hides_early: false,
             handshake_timeout: Some(Duration::from_secs(10)),
             timeout_restarts: false,
+            not_found: false,
             redirects: None,
             software: "test",
             inserted: Vec::new(),
