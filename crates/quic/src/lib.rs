@@ -98,6 +98,7 @@ pub use mark::IdMark;
 pub use reset::ResetKey;
 pub use resumption::{Remembered, Resumption, ResumptionInbox};
 pub use server::{FirstFlightPreview, ServerCrypto};
+pub use server_config::{ConnectionOptions, NegotiationObserver};
 pub use server_session::EarlyDataJudge;
 pub use steering::Steering;
 pub use tokens::{AddressTokens, SpentTokens, TokenSerial};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use firstflight_tls::OpenedTicket;
+use firstflight_tls::{Handshake, OpenedTicket};
 use quinn_proto::ConnectionId;
 use quinn_proto::crypto::{self, Keys, UnsupportedVersion};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -11,39 +11,46 @@ use crate::initial::{self, VERSION_1};
 use crate::server::ServerCrypto;
 use crate::server_session::{EarlyDataJudge, ServerSession};
 
+/// Called once with what a connection has negotiated, as soon as it can send 1-RTT packets.
+pub type NegotiationObserver = Box<dyn FnOnce(Handshake) + Send + Sync>;
+
+/// What a server knows about a connection before it starts.
+#[derive(Default)]
+pub struct ConnectionOptions {
+    /// The session that was fetched for it, where
+    /// [`FirstFlightPreview::NeedsSession`](crate::FirstFlightPreview) requested one.
+    pub session: Option<OpenedTicket>,
+    /// Whether the client's address is validated. A client whose early data is accepted then gets a
+    /// second ticket, after its Finished.
+    ///
+    /// quinn sends such a client a NEW_TOKEN token in its first packet. Firefox's library (neqo)
+    /// processes a ticket as soon as it has a token too, and drops both if HTTP/3's SETTINGS have not
+    /// arrived. Without a validated address the token itself comes after the Finished.
+    pub address_validated: bool,
+    /// Called while quinn processes the end of the ClientHello: sooner than quinn says so, which it
+    /// does after it has sent the server's first flight.
+    pub observer: Option<NegotiationObserver>,
+}
+
 impl ServerCrypto {
-    /// For one connection, whose early data `judge` decides about. `session`: the one that was
-    /// fetched for it, where [`FirstFlightPreview::NeedsSession`](crate::FirstFlightPreview) requested one.
+    /// For one connection, whose early data `judge` decides about, with a `session` as in
+    /// [`ConnectionOptions`].
     pub fn for_connection(
         self: &Arc<Self>,
         judge: EarlyDataJudge,
         session: Option<OpenedTicket>,
     ) -> Arc<dyn crypto::ServerConfig> {
-        self.one_connection(judge, session, false)
+        self.with_options(judge, ConnectionOptions { session, ..ConnectionOptions::default() })
     }
 
-    /// Like [`Self::for_connection`], for a client whose address is validated: tickets wait for its
-    /// Finished.
-    ///
-    /// quinn sends such a client a NEW_TOKEN token in its first packet. Firefox's library (neqo)
-    /// processes a ticket as soon as it has a token too, and drops it if HTTP/3's SETTINGS have not
-    /// arrived. Without a validated address the token itself comes after the Finished.
-    pub fn for_validated_client(
+    /// The same with more options.
+    pub fn with_options(
         self: &Arc<Self>,
         judge: EarlyDataJudge,
-        session: Option<OpenedTicket>,
+        options: ConnectionOptions,
     ) -> Arc<dyn crypto::ServerConfig> {
-        self.one_connection(judge, session, true)
-    }
-
-    fn one_connection(
-        self: &Arc<Self>,
-        judge: EarlyDataJudge,
-        fetched: Option<OpenedTicket>,
-        withholds_tickets: bool,
-    ) -> Arc<dyn crypto::ServerConfig> {
-        let judge = Mutex::new(Some(judge));
-        Arc::new(OneConnection { crypto: self.clone(), judge, fetched, withholds_tickets })
+        let settings = Mutex::new(Some((judge, options)));
+        Arc::new(OneConnection { crypto: self.clone(), settings })
     }
 }
 
@@ -68,16 +75,14 @@ impl crypto::ServerConfig for ServerCrypto {
         _version: u32,
         params: &TransportParameters,
     ) -> Box<dyn crypto::Session> {
-        Box::new(ServerSession::new(self, params, None, None, false))
+        Box::new(ServerSession::new(self, params, None, ConnectionOptions::default()))
     }
 }
 
-/// Created by [`ServerCrypto::for_connection`] and [`ServerCrypto::for_validated_client`].
+/// Created by [`ServerCrypto::with_options`].
 struct OneConnection {
     crypto: Arc<ServerCrypto>,
-    judge: Mutex<Option<EarlyDataJudge>>,
-    fetched: Option<OpenedTicket>,
-    withholds_tickets: bool,
+    settings: Mutex<Option<(EarlyDataJudge, ConnectionOptions)>>,
 }
 
 impl crypto::ServerConfig for OneConnection {
@@ -98,10 +103,10 @@ impl crypto::ServerConfig for OneConnection {
         _version: u32,
         params: &TransportParameters,
     ) -> Box<dyn crypto::Session> {
-        // The decider is for one connection; a second one with this configuration has none.
-        let judge = self.judge.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let fetched = self.fetched.clone();
-        let crypto = self.crypto.clone();
-        Box::new(ServerSession::new(crypto, params, judge, fetched, self.withholds_tickets))
+        // The judge is for one connection; a second one with this configuration has none.
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (judge, options) = settings.unzip();
+        let options = options.unwrap_or_default();
+        Box::new(ServerSession::new(self.crypto.clone(), params, judge, options))
     }
 }

@@ -10,6 +10,7 @@ use quinn_proto::{ConnectionId, Side, TransportError};
 use crate::initial;
 use crate::parameters::early_data_context;
 use crate::server::ServerCrypto;
+use crate::server_config::{ConnectionOptions, NegotiationObserver};
 use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
 
 /// Decides whether a connection's early data is accepted. Called once, if TLS would accept it (the
@@ -29,6 +30,7 @@ pub(crate) struct ServerSession {
     /// The bytes received until then, for restarting the handshake.
     heard: Vec<u8>,
     told: bool,
+    observer: Option<NegotiationObserver>,
 }
 
 impl ServerSession {
@@ -36,17 +38,29 @@ impl ServerSession {
         crypto: Arc<ServerCrypto>,
         params: &TransportParameters,
         judge: Option<EarlyDataJudge>,
-        fetched: Option<OpenedTicket>,
-        withholds_tickets: bool,
+        options: ConnectionOptions,
     ) -> Self {
         let parameters = session::to_wire(params);
         let early_data_context = early_data_context(&parameters, &crypto.settings);
         crypto.remember_context(&early_data_context);
         let mut ssl = crypto.connection(&early_data_context).expect("it fails only without memory");
-        prepare(&mut ssl, judge.is_some(), fetched);
+        let ConnectionOptions { session, address_validated, observer } = options;
+        prepare(&mut ssl, judge.is_some(), session);
+        if address_validated {
+            quic_support::issue_second_ticket(&mut ssl);
+        }
         let mut tls = Handshaking::new(ssl, Side::Server, &parameters, crypto.key_log.clone());
-        tls.withholds_tickets = withholds_tickets;
-        Self { crypto, tls, parameters, early_data_context, judge, heard: Vec::new(), told: false }
+        tls.withholds_last_ticket = address_validated;
+        Self {
+            crypto,
+            tls,
+            parameters,
+            early_data_context,
+            judge,
+            heard: Vec::new(),
+            told: false,
+            observer,
+        }
     }
 
     fn advance(&mut self) -> Result<(), TransportError> {
@@ -145,6 +159,9 @@ impl crypto::Session for ServerSession {
         self.tls.log_keys();
         let news = !self.told && self.tls.ssl.selected_alpn_protocol().is_some();
         self.told |= news;
+        if news && let Some(observer) = self.observer.take() {
+            observer(quic_support::server_handshake(&self.tls.ssl));
+        }
         Ok(news)
     }
 

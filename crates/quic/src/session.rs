@@ -42,8 +42,8 @@ pub(crate) struct Handshaking {
     reading: Level,
     /// The encryption level of outgoing bytes.
     writing: Level,
-    /// Whether a server's tickets wait for the client's Finished.
-    pub(crate) withholds_tickets: bool,
+    /// Whether the last of a server's tickets waits for the client's Finished.
+    pub(crate) withholds_last_ticket: bool,
     /// The peer's 1-RTT secret of generation 0, as soon as it is known.
     late: LateSecret,
     /// The current key phase.
@@ -85,7 +85,7 @@ impl Handshaking {
             side,
             reading: Level::Initial,
             writing: Level::Initial,
-            withholds_tickets: false,
+            withholds_last_ticket: false,
             late: LateSecret::default(),
             phase: None,
             key_log,
@@ -160,9 +160,12 @@ impl Handshaking {
         // A server that accepts early data has tickets before the client's Finished (RFC 8446
         // section 4.6.1).
         let are_tickets = self.writing == Level::Application;
-        if !(are_tickets && self.withholds_tickets && !self.is_complete()) {
-            out.append(&mut output.messages[self.writing as usize]);
-        }
+        let messages = &mut output.messages[self.writing as usize];
+        let ready = match are_tickets && self.withholds_last_ticket && !self.is_complete() {
+            true => start_of_last_message(messages),
+            false => messages.len(),
+        };
+        out.extend(messages.drain(..ready));
         let keys = match self.writing {
             Level::Initial => {
                 let (read, write) = take(&mut output, Level::Handshake, true)?;
@@ -309,6 +312,21 @@ fn take(output: &mut PendingOutput, level: Level, both: bool) -> Option<(Option<
     }
     let write = output.write[level].take()?;
     Some((output.read[level].take(), write))
+}
+
+/// Where the last of these handshake messages starts (RFC 8446 section 4: one byte of type, three of
+/// length).
+fn start_of_last_message(messages: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some([_, length @ ..]) = messages[at..].first_chunk::<4>() {
+        let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+        let next = at + 4 + length;
+        if next >= messages.len() {
+            break;
+        }
+        at = next;
+    }
+    at
 }
 
 /// An alert with a sentence.

@@ -9,7 +9,8 @@ pub use crate::connector::{client_connection, client_context};
 pub use crate::session::SessionInbox;
 pub use crate::session::early_data_context;
 pub use crate::ticket::{
-    decline_early_data, forget_session, provide_session, provided_session, take_needed_session,
+    decline_early_data, forget_session, issue_second_ticket, provide_session, provided_session,
+    take_needed_session,
 };
 use crate::{EarlyData, EarlyDataReason, Handshake, TlsError, connection, handshake};
 

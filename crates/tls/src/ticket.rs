@@ -134,8 +134,10 @@ struct TicketOutcome {
     declined: bool,
     /// Whether the sealer has ignored the ticket.
     ignored: bool,
-    /// Whether the ticket that the client used has been replaced.
-    replaced: bool,
+    /// Tickets issued in place of the one that the client used.
+    replacements: u8,
+    /// Whether accepted early data brings two of them.
+    second_ticket: bool,
 }
 
 static TICKET_OUTCOME: Slot<Mutex<TicketOutcome>> =
@@ -437,6 +439,11 @@ unsafe extern "C" fn open(
     }
 }
 
+/// Makes a connection issue two tickets if it accepts early data, instead of one.
+pub fn issue_second_ticket(ssl: &mut SslRef) {
+    update_ticket_outcome(ssl, |outcome| outcome.second_ticket = true);
+}
+
 /// Whether the client needs no further ticket: a resumed TLS 1.3 connection gets one for the one that
 /// it used (RFC 8446 appendix C.4 advises to use each once). The others of its first connection are
 /// still unused.
@@ -444,9 +451,13 @@ fn is_superfluous(ssl: &mut SslRef) -> bool {
     if !ssl.session_reused() || ssl.version2() != Some(SslVersion::TLS1_3) {
         return false;
     }
+    // SAFETY: the connection is valid, and the call only reads.
+    let accepted = unsafe { ffi::SSL_early_data_accepted(ssl.as_ptr()) == 1 };
     let mut superfluous = false;
     update_ticket_outcome(ssl, |outcome| {
-        superfluous = std::mem::replace(&mut outcome.replaced, true);
+        let allowed = 1 + u8::from(outcome.second_ticket && accepted);
+        superfluous = outcome.replacements >= allowed;
+        outcome.replacements = outcome.replacements.saturating_add(1);
     });
     superfluous
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use firstflight_quic::Remembered;
+use firstflight_quic::{ConnectionOptions, Remembered};
 use firstflight_tls::{EarlyData, EarlyDataReason, OpenedTicket, TlsError, WithheldReason};
 
 use crate::support::{Answer, Opens, Pair, Setup, facts, resuming};
@@ -51,8 +51,8 @@ fn rfc9001_4_6_early_data_arrives_before_the_handshake_is_complete() {
     assert_eq!(connected.inbox.take_resumptions().len(), 1, "in place of the one that was used");
 }
 
-/// When tickets come: for a client whose address is validated after its Finished, since it is
-/// issued an address token at once, and for others with the server's first flight.
+/// A client whose address is validated gets a second ticket after its Finished, since with its first
+/// one comes an address token at once.
 #[test]
 fn rfc8446_4_6_1_tickets_come_before_or_after_the_finished() {
     let setup = Setup::default();
@@ -61,11 +61,9 @@ fn rfc8446_4_6_1_tickets_come_before_or_after_the_finished() {
         let (crypto, made) = (pair.crypto.clone(), setup.clone());
         pair.policy = Box::new(move |_| {
             let judge = Box::new(|_: &_| true);
-            let judged = match validated {
-                true => crypto.for_validated_client(judge, None),
-                false => crypto.for_connection(judge, None),
-            };
-            Answer::Accept(made.server_config(judged))
+            let options =
+                ConnectionOptions { address_validated: validated, ..ConnectionOptions::default() };
+            Answer::Accept(made.server_config(crypto.with_options(judge, options)))
         });
         let begun = pair.begin(setup.remembered());
         pair.send(begun.client, b"early");
@@ -81,7 +79,7 @@ fn rfc8446_4_6_1_tickets_come_before_or_after_the_finished() {
         let before = connected.inbox.take_resumptions().len();
         pair.drive();
         let after = connected.inbox.take_resumptions().len();
-        assert_eq!((before, after), if validated { (0, 1) } else { (1, 0) });
+        assert_eq!((before, after), (1, usize::from(validated)));
         assert!(pair.client(connected.client).accepted_0rtt());
     }
 }

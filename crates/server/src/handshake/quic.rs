@@ -1,10 +1,12 @@
 //! TLS over QUIC up to the decision about early data. HTTP/3 or ping-pong follows.
 
 use std::net::{Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use firstflight_quic::{EarlyDataJudge, FirstFlightPreview, Handshake, ServerCrypto};
+use firstflight_quic::{
+    ConnectionOptions, EarlyDataJudge, FirstFlightPreview, Handshake, ServerCrypto,
+};
 use firstflight_replay::{Flight, Refusal, SharedRefusal};
 use firstflight_telemetry::metrics::{QuicRefusal, RefusedReason, Transport};
 use firstflight_tls::{OfferedFlight, OpenedTicket};
@@ -147,14 +149,26 @@ pub(crate) async fn accept(
             settled_claim.judge(outcome.clone())
         }
     };
-    let crypto = match incoming.remote_address_validated() {
-        true => config.crypto.for_validated_client(judge, session),
-        false => config.crypto.for_connection(judge, session),
+    let negotiated = Arc::new(Mutex::new(None));
+    let observed = negotiated.clone();
+    let options = ConnectionOptions {
+        session,
+        address_validated: incoming.remote_address_validated(),
+        observer: Some(Box::new(move |facts| *lock(&observed) = Some(facts))),
     };
-    let config = config.for_connection(crypto);
+    let config = config.for_connection(config.crypto.with_options(judge, options));
     let mut connecting = incoming.accept_with(Arc::new(config))?;
-    let facts = connecting.handshake_data().await?;
-    let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
+    let facts = lock(&negotiated).take();
+    let facts = match facts {
+        // quinn has not sent anything yet. If this task does not wait either, the response to early
+        // data shares packets with the handshake.
+        Some(facts) => Box::new(facts),
+        // The ClientHello takes further datagrams.
+        None => {
+            let facts = connecting.handshake_data().await?;
+            facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?
+        }
+    };
     let mut recorded = redeemed;
     if let Some(key) = &facts.needed_session {
         // The ticket's keys were handed over while its packets were on the way, and TLS has refused
@@ -163,8 +177,7 @@ pub(crate) async fn accept(
         let ticket = handshakes.redeem(key).await;
         recorded |= matches!(ticket.session, OpenedTicket::UsedUp(_));
     }
-    let ClaimOutcome { mut flight, mut refused, claim } =
-        std::mem::take(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner));
+    let ClaimOutcome { mut flight, mut refused, claim } = std::mem::take(&mut *lock(&outcome));
     if let Some(EarlyDataRefusal::Gate(Refusal::HandedOver)) = refused {
         // Nothing of it has been executed, because the connection is not served yet. Its client
         // will send the refused requests again; a copy must not have been executed by the successor
@@ -202,6 +215,10 @@ pub(crate) async fn accept(
     Ok(Some((connecting, negotiated)))
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Claims the flight in this process's register when TLS calls.
 fn judge(
     shared: Arc<ServerContext>,
@@ -211,7 +228,7 @@ fn judge(
     Box::new(move |facts| {
         let requested_at = Instant::now();
         let claim = shared.gate.claim_at_once(facts, arrival, received_at);
-        outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, requested_at)
+        lock(&outcome).note(claim, requested_at)
     })
 }
 
@@ -304,7 +321,7 @@ impl SettledClaim {
                 }
                 _ => Err(self.withheld.unwrap_or(EarlyDataRefusal::Unseen)),
             };
-            outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, requested_at)
+            lock(&outcome).note(claim, requested_at)
         })
     }
 }
