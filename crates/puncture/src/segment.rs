@@ -11,6 +11,9 @@ use crate::seed::{Place, Seed, Value};
 pub(crate) struct Segment {
     place: Place,
     cover: Cover,
+    /// The nodes right of the way to the leaf that was issued last, the nearest last. None of their
+    /// leaves was issued, so none was punctured. They save the next leaf most of its way down.
+    unissued: Vec<(Node, Seed)>,
     /// The leaves that were issued and not punctured.
     outstanding: u32,
 }
@@ -24,7 +27,7 @@ impl Segment {
     pub(crate) fn new(place: Place) -> Self {
         let mut cover = Cover::default();
         cover.push(Node::ROOT, Seed::random());
-        Self { place, cover, outstanding: 0 }
+        Self { place, cover, unissued: Vec::new(), outstanding: 0 }
     }
 
     /// The tree that these nodes are left of, in order. Its first `issued` leaves were issued;
@@ -50,14 +53,46 @@ impl Segment {
         if !is_gap_valid(next, LEAVES) || cover.is_empty() {
             return Err(InvalidNodes);
         }
-        Ok(Self { place, cover, outstanding })
+        Ok(Self { place, cover, unissued: Vec::new(), outstanding })
     }
 
-    /// Issues a leaf, which must be the next one, and returns its value.
+    /// Issues a leaf, which must be behind all that were issued, and returns its value.
     pub(crate) fn issue(&mut self, leaf: u32) -> Option<Value> {
-        let value = self.evaluate(leaf)?;
-        self.outstanding += 1;
-        Some(value)
+        let value = self.descend_to_unissued(leaf);
+        wipe_stack();
+        self.outstanding += u32::from(value.is_some());
+        value
+    }
+
+    #[inline(never)]
+    fn descend_to_unissued(&mut self, leaf: u32) -> Option<Value> {
+        let nearest = loop {
+            match self.unissued.pop() {
+                Some((node, _)) if !node.covers(leaf) => {}
+                found => break found,
+            }
+        };
+        let (mut node, mut seed) = match nearest {
+            Some(nearest) => nearest,
+            None => self.cover.find(leaf)?,
+        };
+        // The capacity suffices, so that seeds are not moved to another allocation.
+        self.unissued.reserve_exact(LEVELS - self.unissued.len());
+        while !node.is_leaf() {
+            let ((left, right), (left_seed, right_seed)) =
+                (node.children(), seed.children(node, self.place));
+            if left.covers(leaf) {
+                self.unissued.push((right, right_seed));
+                (node, seed) = (left, left_seed);
+            } else {
+                (node, seed) = (right, right_seed);
+            }
+        }
+        if self.unissued.is_empty() {
+            // This was the last leaf.
+            self.unissued = Vec::new();
+        }
+        Some(seed.value(node, self.place))
     }
 
     /// The value of a leaf, or `None` if it was punctured.
@@ -87,6 +122,7 @@ impl Segment {
 
     /// Destroys the values of all leaves from `issued` on, which will never be issued.
     pub(crate) fn close(&mut self, issued: u32) {
+        self.unissued = Vec::new();
         if issued < LEAVES {
             // Afterwards each node is on one side of this leaf.
             self.remove(issued);
@@ -115,7 +151,7 @@ impl Segment {
 
     /// The bytes on the heap.
     pub(crate) fn bytes(&self) -> usize {
-        self.cover.bytes()
+        self.cover.bytes() + self.unissued.capacity() * size_of::<(Node, Seed)>()
     }
 
     /// Replaces the node above a leaf by the siblings on the way down to the leaf.
@@ -185,6 +221,21 @@ mod tests {
         for (leaf, value) in (0..LEAVES).step_by(1111).zip(values) {
             assert_eq!(segment.evaluate(leaf), value.filter(|_| leaf != 4444));
         }
+    }
+
+    #[test]
+    fn leaves_are_issued_with_the_values_that_the_root_gives_them() {
+        let mut issuing = Segment::new(PLACE);
+        let root = issuing.cover.find(0).unwrap();
+        let whole = Segment::from_nodes(PLACE, [root].into_iter(), (0, true)).unwrap();
+        // Leaves are left out where an epoch was restored.
+        for leaf in (0..300).chain(500..700).chain([4096, 8191, LEAVES - 2, LEAVES - 1]) {
+            let value = issuing.issue(leaf).unwrap();
+            assert_eq!(Some(&value), whole.evaluate(leaf).as_ref(), "{leaf}");
+            assert!(issuing.unissued.iter().all(|(node, _)| node.leaves().0 > leaf));
+            assert!(issuing.puncture(leaf) && issuing.evaluate(leaf).is_none());
+        }
+        assert_eq!(issuing.unissued.capacity(), 0);
     }
 
     #[test]
