@@ -14,7 +14,7 @@ BENCH_FLAGS ?=
 # with HTTP/3, which Debian's lacks.
 PEER ?=
 ROW ?=
-# Where `bench`, `profile`, `browsers`, `quic`, `cluster`, `audit-peers` and `conformance` leave their raw data; default results/DATE-KIND.
+# Where `bench`, `profile`, `features`, `browsers`, `quic`, `cluster`, `audit-peers` and `conformance` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
@@ -24,7 +24,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help check bless lab browsers bench profile load-client quic flood cluster audit-peers operations pictures conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
+.PHONY: help check bless lab browsers bench profile features load-client quic flood cluster audit-peers operations pictures conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -66,6 +66,9 @@ bench: deps-bench ## Compares servers' CPU per connection and request, to result
 
 profile: deps-profile ## Where the time of a full, a resumed and a 0-RTT connection goes, to results/... (RESULTS=...)
 	@scripts/profile $(RESULTS)
+
+features: deps-test ## What each feature costs a connection in instructions, to results/... (RESULTS=...)
+	@scripts/features $(RESULTS)
 
 load-client: deps-test ## Measures the load generator against bare loops, to results/... (RESULTS=...)
 	@scripts/load-client $(RESULTS)

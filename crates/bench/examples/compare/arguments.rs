@@ -17,8 +17,6 @@ pub(crate) struct Arguments {
     cells: Option<Vec<String>>,
     /// Numbers of idle connections.
     pub(crate) idle: Vec<usize>,
-    /// Whether variants of firstflight are compared too.
-    pub(crate) variants: bool,
     pub(crate) list: bool,
     /// The machine's load average before the run.
     pub(crate) busy: f64,
@@ -38,19 +36,13 @@ impl Arguments {
             servers: Vec::new(),
             cells: None,
             idle: Vec::new(),
-            variants: false,
             list: false,
             busy: load_average(),
         };
         let mut words = words;
         while let Some(flag) = words.next() {
-            let switch = match flag.as_str() {
-                "--list" => Some(&mut parsed.list),
-                "--variants" => Some(&mut parsed.variants),
-                _ => None,
-            };
-            if let Some(switch) = switch {
-                *switch = true;
+            if flag == "--list" {
+                parsed.list = true;
                 continue;
             }
             let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;

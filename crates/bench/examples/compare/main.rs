@@ -3,7 +3,7 @@
 //!
 //!     compare --output DIRECTORY --server-core N [--rounds 5] [--seconds 3] [--connections 64]
 //!         [--firstflight NAME=PROGRAM]... [--nginx NAME=PROGRAM]... [--server-cmd NAME=COMMAND]...
-//!         [--variants] [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--list]
+//!         [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--list]
 //!
 //! Servers are what is installed, the bare loops beside this program, and what the flags name:
 //! other builds of firstflight, other nginx programs, and any program by a command line that a
@@ -24,7 +24,6 @@ mod idle;
 mod measure;
 mod origin;
 mod servers;
-mod store;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +46,7 @@ fn main() -> Result<(), Failed> {
     let arguments = Arguments::parse(std::env::args().skip(1))?;
     let cells: Vec<Cell> =
         Cell::all().into_iter().filter(|cell| arguments.wants_cell(&cell.name())).collect();
-    let store = arguments.variants.then(store::Store::start).transpose()?;
-    let servers: Vec<_> = servers::all(&arguments, store.as_ref().map(|store| store.address))?
+    let servers: Vec<_> = servers::all(&arguments)?
         .into_iter()
         .filter(|server| arguments.wants_server(&server.name))
         .collect();
@@ -79,10 +77,6 @@ fn compare(
     site: &Site,
 ) -> Result<(), Failed> {
     let running = start_all(servers, site, arguments);
-    if arguments.variants {
-        eprintln!("waiting {} s until the new register counts", store::WAIT.as_secs());
-        std::thread::sleep(store::WAIT);
-    }
     let mut rows = Vec::new();
     let mut left_out: BTreeMap<(String, String), String> = BTreeMap::new();
     for round in 1..=arguments.rounds {

@@ -23,10 +23,7 @@ pub(crate) struct Server {
 /// How it is started and what it does.
 #[derive(Clone, Debug)]
 enum Kind {
-    Firstflight {
-        program: PathBuf,
-        variant: configs::Variant,
-    },
+    Firstflight(PathBuf),
     Nginx {
         program: PathBuf,
         about: String,
@@ -59,8 +56,8 @@ pub(crate) struct Running {
 }
 
 /// All servers that are installed or named by the arguments. The first one is what others are
-/// compared with. With a `store`, firstflight's variants are among them.
-pub(crate) fn all(arguments: &Arguments, store: Option<SocketAddr>) -> Result<Vec<Server>, Failed> {
+/// compared with.
+pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
     let binaries = std::env::current_exe()?;
     let examples = binaries.parent().ok_or("this program has no directory")?;
     let ours = examples.parent().map(|release| release.join("firstflight"));
@@ -70,19 +67,11 @@ pub(crate) fn all(arguments: &Arguments, store: Option<SocketAddr>) -> Result<Ve
     };
     if let Some(program) = ours.filter(|program| program.exists()) {
         let version = said(&program, &["--version"]);
-        let mut variant = |name: &str, variant| {
-            add(name, version.clone(), Kind::Firstflight { program: program.clone(), variant });
-        };
-        variant("firstflight", configs::Variant::default());
-        if let Some(store) = store {
-            for (name, settings) in configs::variants(store) {
-                variant(name, settings);
-            }
-        }
+        add("firstflight", version, Kind::Firstflight(program));
     }
     for (name, program) in &arguments.firstflight {
-        let (program, variant) = (program.clone(), configs::Variant::default());
-        add(name, said(&program, &["--version"]), Kind::Firstflight { program, variant });
+        let version = said(program, &["--version"]);
+        add(name, version, Kind::Firstflight(program.clone()));
     }
     let installed = find("nginx").map(|program| ("nginx".to_owned(), program));
     for (name, program) in arguments.nginx.iter().cloned().chain(installed) {
@@ -208,8 +197,8 @@ impl Kind {
         };
         let port = setup.port.to_string();
         Ok(match self {
-            Self::Firstflight { program, variant } => {
-                let config = configs::firstflight(setup, variant);
+            Self::Firstflight(program) => {
+                let config = configs::firstflight(setup);
                 let config = setup.write("config.toml", &config)?;
                 let listen = format!("127.0.0.1:{port}");
                 words(

@@ -2,55 +2,23 @@
 //! access log, room for 50,000 connections that stay open for an hour, and everything else by
 //! default.
 
-use std::net::SocketAddr;
-
 use nix::sys::resource::{Resource, getrlimit};
 use serde_json::json;
 
 use super::Setup;
 
-pub(super) fn firstflight(setup: &Setup<'_>, variant: &Variant) -> String {
+pub(super) fn firstflight(setup: &Setup<'_>) -> String {
     format!(
         "[limits]\nconnections = 100000\nidle_timeout = \"1h\"\n\
          [[site]]\ncertificate = {cert:?}\nkey = {key:?}\n\
-         [[site.route]]\nroot = {root:?}\n{route}\
-         [[site.route]]\npath = \"/proxied\"\nupstream = \"origin\"\n{route}\
-         [upstream.origin]\nservers = [\"http://{upstream}\"]\n{sections}",
+         [[site.route]]\nroot = {root:?}\n\
+         [[site.route]]\npath = \"/proxied\"\nupstream = \"origin\"\n\
+         [upstream.origin]\nservers = [\"http://{upstream}\"]\n",
         cert = setup.file("cert.pem"),
         key = setup.file("key.pem"),
         root = setup.file("root"),
         upstream = setup.site.upstream,
-        route = variant.route,
-        sections = variant.sections,
     )
-}
-
-/// What is added to the configuration of firstflight.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Variant {
-    sections: String,
-    /// Lines of each route.
-    route: &'static str,
-}
-
-/// What can be turned on and off in firstflight, each alone. `store`: a Redis server.
-pub(super) fn variants(store: SocketAddr) -> Vec<(&'static str, Variant)> {
-    let sections = |sections: &str| Variant { sections: sections.to_owned(), route: "" };
-    let route = |route| Variant { route, ..Variant::default() };
-    vec![
-        ("without early data", sections("[early_data]\nenabled = false\n")),
-        ("with an access log", sections("[access_log]\nfile = \"access.log\"\n")),
-        // Instead of a key for each ticket, which is destroyed when the ticket is used.
-        ("with keys of the process", sections("[tickets]\nkeys = \"process\"\n")),
-        ("with metrics", sections("[admin]\naddress = \"127.0.0.1:0\"\n")),
-        ("with a shared register", sections(&format!("[store]\nurl = \"redis://{store}\"\n"))),
-        // What a datagram more costs: the first size is the largest one that is tried.
-        ("without an MTU probe", sections("[http3]\ninitial_mtu = 1452\n")),
-        ("with compressed certificates", sections("[tls]\ncompress_certificates = true\n")),
-        ("with tickets across names", sections("[tickets]\nacross_names = true\n")),
-        ("with compression", route("compress = true\n")),
-        ("with a rate limit", route("rate_limit = { requests = 1000000000, per = \"1s\" }\n")),
-    ]
 }
 
 /// What `-V` says decides: Debian's is older than the directive for HTTP/2, and has no HTTP/3.
