@@ -46,11 +46,11 @@ impl Epoch {
     }
 
     /// The value of an issued index that was not punctured.
-    pub(crate) fn evaluate(&self, number: u32) -> Option<Value> {
+    pub(crate) fn evaluate(&mut self, number: u32) -> Option<Value> {
         if number >= self.issued {
             return None;
         }
-        self.segments.get(&(number / LEAVES))?.evaluate(number % LEAVES)
+        self.segments.get_mut(&(number / LEAVES))?.evaluate(number % LEAVES)
     }
 
     /// Punctures an index. Returns false if it has no value.

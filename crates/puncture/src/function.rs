@@ -94,8 +94,8 @@ impl PuncturableFunction {
     }
 
     /// The value of an index, or `None` if it was punctured, has expired or was never issued here.
-    pub fn evaluate(&self, index: &TicketIndex) -> Option<Value> {
-        self.epochs.iter().find(|epoch| epoch.id == index.epoch)?.evaluate(index.number)
+    pub fn evaluate(&mut self, index: &TicketIndex) -> Option<Value> {
+        self.epochs.iter_mut().find(|epoch| epoch.id == index.epoch)?.evaluate(index.number)
     }
 
     /// Whether the index was issued here, in an epoch that has not expired. If it has no value then, it

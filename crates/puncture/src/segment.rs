@@ -14,8 +14,19 @@ pub(crate) struct Segment {
     /// The nodes right of the way to the leaf that was issued last, the nearest last. None of their
     /// leaves was issued, so none was punctured. They save the next leaf most of its way down.
     unissued: Vec<(Node, Seed)>,
+    /// The way to the leaf that was evaluated last: puncturing it usually follows. Dropped when any leaf
+    /// is punctured.
+    way: Option<Way>,
     /// The leaves that were issued and not punctured.
     outstanding: u32,
+}
+
+/// What is left of the node above a leaf when the leaf is punctured.
+#[derive(Debug)]
+struct Way {
+    leaf: u32,
+    /// In order.
+    siblings: Vec<(Node, Seed)>,
 }
 
 /// Why stored nodes are not a segment.
@@ -27,7 +38,7 @@ impl Segment {
     pub(crate) fn new(place: Place) -> Self {
         let mut cover = Cover::default();
         cover.push(Node::ROOT, Seed::random());
-        Self { place, cover, unissued: Vec::new(), outstanding: 0 }
+        Self { place, cover, unissued: Vec::new(), way: None, outstanding: 0 }
     }
 
     /// The tree that these nodes are left of, in order. Its first `issued` leaves were issued;
@@ -53,7 +64,7 @@ impl Segment {
         if !is_gap_valid(next, LEAVES) || cover.is_empty() {
             return Err(InvalidNodes);
         }
-        Ok(Self { place, cover, unissued: Vec::new(), outstanding })
+        Ok(Self { place, cover, unissued: Vec::new(), way: None, outstanding })
     }
 
     /// Issues a leaf, which must be behind all that were issued, and returns its value.
@@ -96,20 +107,31 @@ impl Segment {
     }
 
     /// The value of a leaf, or `None` if it was punctured.
-    pub(crate) fn evaluate(&self, leaf: u32) -> Option<Value> {
+    pub(crate) fn evaluate(&mut self, leaf: u32) -> Option<Value> {
         let value = self.descend(leaf);
         wipe_stack();
         value
     }
 
     #[inline(never)]
-    fn descend(&self, leaf: u32) -> Option<Value> {
+    fn descend(&mut self, leaf: u32) -> Option<Value> {
         let (mut node, mut seed) = self.cover.find(leaf)?;
+        // The capacity suffices, so that seeds are not moved to another allocation.
+        let mut siblings = Vec::with_capacity(LEVELS);
+        let mut before = 0;
         while !node.is_leaf() {
             let ((left, right), (left_seed, right_seed)) =
                 (node.children(), seed.children(node, self.place));
-            (node, seed) = if left.covers(leaf) { (left, left_seed) } else { (right, right_seed) };
+            if left.covers(leaf) {
+                siblings.insert(before, (right, right_seed));
+                (node, seed) = (left, left_seed);
+            } else {
+                siblings.insert(before, (left, left_seed));
+                before += 1;
+                (node, seed) = (right, right_seed);
+            }
         }
+        self.way = Some(Way { leaf, siblings });
         Some(seed.value(node, self.place))
     }
 
@@ -163,23 +185,12 @@ impl Segment {
 
     #[inline(never)]
     fn split(&mut self, leaf: u32) -> bool {
-        let Some((mut node, mut seed)) = self.cover.find(leaf) else { return false };
-        // The capacity suffices, so that seeds are not moved to another allocation.
-        let mut siblings = Vec::with_capacity(LEVELS);
-        let mut before = 0;
-        while !node.is_leaf() {
-            let ((left, right), (left_seed, right_seed)) =
-                (node.children(), seed.children(node, self.place));
-            if left.covers(leaf) {
-                siblings.insert(before, (right, right_seed));
-                (node, seed) = (left, left_seed);
-            } else {
-                siblings.insert(before, (left, left_seed));
-                before += 1;
-                (node, seed) = (right, right_seed);
-            }
+        if self.way.as_ref().is_none_or(|way| way.leaf != leaf) {
+            self.way = None;
+            self.descend(leaf);
         }
-        self.cover.replace(leaf, &siblings);
+        let Some(way) = self.way.take() else { return false };
+        self.cover.replace(leaf, &way.siblings);
         true
     }
 }
@@ -227,7 +238,7 @@ mod tests {
     fn leaves_are_issued_with_the_values_that_the_root_gives_them() {
         let mut issuing = Segment::new(PLACE);
         let root = issuing.cover.find(0).unwrap();
-        let whole = Segment::from_nodes(PLACE, [root].into_iter(), (0, true)).unwrap();
+        let mut whole = Segment::from_nodes(PLACE, [root].into_iter(), (0, true)).unwrap();
         // Leaves are left out where an epoch was restored.
         for leaf in (0..300).chain(500..700).chain([4096, 8191, LEAVES - 2, LEAVES - 1]) {
             let value = issuing.issue(leaf).unwrap();
@@ -236,6 +247,20 @@ mod tests {
             assert!(issuing.puncture(leaf) && issuing.evaluate(leaf).is_none());
         }
         assert_eq!(issuing.unissued.capacity(), 0);
+    }
+
+    #[test]
+    fn the_way_to_a_leaf_is_forgotten_when_another_one_is_punctured() {
+        let mut segment = Segment::new(PLACE);
+        for leaf in 0..8 {
+            segment.issue(leaf).unwrap();
+        }
+        // The way to leaf 0 has the node above leaves 2 and 3.
+        assert!(segment.evaluate(0).is_some() && segment.puncture(2) && segment.way.is_none());
+        assert!(segment.puncture(0) && segment.evaluate(2).is_none());
+        // Nothing else finds it either.
+        assert!(!segment.puncture(2) && segment.way.is_none());
+        assert!([1, 3, 4].into_iter().all(|leaf| segment.evaluate(leaf).is_some()));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl PuncturedTickets {
     /// Of several concurrent callers with the same ticket, exactly one gets the session.
     pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenedOnce {
         let Some((index, sealed)) = parse(ticket) else { return OpenedOnce::Unknown };
-        let value = match &*self.state() {
+        let value = match &mut *self.state() {
             State::Owned(function) => match function.evaluate(&index) {
                 Some(value) => value,
                 None if function.is_issued(&index) => return OpenedOnce::Used,
