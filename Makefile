@@ -44,12 +44,16 @@ PACKAGE = $(patsubst firstflight-cli,firstflight,firstflight-$(CRATE))
 # Of the program's own tests, those that have snapshots: the others take twenty minutes.
 bless: export INSTA_UPDATE = always
 bless: export INSTA_FORCE_PASS = 1
-bless: ## Accepts all snapshots and all files that are made from the code
+bless: ## Accepts all snapshots and files that are made from the code, or those of one crate (CRATE=...)
+ifneq ($(CRATE),)
+	@scripts/tests --package $(PACKAGE) --test integration
+else
 	@scripts/tests --package firstflight-admin --package firstflight-audit --package firstflight-config \
 		--package firstflight-report --package firstflight-telemetry --test integration
 	@scripts/tests --package firstflight --bin firstflight --test integration -- \
 		configuration:: help:: lab_report:: roff:: try_command::
 	@scripts/tests --package firstflight --test cost
+endif
 	git status --short
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)

@@ -14,5 +14,8 @@ pub fn assert_committed(path: &str, made: &str) {
         fs::write(&file, made).unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
     }
     let committed = fs::read_to_string(&file).unwrap_or_default();
-    assert!(committed == made, "{path} is not what the code makes: run `make bless`");
+    assert!(
+        committed == made,
+        "{path} is not what the code makes: run `make bless CRATE=...` with this test's crate"
+    );
 }

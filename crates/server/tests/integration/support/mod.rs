@@ -159,7 +159,7 @@ impl Client {
         Self::calling("localhost", alpn, session, request)
     }
 
-    /// A client that sends this server name (SNI).
+    /// A client that sends this server name (SNI); none for an address.
     pub(crate) fn calling(
         host: &str,
         alpn: &str,

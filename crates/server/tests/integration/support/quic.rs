@@ -89,8 +89,7 @@ impl Quic {
         Self::connect_with(address, "localhost", remembered, CipherPolicy::default()).await
     }
 
-    /// The same with several datagrams of one length, which the kernel sends as one (GSO) and
-    /// delivers merged over loopback.
+    /// The same to a host of this name, or to an address, which is no server name (SNI).
     pub(crate) async fn connect_to(
         host: &str,
         address: SocketAddr,
