@@ -10,6 +10,8 @@ use crate::wire::{TLS13, X25519, extension, kind, message, put_extension, put_ve
 pub struct Hello {
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Vec<String>,
+    /// The only version of TLS that it supports.
+    pub(crate) version: u16,
     /// The groups that it supports.
     pub(crate) groups: Vec<u16>,
     pub(crate) key_share: bool,
@@ -27,6 +29,7 @@ impl Hello {
         Self {
             server_name: (!is_address && !host.is_empty()).then(|| host.to_owned()),
             alpn: alpn.iter().map(|&protocol| protocol.to_owned()).collect(),
+            version: TLS13,
             groups: vec![X25519],
             key_share: true,
             extra: Vec::new(),
@@ -39,6 +42,17 @@ impl Hello {
     #[must_use]
     pub fn over_quic(mut self, first_stream: &[u8]) -> Self {
         self.quic = Some(first_stream.to_vec());
+        self
+    }
+
+    /// Supports an older version of TLS only, over TCP (section 4.2.1), such as 0x0303 (1.2). Such a handshake
+    /// ends with [`ProtocolError::Version`](crate::ProtocolError::Version) if the server supports the
+    /// version, since this crate has TLS 1.3 only.
+    #[must_use]
+    pub fn with_version_only(mut self, version: u16) -> Self {
+        self.version = version;
+        // Groups select certificates there, too (RFC 8422 section 5.1): P-256, P-384 and P-521.
+        self.groups = vec![X25519, 0x0017, 0x0018, 0x0019];
         self
     }
 
@@ -88,14 +102,17 @@ impl PskOffer<'_> {
 /// Writes a ClientHello message.
 pub(crate) fn write(hello: &Hello, parts: &HelloParts<'_>) -> Vec<u8> {
     message(kind::CLIENT_HELLO, |out| {
-        out.extend_from_slice(&[3, 3]);
+        out.extend_from_slice(&hello.version.min(TLS12).to_be_bytes());
         out.extend_from_slice(&parts.random);
         // No session id: without it there are no ChangeCipherSpec records (appendix D.4).
         out.push(0);
         put_vec(out, 2, |out| {
-            for suite in Suite::ALL {
-                out.extend_from_slice(&suite.id().to_be_bytes());
+            match hello.version {
+                TLS13 => Suite::ALL.map(Suite::id).to_vec(),
+                _ => OLD_SUITES.to_vec(),
             }
+            .into_iter()
+            .for_each(|suite| out.extend_from_slice(&suite.to_be_bytes()));
         });
         out.extend_from_slice(&[1, 0]);
         put_vec(out, 2, |out| extensions(hello, parts, out));
@@ -135,7 +152,7 @@ fn extensions(hello: &Hello, parts: &HelloParts<'_>, out: &mut Vec<u8>) {
         });
     }
     put_extension(out, extension::SUPPORTED_VERSIONS, |out| {
-        put_vec(out, 1, |out| out.extend_from_slice(&TLS13.to_be_bytes()));
+        put_vec(out, 1, |out| out.extend_from_slice(&hello.version.to_be_bytes()));
     });
     // psk_dhe_ke: also a client without a PSK says it, or it would get no tickets.
     put_extension(out, extension::PSK_KEY_EXCHANGE_MODES, |out| out.extend_from_slice(&[1, 1]));
@@ -170,6 +187,13 @@ fn extensions(hello: &Hello, parts: &HelloParts<'_>, out: &mut Vec<u8>) {
         });
     }
 }
+
+const TLS12: u16 = 0x0303;
+
+/// Of TLS 1.2 and older: ECDHE with ECDSA and RSA, by GCM, ChaCha20 and CBC, and RSA key exchange.
+const OLD_SUITES: [u16; 12] = [
+    0xc02b, 0xc02c, 0xc02f, 0xc030, 0xcca8, 0xcca9, 0xc009, 0xc00a, 0xc013, 0xc014, 0x002f, 0x0035,
+];
 
 /// ECDSA, RSA-PSS, Ed25519, and RSA-PKCS1 for certificates: no server must lack a signature.
 const SIGNATURE_ALGORITHMS: [u16; 11] =

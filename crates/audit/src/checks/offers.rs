@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     title: "what the server offers",
     section: "RFC 8446 section 4.6.1",
     explanation: "Makes a full handshake and reads the tickets. A lifetime of more than seven days \
-                  is forbidden. It warns if the URL responds with an error. The evidence lists what the server offers: cipher suite, protocol, \
+                  is forbidden. It warns if the URL responds with an error. The evidence lists what the server offers: versions, cipher suite, protocol, \
                   key-share groups, tickets, their lifetime, early data and its limit, and whether a \
                   first flight fits into a SYN of TCP Fast Open.",
     needs: Needs::Nothing,
@@ -22,6 +22,9 @@ pub(super) const CHECK: Check = Check {
 const MAX_LIFETIME: u64 = 604_800;
 /// Payload of a SYN with the usual options on Ethernet, and of a datagram.
 const SYN_BYTES: usize = 1400;
+
+/// Older versions, by their numbers on the wire.
+const OLD_VERSIONS: [(u16, &str); 3] = [(0x0303, "1.2"), (0x0302, "1.1"), (0x0301, "1.0")];
 
 /// Further groups that are common, by their code points at IANA.
 const GROUPS: [(u16, &str); 4] = [
@@ -36,7 +39,8 @@ const ML_KEM_768_KEY_BYTES: usize = 1184;
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let facts = &probe.facts;
     let mut evidence = vec![format!(
-        "TLS 1.3, {}, protocol {}, key-share groups {}",
+        "TLS {}, {}, protocol {}, key-share groups {}",
+        versions(probe)?.join(" and "),
         facts.suite,
         facts.alpn.as_deref().unwrap_or("not negotiated"),
         groups(probe)?.join(", ")
@@ -87,6 +91,24 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     Ok(Outcome::new(Verdict::Pass, summary).with(evidence))
 }
 
+/// The versions of TLS that a server supports. QUIC has no other.
+fn versions(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
+    let mut found = vec!["1.3"];
+    if probe.settings.http3 {
+        return Ok(found);
+    }
+    for (version, name) in OLD_VERSIONS {
+        let flight = probe.build(FlightPlan::full(probe.hello().with_version_only(version)));
+        match probe.send(&flight)?.reception(probe.settings.limit).ended {
+            Some(Failure::Ended(Ended::Protocol(ProtocolError::Version))) => found.push(name),
+            // It may be slow; the versions are no reason to fail.
+            Some(Failure::Ended(Ended::TimedOut)) => break,
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
 /// The groups that a server supports: it requests a share of the only one that it is offered, or fails.
 fn groups(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
     let mut found = vec!["X25519"];
@@ -118,6 +140,22 @@ mod tests {
     fn rfc8446_4_6_1_tickets_live_for_seven_days_at_most() {
         let wrong = Behaviour { lifetime: 604_801, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
+    }
+
+    #[test]
+    fn rfc8446_4_2_1_the_versions_of_a_server_are_found() {
+        for (old_versions, http3, expected) in [
+            (&[][..], false, "TLS 1.3, TLS_"),
+            (&[0x0303], false, "TLS 1.3 and 1.2, TLS_"),
+            (&[0x0303, 0x0302, 0x0301], false, "TLS 1.3 and 1.2 and 1.1 and 1.0, TLS_"),
+            (&[0x0303], true, "TLS 1.3, TLS_"),
+        ] {
+            let settings = Settings { http3, ..settings() };
+            let target = TestTarget::new(Behaviour { old_versions, ..Behaviour::default() }, http3);
+            let probe = Probe::survey(&target, &[], &settings).unwrap();
+            let outcome = audit::run(&CHECK, &probe);
+            assert!(outcome.evidence[0].starts_with(expected), "{outcome:#?}");
+        }
     }
 
     /// Over TCP and QUIC; without a witness, since the audit requires that a witness responds 2xx.

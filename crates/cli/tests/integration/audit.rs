@@ -228,6 +228,21 @@ fn rfc9846_8_nginx_executes_every_copy() {
 
 /// quic-go remembers no flights. It ignores copies while it knows their connection id.
 #[test]
+fn rfc8446_4_2_1_the_versions_of_nginx_are_found() {
+    if skipped_without(&["nginx"]) {
+        return;
+    }
+    for (protocols, expected) in
+        [("TLSv1.3", "TLS 1.3, TLS_"), ("TLSv1.2 TLSv1.3", "TLS 1.3 and 1.2, TLS_")]
+    {
+        let site = site();
+        let nginx = nginx(site.path(), &format!("ssl_protocols {protocols};"));
+        let ended = audit(site.path(), nginx.port, &["--check", "offers"]);
+        assert!(ended.out.contains(expected), "{ended:?}");
+    }
+}
+
+#[test]
 fn rfc9846_8_caddy_executes_copies_over_quic() {
     if skipped_without(&["caddy"]) {
         return;

@@ -15,7 +15,7 @@ pub(super) struct ClientHello {
     pub(super) groups: Vec<u16>,
     pub(super) share: Option<[u8; 32]>,
     pub(super) early_data: bool,
-    pub(super) tls13: bool,
+    pub(super) versions: Vec<u16>,
     pub(super) psk: Option<Psk>,
 }
 
@@ -48,7 +48,12 @@ impl ClientHello {
                     }
                 }
                 extension::EARLY_DATA => hello.early_data = true,
-                extension::SUPPORTED_VERSIONS => hello.tls13 = true,
+                extension::SUPPORTED_VERSIONS => {
+                    let mut versions = content.vec8()?;
+                    while !versions.is_empty() {
+                        hello.versions.push(versions.u16()?);
+                    }
+                }
                 extension::KEY_SHARE => {
                     let mut shares = content.vec16()?;
                     if !shares.is_empty() {
@@ -68,6 +73,16 @@ impl ClientHello {
         }
         Ok(hello)
     }
+}
+
+/// A ServerHello of an older version (RFC 5246 section 7.4.1.3), without extensions.
+pub(super) fn old_server_hello(version: u16) -> Vec<u8> {
+    message(kind::SERVER_HELLO, |out| {
+        out.extend(version.to_be_bytes());
+        out.extend([0x5a; 32]);
+        // No session id, ECDHE_ECDSA with AES-128-GCM, no compression.
+        out.extend([0, 0xc0, 0x2b, 0]);
+    })
 }
 
 /// A ServerHello, or with its random a HelloRetryRequest.

@@ -109,6 +109,8 @@ pub enum UsedTicket {
 pub struct Behaviour {
     /// Whether it speaks TLS 1.3.
     pub tls13: bool,
+    /// Over TCP: older versions that it speaks, of which there is no more than a ServerHello.
+    pub old_versions: &'static [u16],
     /// Groups that it supports; key shares are of X25519.
     pub groups: &'static [u16],
     /// Whether it requests a key share that is missing; else that ends the connection.
@@ -192,6 +194,7 @@ impl Default for Behaviour {
     fn default() -> Self {
         Self {
             tls13: true,
+            old_versions: &[],
             groups: &[0x001d],
             retries: true,
             tickets: 2,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::fault::{Piece, Responses, Then};
-use super::hello::SUITE;
+use super::hello::{ClientHello, SUITE, old_server_hello};
 use super::http::Request;
 use super::requests::Requests;
 use super::tls::Handshake;
@@ -120,6 +120,12 @@ impl TcpSession {
     }
 
     fn client_hello(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), ProtocolError> {
+        let offered = ClientHello::read(message.get(4..).unwrap_or_default())?.versions;
+        let old = self.shared.behaviour.old_versions.iter().find(|old| offered.contains(old));
+        if let Some(old) = old {
+            record::put_plain(record::HANDSHAKE, 3, &old_server_hello(*old), out);
+            return Ok(());
+        }
         let reply = self.handshake.client_hello(message)?;
         record::put_plain(record::HANDSHAKE, 3, &reply.hello, out);
         self.runs_refused |= reply.refused.is_some();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::hello::{ClientHello, Psk, SUITE, server_hello};
 use super::{CopyPolicy, IssuedTicket, KnownBy, Recorded, Shared, UsedTicket};
 use crate::schedule::{Schedule, finished};
-use crate::wire::{RETRY_RANDOM, X25519, extension, kind, message, put_extension, put_vec};
+use crate::wire::{RETRY_RANDOM, TLS13, X25519, extension, kind, message, put_extension, put_vec};
 use crate::{ProtocolError, Ticket};
 
 /// What a connection over QUIC is known by: the id of its first packet, and its client's address.
@@ -80,7 +80,7 @@ impl Handshake {
             return Err(ProtocolError::Malformed);
         }
         let hello = ClientHello::read(&bytes[4..])?;
-        if !hello.tls13 || !self.shared.behaviour.tls13 {
+        if !hello.versions.contains(&TLS13) || !self.shared.behaviour.tls13 {
             return Err(ProtocolError::Version);
         }
         let supported = self.shared.behaviour.groups.iter();
