@@ -77,12 +77,13 @@ impl Segment {
 
     #[inline(never)]
     fn descend_to_unissued(&mut self, leaf: u32) -> Option<Value> {
-        let nearest = loop {
-            match self.unissued.pop() {
-                Some((node, _)) if !node.covers(leaf) => {}
-                found => break found,
-            }
-        };
+        let is_before = |(node, _): &(Node, Seed)| !node.covers(leaf);
+        // Not `pop`, which leaves the seed's bytes in the list's memory: `truncate` overwrites them.
+        while self.unissued.last().is_some_and(is_before) {
+            self.unissued.truncate(self.unissued.len() - 1);
+        }
+        let nearest = self.unissued.last().cloned();
+        self.unissued.truncate(self.unissued.len().saturating_sub(1));
         let (mut node, mut seed) = match nearest {
             Some(nearest) => nearest,
             None => self.cover.find(leaf)?,
