@@ -14,16 +14,16 @@ pub(crate) struct Segment {
     /// The nodes right of the way to the leaf that was issued last, the nearest last. None of their
     /// leaves was issued, so none was punctured. They save the next leaf most of its way down.
     unissued: Vec<(Node, Seed)>,
-    /// The way to the leaf that was evaluated last: puncturing it usually follows. Dropped when any leaf
+    /// The path to the leaf that was evaluated last: puncturing it usually follows. Dropped when any leaf
     /// is punctured.
-    way: Option<Way>,
+    evaluated: Option<EvaluatedPath>,
     /// The leaves that were issued and not punctured.
     outstanding: u32,
 }
 
 /// What is left of the node above a leaf when the leaf is punctured.
 #[derive(Debug)]
-struct Way {
+struct EvaluatedPath {
     leaf: u32,
     /// In order.
     siblings: Vec<(Node, Seed)>,
@@ -38,7 +38,7 @@ impl Segment {
     pub(crate) fn new(place: Place) -> Self {
         let mut cover = Cover::default();
         cover.push(Node::ROOT, Seed::random());
-        Self { place, cover, unissued: Vec::new(), way: None, outstanding: 0 }
+        Self { place, cover, unissued: Vec::new(), evaluated: None, outstanding: 0 }
     }
 
     /// The tree that these nodes are left of, in order. Its first `issued` leaves were issued;
@@ -64,7 +64,7 @@ impl Segment {
         if !is_gap_valid(next, LEAVES) || cover.is_empty() {
             return Err(InvalidNodes);
         }
-        Ok(Self { place, cover, unissued: Vec::new(), way: None, outstanding })
+        Ok(Self { place, cover, unissued: Vec::new(), evaluated: None, outstanding })
     }
 
     /// Issues a leaf, which must be behind all that were issued, and returns its value.
@@ -132,7 +132,7 @@ impl Segment {
                 (node, seed) = (right, right_seed);
             }
         }
-        self.way = Some(Way { leaf, siblings });
+        self.evaluated = Some(EvaluatedPath { leaf, siblings });
         Some(seed.value(node, self.place))
     }
 
@@ -186,12 +186,12 @@ impl Segment {
 
     #[inline(never)]
     fn split(&mut self, leaf: u32) -> bool {
-        if self.way.as_ref().is_none_or(|way| way.leaf != leaf) {
-            self.way = None;
+        if self.evaluated.as_ref().is_none_or(|path| path.leaf != leaf) {
+            self.evaluated = None;
             self.descend(leaf);
         }
-        let Some(way) = self.way.take() else { return false };
-        self.cover.replace(leaf, &way.siblings);
+        let Some(path) = self.evaluated.take() else { return false };
+        self.cover.replace(leaf, &path.siblings);
         true
     }
 }
@@ -251,16 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_leaf_is_forgotten_when_another_one_is_punctured() {
+    fn the_path_to_a_leaf_is_forgotten_when_another_one_is_punctured() {
         let mut segment = Segment::new(PLACE);
         for leaf in 0..8 {
             segment.issue(leaf).unwrap();
         }
-        // The way to leaf 0 has the node above leaves 2 and 3.
-        assert!(segment.evaluate(0).is_some() && segment.puncture(2) && segment.way.is_none());
+        // The path to leaf 0 has the node above leaves 2 and 3.
+        assert!(
+            segment.evaluate(0).is_some() && segment.puncture(2) && segment.evaluated.is_none()
+        );
         assert!(segment.puncture(0) && segment.evaluate(2).is_none());
         // Nothing else finds it either.
-        assert!(!segment.puncture(2) && segment.way.is_none());
+        assert!(!segment.puncture(2) && segment.evaluated.is_none());
         assert!([1, 3, 4].into_iter().all(|leaf| segment.evaluate(leaf).is_some()));
     }
 

@@ -10,9 +10,10 @@ pub(super) const CHECK: Check = Check {
     title: "what the server offers",
     section: "RFC 8446 section 4.6.1",
     explanation: "Makes a full handshake and reads the tickets. A lifetime of more than seven days \
-                  is forbidden. It warns if the URL responds with an error. The evidence lists what the server offers: versions, cipher suite, protocol, \
-                  key-share groups, tickets, their lifetime, early data and its limit, and whether a \
-                  first flight fits into a SYN of TCP Fast Open.",
+                  is forbidden. It warns if the URL responds with an error. The evidence lists what \
+                  the server offers: versions, cipher suite, protocol, key-share groups, tickets, \
+                  their lifetime, early data and its limit, and whether a first flight fits into a \
+                  SYN of TCP Fast Open.",
     needs: Needs::Nothing,
     concern: Concern::Tickets,
     run,

@@ -226,7 +226,6 @@ fn rfc9846_8_nginx_executes_every_copy() {
     assert!(ended.out.contains("3 of 3 copies got a response before any Finished"), "{ended:?}");
 }
 
-/// quic-go remembers no flights. It ignores copies while it knows their connection id.
 #[test]
 fn rfc8446_4_2_1_the_versions_of_nginx_are_found() {
     if skipped_without(&["nginx"]) {
@@ -242,6 +241,7 @@ fn rfc8446_4_2_1_the_versions_of_nginx_are_found() {
     }
 }
 
+/// quic-go remembers no flights. It ignores copies while it knows their connection id.
 #[test]
 fn rfc9846_8_caddy_executes_copies_over_quic() {
     if skipped_without(&["caddy"]) {
