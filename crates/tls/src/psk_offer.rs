@@ -1,10 +1,12 @@
 //! The pre-shared key that a client offers, and the proof that it knows it.
 
 use std::fmt;
-use std::os::raw::c_uint;
 
-use boring_sys as ffi;
-use zeroize::Zeroizing;
+use hkdf::Hkdf;
+use hmac::digest::Output;
+use hmac::{EagerHash, Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256, Sha384};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
 use crate::pre_shared_key::PreSharedKey;
@@ -54,11 +56,11 @@ impl PskOffer {
     pub fn to_bytes(&self) -> Vec<u8> {
         let (short, long) = match &self.hello {
             TruncatedHello::Message(message) => {
-                (Hash::Sha256.of(message), Hash::Sha384.of(message))
+                (Sha256::digest(message).into(), Sha384::digest(message).into())
             }
-            TruncatedHello::Digests(short, long) => (short.to_vec(), long.to_vec()),
+            TruncatedHello::Digests(short, long) => (*short, *long),
         };
-        [short, long, self.binder.clone()].concat()
+        [&short[..], &long, &self.binder].concat()
     }
 
     /// Parses the bytes of [`PskOffer::to_bytes`].
@@ -71,22 +73,16 @@ impl PskOffer {
 
     fn verify(&self, session: &[u8]) -> Option<bool> {
         let (hash, secret) = hash_and_secret(session)?;
-        let transcript = match (&self.hello, hash) {
-            (TruncatedHello::Message(message), hash) => hash.of(message),
-            (TruncatedHello::Digests(short, _), Hash::Sha256) => short.to_vec(),
-            (TruncatedHello::Digests(_, long), Hash::Sha384) => long.to_vec(),
+        let transcript: &[u8] = match (&self.hello, hash) {
+            (TruncatedHello::Message(message), Hash::Sha256) => &Sha256::digest(message),
+            (TruncatedHello::Message(message), Hash::Sha384) => &Sha384::digest(message),
+            (TruncatedHello::Digests(short, _), Hash::Sha256) => short,
+            (TruncatedHello::Digests(_, long), Hash::Sha384) => long,
         };
-        // RFC 8446 sections 7.1 and 4.4.4.
-        let early_secret = hash.extract(secret)?;
-        let binder_key = hash.expand_label(&early_secret, b"res binder", &hash.of(b""))?;
-        let finished_key = hash.expand_label(&binder_key, b"finished", b"")?;
-        let expected = hash.authenticate(&finished_key, &transcript)?;
-        if expected.len() != self.binder.len() {
-            return Some(false);
-        }
-        let (ours, theirs) = (expected.as_ptr().cast(), self.binder.as_ptr().cast());
-        // SAFETY: both are readable for this length.
-        Some(unsafe { ffi::CRYPTO_memcmp(ours, theirs, expected.len()) } == 0)
+        Some(match hash {
+            Hash::Sha256 => is_binder::<Sha256>(&self.binder, secret, transcript),
+            Hash::Sha384 => is_binder::<Sha384>(&self.binder, secret, transcript),
+        })
     }
 }
 
@@ -103,97 +99,30 @@ enum Hash {
     Sha384,
 }
 
-impl Hash {
-    fn length(self) -> usize {
-        match self {
-            Self::Sha256 => 32,
-            Self::Sha384 => 48,
-        }
-    }
+/// Whether this is the binder of a session with this secret (RFC 8446 sections 7.1 and 4.4.4).
+fn is_binder<H: EagerHash + Digest>(binder: &[u8], secret: &[u8], transcript: &[u8]) -> bool {
+    let (mut early_secret, schedule) = Hkdf::<H>::extract(None, secret);
+    early_secret.zeroize();
+    let mut binder_key = Output::<H>::default();
+    expand_label::<H>(&schedule, b"res binder", &H::digest(b""), &mut binder_key);
+    let mut finished_key = Output::<H>::default();
+    let schedule = Hkdf::<H>::from_prk(&binder_key).expect("it has the length of the hash");
+    expand_label::<H>(&schedule, b"finished", b"", &mut finished_key);
+    let mac = <Hmac<H> as KeyInit>::new_from_slice(&finished_key);
+    binder_key.zeroize();
+    finished_key.zeroize();
+    let mac = mac.expect("HMAC takes keys of any length");
+    // In constant time.
+    mac.chain_update(transcript).verify_slice(binder).is_ok()
+}
 
-    fn as_boring(self) -> *const ffi::EVP_MD {
-        // SAFETY: returns a static.
-        unsafe {
-            match self {
-                Self::Sha256 => ffi::EVP_sha256(),
-                Self::Sha384 => ffi::EVP_sha384(),
-            }
-        }
-    }
-
-    fn of(self, message: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Sha256 => boring::sha::sha256(message).to_vec(),
-            Self::Sha384 => boring::sha::sha384(message).to_vec(),
-        }
-    }
-
-    /// HKDF-Extract without salt (RFC 5869 section 2.2).
-    fn extract(self, secret: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-        let mut extracted = Zeroizing::new(vec![0; self.length()]);
-        let mut length = 0;
-        // SAFETY: the output has room for a digest, the input is readable for its length.
-        let done = unsafe {
-            ffi::HKDF_extract(
-                extracted.as_mut_ptr(),
-                &mut length,
-                self.as_boring(),
-                secret.as_ptr(),
-                secret.len(),
-                std::ptr::null(),
-                0,
-            )
-        };
-        (done == 1 && length == extracted.len()).then_some(extracted)
-    }
-
-    /// HKDF-Expand-Label (RFC 8446 section 7.1) to the length of a digest.
-    fn expand_label(
-        self,
-        secret: &[u8],
-        label: &[u8],
-        context: &[u8],
-    ) -> Option<Zeroizing<Vec<u8>>> {
-        let mut info = (self.length() as u16).to_be_bytes().to_vec();
-        info.push((PREFIX.len() + label.len()) as u8);
-        info.extend_from_slice(PREFIX);
-        info.extend_from_slice(label);
-        info.push(context.len() as u8);
-        info.extend_from_slice(context);
-        let mut expanded = Zeroizing::new(vec![0; self.length()]);
-        // SAFETY: all buffers are valid for their lengths.
-        let done = unsafe {
-            ffi::HKDF_expand(
-                expanded.as_mut_ptr(),
-                expanded.len(),
-                self.as_boring(),
-                secret.as_ptr(),
-                secret.len(),
-                info.as_ptr(),
-                info.len(),
-            )
-        };
-        (done == 1).then_some(expanded)
-    }
-
-    /// HMAC (RFC 2104).
-    fn authenticate(self, key: &[u8], message: &[u8]) -> Option<Vec<u8>> {
-        let mut code = vec![0; self.length()];
-        let mut length: c_uint = 0;
-        // SAFETY: the output has room for a digest, the others are readable for their lengths.
-        let done = unsafe {
-            ffi::HMAC(
-                self.as_boring(),
-                key.as_ptr().cast(),
-                key.len(),
-                message.as_ptr(),
-                message.len(),
-                code.as_mut_ptr(),
-                &mut length,
-            )
-        };
-        (!done.is_null() && length as usize == code.len()).then_some(code)
-    }
+/// HKDF-Expand-Label (RFC 8446 section 7.1) to the length of the output.
+fn expand_label<H: EagerHash>(schedule: &Hkdf<H>, label: &[u8], context: &[u8], out: &mut [u8]) {
+    let length = (out.len() as u16).to_be_bytes();
+    let [label_length, context_length] =
+        [PREFIX.len() + label.len(), context.len()].map(|length| [length as u8]);
+    let info = [&length[..], &label_length, PREFIX, label, &context_length, context];
+    schedule.expand_multi_info(&info, out).expect("it is one hash");
 }
 
 /// The hash and the secret of a serialized session (`ssl_asn1.cc`).

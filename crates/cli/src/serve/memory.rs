@@ -1,9 +1,7 @@
-//! How the allocator (glibc's) keeps memory that connections have freed.
+//! Memory that closed connections leave in the allocator.
 //!
-//! By default it returns memory above 128 KiB at once, and merges small free pieces whenever a large
-//! one is requested. A connection over QUIC allocates 80 KiB in pieces of 2 to 14 KiB, so a busy server
-//! did both all the time. It keeps more instead; after a peak of connections that would be most of the
-//! process's memory, so all of it is returned when half of them have closed.
+//! glibc keeps freed memory for the next allocations. After a peak of connections that is most of
+//! the process's memory, so it is returned to the system when half of them have closed.
 
 /// Decides when to return memory.
 #[derive(Default)]
@@ -22,37 +20,6 @@ impl MemoryReturn {
         let is_due = self.peak >= MIN_PEAK && open <= self.peak / 2;
         self.peak = if is_due { open } else { self.peak.max(open) };
         is_due
-    }
-}
-
-/// Sets what the allocator does by itself. Call this before other threads start.
-#[allow(unsafe_code)]
-pub(super) fn configure_allocator() {
-    #[cfg(target_env = "gnu")]
-    {
-        use std::ffi::c_int;
-
-        unsafe extern "C" {
-            // <malloc.h>
-            fn mallopt(parameter: c_int, value: c_int) -> c_int;
-        }
-        const M_MXFAST: c_int = 1;
-        const M_TRIM_THRESHOLD: c_int = -1;
-        const M_TOP_PAD: c_int = -2;
-        const M_MMAP_THRESHOLD: c_int = -3;
-        for (parameter, bytes) in [
-            // No pieces are kept unmerged, except the few of each size that a thread caches.
-            (M_MXFAST, 0),
-            (M_TRIM_THRESHOLD, 2 << 20),
-            (M_TOP_PAD, 1 << 20),
-            // Setting the threshold for trimming ends its adjustment.
-            (M_MMAP_THRESHOLD, 1 << 20),
-        ] {
-            // SAFETY: no other thread allocates yet. A refused value leaves the default.
-            unsafe {
-                mallopt(parameter, bytes);
-            }
-        }
     }
 }
 
