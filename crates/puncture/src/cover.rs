@@ -1,6 +1,6 @@
 //! The seeds that are left of a tree, in the order of their nodes.
 
-use zeroize::Zeroize;
+use zeroize::{DefaultIsZeroes, Zeroize};
 
 use crate::node::Node;
 use crate::seed::Seed;
@@ -79,8 +79,13 @@ impl Cover {
         let behind = self.chunks.partition_point(|chunk| chunk.first <= leaf);
         let chunk = behind.checked_sub(1)?;
         let nodes = self.chunks[chunk].nodes();
-        let at = nodes.partition_point(|entry| entry.node().leaves().1 < leaf);
-        nodes.get(at).filter(|entry| entry.node().covers(leaf)).map(|_| (chunk, at))
+        // Not a binary search: it would wait for memory at each step, here the reads overlap.
+        let target = Node::leaf(leaf);
+        let after = nodes.iter().filter(|entry| entry.node() <= target).count();
+        // The subtree above a leaf reaches to both sides of its root.
+        let covers = |at: &usize| nodes.get(*at).is_some_and(|entry| entry.node().covers(leaf));
+        let at = after.checked_sub(1).filter(covers).or(Some(after).filter(covers))?;
+        Some((chunk, at))
     }
 
     /// Changes a chunk, and counts its bytes anew.
@@ -137,7 +142,7 @@ struct Chunk {
 
 /// A node's number and its seed. `Copy`, so that they can be moved within a chunk; what a move leaves
 /// behind is overwritten.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Entry {
     number: [u8; 2],
     seed: [u8; Seed::LENGTH],
@@ -166,12 +171,12 @@ impl Chunk {
         self.resize(after.max(before));
         self.entries.copy_within(at + count..before, at + nodes.len());
         for (entry, (node, seed)) in self.entries[at..].iter_mut().zip(nodes) {
-            *entry = Entry { number: node.number().to_ne_bytes(), seed: *seed.as_bytes() };
+            *entry = Entry { number: node.number().to_ne_bytes(), seed: seed.to_bytes() };
         }
         self.used = after as u16;
         self.note_first();
         // What is behind them was not used before.
-        self.entries[after..after.max(before)].iter_mut().for_each(Entry::wipe);
+        self.entries[after..after.max(before)].zeroize();
         self.resize(after);
     }
 
@@ -193,16 +198,16 @@ impl Chunk {
         if count <= room && room < count + 2 * STEP {
             return;
         }
-        let mut entries = vec![Entry::EMPTY; count.next_multiple_of(STEP)].into_boxed_slice();
+        let mut entries = vec![Entry::default(); count.next_multiple_of(STEP)].into_boxed_slice();
         entries[..self.len()].copy_from_slice(self.nodes());
-        self.entries.iter_mut().for_each(Entry::wipe);
+        self.entries.zeroize();
         self.entries = entries;
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.entries.iter_mut().for_each(Entry::wipe);
+        self.entries.zeroize();
     }
 }
 
@@ -213,17 +218,13 @@ impl std::fmt::Debug for Chunk {
 }
 
 impl Entry {
-    const EMPTY: Self = Self { number: [0; 2], seed: [0; Seed::LENGTH] };
-
     fn node(&self) -> Node {
         Node::from_stored(u16::from_ne_bytes(self.number))
     }
-
-    fn wipe(&mut self) {
-        self.seed.zeroize();
-        self.number.zeroize();
-    }
 }
+
+/// A whole entry is overwritten at once, not byte by byte.
+impl DefaultIsZeroes for Entry {}
 
 /// A chunk is split above this length, and joined with a neighbour below the other.
 const MAX_ENTRIES: usize = 128;

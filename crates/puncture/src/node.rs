@@ -19,6 +19,11 @@ impl Node {
         Self(number)
     }
 
+    /// The node that is this leaf.
+    pub(crate) fn leaf(leaf: u32) -> Self {
+        Self(2 * leaf as u16)
+    }
+
     pub(crate) fn number(self) -> u16 {
         self.0
     }

@@ -1,16 +1,19 @@
 //! The secret of a node, and the pseudorandom generator.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 
-use aes::Aes128;
+use aes::Aes128Enc;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::node::Node;
 
 /// The secret of a node: an AES-128 key. Overwritten on drop, and not shown by `Debug`.
+///
+/// As words, because bytes are overwritten one by one.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub(crate) struct Seed([u8; Seed::LENGTH]);
+pub(crate) struct Seed([u64; 2]);
 
 /// Where a tree stands: the epoch's id and the number of the segment. It makes the generator's blocks
 /// of each node unique.
@@ -31,51 +34,49 @@ impl Seed {
     /// # Panics
     /// Panics if the system has no randomness.
     pub(crate) fn random() -> Self {
-        let mut seed = Self([0; Self::LENGTH]);
-        getrandom::fill(&mut seed.0).expect("the system gives random bytes");
-        seed
+        let mut bytes = Zeroizing::new([0; Self::LENGTH]);
+        getrandom::fill(&mut *bytes).expect("the system gives random bytes");
+        Self::new(&bytes)
     }
 
     pub(crate) fn new(bytes: &[u8; Self::LENGTH]) -> Self {
-        Self(*bytes)
+        let words = u128::from_ne_bytes(*bytes);
+        Self([(words >> 64) as u64, words as u64])
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8; Self::LENGTH] {
-        &self.0
+    pub(crate) fn to_bytes(&self) -> [u8; Self::LENGTH] {
+        let [high, low] = self.0.map(u128::from);
+        (high << 64 | low).to_ne_bytes()
     }
 
     /// The seeds of the children of `node`, whose seed this is.
     pub(crate) fn children(&self, node: Node, place: Place) -> (Self, Self) {
-        let mut children = (Self([0; Self::LENGTH]), Self([0; Self::LENGTH]));
-        self.generate(node, place, [LEFT, RIGHT], [&mut children.0.0, &mut children.1.0]);
-        children
+        let [left, right] = self.generate(node, place, [LEFT, RIGHT]);
+        (Self::new(&left), Self::new(&right))
     }
 
     /// The value of `leaf`, whose seed this is.
     pub(crate) fn value(&self, leaf: Node, place: Place) -> Value {
+        let [start, end] = self.generate(leaf, place, [VALUE_START, VALUE_END]);
         let mut value = Value::default();
-        if let ([first, second], []) = value.as_chunks_mut() {
-            self.generate(leaf, place, [VALUE_START, VALUE_END], [first, second]);
-        }
+        value[..Self::LENGTH].copy_from_slice(&start);
+        value[Self::LENGTH..].copy_from_slice(&end);
         value
     }
 
-    /// Two outputs of the generator: AES under the seed, of blocks that name the output.
-    fn generate(
-        &self,
-        node: Node,
-        place: Place,
-        outputs: [u8; 2],
-        blocks: [&mut [u8; Self::LENGTH]; 2],
-    ) {
-        let cipher = Aes128::new((&self.0).into());
-        for (output, block) in outputs.into_iter().zip(blocks) {
+    /// Two outputs of the generator: AES under the seed, of blocks that name the output. The round keys
+    /// stay on the stack, which the segment wipes: their own drop would take longer than the rest.
+    fn generate(&self, node: Node, place: Place, outputs: [u8; 2]) -> [[u8; Self::LENGTH]; 2] {
+        let cipher = ManuallyDrop::new(Aes128Enc::new(&self.to_bytes().into()));
+        outputs.map(|output| {
+            let mut block = [0; Self::LENGTH];
             block[..8].copy_from_slice(&place.epoch);
             block[8..12].copy_from_slice(&place.segment.to_be_bytes());
             block[12..14].copy_from_slice(&node.number().to_be_bytes());
-            block[14..].copy_from_slice(&[0, output]);
-            cipher.encrypt_block(block.into());
-        }
+            block[15] = output;
+            cipher.encrypt_block((&mut block).into());
+            block
+        })
     }
 }
 
@@ -99,11 +100,11 @@ mod tests {
         let seed = Seed::new(&[7; 16]);
         let place = Place { epoch: [1, 2, 3, 4, 5, 6, 7, 8], segment: 9 };
         let (left, right) = seed.children(Node::ROOT, place);
-        let cipher = Aes128::new(&[7; 16].into());
+        let cipher = Aes128Enc::new(&[7; 16].into());
         for (child, output) in [(left, LEFT), (right, RIGHT)] {
             let mut block = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0x7f, 0xff, 0, output].into();
             cipher.encrypt_block(&mut block);
-            assert_eq!(child.as_bytes()[..], block[..]);
+            assert_eq!(child.to_bytes()[..], block[..]);
         }
     }
 

@@ -199,7 +199,7 @@ impl Segment {
 /// Overwrites what the call before has left on the stack: a seed that is moved leaves its bytes there.
 #[inline(never)]
 fn wipe_stack() {
-    [0_u64; WIPED_STACK / 8].zeroize();
+    [0_u128; WIPED_STACK / size_of::<u128>()].zeroize();
 }
 
 /// More than the calls below [`Segment::descend`] and [`Segment::split`] take, in bytes.
@@ -229,7 +229,7 @@ mod tests {
         };
         assert!(segment.puncture(4444) && !segment.puncture(4444));
         assert_eq!(segment.len(), LEVELS);
-        assert!(segment.nodes().all(|(_, seed)| path.iter().all(|one| one.as_bytes() != seed)));
+        assert!(segment.nodes().all(|(_, seed)| path.iter().all(|one| one.to_bytes() != *seed)));
         for (leaf, value) in (0..LEAVES).step_by(1111).zip(values) {
             assert_eq!(segment.evaluate(leaf), value.filter(|_| leaf != 4444));
         }
