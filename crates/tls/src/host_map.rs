@@ -60,16 +60,17 @@ impl<T> Default for HostMap<T> {
 /// Normalizes a host name for comparison: lower case, without a trailing dot. Addresses are allowed
 /// too, IPv6 without brackets. Returns `None` if the name is invalid.
 pub fn normalize_host(raw: &str) -> Option<Cow<'_, str>> {
-    if raw.contains(':') {
+    if raw.as_bytes().contains(&b':') {
         return raw.parse::<Ipv6Addr>().ok().map(|address| Cow::Owned(address.to_string()));
     }
     let name = raw.strip_suffix('.').unwrap_or(raw);
-    let is_valid = name.len() <= 253 && name.split('.').all(is_label);
-    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        _ if !is_valid => None,
-        true => Some(Cow::Owned(name.to_ascii_lowercase())),
-        false => Some(Cow::Borrowed(name)),
+    if name.len() > MAX_NAME_BYTES || !has_valid_labels(name) {
+        return None;
     }
+    Some(match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
+    })
 }
 
 /// The DNS names of a certificate (RFC 5280 section 4.2.1.6), in lower case.
@@ -80,10 +81,23 @@ pub(crate) fn dns_names(certificate: &X509Ref) -> Vec<String> {
 }
 
 /// Allows underscores, which are in use although host names must not have them (RFC 8553).
-fn is_label(label: &str) -> bool {
-    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (1..=63).contains(&label.len()) && label.bytes().all(is_valid)
+fn has_valid_labels(name: &str) -> bool {
+    let mut length = 0;
+    for byte in name.bytes() {
+        length = match byte {
+            b'.' if length > 0 => 0,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' if length < MAX_LABEL_BYTES => {
+                length + 1
+            }
+            _ => return false,
+        };
+    }
+    length > 0
 }
+
+/// RFC 1035 section 2.3.4.
+const MAX_LABEL_BYTES: usize = 63;
+const MAX_NAME_BYTES: usize = 253;
 
 #[cfg(test)]
 mod tests {

@@ -66,6 +66,10 @@ fn escaped(
     odd: impl Fn(char) -> bool,
     escape: impl Fn(char, &mut String),
 ) -> Cow<'_, str> {
+    // The usual case, which needs no decoding.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Cow::Borrowed(text);
+    }
     let Some(first) = text.find(&odd) else { return Cow::Borrowed(text) };
     let mut out = String::with_capacity(text.len() + 16);
     out.push_str(&text[..first]);

@@ -1,5 +1,6 @@
 //! The access log: one line for each request, written by a separate thread.
 
+use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
@@ -149,52 +150,53 @@ impl AccessLog {
 }
 
 impl AccessLogEntry {
-    /// The line, including its line end.
-    fn line(&self, format: AccessLogFormat) -> String {
-        match format {
+    /// Writes the line, including its line end.
+    fn write(&self, format: AccessLogFormat, line: &mut String) {
+        let _ = match format {
             AccessLogFormat::Json => {
-                let line = serde_json::to_string(self).unwrap_or_default();
-                format!("{}\n", printable_json(&line))
+                let json = serde_json::to_string(self).unwrap_or_default();
+                writeln!(line, "{}", printable_json(&json))
             }
-            AccessLogFormat::Text => self.text(),
-            AccessLogFormat::Combined => self.combined(),
-        }
+            AccessLogFormat::Text => self.write_text(line),
+            AccessLogFormat::Combined => self.write_combined(line),
+        };
     }
 
     /// `HOST IDENT USER [TIME] "REQUEST" STATUS BYTES "REFERER" "USER-AGENT"`, as Apache defines it.
-    fn combined(&self) -> String {
-        let host = match self.client.parse::<SocketAddr>() {
-            Ok(address) => address.ip().to_canonical().to_string(),
-            Err(_) => self.client.clone(),
-        };
-        let time = self.time.to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z");
-        let quoted = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), escaped);
-        format!(
-            "{host} - - [{time}] \"{} {} {}\" {} {} \"{}\" \"{}\"\n",
+    fn write_combined(&self, line: &mut String) -> fmt::Result {
+        match self.client.parse::<SocketAddr>() {
+            Ok(address) => write!(line, "{}", address.ip().to_canonical())?,
+            Err(_) => line.push_str(&self.client),
+        }
+        let time = self.time.to_zoned(TimeZone::UTC);
+        writeln!(
+            line,
+            " - - [{}] \"{} {} {}\" {} {} \"{}\" \"{}\"",
+            time.strftime("%d/%b/%Y:%H:%M:%S %z"),
             self.method,
-            escaped(&self.target),
+            Escaped(&self.target),
             self.protocol,
             // That of nginx for clients that have gone before there was a status.
             self.status.unwrap_or(499),
             self.bytes,
-            quoted(&self.referer),
-            quoted(&self.user_agent),
+            OrDash(self.referer.as_deref().map(Escaped)),
+            OrDash(self.user_agent.as_deref().map(Escaped)),
         )
     }
 
-    fn text(&self) -> String {
-        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    fn write_text(&self, line: &mut String) -> fmt::Result {
         let yes = |value: bool| if value { "yes" } else { "no" };
-        format!(
-            "{} {} \"{} {} {}\" {} {} {:.3}ms {} {} resumed={} early={} held={} held_ms={} \
+        writeln!(
+            line,
+            "{} {} \"{} {} {}\" {} {} {:.3}ms {} {} resumed={} early={} held={} held_ms={:.3} \
              claim={} skew={} early_data={} executed={} complete={} host={} upstream={} \
-             upstream_ms={} trace={}\n",
+             upstream_ms={:.3} trace={}",
             self.time,
             self.client,
             self.method,
-            escaped(&self.target),
+            Escaped(&self.target),
             self.protocol,
-            or_dash(self.status.map(|status| status.to_string())),
+            OrDash(self.status),
             self.bytes,
             self.duration_ms,
             self.tls_version,
@@ -202,30 +204,50 @@ impl AccessLogEntry {
             yes(self.resumed),
             yes(self.early),
             self.held.unwrap_or("-"),
-            or_dash(self.held_ms.map(|ms| format!("{ms:.3}"))),
+            OrDash(self.held_ms),
             self.claim,
             self.ticket_age_skew,
             self.early_data,
             yes(self.executed),
             yes(self.complete),
-            or_dash(self.host.as_deref().map(escaped)),
-            or_dash(self.upstream.clone()),
-            or_dash(self.upstream_ms.map(|ms| format!("{ms:.3}"))),
-            or_dash(self.trace_id.clone()),
+            OrDash(self.host.as_deref().map(Escaped)),
+            self.upstream.as_deref().unwrap_or("-"),
+            OrDash(self.upstream_ms),
+            self.trace_id.as_deref().unwrap_or("-"),
         )
     }
 }
 
-/// Escapes a target so that it cannot end its quotes or its line.
-fn escaped(target: &str) -> String {
-    target
-        .chars()
-        .flat_map(|c| match c {
-            '"' | '\\' => c.escape_default().collect::<Vec<_>>(),
-            c if is_unprintable(c) => c.escape_default().collect(),
-            c => vec![c],
-        })
-        .collect()
+/// A value, or `-` for what is missing.
+struct OrDash<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for OrDash<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(value) => value.fmt(f),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+/// A client's text, so that it cannot end its quotes or its line.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        if self.0.bytes().all(is_plain) {
+            return f.write_str(self.0);
+        }
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "{}", c.escape_default())?,
+                c if is_unprintable(c) => write!(f, "{}", c.escape_default())?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
 }
 
 fn target(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
@@ -252,6 +274,7 @@ fn write(
     format: AccessLogFormat,
 ) {
     let mut out = BufWriter::new(out);
+    let mut line = String::new();
     let mut is_failing = false;
     loop {
         // Flushed whenever the queue is empty, so that a reader sees each line within a tenth of a
@@ -275,7 +298,9 @@ fn write(
         };
         match message {
             Message::Entry(entry) => {
-                note(out.write_all(entry.line(format).as_bytes()), &mut is_failing);
+                line.clear();
+                entry.write(format, &mut line);
+                note(out.write_all(line.as_bytes()), &mut is_failing);
             }
             Message::Reopen => {
                 note(out.flush(), &mut is_failing);
@@ -344,6 +369,12 @@ mod tests {
         }
     }
 
+    fn line(entry: &AccessLogEntry, format: AccessLogFormat) -> String {
+        let mut line = String::new();
+        entry.write(format, &mut line);
+        line
+    }
+
     #[test]
     fn a_combined_line_is_that_of_apache() {
         let entry = AccessLogEntry {
@@ -352,18 +383,18 @@ mod tests {
             ..entry("/a?b")
         };
         assert_eq!(
-            entry.combined(),
+            line(&entry, AccessLogFormat::Combined),
             "192.0.2.1 - - [01/Jan/1970:00:00:00 +0000] \"GET /a?b HTTP/1.1\" 200 3 \
              \"https://a.test/\\\"x\" \"-\"\n"
         );
         let proxied = AccessLogEntry { client: "2001:db8::1".to_owned(), ..entry };
-        assert!(proxied.combined().starts_with("2001:db8::1 - - ["));
+        assert!(line(&proxied, AccessLogFormat::Combined).starts_with("2001:db8::1 - - ["));
     }
 
     #[test]
     fn a_text_line_has_every_field_in_order() {
         assert_eq!(
-            entry("/a?b").text(),
+            line(&entry("/a?b"), AccessLogFormat::Text),
             "1970-01-01T00:00:00Z 192.0.2.1:5 \"GET /a?b HTTP/1.1\" 200 3 1.500ms TLSv1.3 \
              TLS_AES_128_GCM_SHA256 resumed=yes early=yes held=policy held_ms=20.250 claim=none \
              skew=-1 early_data=accepted executed=yes complete=yes host=h.test \
@@ -385,7 +416,7 @@ mod tests {
 
     #[test]
     fn no_target_ends_its_quotes_or_its_line() {
-        let line = entry("/\" 200 \\\n\u{85}x").text();
+        let line = line(&entry("/\" 200 \\\n\u{85}x"), AccessLogFormat::Text);
         assert_eq!(line.matches('\n').count(), 1);
         assert!(line.contains("\"GET /\\\" 200 \\\\\\n\\u{85}x HTTP/1.1\""), "{line}");
     }
@@ -420,11 +451,12 @@ mod tests {
         let user_agent = "a\u{9b}2J\u{7f}\n\u{202e}b";
         let entry =
             AccessLogEntry { user_agent: Some(user_agent.to_owned()), ..entry("/\u{202e}x") };
-        let line = entry.line(AccessLogFormat::Json);
-        assert!(!line.trim_end_matches('\n').contains(is_unprintable), "{line:?}");
-        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let json = line(&entry, AccessLogFormat::Json);
+        assert!(!json.trim_end_matches('\n').contains(is_unprintable), "{json:?}");
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(read["user_agent"], user_agent);
-        assert!(entry.text().contains("/\\u{202e}x"), "{}", entry.text());
+        let text = line(&entry, AccessLogFormat::Text);
+        assert!(text.contains("/\\u{202e}x"), "{text}");
     }
 
     #[test]
