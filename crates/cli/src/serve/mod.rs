@@ -54,7 +54,6 @@ fn start(
     memory: io::Result<bool>,
     channel: Option<Arc<HandoffChannel>>,
 ) -> anyhow::Result<ExitCode> {
-    self::memory::configure_allocator();
     let file = args.config.clone();
     let source = ConfigSource {
         file,
