@@ -2,9 +2,10 @@
 //! prints the result as one line of JSON. `scripts/load-client` compares them.
 //!
 //!     drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
-//!     drive kept ADDRESS 1.1|2|3 CONNECTIONS SECONDS SERVER_PID
+//!     drive kept ADDRESS 1.1|2|3 CONNECTIONS SECONDS SERVER_PID [USER:PASSWORD]
 //!
-//! The second form makes requests on connections that are kept, over that version of HTTP.
+//! The second form makes requests on connections that are kept, over that version of HTTP, with
+//! basic authentication if there are credentials.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -21,14 +22,13 @@ type Failed = Box<dyn std::error::Error>;
 fn main() -> Result<(), Failed> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [transport, address, kind, connections, seconds, pid @ ..] = arguments.as_slice() else {
-        return Err(
-            "usage: drive tcp|quic|kept ADDRESS full|resumed|0-RTT|1.1|2|3 CONNECTIONS SECONDS [PID]"
-                .into(),
-        );
+        return Err("usage: drive tcp|quic|kept ADDRESS full|resumed|0-RTT|1.1|2|3 CONNECTIONS \
+                    SECONDS [PID [USER:PASSWORD]]"
+            .into());
     };
     let limit = Limit::Time(Duration::from_secs_f64(seconds.parse()?));
     let ciphers = CipherPolicy { groups: Some("X25519".into()), ..CipherPolicy::default() };
-    if let ("kept", [pid]) = (transport.as_str(), pid) {
+    if let ("kept", [pid, credentials @ ..]) = (transport.as_str(), pid) {
         let http = match kind.as_str() {
             "1.1" => HttpVersion::One,
             "2" => HttpVersion::Two,
@@ -38,6 +38,7 @@ fn main() -> Result<(), Failed> {
         let config = KeptConfig {
             address: address.parse()?,
             path: "/".into(),
+            credentials: credentials.first().cloned(),
             http,
             ciphers,
             connections: connections.parse()?,

@@ -21,6 +21,8 @@ pub struct KeptConfig {
     pub address: SocketAddr,
     /// Path and query, starting with a slash.
     pub path: String,
+    /// `USER:PASSWORD` for basic authentication.
+    pub credentials: Option<String>,
     /// The version of HTTP.
     pub http: HttpVersion,
     /// Ciphers and groups to offer.
@@ -117,7 +119,9 @@ impl KeptConnection {
     }
 
     async fn connect(config: &KeptConfig) -> Result<Self, Unusable> {
-        let url = format!("https://{}{}", config.address, config.path);
+        let credentials = config.credentials.iter().flat_map(|both| [both.as_str(), "@"]);
+        let credentials: String = credentials.collect();
+        let url = format!("https://{credentials}{}{}", config.address, config.path);
         let request = Request::get(Target::parse(&url)?);
         let host = config.address.ip().to_string();
         let tls = ConnectorConfig {

@@ -113,6 +113,7 @@ fn row(
     let config = KeptConfig {
         address: server.address,
         path: "/1k".to_owned(),
+        credentials: None,
         http,
         ciphers: ciphers(),
         connections: ACTIVE,

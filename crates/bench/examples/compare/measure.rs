@@ -83,6 +83,7 @@ impl Cell {
                 let config = KeptConfig {
                     address: server.address,
                     path: content.path(),
+                    credentials: None,
                     http: *http,
                     ciphers,
                     connections: content.connections(arguments.connections),

@@ -80,6 +80,7 @@ impl Scenario {
                 let config = KeptConfig {
                     address,
                     path: "/".to_owned(),
+                    credentials: None,
                     http,
                     ciphers,
                     connections: 1,
