@@ -24,7 +24,7 @@ pub struct GateConfig {
     /// states. Default 36 h.
     pub ticket_lifetime: Duration,
     /// Capacity of the strike register in records. Default 2^20, which takes 38 MB when full. A
-    /// record lives about 66 s at a skew of 0, so this is enough for 15,000 early connections per
+    /// record lives about 66 s at a skew of 0, so this is enough for 15,900 early connections per
     /// second. Names ([`Gate::claim_name`]) have a second register of the same capacity.
     pub capacity: usize,
 }

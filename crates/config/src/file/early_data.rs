@@ -35,7 +35,7 @@ pub(crate) struct EarlyDataSection {
     /// Capacity of the strike register, in flights. When it is full, no early data is accepted; no
     /// record is dropped.
     ///
-    /// By default about 36 MB when full.
+    /// By default about 38 MB when full.
     pub(crate) register_capacity: usize,
     /// What may run early below a path, on all sites. The longest prefix decides, as for routes;
     /// routes with their own `early_data` take part, and win for equal paths.

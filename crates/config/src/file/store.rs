@@ -68,7 +68,8 @@ pub(crate) struct StoreSection {
     /// runs nothing early. All nodes need the same value, as for `freshness` and `prefix`.
     ///
     /// By default far more than NTP leaves. A record then expires 35 s after its client's ticket
-    /// age is exact, and an emptied store closes the gate for 52 s.
+    /// age is exact, and an emptied store closes the gate for 47 s (with sentinels or a
+    /// cluster 52 s).
     #[serde(with = "DurationText")]
     pub(crate) clock_margin: Duration,
 }
