@@ -60,14 +60,20 @@ impl<T> Default for HostMap<T> {
 /// Normalizes a host name for comparison: lower case, without a trailing dot. Addresses are allowed
 /// too, IPv6 without brackets. Returns `None` if the name is invalid.
 pub fn normalize_host(raw: &str) -> Option<Cow<'_, str>> {
-    if raw.as_bytes().contains(&b':') {
-        return raw.parse::<Ipv6Addr>().ok().map(|address| Cow::Owned(address.to_string()));
-    }
     let name = raw.strip_suffix('.').unwrap_or(raw);
-    if name.len() > MAX_NAME_BYTES || !has_valid_labels(name) {
-        return None;
+    let (mut label_length, mut has_upper_case) = (0, false);
+    for byte in name.bytes() {
+        match byte {
+            // Underscores are in use, although host names must not have them (RFC 8553).
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => label_length += 1,
+            b'A'..=b'Z' => (label_length, has_upper_case) = (label_length + 1, true),
+            b'.' if (1..=MAX_LABEL_BYTES).contains(&label_length) => label_length = 0,
+            b':' => return raw.parse::<Ipv6Addr>().ok().map(|one| Cow::Owned(one.to_string())),
+            _ => return None,
+        }
     }
-    Some(match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+    let is_valid = name.len() <= MAX_NAME_BYTES && (1..=MAX_LABEL_BYTES).contains(&label_length);
+    is_valid.then(|| match has_upper_case {
         true => Cow::Owned(name.to_ascii_lowercase()),
         false => Cow::Borrowed(name),
     })
@@ -78,21 +84,6 @@ pub(crate) fn dns_names(certificate: &X509Ref) -> Vec<String> {
     let names = certificate.subject_alt_names();
     let names = names.iter().flatten().filter_map(|name| name.dnsname());
     names.map(str::to_ascii_lowercase).collect()
-}
-
-/// Allows underscores, which are in use although host names must not have them (RFC 8553).
-fn has_valid_labels(name: &str) -> bool {
-    let mut length = 0;
-    for byte in name.bytes() {
-        length = match byte {
-            b'.' if length > 0 => 0,
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' if length < MAX_LABEL_BYTES => {
-                length + 1
-            }
-            _ => return false,
-        };
-    }
-    length > 0
 }
 
 /// RFC 1035 section 2.3.4.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use firstflight_config::{AccessLogFormat, AccessLogSettings};
 use firstflight_units::{is_unprintable, printable_json};
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tracing::warn;
 
 use crate::ServerError;
@@ -71,8 +71,9 @@ pub(crate) struct AccessLogEntry {
     pub early_data: &'static str,
     /// Whether a handler (files, upstream, ping-pong) received the request.
     pub executed: bool,
-    /// The client random in hexadecimal, which identifies the flight.
-    pub client_random: String,
+    /// The client random, which identifies the flight.
+    #[serde(serialize_with = "as_hexadecimal")]
+    pub client_random: [u8; 32],
     /// The upstream server that responded, or that was tried last.
     pub upstream: Option<String>,
     /// The upstream's status; `None` if it did not respond.
@@ -83,6 +84,10 @@ pub(crate) struct AccessLogEntry {
     pub referer: Option<String>,
     /// The client's `User-Agent`.
     pub user_agent: Option<String>,
+}
+
+fn as_hexadecimal<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&hex::encode(bytes))
 }
 
 /// Queues entries for the log's thread.
@@ -356,7 +361,7 @@ mod tests {
             ticket_age_skew: -1,
             early_data: "accepted",
             executed: true,
-            client_random: "00".to_owned(),
+            client_random: [0; 32],
             trace_id: None,
             span_id: None,
             host: Some("h.test".to_owned()),

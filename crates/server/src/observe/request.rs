@@ -301,7 +301,7 @@ fn entry(
         ticket_age_skew: facts.ticket_age_skew,
         early_data: connection.facts.early_data(),
         executed: false,
-        client_random: hex::encode(facts.client_random),
+        client_random: facts.client_random,
         upstream: None,
         upstream_status: None,
         upstream_ms: None,
