@@ -339,14 +339,14 @@ fn probe(server: SocketAddr, rtt: Duration, count: usize, tap: &Tap) -> io::Resu
         let (received_ns, received_there_ns, _) = receive(&socket)?;
         let error_ns = sent.elapsed().as_nanos() as i64 - rtt.as_nanos() as i64;
         let packets = tap.take().packets;
+        if packets.len() != 2 {
+            return Err(io::Error::other("an echo is not two packets"));
+        }
         let lateness_ns = packets.iter().map(CapturedPacket::lateness_ns).max().unwrap_or(0);
         // The link has the monotonic clock, the kernel's timestamps are of the real-time clock.
         let offset_ns = now_ns(ClockId::CLOCK_REALTIME)? - now_ns(ClockId::CLOCK_MONOTONIC)?;
         let sent_ns: i64 = packets.iter().map(|one| one.arrival_ns as i64 + offset_ns).sum();
         let link_error_ns = received_ns + received_there_ns - sent_ns - rtt.as_nanos() as i64;
-        if packets.len() != 2 {
-            return Err(io::Error::other("an echo is not two packets"));
-        }
         let stalled_ns = packets.iter().map(|one| one.stalled_ns as i64).sum();
         echoes.push(Echo { error_ns, link_error_ns, stalled_ns, lateness_ns });
         // Not in step with the echo before.
