@@ -2,6 +2,7 @@
 
 mod filter;
 mod segments;
+mod timestamps;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -56,9 +57,7 @@ impl Sniffer {
         };
         let tap = Tap::new(MAX_FRAME_BYTES, limit_bytes);
         let socket = open_socket(server, protocol).map_err(failed)?;
-        // The kernel enables timestamps in a work queue, shortly after the request. Until then the
-        // timestamp of a packet is the time at which it is read.
-        thread::sleep(TIMESTAMP_SETUP);
+        timestamps::await_arrival_timestamps();
         let server = server.ip();
         let tap_of_reader = tap.clone();
         let reader =
@@ -280,7 +279,6 @@ fn attach(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
     Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
-const TIMESTAMP_SETUP: Duration = Duration::from_millis(50);
 const ALL_INTERFACES: u32 = 0;
 const ETHERNET: usize = 14;
 /// Segmentation offload merges at most into an IP packet of 65,535 bytes.
