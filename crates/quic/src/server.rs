@@ -102,7 +102,6 @@ impl ServerCrypto {
             OpenedTicket::Session(found) | OpenedTicket::UsedUp(found) => found,
             OpenedTicket::NeedsLookup(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
             OpenedTicket::WithoutEarlyData(..)
-            | OpenedTicket::Unproven(_)
             | OpenedTicket::AlreadyUsed
             | OpenedTicket::Ignored => {
                 return Ok(FirstFlightPreview::Nothing);
@@ -128,6 +127,10 @@ impl ServerCrypto {
             ))),
             _ => Ok(FirstFlightPreview::Nothing),
         }
+    }
+
+    pub(crate) fn uses_up_tickets(&self) -> bool {
+        self.sealer.as_ref().is_some_and(|sealer| sealer.uses_up_tickets())
     }
 
     /// Creates a connection with this early-data context.

@@ -27,8 +27,8 @@ pub(crate) struct ServerSession {
     early_data_context: Vec<u8>,
     /// Decides about early data; taken when called.
     judge: Option<EarlyDataJudge>,
-    /// The bytes received until then, for restarting the handshake.
-    heard: Vec<u8>,
+    /// The bytes received until then, for restarting the handshake, if it may have to be.
+    heard: Option<Vec<u8>>,
     told: bool,
     observer: Option<NegotiationObserver>,
 }
@@ -51,13 +51,14 @@ impl ServerSession {
         }
         let mut tls = Handshaking::new(ssl, Side::Server, &parameters, crypto.key_log.clone());
         tls.withholds_last_ticket = address_validated;
+        let may_restart = judge.is_some() || crypto.uses_up_tickets();
         Self {
             crypto,
             tls,
             parameters,
             early_data_context,
             judge,
-            heard: Vec::new(),
+            heard: may_restart.then(Vec::new),
             told: false,
             observer,
         }
@@ -75,17 +76,20 @@ impl ServerSession {
         }
     }
 
-    /// Calls the decider once the ClientHello has been processed.
+    /// Once the ClientHello has been processed: uses up its ticket, and calls the judge.
     fn decide(&mut self) -> Result<(), TransportError> {
         if quic_support::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
             return Ok(());
         }
-        let (judge, heard) = (self.judge.take(), std::mem::take(&mut self.heard));
+        let (judge, heard) = (self.judge.take(), self.heard.take().unwrap_or_default());
+        while !quic_support::use_up(&mut self.tls.ssl) {
+            self.begin_again(&heard, judge.is_some())?;
+        }
         let decided = match judge {
             Some(judge) if self.tls.in_early_data() => {
                 match judge(&quic_support::server_handshake(&self.tls.ssl)) {
                     true => Ok(()),
-                    false => self.begin_again(&heard),
+                    false => self.begin_again(&heard, false),
                 }
             }
             _ => Ok(()),
@@ -94,14 +98,14 @@ impl ServerSession {
         decided
     }
 
-    /// Restarts the handshake from the same bytes with early data refused. Drops the old connection
-    /// with its flight, secrets and key log lines.
-    fn begin_again(&mut self, heard: &[u8]) -> Result<(), TransportError> {
+    /// Restarts the handshake from the same bytes. Drops the old connection with its flight, secrets and
+    /// key log lines.
+    fn begin_again(&mut self, heard: &[u8], early_data: bool) -> Result<(), TransportError> {
         let mut ssl = (self.crypto.connection(&self.early_data_context))
             .map_err(|error| session::error(INTERNAL_ERROR, &error.to_string()))?;
         // A ticket that the first connection has used up cannot be opened again.
         let session = quic_support::provided_session(&self.tls.ssl);
-        prepare(&mut ssl, false, session);
+        prepare(&mut ssl, early_data, session);
         quic_support::forget_session(&self.tls.ssl);
         let log = self.crypto.key_log.clone();
         self.tls = Handshaking::new(ssl, Side::Server, &self.parameters, log);
@@ -151,8 +155,8 @@ impl crypto::Session for ServerSession {
 
     fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
         self.tls.provide(buf)?;
-        if self.judge.is_some() {
-            self.heard.extend_from_slice(buf);
+        if let Some(heard) = &mut self.heard {
+            heard.extend_from_slice(buf);
         }
         self.advance()?;
         self.decide()?;

@@ -37,10 +37,10 @@ enum State {
     HandedOver,
 }
 
-/// The outcome of [`PuncturedTickets::open`].
+/// The outcome of [`PuncturedTickets::read`] and [`PuncturedTickets::open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenedOnce {
-    /// The ticket is used up.
+    /// The ticket is open, and after [`PuncturedTickets::open`] used up.
     Session {
         /// What was sealed.
         content: Zeroizing<Vec<u8>>,
@@ -56,6 +56,17 @@ pub enum OpenedOnce {
     Unknown,
     /// The ticket's index is not used, but the ticket was not sealed under it.
     Forged,
+    /// Another process has the keys. The ticket is as it was.
+    HandedOver,
+}
+
+/// The outcome of [`PuncturedTickets::use_up`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsedOnce {
+    /// The ticket is used up, by this call.
+    First,
+    /// The ticket was used before, has expired, or was given up because of the limit of memory.
+    Again,
     /// Another process has the keys. The ticket is as it was.
     HandedOver,
 }
@@ -88,12 +99,9 @@ impl PuncturedTickets {
         Some(ticket)
     }
 
-    /// Opens a ticket and uses it up, if `is_proven` returns true for its session: if the client has
-    /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). Whoever
-    /// has only seen the ticket cannot use it up.
-    ///
-    /// Of several concurrent callers with the same ticket, exactly one gets the session.
-    pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenedOnce {
+    /// Opens a ticket without using it up. Whoever calls this has to verify that the client knows the
+    /// session's secret, and to call [`PuncturedTickets::use_up`] before it does anything for the client.
+    pub fn read(&self, ticket: &[u8]) -> OpenedOnce {
         let Some((index, sealed)) = parse(ticket) else { return OpenedOnce::Unknown };
         let value = match &mut *self.state() {
             State::Owned(function) => match function.evaluate(&index) {
@@ -111,21 +119,39 @@ impl PuncturedTickets {
         let Some((sealed_at, content)) = dated.split_first_chunk() else {
             return OpenedOnce::Forged;
         };
+        OpenedOnce::Session {
+            content: Zeroizing::new(content.to_vec()),
+            sealed_at: Duration::from_secs(u64::from_be_bytes(*sealed_at)),
+        }
+    }
+
+    /// Uses up a ticket that was [read](PuncturedTickets::read). Of several concurrent callers with the
+    /// same ticket, exactly one gets [`UsedOnce::First`].
+    pub fn use_up(&self, ticket: &[u8]) -> UsedOnce {
+        let Some((index, _)) = parse(ticket) else { return UsedOnce::Again };
+        match &mut *self.state() {
+            State::Owned(function) => match function.puncture(&index) {
+                true => UsedOnce::First,
+                false => UsedOnce::Again,
+            },
+            State::HandedOver => UsedOnce::HandedOver,
+        }
+    }
+
+    /// Opens a ticket and uses it up, if `is_proven` returns true for its session: if the client has
+    /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). Whoever
+    /// has only seen the ticket cannot use it up.
+    pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenedOnce {
+        let opened = self.read(ticket);
+        let OpenedOnce::Session { content, .. } = &opened else { return opened };
         if !is_proven(content) {
             return OpenedOnce::Unproven;
         }
-        let session = OpenedOnce::Session {
-            content: Zeroizing::new(content.to_vec()),
-            sealed_at: Duration::from_secs(u64::from_be_bytes(*sealed_at)),
-        };
-        // Another connection may have been faster meanwhile, or the keys handed over with the index
-        // not used.
-        match &mut *self.state() {
-            State::Owned(function) => match function.puncture(&index) {
-                true => session,
-                false => OpenedOnce::Used,
-            },
-            State::HandedOver => OpenedOnce::HandedOver,
+        // Another connection may have been faster meanwhile, or the keys handed over.
+        match self.use_up(ticket) {
+            UsedOnce::First => opened,
+            UsedOnce::Again => OpenedOnce::Used,
+            UsedOnce::HandedOver => OpenedOnce::HandedOver,
         }
     }
 

@@ -88,6 +88,7 @@ impl AcceptorConfig {
 pub struct Acceptor {
     context: SslContext,
     early_data: bool,
+    uses_up_tickets: bool,
 }
 
 impl Acceptor {
@@ -96,8 +97,9 @@ impl Acceptor {
     /// # Errors
     /// [`TlsError`] naming the setting that BoringSSL rejects.
     pub fn new(config: AcceptorConfig) -> Result<Self, TlsError> {
+        let uses_up_tickets = config.sealer.as_ref().is_some_and(|it| it.uses_up_tickets());
         let (context, early_data) = server_context(config, |_| ())?;
-        Ok(Self { context, early_data })
+        Ok(Self { context, early_data, uses_up_tickets })
     }
 
     /// Whether connections accept early data by default.
@@ -122,7 +124,8 @@ impl Acceptor {
             // SAFETY: the connection is valid and not yet in its handshake.
             unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
         }
-        TlsConnection::new(ssl, Role::Server { restore_early_data: self.early_data })
+        let (restore_early_data, ticket_unused) = (self.early_data, self.uses_up_tickets);
+        TlsConnection::new(ssl, Role::Server { restore_early_data, ticket_unused })
     }
 }
 
@@ -212,6 +215,7 @@ fn protocols(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// buffered, because a refusal starts the handshake again from them.
 pub struct Accepting<S> {
     acceptor: Acceptor,
+    early_data: bool,
     stream: TlsStream<S>,
 }
 
@@ -239,10 +243,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
     /// Returns [`TlsError::Setup`] if there is no memory.
     pub fn new(acceptor: &Acceptor, io: S, early_data: bool) -> Result<Self, TlsError> {
         let mut stream = TlsStream::new(acceptor.connection(early_data)?, io, Phase::Early);
-        if early_data && acceptor.accepts_early_data() {
-            stream.keep_received();
+        if (early_data && acceptor.accepts_early_data()) || acceptor.uses_up_tickets {
+            stream.keep_received(Vec::new());
         }
-        Ok(Self { acceptor: acceptor.clone(), stream })
+        Ok(Self { acceptor: acceptor.clone(), early_data, stream })
     }
 
     /// Continues until the caller has to decide or the handshake is complete. Cancel-safe.
@@ -250,7 +254,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
     /// # Errors
     /// [`TlsError`]. The alert was sent if the socket accepted it.
     pub async fn advance(&mut self) -> Result<AcceptState, TlsError> {
-        match std::future::poll_fn(|cx| self.stream.poll_start(cx)).await? {
+        let outcome = loop {
+            let outcome = std::future::poll_fn(|cx| self.stream.poll_start(cx)).await;
+            let received = match self.stream.connection_mut().has_lost_ticket() {
+                true => self.stream.take_received(),
+                false => None,
+            };
+            let Some(received) = received else { break outcome? };
+            self.restart(&received, self.early_data)?;
+            self.stream.keep_received(received);
+        };
+        match outcome {
             StartOutcome::NeedsSession(id) => Ok(AcceptState::NeedsSession(id)),
             StartOutcome::TicketUsed => Ok(AcceptState::TicketUsed),
             StartOutcome::Done if self.stream.in_early_data() => Ok(AcceptState::EarlyData),
@@ -296,12 +310,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
             return Ok(());
         }
         let Some(received) = self.stream.take_received() else { return Ok(()) };
-        let mut connection: TlsConnection = self.acceptor.connection(false)?;
+        self.restart(&received, false)
+    }
+
+    /// Restarts the handshake from the same bytes.
+    fn restart(&mut self, received: &[u8], early_data: bool) -> Result<(), TlsError> {
+        let mut connection: TlsConnection = self.acceptor.connection(early_data)?;
         if let Some(session) = self.stream.connection_mut().provided_session() {
             connection.provide_session(session);
             self.stream.connection_mut().forget_session();
         }
-        connection.feed(&received);
+        connection.feed(received);
         // Dropping the old connection drops its unsent flight.
         *self.stream.connection_mut() = connection;
         Ok(())

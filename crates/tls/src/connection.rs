@@ -7,7 +7,7 @@ use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 use tokio::io::ReadBuf;
 
-use crate::buffers::Wire;
+use crate::buffers::{Queue, Wire};
 use crate::error::reasons;
 use crate::session::SessionInbox;
 use crate::{
@@ -54,6 +54,8 @@ pub(crate) enum Role {
     Server {
         /// Whether early data is off until the ClientHello has been processed.
         restore_early_data: bool,
+        /// Whether the client's ticket may still have to be used up.
+        ticket_unused: bool,
     },
     Client {
         inbox: SessionInbox,
@@ -234,6 +236,12 @@ impl TlsConnection {
         ticket::provide_session(self.stream.ssl_mut(), session);
     }
 
+    /// Whether the handshake has failed because another connection or process used the client's ticket
+    /// meanwhile. Another connection has to take this one's place.
+    pub(crate) fn has_lost_ticket(&self) -> bool {
+        ticket::is_lost(self.stream.ssl())
+    }
+
     /// The session that this connection was provided with, or whose ticket it has used up.
     pub(crate) fn provided_session(&self) -> Option<OpenedTicket> {
         ticket::provided_session(self.stream.ssl())
@@ -312,13 +320,17 @@ impl TlsConnection {
             };
             self.after_step();
             match result {
-                Ok(Some(done)) => return Ok(Progress::Done(done)),
+                Ok(Some(done)) => {
+                    self.use_up_ticket()?;
+                    return Ok(Progress::Done(done));
+                }
                 Ok(None) => self.resend()?,
                 Err(error) => match error.code() {
                     code if code.as_raw() == ffi::SSL_ERROR_EARLY_DATA_REJECTED => {
                         self.on_early_data_refused();
                     }
                     ErrorCode::WANT_READ | ErrorCode::WANT_WRITE | ErrorCode::PENDING_TICKET => {
+                        self.use_up_ticket()?;
                         return Ok(Progress::NeedsInput);
                     }
                     ErrorCode::ZERO_RETURN => return Ok(Progress::Closed),
@@ -330,10 +342,10 @@ impl TlsConnection {
 
     /// Updates the state after BoringSSL has run.
     fn after_step(&mut self) {
-        if let Role::Server { restore_early_data: true } = self.role
+        if let Role::Server { restore_early_data: true, ticket_unused } = self.role
             && self.reason() != EarlyDataReason::Unknown
         {
-            self.role = Role::Server { restore_early_data: false };
+            self.role = Role::Server { restore_early_data: false, ticket_unused };
             // SAFETY: the connection is valid. Its ClientHello has been processed, so from now on
             // the flag only decides whether tickets allow early data.
             unsafe { ffi::SSL_set_early_data_enabled(self.stream.ssl().as_ptr(), 1) };
@@ -344,6 +356,25 @@ impl TlsConnection {
                 self.client.buffered = Vec::new();
             }
         }
+    }
+
+    /// Uses up the client's ticket once BoringSSL has processed the ClientHello without an error, and so
+    /// has verified its binder. Nothing was sent before.
+    fn use_up_ticket(&mut self) -> Result<(), TlsError> {
+        match &mut self.role {
+            Role::Server { ticket_unused, .. } if *ticket_unused => {
+                if handshake::reason(self.stream.ssl()) == EarlyDataReason::Unknown {
+                    return Ok(());
+                }
+                *ticket_unused = false;
+            }
+            _ => return Ok(()),
+        }
+        if ticket::use_up(self.stream.ssl_mut()) {
+            return Ok(());
+        }
+        self.stream.get_mut().outgoing = Queue::default();
+        Err(TlsError::Handshake("another connection has used the ticket".to_owned()))
     }
 
     /// The server refused early data: leaves the early state, so that the buffered bytes are written

@@ -316,8 +316,8 @@ impl Identities {
             })
     }
 
-    /// Makes a context select the certificate. `keeps_offers`: whether its connections also keep the
-    /// pre-shared keys that ClientHellos offer, which are seen here first.
+    /// Makes a context select the certificate. `keeps_offers`: whether its connections may have to
+    /// keep the pre-shared keys that ClientHellos offer, which are seen here first.
     pub(crate) fn install(
         &self,
         context: &mut SslContextBuilder,

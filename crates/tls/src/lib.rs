@@ -118,6 +118,6 @@ pub use offered_flight::OfferedFlight;
 pub use psk_offer::PskOffer;
 pub use session::{Session, session_of_age};
 pub use stream::TlsStream;
-pub use ticket::{OpenedTicket, TicketSealer, WithheldReason};
+pub use ticket::{OpenedTicket, TicketSealer, TicketUse, WithheldReason};
 pub use trust::Trust;
 pub use version::Version;

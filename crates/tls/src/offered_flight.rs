@@ -50,14 +50,18 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
     // SAFETY: BoringSSL passes a ClientHello that is valid during the call, of a connection that
     // nobody else uses meanwhile.
     unsafe {
-        if extension(hello, ffi::TLSEXT_TYPE_early_data as u16).is_none() {
-            return CONTINUE;
-        }
         let Some(psk) = extension(hello, ffi::TLSEXT_TYPE_pre_shared_key as u16) else {
             return CONTINUE;
         };
-        let message = slice::from_raw_parts((*hello).client_hello, (*hello).client_hello_len);
         let Some(offered) = PreSharedKey::read(psk) else { return CONTINUE };
+        let ssl = SslRef::from_ptr_mut((*hello).ssl);
+        if !ssl.session_reused() {
+            ticket::use_up_unresumed(ssl, offered.identity);
+        }
+        if extension(hello, ffi::TLSEXT_TYPE_early_data as u16).is_none() {
+            return CONTINUE;
+        }
+        let message = slice::from_raw_parts((*hello).client_hello, (*hello).client_hello_len);
         // pre_shared_key is the last extension (RFC 8446 section 4.2.11), so the binders end the
         // message.
         let Some(truncated) = message.len().checked_sub(offered.binders_length) else {
@@ -66,7 +70,6 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
         let mut digest = Sha256::new();
         digest.update(&message[..truncated]);
         digest.update(offered.binder);
-        let ssl = SslRef::from_ptr_mut((*hello).ssl);
         let ticket_age_skew = match ssl.session_reused() {
             true => Some(ffi::SSL_get_ticket_age_skew((*hello).ssl)),
             false => skew_of_unused_ticket(ssl, &offered),
@@ -78,11 +81,10 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
 
 /// Computes the skew of a ticket that BoringSSL did not use (because of version, cipher or site). A
 /// copy of its flight could be accepted under another configuration.
-fn skew_of_unused_ticket(ssl: &mut SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
+fn skew_of_unused_ticket(ssl: &SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
     let session = match ticket::reopen(ssl, offered.identity)? {
         OpenedTicket::Session(session)
         | OpenedTicket::UsedUp(session)
-        | OpenedTicket::Unproven(session)
         | OpenedTicket::WithoutEarlyData(session, _) => session,
         OpenedTicket::NeedsLookup(_) | OpenedTicket::AlreadyUsed | OpenedTicket::Ignored => {
             return None;

@@ -6,7 +6,7 @@ use hkdf::Hkdf;
 use hmac::digest::Output;
 use hmac::{EagerHash, Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroize;
 
 use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
 use crate::pre_shared_key::PreSharedKey;
@@ -14,10 +14,10 @@ use crate::pre_shared_key::PreSharedKey;
 /// The first pre-shared key of a ClientHello: its binder, and what the binder authenticates (RFC 8446
 /// section 4.2.11.2).
 ///
-/// BoringSSL verifies binders, too, but only after it has opened the ticket. A sealer whose tickets
-/// are used up when they are opened has to verify it before; else whoever has seen a ticket on the
-/// wire could use it up. To use tickets up after BoringSSL's check would spare those that it opens and
-/// does not resume (another site, another cipher), whose flights could be accepted after a reload.
+/// BoringSSL verifies the binders of sessions that it resumes. This is for tickets that are used up when
+/// their client has proved that it knows their secret, and that BoringSSL does not resume (another site,
+/// another cipher), or that another process opens. Without the proof, whoever has seen a ticket on the
+/// wire could use it up.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PskOffer {
     hello: TruncatedHello,
@@ -139,16 +139,6 @@ fn hash_and_secret(session: &[u8]) -> Option<(Hash, &[u8])> {
         [0x13, _] => Some((Hash::Sha256, secret)),
         _ => None,
     }
-}
-
-/// The session with another secret, for which BoringSSL finds the client's binder invalid. So it ends
-/// the handshake itself, as the RFC demands.
-pub(crate) fn with_random_secret(mut session: Zeroizing<Vec<u8>>) -> Option<Zeroizing<Vec<u8>>> {
-    let (_, secret) = hash_and_secret(&session)?;
-    let start = secret.as_ptr() as usize - session.as_ptr() as usize;
-    let secret = start..start + secret.len();
-    boring::rand::rand_bytes(&mut session[secret]).ok()?;
-    Some(session)
 }
 
 const CLIENT_HELLO: u8 = 1;

@@ -192,9 +192,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    /// From now on buffers what is read.
-    pub(crate) fn keep_received(&mut self) {
-        self.received = Some(Vec::new());
+    /// From now on buffers what is read, after what was read so far.
+    pub(crate) fn keep_received(&mut self, received: Vec<u8>) {
+        self.received = Some(received);
     }
 
     /// Takes what was read so far, and stops buffering it.

@@ -15,7 +15,7 @@ use foreign_types::ForeignTypeRef;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::context::Slot;
-use crate::{EarlyDataReason, PskOffer, TlsError, psk_offer, session};
+use crate::{EarlyDataReason, PskOffer, TlsError, session};
 
 /// Seals and opens session tickets, for all TLS versions.
 pub trait TicketSealer: Send + Sync {
@@ -28,8 +28,9 @@ pub trait TicketSealer: Send + Sync {
     /// Opens a ticket from a client. The bytes are untrusted.
     fn open(&self, ticket: &[u8]) -> OpenedTicket;
 
-    /// Whether opening a ticket of TLS 1.3 uses it up. Then [`TicketSealer::seal_once`] and
-    /// [`TicketSealer::open_once`] are called for TLS 1.3, and the other methods for TLS 1.2 only.
+    /// Whether tickets of TLS 1.3 are used up. Then [`TicketSealer::seal_once`],
+    /// [`TicketSealer::read_once`] and [`TicketSealer::use_up`] are called for TLS 1.3, and
+    /// [`TicketSealer::seal`] and [`TicketSealer::open`] for TLS 1.2 only.
     fn uses_up_tickets(&self) -> bool {
         false
     }
@@ -39,12 +40,29 @@ pub trait TicketSealer: Send + Sync {
         self.seal(session)
     }
 
-    /// Opens a ticket that a client offers as a pre-shared key. It has to verify the client's binder
-    /// ([`PskOffer::proves`]) before it uses the ticket up and returns [`OpenedTicket::UsedUp`]. If the
-    /// binder is invalid, it returns [`OpenedTicket::Unproven`].
-    fn open_once(&self, ticket: &[u8], _offer: &PskOffer) -> OpenedTicket {
+    /// Opens a ticket that a client offers as a pre-shared key, without using it up. The client's
+    /// binder is not verified yet; `offer` is for a process that opens the ticket in this one's place.
+    fn read_once(&self, ticket: &[u8], _offer: &PskOffer) -> OpenedTicket {
         self.open(ticket)
     }
+
+    /// Uses up a ticket whose client has proved by its binder that it knows the session's secret. Called
+    /// before anything is sent. Of several concurrent callers with the same ticket, one gets
+    /// [`TicketUse::First`].
+    fn use_up(&self, _ticket: &[u8]) -> TicketUse {
+        TicketUse::First
+    }
+}
+
+/// The outcome of [`TicketSealer::use_up`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TicketUse {
+    /// The ticket was unused, and nobody can open it any more.
+    First,
+    /// Another connection was faster.
+    Again,
+    /// Meanwhile another process has the keys, and [`TicketSealer::read_once`] says so.
+    HandedOver,
 }
 
 /// The outcome of [`TicketSealer::open`]. A session that is longer than its ticket is treated as
@@ -56,9 +74,6 @@ pub enum OpenedTicket {
     /// The session of a ticket that cannot be opened again, by nobody. The connection keeps it until
     /// its early data is decided.
     UsedUp(Vec<u8>),
-    /// The session of a ticket whose client has not proved that it knows the session's secret. The
-    /// handshake fails with the alert decrypt_error (RFC 8446 sections 4.2.11 and 6.2).
-    Unproven(Vec<u8>),
     /// A session to resume with early data refused, and the reason. Tickets issued on the connection
     /// still allow early data.
     WithoutEarlyData(Vec<u8>, WithheldReason),
@@ -90,7 +105,6 @@ impl fmt::Debug for OpenedTicket {
         f.write_str(match self {
             Self::Session(_) => "Session(..)",
             Self::UsedUp(_) => "UsedUp(..)",
-            Self::Unproven(_) => "Unproven(..)",
             Self::WithoutEarlyData(..) => "WithoutEarlyData(..)",
             Self::NeedsLookup(_) => "Elsewhere(..)",
             Self::AlreadyUsed => "AlreadyUsed",
@@ -103,10 +117,9 @@ impl OpenedTicket {
     /// Overwrites the session.
     pub(crate) fn wipe(&mut self) {
         match self {
-            Self::Session(session)
-            | Self::UsedUp(session)
-            | Self::Unproven(session)
-            | Self::WithoutEarlyData(session, _) => session.zeroize(),
+            Self::Session(session) | Self::UsedUp(session) | Self::WithoutEarlyData(session, _) => {
+                session.zeroize()
+            }
             Self::NeedsLookup(_) | Self::AlreadyUsed | Self::Ignored => {}
         }
     }
@@ -117,9 +130,13 @@ impl OpenedTicket {
 struct TicketOutcome {
     /// The key by which to look up the session, until the caller has taken it.
     needed: Option<Vec<u8>>,
-    /// The pre-shared key that the client offers, until its ticket is opened. Only with a sealer that
-    /// needs it.
+    /// The pre-shared key that the client offers, until its ticket is opened. Only with a sealer whose
+    /// tickets are used up.
     offer: Option<PskOffer>,
+    /// The ticket that was opened and is to be used up when the client's binder has been verified.
+    unused: Option<UnusedTicket>,
+    /// Whether another connection or process was faster.
+    lost: bool,
     /// The session that was looked up, or whose ticket is used up.
     provided: Option<OpenedTicket>,
     /// Whether the ticket was used up by this connection.
@@ -138,6 +155,11 @@ struct TicketOutcome {
     replacements: u8,
     /// Whether accepted early data brings two of them.
     second_ticket: bool,
+}
+
+struct UnusedTicket {
+    ticket: Vec<u8>,
+    session: Zeroizing<Vec<u8>>,
 }
 
 static TICKET_OUTCOME: Slot<Mutex<TicketOutcome>> =
@@ -176,8 +198,8 @@ pub fn provide_session(ssl: &mut SslRef, session: OpenedTicket) {
     update_ticket_outcome(ssl, |outcome| outcome.provided = Some(session));
 }
 
-/// The session that a connection was provided with, or whose ticket it has used up, for a connection
-/// that takes its place.
+/// The session that a connection was provided with, or whose ticket it has used up, or that it has none
+/// because its ticket was used before: for a connection that takes its place.
 pub fn provided_session(ssl: &SslRef) -> Option<OpenedTicket> {
     ticket_outcome(ssl)?.provided.clone()
 }
@@ -205,48 +227,112 @@ pub(crate) fn is_used_up(ssl: &SslRef) -> bool {
     ticket_outcome(ssl).is_some_and(|outcome| outcome.used_up)
 }
 
+/// Whether another connection or process was faster; see [`use_up`].
+pub(crate) fn is_lost(ssl: &SslRef) -> bool {
+    ticket_outcome(ssl).is_some_and(|outcome| outcome.lost)
+}
+
 /// The key of a lookup that was not made.
 pub(crate) fn needed_session(ssl: &SslRef) -> Option<Vec<u8>> {
     ticket_outcome(ssl)?.needed.clone()
 }
 
-/// Keeps the pre-shared key that a ClientHello offers, for [`TicketSealer::open_once`].
+/// Keeps the pre-shared key that a ClientHello offers, for [`TicketSealer::read_once`].
 pub(crate) fn keep_offer(hello: &mut ClientHello<'_>) {
     let Some(content) = hello.get_extension(ExtensionType::PRE_SHARED_KEY) else { return };
     let Some(offer) = PskOffer::read(hello.as_bytes(), content) else { return };
     update_ticket_outcome(hello.ssl_mut(), |outcome| outcome.offer = Some(offer));
 }
 
-/// Opens a ticket that BoringSSL did not use. Returns the session that was looked up for it, if any,
-/// else what the sealer returns, or `None` if the connection has no sealer.
-pub(crate) fn reopen(ssl: &mut SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
-    let mut offer = None;
-    if let Some(mut known) = ticket_outcome(ssl) {
+/// Opens a ticket that BoringSSL did not use. Returns the session that was looked up for it, or whose
+/// ticket is used up, else what the sealer returns, or `None` if the connection has no sealer.
+pub(crate) fn reopen(ssl: &SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
+    if let Some(known) = ticket_outcome(ssl) {
         if known.ignored || known.needed.is_some() {
             return Some(OpenedTicket::Ignored);
         }
         if let Some(provided) = &known.provided {
             return Some(provided.clone());
         }
-        offer = known.offer.take();
     }
-    let sealer = ssl.ssl_context().ex_data(*SEALER)?.clone();
-    match offer {
-        Some(offer) => Some(open_once(ssl, &sealer, ticket, &offer)),
-        // It is a ticket of TLS 1.3.
-        None if sealer.uses_up_tickets() => Some(OpenedTicket::Ignored),
-        None => Some(sealer.open(ticket)),
+    let sealer = ssl.ssl_context().ex_data(*SEALER)?;
+    match sealer.uses_up_tickets() {
+        // It is a ticket of TLS 1.3, whose client has proved nothing.
+        true => Some(OpenedTicket::Ignored),
+        false => Some(sealer.open(ticket)),
     }
 }
 
-/// Opens a ticket that is used up thereby, and keeps its session.
-fn open_once(ssl: &mut SslRef, sealer: &Sealer, ticket: &[u8], offer: &PskOffer) -> OpenedTicket {
-    let opened = sealer.open_once(ticket, offer);
-    if let OpenedTicket::UsedUp(_) = opened {
-        update_ticket_outcome(ssl, |outcome| outcome.provided = Some(opened.clone()));
+/// Opens a ticket that will be used up, and keeps its session until then.
+fn read_once(ssl: &mut SslRef, sealer: &Sealer, ticket: &[u8]) -> OpenedTicket {
+    let Some(mut outcome) = ticket_outcome(ssl) else { return OpenedTicket::Ignored };
+    let Some(offer) = &outcome.offer else { return OpenedTicket::Ignored };
+    let opened = sealer.read_once(ticket, offer);
+    if let OpenedTicket::Session(session) = &opened {
+        let session = Zeroizing::new(session.clone());
+        outcome.unused = Some(UnusedTicket { ticket: ticket.to_vec(), session });
     }
-    note_used_up(ssl, &opened);
     opened
+}
+
+/// Uses up the ticket that a connection has resumed. Call this once BoringSSL has processed the
+/// ClientHello without an error, so that it has verified the binder, and before anything is sent.
+///
+/// Returns false if another connection or process was faster. Nothing of this connection may then be
+/// sent; one that is provided with [`provided_session`] takes its place.
+pub fn use_up(ssl: &mut SslRef) -> bool {
+    let resumed = ssl.session_reused();
+    let sealer = ssl.ssl_context().ex_data(*SEALER);
+    let (Some(sealer), Some(mut outcome)) = (sealer, ticket_outcome(ssl)) else { return true };
+    outcome.offer = None;
+    if let Some(unused) = outcome.unused.take()
+        && resumed
+    {
+        outcome.use_up(unused, sealer);
+    }
+    !outcome.lost
+}
+
+/// Uses up a ticket that BoringSSL does not resume, so that it has not verified the binder: it is of
+/// another site or for another cipher, say. Else a copy could be accepted after a change of the
+/// configuration.
+pub(crate) fn use_up_unresumed(ssl: &SslRef, ticket: &[u8]) {
+    let sealer = ssl.ssl_context().ex_data(*SEALER).filter(|sealer| sealer.uses_up_tickets());
+    let (Some(sealer), Some(mut outcome)) = (sealer, ticket_outcome(ssl)) else { return };
+    let Some(offer) = outcome.offer.take() else { return };
+    if outcome.ignored || outcome.needed.is_some() || outcome.provided.is_some() {
+        return;
+    }
+    if outcome.unused.is_none() {
+        match sealer.read_once(ticket, &offer) {
+            OpenedTicket::Session(session) => {
+                let (ticket, session) = (ticket.to_vec(), Zeroizing::new(session));
+                outcome.unused = Some(UnusedTicket { ticket, session });
+            }
+            OpenedTicket::AlreadyUsed => outcome.already_used = true,
+            _ => {}
+        }
+    }
+    if let Some(unused) = outcome.unused.take()
+        && offer.proves(&unused.session)
+    {
+        outcome.use_up(unused, sealer);
+    }
+}
+
+impl TicketOutcome {
+    fn use_up(&mut self, mut unused: UnusedTicket, sealer: &Sealer) {
+        match sealer.use_up(&unused.ticket) {
+            TicketUse::First => {
+                let session = std::mem::take(&mut *unused.session);
+                (self.used_up, self.provided) = (true, Some(OpenedTicket::UsedUp(session)));
+            }
+            TicketUse::Again => {
+                (self.lost, self.provided) = (true, Some(OpenedTicket::AlreadyUsed));
+            }
+            TicketUse::HandedOver => self.lost = true,
+        }
+    }
 }
 
 fn note_used_up(ssl: &mut SslRef, opened: &OpenedTicket) {
@@ -379,23 +465,15 @@ unsafe extern "C" fn open(
         *out_len = 0;
         let ticket = slice::from_raw_parts(input, input_len);
         let connection = SslRef::from_ptr_mut(ssl);
-        let mut offer = None;
-        let mut provided = None;
-        if let Some(mut known) = ticket_outcome(connection) {
-            provided = known.provided.clone();
-            offer = known.offer.take();
-        }
+        let provided = ticket_outcome(connection).and_then(|known| known.provided.clone());
         let is_tls13 = connection.version2() == Some(SslVersion::TLS1_3);
-        let opened = match (provided, sealer_of(ssl).cloned(), offer) {
-            (Some(provided), _, _) => provided,
-            (None, Some(sealer), Some(offer)) if is_tls13 => {
-                open_once(connection, &sealer, ticket, &offer)
+        let opened = match (provided, sealer_of(ssl).cloned()) {
+            (Some(provided), _) => provided,
+            (None, Some(sealer)) if is_tls13 && sealer.uses_up_tickets() => {
+                read_once(connection, &sealer, ticket)
             }
-            // A sealer that needs the offer gets no ticket of TLS 1.3 without it.
-            (None, Some(sealer), _) if !(is_tls13 && sealer.uses_up_tickets()) => {
-                sealer.open(ticket)
-            }
-            _ => OpenedTicket::Ignored,
+            (None, Some(sealer)) => sealer.open(ticket),
+            (None, None) => OpenedTicket::Ignored,
         };
         note_used_up(connection, &opened);
         let session = match opened {
@@ -405,9 +483,6 @@ unsafe extern "C" fn open(
                     true => session::without_early_data(&session).map(Zeroizing::new),
                     false => Some(session),
                 }
-            }
-            OpenedTicket::Unproven(session) => {
-                psk_offer::with_random_secret(Zeroizing::new(session))
             }
             OpenedTicket::WithoutEarlyData(session, why) => {
                 let session = Zeroizing::new(session);

@@ -1,11 +1,14 @@
 //! Early data over QUIC: accepted, refused, and what follows from it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use firstflight_quic::{ConnectionOptions, Remembered};
-use firstflight_tls::{EarlyData, EarlyDataReason, OpenedTicket, TlsError, WithheldReason};
+use firstflight_tls::{
+    EarlyData, EarlyDataReason, OpenedTicket, TicketSealer, TicketUse, TlsError, WithheldReason,
+};
 
 use crate::support::{Answer, Opens, Pair, Setup, facts, resuming};
 
@@ -174,6 +177,58 @@ fn rfc9001_4_6_2_refused_and_yet_connected() {
     let groups = Setup { server_groups: Some("P-384".to_owned()), ..Setup::default() };
     let other_group = refused_by(&groups, &setup, setup.remembered());
     assert_eq!(other_group, (EarlyDataReason::HelloRetryRequest, true));
+}
+
+/// A sealer whose tickets others use in the moment between reading and use.
+#[derive(Debug)]
+struct TooLate {
+    /// For the first so many tickets.
+    times: AtomicUsize,
+    why: TicketUse,
+}
+
+impl TicketSealer for TooLate {
+    fn max_overhead(&self) -> usize {
+        1
+    }
+
+    fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
+        Some([&[1], session].concat())
+    }
+
+    fn open(&self, ticket: &[u8]) -> OpenedTicket {
+        OpenedTicket::Session(ticket[1..].to_vec())
+    }
+
+    fn uses_up_tickets(&self) -> bool {
+        true
+    }
+
+    fn use_up(&self, _: &[u8]) -> TicketUse {
+        let late = self.times.fetch_update(SeqCst, SeqCst, |times| times.checked_sub(1)).is_ok();
+        if late { self.why } else { TicketUse::First }
+    }
+}
+
+#[test]
+fn a_ticket_that_another_connection_has_used_meanwhile_costs_a_full_handshake() {
+    let setup = Setup::default();
+    let sealer = TooLate { times: AtomicUsize::new(1), why: TicketUse::Again };
+    let late = Setup { sealer: Some(Arc::new(sealer)), ..Setup::default() };
+    let refused = refused_by(&late, &setup, setup.remembered());
+    assert_eq!(refused, (EarlyDataReason::TicketUsed, false));
+}
+
+#[test]
+fn keys_that_are_handed_over_meanwhile_are_asked_for_again() {
+    let setup = Setup::default();
+    // They come back before the second attempt.
+    let sealer = TooLate { times: AtomicUsize::new(1), why: TicketUse::HandedOver };
+    let back = Setup { sealer: Some(Arc::new(sealer)), ..Setup::default() };
+    let remembered = setup.remembered();
+    let mut pair = Pair::with_server(setup, back.server());
+    let connected = pair.connect(remembered);
+    assert!(pair.client(connected.client).accepted_0rtt());
 }
 
 #[test]

@@ -8,3 +8,4 @@ mod identities;
 mod pair;
 mod stream;
 mod support;
+mod used_up;

@@ -73,6 +73,8 @@ pub(crate) struct Setup {
     pub(crate) client_alpn: Vec<Vec<u8>>,
     pub(crate) sealer_key: u8,
     pub(crate) opens: Opens,
+    /// Instead of a sealer of that key.
+    pub(crate) sealer: Option<Arc<dyn TicketSealer>>,
     /// The sessions that its servers have sealed.
     pub(crate) sealed: Arc<Mutex<Vec<Vec<u8>>>>,
     pub(crate) early_data: bool,
@@ -91,6 +93,7 @@ impl Default for Setup {
             client_alpn: vec![b"test".to_vec()],
             sealer_key: 1,
             opens: Opens::Plainly,
+            sealer: None,
             sealed: Arc::default(),
             early_data: true,
             trust: Trust::Anyone,
@@ -110,11 +113,11 @@ impl Setup {
         }
         config.alpn = self.server_alpn.clone();
         config.early_data = self.early_data;
-        config.sealer = Some(Arc::new(MarkSealer {
-            key: self.sealer_key,
-            opens: self.opens,
-            sealed: self.sealed.clone(),
-        }));
+        let sealer = || {
+            let (key, opens, sealed) = (self.sealer_key, self.opens, self.sealed.clone());
+            Arc::new(MarkSealer { key, opens, sealed }) as _
+        };
+        config.sealer = Some(self.sealer.clone().unwrap_or_else(sealer));
         config.key_log = self.server_log.clone();
         ServerCrypto::new(config).unwrap()
     }

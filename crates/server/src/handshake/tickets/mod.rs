@@ -14,15 +14,15 @@ use firstflight_telemetry::metrics::{PuncturedReading, TicketReading};
 use firstflight_tickets::{
     KeyEncryption, KeyFile, KeyState, Opened, OpenedOnce, Origin, PuncturedLimits,
     PuncturedTickets, RING_OVERHEAD, RefreshOutcome, Ring, Schedule, SessionId, TicketKeys,
-    Warning, Zone,
+    UsedOnce, Warning, Zone,
 };
-use firstflight_tls::{OpenedTicket, PskOffer, TicketSealer, WithheldReason};
+use firstflight_tls::{OpenedTicket, PskOffer, TicketSealer, TicketUse, WithheldReason};
 use tracing::{debug, info, warn};
 
 use crate::ServerError;
 use crate::context::{monotonic, now};
 
-use punctured::{TicketOffer, aged, used_up};
+use punctured::{TicketOffer, aged};
 pub(crate) use store::RedeemedTicket;
 use store::SessionStore;
 use store::SharedKeys;
@@ -312,22 +312,27 @@ impl TicketSealer for TicketRing {
         }
     }
 
-    fn open_once(&self, ticket: &[u8], offer: &PskOffer) -> OpenedTicket {
+    fn read_once(&self, ticket: &[u8], offer: &PskOffer) -> OpenedTicket {
         let Some(punctured) = &self.punctured else { return self.open(ticket) };
-        let mut unproven = None;
-        let opened = punctured.open(ticket, |session| {
-            let is_proven = offer.proves(session);
-            unproven = (!is_proven).then(|| session.to_vec());
-            is_proven
-        });
-        match (opened, unproven) {
-            (OpenedOnce::Session { content, sealed_at }, _) => used_up(aged(content, sealed_at)),
-            (OpenedOnce::Unproven, Some(session)) => OpenedTicket::Unproven(session),
-            (OpenedOnce::HandedOver, _) => {
+        match punctured.read(ticket) {
+            OpenedOnce::Session { content, sealed_at } => {
+                OpenedTicket::Session(std::mem::take(&mut *aged(content, sealed_at)))
+            }
+            OpenedOnce::HandedOver => {
                 OpenedTicket::NeedsLookup(TicketOffer::to_bytes(ticket, offer))
             }
-            (OpenedOnce::Used, _) => OpenedTicket::AlreadyUsed,
-            _ => OpenedTicket::Ignored,
+            OpenedOnce::Used => OpenedTicket::AlreadyUsed,
+            OpenedOnce::Unknown | OpenedOnce::Forged | OpenedOnce::Unproven => {
+                OpenedTicket::Ignored
+            }
+        }
+    }
+
+    fn use_up(&self, ticket: &[u8]) -> TicketUse {
+        match self.punctured.as_ref().map(|punctured| punctured.use_up(ticket)) {
+            None | Some(UsedOnce::First) => TicketUse::First,
+            Some(UsedOnce::Again) => TicketUse::Again,
+            Some(UsedOnce::HandedOver) => TicketUse::HandedOver,
         }
     }
 }

@@ -74,6 +74,6 @@ pub(crate) fn aged(session: Zeroizing<Vec<u8>>, sealed_at: Duration) -> Zeroizin
 }
 
 /// The session of a ticket that is used up thereby.
-pub(super) fn used_up(mut session: Zeroizing<Vec<u8>>) -> OpenedTicket {
+fn used_up(mut session: Zeroizing<Vec<u8>>) -> OpenedTicket {
     OpenedTicket::UsedUp(std::mem::take(&mut *session))
 }

@@ -55,6 +55,8 @@ pub(crate) struct Setup {
     pub(crate) alpn: Vec<Vec<u8>>,
     pub(crate) sealer_key: u8,
     pub(crate) opens: Opens,
+    /// Instead of a sealer of that key.
+    pub(crate) sealer: Option<Arc<dyn TicketSealer>>,
     pub(crate) decline: bool,
     pub(crate) trust: Trust,
     pub(crate) key_log: Option<Arc<dyn KeyLog>>,
@@ -80,6 +82,7 @@ impl Default for Setup {
             alpn: Vec::new(),
             sealer_key: 1,
             opens: Opens::Plainly,
+            sealer: None,
             decline: false,
             trust: Trust::Anyone,
             key_log: None,
@@ -106,7 +109,8 @@ impl Setup {
         config.compress_certificates = self.compression;
         config.ech = self.ech.clone();
         config.early_data = true;
-        config.sealer = Some(Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }));
+        let sealer = || Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }) as _;
+        config.sealer = Some(self.sealer.clone().unwrap_or_else(sealer));
         Acceptor::new(config).unwrap()
     }
 
