@@ -21,6 +21,8 @@ mod results;
 mod serve;
 mod static_build;
 mod try_command;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod x25519;
 
 use std::process::ExitCode;
 
