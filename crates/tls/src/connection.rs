@@ -82,6 +82,9 @@ struct ClientEarlyData {
 /// `max_early_data_size`, so the client needs a bound too; more is written after the handshake.
 const MAX_BUFFERED_EARLY_DATA: usize = 64 * 1024;
 
+/// The content type of a record with handshake messages (RFC 8446 section 5.1).
+const HANDSHAKE_RECORD: u8 = 22;
+
 impl TlsConnection {
     pub(crate) fn new(ssl: Ssl, role: Role) -> Result<Self, TlsError> {
         // SAFETY: the connection is valid and its handshake has not started.
@@ -329,12 +332,22 @@ impl TlsConnection {
                     code if code.as_raw() == ffi::SSL_ERROR_EARLY_DATA_REJECTED => {
                         self.on_early_data_refused();
                     }
-                    ErrorCode::WANT_READ | ErrorCode::WANT_WRITE | ErrorCode::PENDING_TICKET => {
+                    ErrorCode::PENDING_TICKET => return Ok(Progress::NeedsInput),
+                    ErrorCode::WANT_READ | ErrorCode::WANT_WRITE => {
                         self.use_up_ticket()?;
                         return Ok(Progress::NeedsInput);
                     }
-                    ErrorCode::ZERO_RETURN => return Ok(Progress::Closed),
-                    _ => return Err(self.failure(&error)),
+                    code => {
+                        // What follows the ClientHello is invalid, or an alert, and is read in the same
+                        // step. If the server's flight is written, the client's binder was valid.
+                        if self.outgoing().first() == Some(&HANDSHAKE_RECORD) {
+                            self.use_up_ticket()?;
+                        }
+                        return match code {
+                            ErrorCode::ZERO_RETURN => Ok(Progress::Closed),
+                            _ => Err(self.failure(&error)),
+                        };
+                    }
                 },
             }
         }
@@ -358,21 +371,20 @@ impl TlsConnection {
         }
     }
 
-    /// Uses up the client's ticket once BoringSSL has processed the ClientHello without an error, and so
-    /// has verified its binder. Nothing was sent before.
+    /// Uses up the client's ticket once BoringSSL has processed the ClientHello, and so has verified its
+    /// binder. Nothing was sent before.
     fn use_up_ticket(&mut self) -> Result<(), TlsError> {
-        match &mut self.role {
-            Role::Server { ticket_unused, .. } if *ticket_unused => {
-                if handshake::reason(self.stream.ssl()) == EarlyDataReason::Unknown {
-                    return Ok(());
-                }
-                *ticket_unused = false;
-            }
-            _ => return Ok(()),
-        }
-        if ticket::use_up(self.stream.ssl_mut()) {
+        let Role::Server { ticket_unused: true, restore_early_data } = self.role else {
+            return Ok(());
+        };
+        if self.reason() == EarlyDataReason::Unknown {
             return Ok(());
         }
+        if ticket::use_up(self.stream.ssl_mut()) {
+            self.role = Role::Server { ticket_unused: false, restore_early_data };
+            return Ok(());
+        }
+        // So does each further step.
         self.stream.get_mut().outgoing = Queue::default();
         Err(TlsError::Handshake("another connection has used the ticket".to_owned()))
     }

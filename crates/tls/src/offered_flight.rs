@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::{ptr, slice};
 
 use boring::sha::Sha256;
-use boring::ssl::{Ssl, SslContextBuilder, SslRef};
+use boring::ssl::{Ssl, SslContextBuilder, SslRef, SslVersion};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
@@ -55,7 +55,9 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
         };
         let Some(offered) = PreSharedKey::read(psk) else { return CONTINUE };
         let ssl = SslRef::from_ptr_mut((*hello).ssl);
-        if !ssl.session_reused() {
+        // A client may resume a session of TLS 1.2 beside the ticket that it offers here.
+        let resumed = ssl.session_reused() && ssl.version2() == Some(SslVersion::TLS1_3);
+        if !resumed {
             ticket::use_up_unresumed(ssl, offered.identity);
         }
         if extension(hello, ffi::TLSEXT_TYPE_early_data as u16).is_none() {
@@ -70,7 +72,7 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
         let mut digest = Sha256::new();
         digest.update(&message[..truncated]);
         digest.update(offered.binder);
-        let ticket_age_skew = match ssl.session_reused() {
+        let ticket_age_skew = match resumed {
             true => Some(ffi::SSL_get_ticket_age_skew((*hello).ssl)),
             false => skew_of_unused_ticket(ssl, &offered),
         };

@@ -275,8 +275,8 @@ fn read_once(ssl: &mut SslRef, sealer: &Sealer, ticket: &[u8]) -> OpenedTicket {
     opened
 }
 
-/// Uses up the ticket that a connection has resumed. Call this once BoringSSL has processed the
-/// ClientHello without an error, so that it has verified the binder, and before anything is sent.
+/// Uses up the ticket that a connection has resumed. Call this once BoringSSL has written its flight, so
+/// that it has verified the binder, and before anything is sent.
 ///
 /// Returns false if another connection or process was faster. Nothing of this connection may then be
 /// sent; one that is provided with [`provided_session`] takes its place.

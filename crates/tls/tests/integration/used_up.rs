@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use firstflight_tls::{
-    AcceptState, Accepting, ConnectOptions, EarlyData, EarlyDataReason, Handshake, OpenedTicket,
-    PskOffer, Session, TicketSealer, TicketUse, TlsStream,
+    AcceptState, Accepting, ConnectOptions, Connector, EarlyData, EarlyDataReason, Handshake,
+    OpenedTicket, PskOffer, Session, TicketSealer, TicketUse, TlsStream,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -222,6 +222,79 @@ async fn rfc8446_4_2_11_2_only_a_valid_binder_uses_a_ticket_up() {
                 (false, _) => assert!(advanced.is_none(), "{advanced:?}"),
             }
             assert_eq!(sealer.used.lock().unwrap().len(), usize::from(valid), "{ciphers:?}");
+        }
+    }
+}
+
+/// A record that ends the connection follows the first flight, and BoringSSL reads both in one step. The
+/// server's flight tells the client that its early data was refused, so it sends the request again. Later a
+/// copy of its first flight could be accepted.
+#[tokio::test]
+async fn rfc8446_8_a_refused_flight_with_an_invalid_record_uses_its_ticket_up() {
+    const INVALID: &[u8] = &[23, 9, 9, 0, 0];
+    const CLOSE_NOTIFY: &[u8] = &[21, 3, 3, 0, 2, 1, 0];
+    for last in [INVALID, CLOSE_NOTIFY] {
+        for (early_data, groups) in [(false, None), (true, Some("P-384"))] {
+            let (sealer, mut setup) = setup();
+            let session = setup.session();
+            let client = setup.connector();
+            setup.ciphers.groups = groups.map(str::to_owned);
+            let mut io = send(&client, session, last).await;
+            let accepting = Accepting::new(&setup.acceptor(), io.1, early_data).unwrap();
+            end(accepting).await;
+            assert_eq!(sealer.used.lock().unwrap().len(), 1, "{groups:?}, {last:?}");
+            let mut flight = Vec::new();
+            io.0.read_to_end(&mut flight).await.unwrap();
+        }
+    }
+}
+
+/// Its ticket is of a session that is not resumed, and another connection uses it at the same time.
+#[tokio::test]
+async fn nothing_is_sent_twice_if_an_invalid_record_follows_a_lost_ticket() {
+    let (sealer, mut setup) = setup();
+    let session = setup.session();
+    let client = setup.connector();
+    setup.ciphers.tls13_ciphers = Some("TLS_CHACHA20_POLY1305_SHA256".to_owned());
+    *sealer.between.lock().unwrap() = Some(Event::Use);
+    let (mut client, io) = send(&client, session, &[23, 9, 9, 0, 0]).await;
+    end(Accepting::new(&setup.acceptor(), io, true).unwrap()).await;
+    let mut sent = Vec::new();
+    client.read_to_end(&mut sent).await.unwrap();
+    let is_server_hello = |record: &[u8]| record.first() == Some(&22) && record.get(5) == Some(&2);
+    let mut hellos = 0;
+    let mut rest = sent.as_slice();
+    while let Some(header) = rest.first_chunk::<5>() {
+        hellos += usize::from(is_server_hello(rest));
+        rest =
+            &rest[(5 + usize::from(u16::from_be_bytes([header[3], header[4]]))).min(rest.len())..];
+    }
+    assert!(hellos <= 1, "{hellos}");
+}
+
+/// Sends a first flight and these bytes at once, and no more. Returns both ends.
+async fn send(client: &Connector, session: Session, last: &[u8]) -> (DuplexStream, DuplexStream) {
+    let offer =
+        ConnectOptions { host: "localhost".into(), session: Some(session), early_data: true };
+    let mut client = client.connection(&offer).unwrap();
+    client.handshake().unwrap();
+    let (mut client_io, io) = duplex(1 << 20);
+    // The early data is skipped where it is refused, and would have to be valid.
+    let hello = client.outgoing();
+    let length = 5 + usize::from(u16::from_be_bytes([hello[3], hello[4]]));
+    client_io.write_all(&[&hello[..length], last].concat()).await.unwrap();
+    client_io.shutdown().await.unwrap();
+    (client_io, io)
+}
+
+/// Runs a handshake that fails or is closed, and closes the connection.
+async fn end(mut accepting: Accepting<DuplexStream>) {
+    loop {
+        match accepting.advance().await {
+            Ok(AcceptState::TicketUsed) => {}
+            Ok(AcceptState::Complete) => panic!("the client has sent no Finished"),
+            Ok(state) => panic!("{state:?}"),
+            Err(_) => return,
         }
     }
 }
