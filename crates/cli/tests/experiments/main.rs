@@ -301,11 +301,11 @@ fn middleboxes() {
     assert!(over_quic("drop-early-data").iter().all(|(failed, _)| *failed == 0), "of TCP alone");
     assert!(over_quic("block-udp").iter().all(|(failed, tries)| failed == tries));
     assert!(over_quic("throttle-udp").iter().all(|(failed, _)| *failed == 0), "late, not lost");
-    // A lost SYN costs the kernel's first retransmission timeout.
+    // A lost SYN costs the kernel's first retransmission timeout, a second.
     let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;
-    // If the machine stalls there may be no figure.
+    // If the machine stalls there may be no figure. On a busy one the others are slow, too.
     if let (Some(first), Some(undisturbed)) = (&lost.first_byte, lost.undisturbed_p50_ms) {
-        assert!(first.p50_ms - undisturbed > 900.0, "{lost:#?}");
+        assert!(first.min_ms > 1000.0 && undisturbed < first.min_ms, "{lost:#?}");
     }
     assert!(lost.packets_hit >= 1.0, "{lost:#?}");
 }
