@@ -99,7 +99,7 @@ impl PuncturedTickets {
         Some(ticket)
     }
 
-    /// Opens a ticket without using it up. Whoever calls this has to verify that the client knows the
+    /// Opens a ticket without using it up. The caller has to verify that the client knows the
     /// session's secret, and to call [`PuncturedTickets::use_up`] before it does anything for the client.
     pub fn read(&self, ticket: &[u8]) -> OpenedOnce {
         let Some((index, sealed)) = parse(ticket) else { return OpenedOnce::Unknown };
@@ -139,8 +139,8 @@ impl PuncturedTickets {
     }
 
     /// Opens a ticket and uses it up, if `is_proven` returns true for its session: if the client has
-    /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). Whoever
-    /// has only seen the ticket cannot use it up.
+    /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). Somebody
+    /// who has only seen the ticket cannot use it up.
     pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenedOnce {
         let opened = self.read(ticket);
         let OpenedOnce::Session { content, .. } = &opened else { return opened };

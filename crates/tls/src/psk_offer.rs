@@ -16,8 +16,8 @@ use crate::pre_shared_key::PreSharedKey;
 ///
 /// BoringSSL verifies the binders of sessions that it resumes. This is for tickets that are used up when
 /// their client has proved that it knows their secret, and that BoringSSL does not resume (another site,
-/// another cipher), or that another process opens. Without the proof, whoever has seen a ticket on the
-/// wire could use it up.
+/// another cipher), or that another process opens. Without the proof, anybody who has seen a ticket on
+/// the wire could use it up.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PskOffer {
     hello: TruncatedHello,

@@ -92,7 +92,7 @@ async fn first_flight(setup: &Setup, session: Session) -> (TlsStream<DuplexStrea
 
 /// Completes the handshake of a server that has refused early data, and reads the request that the
 /// client sends again.
-async fn answer(
+async fn respond(
     mut accepting: Accepting<DuplexStream>,
     mut client: TlsStream<DuplexStream>,
 ) -> Handshake {
@@ -133,10 +133,10 @@ async fn a_ticket_is_used_up_although_early_data_is_refused() {
     let mut accepting = Accepting::new(&setup.acceptor(), io, true).unwrap();
     assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
     accepting.refuse_early_data().unwrap();
-    assert!(answer(accepting, client).await.resumed);
+    assert!(respond(accepting, client).await.resumed);
     let (client, io) = first_flight(&setup, setup.session()).await;
     let declining = Accepting::new(&setup.acceptor(), io, false).unwrap();
-    assert!(answer(declining, client).await.resumed);
+    assert!(respond(declining, client).await.resumed);
     assert_eq!(sealer.used.lock().unwrap().len(), 2);
 }
 
@@ -155,13 +155,13 @@ async fn of_two_connections_at_the_same_time_the_slower_makes_a_full_handshake()
             true => EarlyDataReason::TicketUsed,
             false => EarlyDataReason::Disabled,
         };
-        let facts = answer(accepting, client).await;
+        let facts = respond(accepting, client).await;
         assert_eq!((facts.resumed, facts.early_data_reason), (false, why));
         // Nor does a later one.
         let (client, io) = first_flight(&setup, session).await;
         let mut accepting = Accepting::new(&setup.acceptor(), io, early_data).unwrap();
         assert_eq!(accepting.advance().await.unwrap(), AcceptState::TicketUsed);
-        assert!(!answer(accepting, client).await.resumed);
+        assert!(!respond(accepting, client).await.resumed);
     }
 }
 
@@ -178,11 +178,11 @@ async fn keys_that_are_handed_over_meanwhile_lead_to_a_lookup() {
     accepting.provide_session(OpenedTicket::UsedUp(session));
     assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
     accepting.refuse_early_data().unwrap();
-    assert!(answer(accepting, client).await.resumed);
+    assert!(respond(accepting, client).await.resumed);
     assert!(sealer.used.lock().unwrap().is_empty());
 }
 
-/// Whoever has seen a ticket on the wire, and does not know its secret. Where the session is not
+/// Somebody has seen a ticket on the wire, and does not know its secret. Where the session is not
 /// resumed, because the server has other ciphers, BoringSSL does not verify the binder.
 #[tokio::test]
 async fn rfc8446_4_2_11_2_only_a_valid_binder_uses_a_ticket_up() {
