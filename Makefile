@@ -110,8 +110,6 @@ conformance: deps-test ## Tries the server by tools and attacks, raw data to res
 
 # No test is skipped where `CI` is set.
 test: export CI = true
-# In a tree where nobody has edited yet, what a later build could reuse would only cost time.
-test: export CARGO_INCREMENTAL ?= $(if $(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental),1,0)
 test: deps-test fmt lint doc deny unit ## The whole test suite
 	@echo "make test: all passed"
 
