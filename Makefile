@@ -10,11 +10,11 @@ CRATE ?=
 TESTS ?=
 # What `make bench` is told besides its defaults, such as BENCH_FLAGS="--cells TCP --rounds 9".
 BENCH_FLAGS ?=
-# PGO says which profile release builds are optimised by: unset, one of these sources; else `kept`, `no` or a file (scripts/release).
 # Which cells `audit-peers` measures, such as PEER=nginx ROW=restart; default all. NGINX_HTTP3=PATH names an nginx
 # with HTTP/3, which Debian's lacks.
 PEER ?=
 ROW ?=
+# PGO, which has no default here, says which profile release builds are optimised by: scripts/release.
 # Where `bench`, `profile`, `features`, `browsers`, `quic`, `cluster`, `audit-peers` and `conformance` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
