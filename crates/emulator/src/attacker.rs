@@ -31,7 +31,8 @@ pub struct Resend<'a> {
     /// 256).
     pub concurrent: usize,
     /// How long a server may be silent before its response counts as complete. Long enough for it
-    /// to have executed the request; bounds each step of an attempt.
+    /// to have executed the request; bounds each step of an attempt, and connecting a second later, so
+    /// that a lost SYN is no failure.
     pub idle_timeout: Duration,
 }
 
@@ -98,7 +99,8 @@ impl Attacker {
 
 /// One round of attempts: all connect, then all send, then all are read.
 fn round(resend: &Resend<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
-    let connect = |_| TcpStream::connect_timeout(&resend.server, resend.idle_timeout);
+    let limit = resend.idle_timeout + SYN_TIMEOUT;
+    let connect = |_| TcpStream::connect_timeout(&resend.server, limit);
     let streams: Vec<_> = (0..size).map(connect).collect();
     let mut attempts: Vec<_> =
         streams.into_iter().map(|stream| AttemptState::send(stream, resend)).collect();
@@ -230,3 +232,5 @@ const MAX_CONCURRENT: usize = 256;
 /// No response to a first flight is longer.
 const MAX_BYTES: u64 = 64 << 20;
 const MAX_ATTEMPT_DURATION: Duration = Duration::from_secs(60);
+/// When the kernel resends a SYN (RFC 6298 section 2.1).
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
