@@ -176,7 +176,7 @@ impl<P: Port> ForwardingLoop<P> {
 
     /// Moves what has arrived at both ports into the chains. Returns true if there may be more.
     fn collect(&mut self) -> bool {
-        let (mut clocks, mut more) = (None, false);
+        let (mut offset, mut more) = (None, false);
         for direction in [Direction::Up, Direction::Down] {
             let port = &mut self.ports[ingress_port(direction)];
             // Bounded, because a sender may be faster than this loop and other packets are due.
@@ -193,13 +193,11 @@ impl<P: Port> ForwardingLoop<P> {
                     self.counters.unexpected += 1;
                     continue;
                 };
-                let (now, offset) =
-                    *clocks.get_or_insert_with(|| (monotonic_ns(), unix_offset_ns()));
-                let arrival_ns = match stamp {
-                    Some(stamp) => arrival(stamp, offset, now),
-                    // Read for each packet, not once for all.
-                    None => monotonic_ns(),
-                };
+                let offset = *offset.get_or_insert_with(unix_offset_ns);
+                // Read for each packet: this thread may have waited since the one before, and this
+                // packet have arrived meanwhile.
+                let now = monotonic_ns();
+                let arrival_ns = stamp.map_or(now, |stamp| arrival(stamp, offset, now));
                 if self.chains.bytes() + frame.len() > MAX_QUEUED_BYTES {
                     self.counters.queue_full += 1;
                     self.chains.counters_mut(channel).lost += 1;
@@ -368,11 +366,78 @@ const MAX_STALL_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
+    use crate::path::{client_address, server_address};
 
     #[test]
     fn the_kernel_tells_how_long_a_thread_waited() {
         assert_eq!(waited_ns().is_some(), std::path::Path::new("/proc/self/schedstat").exists());
+    }
+
+    /// Two packets, of which the second arrives while the first is handled.
+    struct SlowPort {
+        fd: EventFd,
+        received: u32,
+        arrived: Arc<AtomicU64>,
+    }
+
+    impl AsFd for SlowPort {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.fd.as_fd()
+        }
+    }
+
+    impl Port for SlowPort {
+        fn receive<R>(&mut self, take: impl FnOnce(&[u8], Option<u64>) -> R) -> Option<R> {
+            self.received += 1;
+            match self.received {
+                1 => {}
+                2 => std::thread::sleep(Duration::from_millis(5)),
+                _ => return None,
+            }
+            let arrived = monotonic_ns();
+            self.arrived.store(arrived, Ordering::SeqCst);
+            let mut frame = vec![0; 34];
+            frame[12..14].copy_from_slice(&[0x08, 0x00]);
+            frame[26..30].copy_from_slice(&client_address(0).octets());
+            frame[30..34].copy_from_slice(&server_address(0).octets());
+            Some(take(&frame, Some(arrived.saturating_add_signed(unix_offset_ns()))))
+        }
+
+        fn send(&mut self, _: &[u8]) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn take_dropped(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_packet_that_arrives_while_others_are_handled_is_not_early() {
+        let arrived = Arc::new(AtomicU64::new(0));
+        let port =
+            |received| SlowPort { fd: EventFd::new().unwrap(), received, arrived: arrived.clone() };
+        let mut engine = ForwardingLoop {
+            ports: [port(0), port(2)],
+            paths: 1,
+            chains: Chains::new(&[(&[], &[])], 1),
+            margin: WakeMargin::new(),
+            stall: Stall::default(),
+            seen_ns: monotonic_ns(),
+            worked: false,
+            counters: Counters::default(),
+            tap: Tap::new(64, 1 << 10),
+            commands: channel().1,
+            wakeup: Arc::new(EventFd::new().unwrap()),
+        };
+        engine.collect();
+        let packets = [(); 2].map(|()| engine.chains.pop(u64::MAX).unwrap().arrival_ns);
+        // The clocks are compared with an error of microseconds.
+        assert!(packets[1] + 1_000_000 > arrived.load(Ordering::SeqCst), "{packets:?}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Packets {
     /// Measures the RTT of connections that are not samples, and drops their packets.
     pub(super) fn warm_up(&mut self) {
         let (batch, _) = (self.take(), self.key_log.take());
-        self.update_min_rtt(&Flows::new(&batch, "", &HashSet::new()));
+        self.min_rtt_ns = min_rtt_ns(&batch, self.min_rtt_ns);
     }
 
     /// The packets since the last call, in order.
@@ -83,9 +83,8 @@ impl Packets {
     ) -> Result<Vec<Sample>, RemoteError> {
         let (mut batch, secrets) = (self.take(), self.key_log.take());
         self.missed += batch.missed;
-        delay_sent(&mut batch, self.min_rtt_ns.unwrap_or(0) / 2);
+        self.min_rtt_ns = delay_sent(&mut batch, self.min_rtt_ns);
         let flows = Flows::new(&batch, &secrets, &HashSet::new());
-        self.update_min_rtt(&flows);
         let mut keys = KeyLog::new(2 * sampled.len() + MAX_TICKET_CONNECTIONS);
         keys.add(&secrets);
         let mut samples = Vec::with_capacity(sampled.len());
@@ -135,27 +134,35 @@ impl Packets {
         captures.sort_unstable_by_key(|(cell, _)| *cell);
         captures.into_iter().map(|(_, capture)| capture).collect()
     }
-
-    fn update_min_rtt(&mut self, flows: &Flows) {
-        let at_once = |flow: &&Flow| match flow.facts.tcp() {
-            Some(tcp) => tcp.syn_retransmissions == 0,
-            None => flow.facts.transport.retransmissions() == 0,
-        };
-        let rtts = flows.flows().filter(at_once);
-        let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
-        self.min_rtt_ns = rtts.filter(|rtt| *rtt > 0).chain(self.min_rtt_ns).min();
-    }
 }
 
-/// Delays the client's packets by `ns`, as if captured at the server: what the server sends in that
-/// time cannot be a response to them. Without a delay, a response directly behind the server's
-/// handshake would look like a response to the Finished that the client sends in between. Half a
-/// round trip is a safe distance from both.
-fn delay_sent(batch: &mut Batch, ns: u64) {
+/// The least of `known` and of the RTTs of a batch's connections.
+fn min_rtt_ns(batch: &Batch, known: Option<u64>) -> Option<u64> {
+    let flows = Flows::new(batch, "", &HashSet::new());
+    let at_once = |flow: &&Flow| match flow.facts.tcp() {
+        Some(tcp) => tcp.syn_retransmissions == 0,
+        None => flow.facts.transport.retransmissions() == 0,
+    };
+    let rtts = flows.flows().filter(at_once);
+    let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
+    rtts.filter(|rtt| *rtt > 0).chain(known).min()
+}
+
+/// Delays the client's packets by half a round trip, as if captured at the server: what the server
+/// sends in that time cannot be a response to them. Without a delay, a response directly behind the
+/// server's handshake would look like a response to the Finished that the client sends in between. Half
+/// a round trip is a safe distance from both.
+///
+/// Returns the minimum RTT. These connections count for it: a server that took long for all earlier
+/// ones would else seem to respond to their requests before it has them.
+fn delay_sent(batch: &mut Batch, known: Option<u64>) -> Option<u64> {
+    let rtt_ns = min_rtt_ns(batch, known);
+    let ns = rtt_ns.unwrap_or(0) / 2;
     for packet in batch.packets.iter_mut().filter(|packet| packet.direction == Direction::Up) {
         packet.due_ns += ns;
         packet.delivered_ns += ns;
     }
+    rtt_ns
 }
 
 /// Why a connection is not in the figures. Packet loss is no reason, because it is part of a real
@@ -242,29 +249,52 @@ mod tests {
 
     use super::*;
 
-    fn packet(direction: Direction) -> CapturedPacket {
+    /// A SYN, or the server's response to it, in IPv4.
+    fn packet(direction: Direction, ns: u64) -> CapturedPacket {
+        let (client, server) = ([10, 0, 0, 1, 0x9c, 0x40], [10, 0, 0, 2, 0x01, 0xbb]);
+        let (from, to, flags) = match direction {
+            Direction::Up => (client, server, 0x02),
+            Direction::Down => (server, client, 0x12),
+        };
+        let ethernet = [&[0; 12][..], &[0x08, 0x00]].concat();
+        let ip = [&[0x45, 0, 0, 40][..], &[0; 5], &[6, 0, 0], &from[..4], &to[..4]].concat();
+        let tcp = [&from[4..], &to[4..], &[0; 8], &[0x50, flags], &[0; 6]].concat();
+        let frame = [ethernet, ip, tcp].concat();
         CapturedPacket {
             path: 0,
             direction,
-            arrival_ns: 100,
-            due_ns: 100,
-            delivered_ns: 100,
+            arrival_ns: ns,
+            due_ns: ns,
+            delivered_ns: ns,
             stalled_ns: 0,
             dropped_by: None,
-            length: 60,
-            frame: vec![0; 60].into(),
+            length: frame.len(),
+            frame: frame.into(),
             altered: None,
         }
     }
 
+    /// A connection whose round trip takes 60 ns.
+    fn connection() -> Batch {
+        Batch { packets: vec![packet(Direction::Up, 100), packet(Direction::Down, 160)], missed: 0 }
+    }
+
     #[test]
     fn only_packets_of_the_client_are_delayed() {
-        let packets = vec![packet(Direction::Up), packet(Direction::Down)];
-        let mut batch = Batch { packets, missed: 0 };
-        delay_sent(&mut batch, 30);
+        let mut batch = connection();
+        assert_eq!(delay_sent(&mut batch, Some(40)), Some(40));
         let times = batch.packets.iter().map(|packet| (packet.arrival_ns, packet.delivered_ns));
-        assert_eq!(times.collect::<Vec<_>>(), [(100, 130), (100, 100)]);
+        assert_eq!(times.collect::<Vec<_>>(), [(100, 120), (160, 160)]);
         assert!(batch.packets.iter().all(|packet| packet.lateness_ns() == 0));
+    }
+
+    #[test]
+    fn nothing_is_delayed_until_after_its_response_although_earlier_ones_took_longer() {
+        for known in [None, Some(150)] {
+            let mut batch = connection();
+            assert_eq!(delay_sent(&mut batch, known), Some(60));
+            assert_eq!(batch.packets[0].delivered_ns, 130, "half a round trip");
+        }
     }
 
     #[test]
