@@ -3,6 +3,7 @@
 #[macro_use]
 mod stdout;
 
+mod allocator;
 mod audit;
 mod authority;
 mod axes;
@@ -61,6 +62,9 @@ fn main() -> ExitCode {
     // First of all: until then, other processes of the same user can open the server's memory.
     let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
     let memory = serves.then(protect_memory);
+    if !serves {
+        allocator::map_large_buffers();
+    }
     static_build::use_built_in_name_services();
     let command = Cli::try_parse().unwrap_or_else(|error| refuse(&error)).command;
     match &command {

@@ -7,12 +7,15 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use firstflight_quic::ResetKey;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGroSegment;
 use quinn::congestion::CubicConfig;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{
     AsyncUdpSocket, Endpoint, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, Runtime,
     TokioRuntime, TransportConfig, UdpPoller, VarInt,
 };
+use socket2::{Domain, Socket, Type};
 use tokio::io::Interest;
 use tokio::sync::Notify;
 
@@ -42,6 +45,7 @@ const FIRST_FLIGHT: Duration = Duration::from_millis(250);
 impl PeerSocket {
     /// Binds to a port of the system's choice and connects to `peer`.
     pub(super) fn open(peer: SocketAddr) -> io::Result<Arc<Self>> {
+        keep_gro_enabled();
         let any: SocketAddr = match peer {
             SocketAddr::V4(_) => ([0; 4], 0).into(),
             SocketAddr::V6(_) => ([0u16; 8], 0).into(),
@@ -170,6 +174,20 @@ impl AsyncUdpSocket for PeerSocket {
     fn may_fragment(&self) -> bool {
         self.inner.may_fragment()
     }
+}
+
+/// Keeps UDP_GRO in use on this machine. The kernel patches its code, which stops all processors, when
+/// the first socket enables it and when the last such socket is closed, and for each connection
+/// quinn opens one only to find out whether it can be enabled.
+fn keep_gro_enabled() {
+    static SOCKETS: OnceLock<[Option<Socket>; 2]> = OnceLock::new();
+    SOCKETS.get_or_init(|| {
+        [Domain::IPV4, Domain::IPV6].map(|domain| {
+            let socket = Socket::new(domain, Type::DGRAM, None).ok()?;
+            setsockopt(&socket, UdpGroSegment, &true).ok()?;
+            Some(socket)
+        })
+    });
 }
 
 /// Bytes that may be in flight before the first acknowledgement (RFC 9002 section 7.2).

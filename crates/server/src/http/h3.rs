@@ -41,7 +41,7 @@ use crate::http::h3_streams::{
 };
 use crate::http::h3_streams::{H3RecvStream, H3SendStream, StreamState, close_connection, varint};
 use crate::http::interim::InterimResponses;
-use crate::http::request;
+use crate::http::request::{self, StartedRequest};
 use crate::observe::request::RecordedBody;
 
 /// Serves HTTP/3 until the connection ends. `deadline`: for the handshake and the first request.
@@ -323,34 +323,43 @@ async fn respond(
     let mut body = Box::new(RequestBody::new(recv, state.clone(), content_length));
     poll_fn(|cx| Poll::Ready(body.peek(cx))).await.map_err(RequestError::Body)?;
     if request.headers().contains_key(header::EXPECT) && !body.is_end_stream() {
-        writer.send_continue().await?;
+        Box::pin(writer.send_continue()).await?;
     }
     let head_only = request.method() == Method::HEAD;
-    let complete = || connection.is_complete();
     let request = request.map(|()| body);
+    let response = final_response(connection, request, started, &mut writer).await?;
+    writer.send(response, head_only).await
+}
+
+/// Runs a request, and writes Early Hints until there is a response.
+///
+/// Not in [`respond`]: a future that is polled in several places would keep its memory there to the end.
+async fn final_response(
+    connection: &Connection,
+    request: Request<Box<RequestBody>>,
+    started: StartedRequest,
+    writer: &mut ResponseWriter<'_>,
+) -> Result<Response<RecordedBody>, RequestError> {
+    let complete = || connection.is_complete();
     let interim = InterimResponses::http3();
-    let response = {
-        let mut responding =
-            pin!(request::respond(connection, complete, request, started, &interim));
-        loop {
-            let next = poll_fn(|cx| match responding.as_mut().poll(cx) {
-                Poll::Ready(response) => Poll::Ready(Ok(response)),
-                Poll::Pending => match interim.take() {
-                    hints if hints.is_empty() => Poll::Pending,
-                    hints => Poll::Ready(Err(hints)),
-                },
-            });
-            match next.await {
-                Ok(response) => break response,
-                Err(hints) => {
-                    for hint in hints {
-                        writer.send_interim(hint).await?;
-                    }
+    let mut responding = pin!(request::respond(connection, complete, request, started, &interim));
+    loop {
+        let next = poll_fn(|cx| match responding.as_mut().poll(cx) {
+            Poll::Ready(response) => Poll::Ready(Ok(response)),
+            Poll::Pending => match interim.take() {
+                hints if hints.is_empty() => Poll::Pending,
+                hints => Poll::Ready(Err(hints)),
+            },
+        });
+        match next.await {
+            Ok(response) => return response.ok_or(RequestError::ConnectionEnded),
+            Err(hints) => {
+                for hint in hints {
+                    Box::pin(writer.send_interim(hint)).await?;
                 }
             }
         }
-    };
-    writer.send(response.ok_or(RequestError::ConnectionEnded)?, head_only).await
+    }
 }
 
 /// Reads the request's head. The library responds to a slightly too large one by itself;

@@ -27,13 +27,14 @@ pub(crate) struct RequestRecord {
     client: SocketAddr,
     started_at: Instant,
     metrics: RequestMetrics,
-    entry: Option<AccessLogEntry>,
+    /// Boxed, as the facts are: most requests have neither, and a record is moved with its response.
+    entry: Option<Box<AccessLogEntry>>,
     trace: Option<RequestTrace>,
     upstream: UpstreamNotes,
     /// Bytes read from the request's body.
     read: Arc<AtomicU64>,
-    /// The facts for the trace, which the log entry has too.
-    facts: TraceFacts,
+    /// The facts for a sampled trace, which the log entry has too.
+    facts: Option<Box<TraceFacts>>,
     /// The memory that the request holds; `None` if the limit was reached.
     charge: Option<MemoryCharge>,
 }
@@ -81,9 +82,9 @@ impl RequestRecord {
             .access_log
             .get()
             .is_some()
-            .then(|| entry(connection, head, early, &trace));
+            .then(|| Box::new(entry(connection, head, early, &trace)));
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
-        let facts = if sampled { TraceFacts::new(head, early) } else { TraceFacts::default() };
+        let facts = sampled.then(|| Box::new(TraceFacts::new(head, early)));
         let metrics = &connection.observers.metrics;
         let charge = connection.memory.charge();
         let fits = charge.grow(memory::request_bytes(head.target, head.headers));
@@ -133,13 +134,14 @@ impl RequestRecord {
 
     pub(crate) fn held(&mut self, reason: HeldReason) {
         self.metrics.held(reason);
-        self.facts.held = Some(reason.name());
+        self.note(|facts| facts.held = Some(reason.name()));
         self.change(|entry| entry.held = Some(reason.name()));
     }
 
     /// The request was held from `since` until now.
     pub(crate) fn held_since(&mut self, since: Instant) {
-        let (now, reason) = (Instant::now(), self.facts.held.unwrap_or("-"));
+        let reason = self.facts.as_ref().and_then(|facts| facts.held).unwrap_or("-");
+        let now = Instant::now();
         self.change(|entry| entry.held_ms = Some(milliseconds(now - since)));
         if let Some(trace) = &mut self.trace {
             trace.part("early_data.hold", (since, now), |span| {
@@ -149,7 +151,7 @@ impl RequestRecord {
     }
 
     pub(crate) fn claim(&mut self, claim: &'static str) {
-        self.facts.claim = claim;
+        self.note(|facts| facts.claim = claim);
         self.change(|entry| entry.claim = claim);
     }
 
@@ -162,7 +164,7 @@ impl RequestRecord {
     pub(crate) fn status(&mut self, status: u16) {
         self.connection.note_response();
         self.metrics.status(status);
-        self.facts.status = Some(status);
+        self.note(|facts| facts.status = Some(status));
         self.change(|entry| entry.status = Some(status));
     }
 
@@ -184,6 +186,12 @@ impl RequestRecord {
             change(entry);
         }
     }
+
+    fn note(&mut self, note: impl FnOnce(&mut TraceFacts)) {
+        if let Some(facts) = &mut self.facts {
+            note(facts);
+        }
+    }
 }
 
 impl Drop for RequestRecord {
@@ -201,7 +209,7 @@ impl Drop for RequestRecord {
                 entry.upstream_status = work.status;
                 entry.upstream_ms = Some(milliseconds(work.time()));
             }
-            log.entry(entry);
+            log.entry(*entry);
         }
         if let (Some(mut trace), Some(tracer)) =
             (self.trace.take(), &self.connection.observers.tracer)
@@ -209,7 +217,7 @@ impl Drop for RequestRecord {
             if let Some(work) = &work {
                 trace.upstream(work);
             }
-            let facts = std::mem::take(&mut self.facts);
+            let facts = self.facts.take().map_or_else(TraceFacts::default, |facts| *facts);
             let (connection, name) = (&self.connection, facts.method.clone());
             let client = self.client.ip();
             trace.whole(name, self.started_at, |span| facts.annotate(span, connection, client));
