@@ -102,6 +102,11 @@ pub(crate) fn evaluate(run: &Run, log: &[Value], complete_logs: bool) -> Row {
             row.faults.push(format!("{target}: the logs have {early} early, we {flight}"));
         }
     }
+    // A client that is told 425 decides itself whether to send its request again (RFC 8470 section 5.2).
+    if kind == Kind::Shared && row.requests_twice > row.overtaken {
+        let (twice, told) = (row.requests_twice, row.overtaken);
+        row.faults.push(format!("{twice} requests executed twice, only {told} got 425"));
+    }
     row
 }
 

@@ -183,21 +183,17 @@ impl EarlyDataGate {
     /// Claims a flight whose early data TLS would accept. If the store does not reply within its
     /// budget, early data is refused.
     ///
-    /// `redeemed`: the flight's single-use ticket was redeemed for this connection, so nobody else
-    /// has the flight.
+    /// A flight whose single-use ticket was redeemed for this connection is claimed too: its client may be
+    /// on another connection, which found no ticket, and send its request again there.
     pub(crate) async fn claim(
         &self,
         facts: &Handshake,
         (arrival, received_at): (Arrival, ReceivedAt),
-        redeemed: bool,
     ) -> Result<Flight, EarlyDataRefusal> {
         let flight = UnspentFlight::from_handshake(facts, arrival, received_at)?;
         let Some(shared) = &self.shared else { return self.claim_locally(&flight).await };
         let offer = flight.offer_by_unix_time();
-        let response = match redeemed {
-            true => StoreReply::Won,
-            false => shared.claim(&offer, arrival.claimant, || self.now()).await,
-        };
+        let response = shared.claim(&offer, arrival.claimant, || self.now()).await;
         let now = micros(SteadyClock::unix_micros());
         shared.gate().settle(&offer, response, now).map_err(EarlyDataRefusal::Shared)
     }
@@ -458,15 +454,13 @@ impl UnspentFlight {
     }
 
     /// The flight that has to be spent on a connection without early data. `refused`: why this
-    /// server refused early data. `redeemed`: the ticket is used up, so no copy is accepted.
+    /// server refused early data. Returns `None` if no copy can be accepted any more.
     pub(crate) fn needing_record(
         facts: &Handshake,
         (arrival, received_at): (Arrival, ReceivedAt),
         refused: Option<EarlyDataRefusal>,
-        redeemed: bool,
     ) -> Option<Self> {
-        let used_up = redeemed || facts.ticket_used_up;
-        match used_up || refused.is_some_and(EarlyDataRefusal::is_recorded) {
+        match facts.ticket_used_up || refused.is_some_and(EarlyDataRefusal::is_recorded) {
             true => None,
             false => {
                 let store_silent = matches!(

@@ -122,7 +122,7 @@ pub(crate) async fn accept(
         return Ok(None);
     };
     let outcome = Arc::new(Mutex::new(ClaimOutcome::default()));
-    let (mut session, mut withheld, mut redeemed) = (None, None, false);
+    let (mut session, mut withheld) = (None, None);
     let arrival = shared.gate.arrival();
     // TLS has received nothing yet.
     let received_at = shared.gate.received_at(None);
@@ -145,7 +145,6 @@ pub(crate) async fn accept(
                 None => SettledClaim::unknown(),
             };
             (session, withheld) = (settled_claim.session.clone(), settled_claim.withheld);
-            redeemed = matches!(session, Some(OpenedTicket::Session(_)));
             settled_claim.judge(outcome.clone())
         }
     };
@@ -169,20 +168,20 @@ pub(crate) async fn accept(
             facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?
         }
     };
-    let mut recorded = redeemed;
+    let mut recorded = false;
     if let Some(key) = &facts.needed_session {
         // The ticket's keys were handed over while its packets were on the way, and TLS has refused
         // the early data. Nothing of it has been executed; before the client sends it again, its ticket
         // has to be used up, so that no copy is accepted.
         let ticket = handshakes.redeem(key).await;
-        recorded |= matches!(ticket.session, OpenedTicket::UsedUp(_));
+        recorded = matches!(ticket.session, OpenedTicket::UsedUp(_));
     }
     let ClaimOutcome { mut flight, mut refused, claim } = std::mem::take(&mut *lock(&outcome));
     if let Some(EarlyDataRefusal::Gate(Refusal::HandedOver)) = refused {
         // Nothing of it has been executed, because the connection is not served yet. Its client
         // will send the refused requests again; a copy must not have been executed by the successor
         // before that.
-        match shared.gate.claim(&facts, (arrival, received_at), false).await {
+        match shared.gate.claim(&facts, (arrival, received_at)).await {
             // Too late for TLS to accept the early data, but the flight has its record.
             Ok(theirs) if theirs.won() => recorded = true,
             Ok(theirs) => flight = Some(theirs),
@@ -193,13 +192,10 @@ pub(crate) async fn accept(
         }
     }
     let unspent = match flight {
-        Some(_) => None,
-        None => UnspentFlight::needing_record(
-            &facts,
-            (arrival, received_at),
-            refused.or(withheld),
-            recorded,
-        ),
+        None if !recorded => {
+            UnspentFlight::needing_record(&facts, (arrival, received_at), refused.or(withheld))
+        }
+        _ => None,
     };
     let refused = match refused {
         Some(refused) => Some(refused.reason()),
@@ -287,21 +283,17 @@ impl SettledClaim {
         let mut settled = Self::unknown();
         settled.withheld = gate.admission(early_data).err();
         let (mut preview, mut received_at) = rehearse(None);
-        let mut redeemed = false;
         if let FirstFlightPreview::NeedsSession(id) = &preview {
             let ticket = handshakes.redeem(id).await;
             if let Some(why) = ticket.withheld {
                 settled.withheld = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
             }
-            // Only one connection gets a session out of the store, so the flight has no other
-            // claimant.
-            redeemed = matches!(ticket.session, OpenedTicket::Session(_));
             settled.session = Some(ticket.session.clone());
             (preview, received_at) = rehearse(Some(ticket.session));
         }
         if let (None, FirstFlightPreview::EarlyData(facts)) = (settled.withheld, preview) {
             settled.requested_at = Instant::now();
-            let claim = gate.claim(&facts, (arrival, received_at), redeemed).await;
+            let claim = gate.claim(&facts, (arrival, received_at)).await;
             settled.claim = facts.offered_flight.map(|flight| (flight, claim));
         }
         settled

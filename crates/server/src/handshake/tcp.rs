@@ -7,8 +7,7 @@ use std::time::Instant;
 use firstflight_replay::SharedRefusal;
 use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{
-    self as tls, ACME_TLS_ALPN, Accepting, Handshake, OpenedTicket, TlsError, TlsStream,
-    split_driver,
+    self as tls, ACME_TLS_ALPN, Accepting, Handshake, TlsError, TlsStream, split_driver,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -109,7 +108,7 @@ async fn accept(
     let arrival = gate.arrival();
     let mut refused = gate.admission(snapshot.early_data).err();
     let mut accepting = Accepting::new(&snapshot.acceptor, socket, refused.is_none())?;
-    let (mut redeemed, mut claim) = (false, None);
+    let mut claim = None;
     let mut received_at = None;
     let mut is_copy = false;
     let mut used = None;
@@ -119,9 +118,7 @@ async fn accept(
             Err(error) => {
                 let received_at = received_at.unwrap_or_else(|| gate.received_at(None));
                 let (facts, arrived) = (accepting.facts(), (arrival, received_at));
-                if let Some(flight) =
-                    UnspentFlight::needing_record(&facts, arrived, refused, redeemed)
-                {
+                if let Some(flight) = UnspentFlight::needing_record(&facts, arrived, refused) {
                     handshakes.shared.note_departure(flight);
                 }
                 return Err(error);
@@ -133,9 +130,6 @@ async fn accept(
                 if let Some(why) = ticket.withheld {
                     refused = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
                 }
-                // Only one connection gets a session out of the store, so the flight has no other
-                // claimant.
-                redeemed = matches!(ticket.session, OpenedTicket::Session(_));
                 accepting.provide_session(ticket.session);
             }
             tls::AcceptState::TicketUsed => {
@@ -151,7 +145,7 @@ async fn accept(
                 let received_at =
                     *received_at.insert(gate.received_at(Some(accepting.received_at())));
                 let requested_at = Instant::now();
-                let claimed = gate.claim(&facts, (arrival, received_at), redeemed).await;
+                let claimed = gate.claim(&facts, (arrival, received_at)).await;
                 claim = Some((requested_at, Instant::now()));
                 match claimed {
                     Ok(flight) => break (Some(flight), facts),
@@ -170,7 +164,7 @@ async fn accept(
             // This is later than the ClientHello arrived, so the record lives slightly longer than
             // needed.
             let received_at = received_at.unwrap_or_else(|| gate.received_at(None));
-            UnspentFlight::needing_record(&facts, (arrival, received_at), refused, redeemed)
+            UnspentFlight::needing_record(&facts, (arrival, received_at), refused)
         }
     };
     let refused = match is_copy {
