@@ -68,6 +68,8 @@ pub(crate) struct Sent {
     pub(crate) early: usize,
     /// Responses after the client had sent it again after the handshake.
     pub(crate) late: usize,
+    /// The client was told 425, and sent it again on another connection (RFC 8470 section 5.2).
+    pub(crate) told: bool,
 }
 
 impl Run {
@@ -138,6 +140,7 @@ impl Run {
         let early = accepted && !told;
         sent.early = usize::from(succeeded && early);
         sent.late = usize::from(succeeded && !early);
+        sent.told = told;
 
         let mut counts = self.0.counts.lock().unwrap();
         counts.honest += 1;
