@@ -10,7 +10,7 @@ use firstflight_report::{
 use crate::support::program::{Ended, firstflight, run, site};
 
 const RECORD: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/first-lab.json.gz");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../report/tests/data/many-cells.json.gz");
 
 fn report(dir: &Path, arguments: &[&str]) -> Ended {
     run(firstflight(dir).current_dir(dir).arg("report").args(arguments))

@@ -119,10 +119,12 @@ fn drawing(svg: &str) -> Drawing {
 
 /// The runs whose records are in the repository, and a synthetic one.
 fn records() -> Vec<Record> {
-    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let mut records = vec![crate::synthetic::record(7)];
-    for file in ["2026-11-21-vm/lab.json.gz", "2026-11-21-vm/quic-page.json.gz"] {
-        records.push(read(format!("{results}{file}").as_ref()).unwrap());
+    for file in
+        ["crates/report/tests/data/schema-2.json.gz", "results/2026-11-21-vm/quic-page.json.gz"]
+    {
+        records.push(read(format!("{root}{file}").as_ref()).unwrap());
     }
     records
 }

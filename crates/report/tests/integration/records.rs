@@ -43,7 +43,7 @@ fn a_compressed_record_is_known_by_its_bytes_not_its_name() {
 
 #[test]
 fn schema_2_is_read_as_over_tcp() {
-    let record = read(&committed("results/2026-11-21-vm/lab.json.gz")).unwrap();
+    let record = read(&committed("crates/report/tests/data/schema-2.json.gz")).unwrap();
     assert_eq!(record.schema, SCHEMA);
     for cell in &record.cells {
         assert_eq!((&*cell.client, &*cell.transport, cell.token), ("firstflight", "tcp", false));
