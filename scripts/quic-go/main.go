@@ -130,8 +130,9 @@ func (v *visitor) fetch(path string, early, follows bool) error {
 		// The library resets the stream that it would send the request again on
 		// (Conn.NextConnection), so it goes on a connection of its own.
 		say(map[string]any{"refused": true})
-		wait(v.sessions.kept)
-		conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
+		if err := v.awaitTicket(ctx, conn, tlsSettings, settings); err != nil {
+			return err
+		}
 		return v.fetch(path, false, follows)
 	}
 	if err != nil {
@@ -151,6 +152,34 @@ func (v *visitor) fetch(path string, early, follows bool) error {
 		"retries":     counts.retries.Load(),
 		"key_updates": counts.keyUpdates.Load(),
 	})
+	return conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
+}
+
+// Waits for the new ticket of a connection whose early data was refused, and closes it.
+//
+// http3 opens its control stream in the background, and where the refusal is faster, it closes the
+// connection, often before the ticket. Then one without HTTP fetches a ticket.
+func (v *visitor) awaitTicket(
+	ctx context.Context, conn *quic.Conn, tlsSettings *tls.Config, settings *quic.Config,
+) error {
+	select {
+	case <-v.sessions.kept:
+		return conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
+	case <-time.After(timeout):
+		return errors.New("no ticket after refused early data")
+	case <-conn.Context().Done():
+	}
+	var closed *quic.ApplicationError
+	ended := context.Cause(conn.Context())
+	if !errors.As(ended, &closed) || closed.Remote ||
+		closed.ErrorCode != quic.ApplicationErrorCode(http3.ErrCodeInternalError) {
+		return ended
+	}
+	conn, err := quic.DialAddr(ctx, v.address, tlsSettings, settings)
+	if err != nil {
+		return err
+	}
+	wait(v.sessions.kept)
 	return conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
 }
 
