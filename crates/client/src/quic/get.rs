@@ -95,17 +95,17 @@ pub(crate) async fn complete_handshake(
         return Ok(HandshakeDone { early_exchange: None, sent: None });
     };
     let sent = Some(Instant::now());
-    let mut begin = pin!(async {
+    let mut sending = pin!(async {
         let mut http3 = Http3::open(connection).await?;
         let receiving = http3.send(request).await?;
         Ok::<_, ClientError>((http3, receiving))
     });
-    let mut begun = None;
+    let mut sent_request = None;
     let going = async {
-        if begun.is_none() {
-            begun = Some(begin.as_mut().await?);
+        if sent_request.is_none() {
+            sent_request = Some(sending.as_mut().await?);
         }
-        match &mut begun {
+        match &mut sent_request {
             Some((http3, _)) => http3.drive(pending::<Result<(), ClientError>>()).await,
             None => Ok(()),
         }
@@ -120,10 +120,10 @@ pub(crate) async fn complete_handshake(
     match outcome {
         Ok(false) => Ok(HandshakeDone { early_exchange: None, sent }),
         Ok(true) => {
-            let both = match begun {
+            let both = match sent_request {
                 Some(both) => both,
                 // The remembered limits did not allow the whole request.
-                None => begin.await?,
+                None => sending.await?,
             };
             Ok(HandshakeDone { early_exchange: Some(both), sent })
         }

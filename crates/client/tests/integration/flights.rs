@@ -5,12 +5,12 @@ use std::time::Duration;
 use firstflight_client::{EarlyPolicy, Request};
 use firstflight_tls::{EarlyDataReason, Trust, Version};
 
-use crate::support::{Home, Manner, OK, Reply, Server, TOO_EARLY, get, send};
+use crate::support::{ClientDir, OK, Reply, Server, ServerBehaviour, TOO_EARLY, get, send};
 
 #[tokio::test]
 async fn full_then_resumed_then_early() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-    let (report, body) = get(&home.client(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    let (report, body) = get(&dir.client(|_| {}), &server).await;
     assert_eq!(
         (report.exit_code(), report.status(), body.as_str()),
         (0, 200, "hello"),
@@ -21,11 +21,11 @@ async fn full_then_resumed_then_early() {
     let raw = String::from_utf8(report.head.unwrap().raw).unwrap();
     assert!(raw.contains("X-Case: Kept\r\n") && raw.ends_with("\r\n\r\n"), "{raw:?}");
 
-    let (report, _) = get(&home.client(|c| c.early_data = EarlyPolicy::Never), &server).await;
+    let (report, _) = get(&dir.client(|c| c.early_data = EarlyPolicy::Never), &server).await;
     assert!(report.facts.as_ref().unwrap().resumed);
     assert_eq!(report.early_data(), "none");
 
-    let (report, body) = get(&home.client(|_| {}), &server).await;
+    let (report, body) = get(&dir.client(|_| {}), &server).await;
     assert_eq!((report.early_data(), body.as_str(), report.retries), ("accepted", "hello", 0));
     assert_eq!(report.early_bytes as u64, report.size_request);
     let times = report.timings();
@@ -38,10 +38,10 @@ async fn full_then_resumed_then_early() {
 
 #[tokio::test]
 async fn http2_goes_early_too() {
-    let manner = Manner { alpn: "h2", ..Manner::default() };
-    let (home, server) = (Home::new(), Server::start(manner).await);
+    let behaviour = ServerBehaviour { alpn: "h2", ..ServerBehaviour::default() };
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
     for expected in ["none", "accepted"] {
-        let (report, body) = get(&home.client(|_| {}), &server).await;
+        let (report, body) = get(&dir.client(|_| {}), &server).await;
         assert_eq!((report.early_data(), body.as_str()), (expected, "hello"), "{report:?}");
         assert_eq!(report.head.unwrap().version, http::Version::HTTP_2);
     }
@@ -51,17 +51,17 @@ async fn http2_goes_early_too() {
 
 #[tokio::test]
 async fn rfc8446_4_2_10_refused_early_data_is_sent_again_once() {
-    type Change = fn(&mut Manner);
+    type Change = fn(&mut ServerBehaviour);
     let ways: [(Change, EarlyDataReason); 2] = [
-        (|manner| manner.key = 2, EarlyDataReason::SessionNotResumed),
-        (|manner| manner.decline = true, EarlyDataReason::PeerDeclined),
+        (|behaviour| behaviour.key = 2, EarlyDataReason::SessionNotResumed),
+        (|behaviour| behaviour.decline = true, EarlyDataReason::PeerDeclined),
     ];
     for (change, reason) in ways {
-        let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-        get(&home.client(|_| {}), &server).await;
+        let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+        get(&dir.client(|_| {}), &server).await;
         server.seen();
-        server.behave(change);
-        let (report, body) = get(&home.client(|_| {}), &server).await;
+        server.change_behaviour(change);
+        let (report, body) = get(&dir.client(|_| {}), &server).await;
         assert_eq!((report.early_data(), body.as_str()), ("refused", "hello"), "{report:?}");
         assert_eq!(report.facts.as_ref().unwrap().early_data_reason, reason);
         assert!(report.early_bytes > 0);
@@ -73,13 +73,13 @@ async fn rfc8446_4_2_10_refused_early_data_is_sent_again_once() {
 
 #[tokio::test]
 async fn rfc8470_5_2_a_425_is_retried_once_on_the_same_connection() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-    get(&home.client(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    get(&dir.client(|_| {}), &server).await;
     server.seen();
-    server.behave(|manner| {
-        manner.response = |_, early| Reply::Send(if early { TOO_EARLY } else { OK }, true);
+    server.change_behaviour(|behaviour| {
+        behaviour.response = |_, early| Reply::Send(if early { TOO_EARLY } else { OK }, true);
     });
-    let (report, body) = get(&home.client(|_| {}), &server).await;
+    let (report, body) = get(&dir.client(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, body.as_str()), (200, 1, "hello"), "{report:?}");
     let seen = server.seen();
     assert_eq!(seen.len(), 2);
@@ -99,11 +99,11 @@ async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_earl
         (|_, early| Reply::Send(if early { TOO_EARLY } else { OK }, !early), 2),
     ];
     for (response, most) in ways {
-        let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-        get(&home.client(|_| {}), &server).await;
+        let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+        get(&dir.client(|_| {}), &server).await;
         server.seen();
-        server.behave(|manner| manner.response = response);
-        let (report, body) = get(&home.client(|_| {}), &server).await;
+        server.change_behaviour(|behaviour| behaviour.response = response);
+        let (report, body) = get(&dir.client(|_| {}), &server).await;
         assert_eq!((report.status(), body.as_str()), (200, "hello"), "{report:?}");
         assert!((1..=most).contains(&report.retries), "{report:?}");
         let seen = server.seen();
@@ -114,26 +114,29 @@ async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_earl
 }
 
 #[tokio::test]
-async fn rfc8470_5_2_a_425_to_what_was_not_early_and_a_second_one_are_answers() {
-    let manner = Manner { response: |_, _| Reply::Send(TOO_EARLY, true), ..Manner::default() };
-    let (home, server) = (Home::new(), Server::start(manner).await);
-    let (report, _) = get(&home.client(|_| {}), &server).await;
+async fn rfc8470_5_2_a_425_to_what_was_not_early_and_a_second_one_are_final_responses() {
+    let behaviour = ServerBehaviour {
+        response: |_, _| Reply::Send(TOO_EARLY, true),
+        ..ServerBehaviour::default()
+    };
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
+    let (report, _) = get(&dir.client(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 0, 1));
-    let (report, _) = get(&home.client(|_| {}), &server).await;
+    let (report, _) = get(&dir.client(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 1, 2));
 }
 
 #[tokio::test]
 async fn rfc9110_9_2_1_a_post_is_early_only_if_told_so() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let mut post = Request::get(server.url("/"));
     post.method = http::Method::POST;
     post.body = "a=b".into();
-    get(&home.client(|_| {}), &server).await;
-    let (report, _) = send(&home.client(|_| {}), post.clone()).await;
+    get(&dir.client(|_| {}), &server).await;
+    let (report, _) = send(&dir.client(|_| {}), post.clone()).await;
     assert_eq!((report.early_data(), report.status()), ("none", 200));
     assert!(report.facts.unwrap().resumed);
-    let any = home.client(|config| config.early_data = EarlyPolicy::AnyMethod);
+    let any = dir.client(|config| config.early_data = EarlyPolicy::AnyMethod);
     let (report, _) = send(&any, post).await;
     assert_eq!((report.early_data(), report.size_upload), ("accepted", 3));
     let seen = server.seen();
@@ -143,20 +146,20 @@ async fn rfc9110_9_2_1_a_post_is_early_only_if_told_so() {
 
 #[tokio::test]
 async fn another_protocol_or_an_older_version_means_a_fresh_connection_without_early_data() {
-    type Change = fn(&mut Manner);
+    type Change = fn(&mut ServerBehaviour);
     let ways: [Change; 2] = [
-        |manner| manner.alpn = "h2",
-        |manner| {
-            manner.max = Version::Tls12;
-            manner.key = 2;
+        |behaviour| behaviour.alpn = "h2",
+        |behaviour| {
+            behaviour.max = Version::Tls12;
+            behaviour.key = 2;
         },
     ];
     for change in ways {
-        let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-        get(&home.client(|_| {}), &server).await;
+        let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+        get(&dir.client(|_| {}), &server).await;
         server.seen();
-        server.behave(change);
-        let (report, body) = get(&home.client(|_| {}), &server).await;
+        server.change_behaviour(change);
+        let (report, body) = get(&dir.client(|_| {}), &server).await;
         assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
         assert_eq!((report.retries, report.num_connects), (1, 2), "{report:?}");
         let seen = server.seen();
@@ -166,27 +169,27 @@ async fn another_protocol_or_an_older_version_means_a_fresh_connection_without_e
 
 #[tokio::test]
 async fn sessions_of_unverified_servers_stay_with_unverified_runs() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-    let loose = || home.client(|config| config.trust = Trust::Anyone);
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    let loose = || dir.client(|config| config.trust = Trust::Anyone);
     assert_eq!(get(&loose(), &server).await.0.exit_code(), 0);
-    let (report, _) = get(&home.client(|_| {}), &server).await;
+    let (report, _) = get(&dir.client(|_| {}), &server).await;
     assert!(!report.facts.unwrap().resumed, "a verifying run must not take over -k's session");
     assert!(get(&loose(), &server).await.0.facts.unwrap().resumed);
-    let strict = home.client(|config| config.trust = Trust::System);
+    let strict = dir.client(|config| config.trust = Trust::System);
     assert_eq!(get(&strict, &server).await.0.exit_code(), 60);
 }
 
 #[tokio::test]
 async fn tls12_sessions_serve_again() {
-    let manner = Manner { max: Version::Tls12, ..Manner::default() };
-    let (home, server) = (Home::new(), Server::start(manner).await);
+    let behaviour = ServerBehaviour { max: Version::Tls12, ..ServerBehaviour::default() };
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
     for resumed in [false, true, true, true] {
-        let (report, _) = get(&home.client(|_| {}), &server).await;
+        let (report, _) = get(&dir.client(|_| {}), &server).await;
         assert_eq!(report.facts.unwrap().resumed, resumed);
     }
-    let newer = home.client(|config| config.versions = (Version::Tls13, Version::Tls13));
+    let newer = dir.client(|config| config.versions = (Version::Tls13, Version::Tls13));
     assert_eq!(get(&newer, &server).await.0.exit_code(), 35);
-    assert!(get(&home.client(|_| {}), &server).await.0.facts.unwrap().resumed);
+    assert!(get(&dir.client(|_| {}), &server).await.0.facts.unwrap().resumed);
 }
 
 #[tokio::test]
@@ -200,10 +203,11 @@ async fn a_server_that_stops_in_the_middle_has_curls_code() {
         (|_, _| Reply::Send("\x01\x02 garbage\r\n\r\n", false), 8),
     ];
     for (response, code) in cases {
-        let server = Server::start(Manner { response, ..Manner::default() }).await;
-        let home = Home::new();
+        let server =
+            Server::start(ServerBehaviour { response, ..ServerBehaviour::default() }).await;
+        let dir = ClientDir::new();
         for turn in ["full", "early"] {
-            let (report, _) = get(&home.client(|_| {}), &server).await;
+            let (report, _) = get(&dir.client(|_| {}), &server).await;
             assert_eq!(report.exit_code(), code, "{turn}: {:?}", report.error);
         }
     }
@@ -215,8 +219,9 @@ async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
     let cases: [(Rule, u8); 3] =
         [(|_, _| Reply::After(16), 0), (|_, _| Reply::After(17), 8), (|_, _| Reply::Endless, 8)];
     for (response, code) in cases {
-        let server = Server::start(Manner { response, ..Manner::default() }).await;
-        let (report, body) = get(&Home::new().client(|_| {}), &server).await;
+        let server =
+            Server::start(ServerBehaviour { response, ..ServerBehaviour::default() }).await;
+        let (report, body) = get(&ClientDir::new().client(|_| {}), &server).await;
         assert_eq!(report.exit_code(), code, "{:?}", report.error);
         match report.error {
             None => assert_eq!(body, "hello"),
@@ -230,9 +235,9 @@ async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
 
 #[tokio::test]
 async fn limits_end_a_transfer_that_does_not() {
-    let manner = Manner { response: |_, _| Reply::Hang, ..Manner::default() };
-    let (home, server) = (Home::new(), Server::start(manner).await);
-    let hasty = home.client(|config| config.max_time = Some(Duration::from_millis(300)));
+    let behaviour = ServerBehaviour { response: |_, _| Reply::Hang, ..ServerBehaviour::default() };
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
+    let hasty = dir.client(|config| config.max_time = Some(Duration::from_millis(300)));
     let (report, _) = get(&hasty, &server).await;
     assert_eq!(report.exit_code(), 28, "{report:?}");
     assert!(report.timings().total >= 0.3 && report.timings().appconnect > 0.0);
@@ -241,7 +246,7 @@ async fn limits_end_a_transfer_that_does_not() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://127.0.0.1:{}/", silent.local_addr().unwrap().port());
     let request = Request::get(firstflight_client::Target::parse(&url).unwrap());
-    let hasty = home.client(|config| config.connect_timeout = Some(Duration::from_millis(300)));
+    let hasty = dir.client(|config| config.connect_timeout = Some(Duration::from_millis(300)));
     let (report, _) = send(&hasty, request).await;
     assert_eq!(report.exit_code(), 28, "{report:?}");
     assert!(report.error.unwrap().to_string().contains("connecting"));
@@ -249,11 +254,11 @@ async fn limits_end_a_transfer_that_does_not() {
 
 #[tokio::test]
 async fn the_connect_timeout_also_ends_a_handshake_that_early_data_began() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-    get(&home.client(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    get(&dir.client(|_| {}), &server).await;
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.address.port();
-    let hasty = home.client(|config| {
+    let hasty = dir.client(|config| {
         config.connect_timeout = Some(Duration::from_millis(300));
         // The same name and port, so the same session, at an address where no server listens.
         config.resolver.add_override(&format!("localhost:{port}:127.0.0.9")).unwrap();
@@ -267,29 +272,29 @@ async fn the_connect_timeout_also_ends_a_handshake_that_early_data_began() {
 
 #[tokio::test]
 async fn a_ticket_that_never_left_goes_back() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
-    get(&home.client(|_| {}), &server).await;
-    let before = home.jar().count().unwrap();
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    get(&dir.client(|_| {}), &server).await;
+    let before = dir.jar().count().unwrap();
     assert!(before > 0);
     let port = server.address.port();
-    let nobody = home.client(|config| {
+    let nobody = dir.client(|config| {
         config.resolver.add_override(&format!("localhost:{port}:127.0.0.10")).unwrap();
     });
     assert_eq!(get(&nobody, &server).await.0.exit_code(), 7);
-    assert_eq!(home.jar().count().unwrap(), before);
+    assert_eq!(dir.jar().count().unwrap(), before);
     // Used, it is gone, and its successors are in.
-    let (report, _) = get(&home.client(|_| {}), &server).await;
-    assert_eq!(home.jar().count().unwrap(), before - 1 + report.sessions);
+    let (report, _) = get(&dir.client(|_| {}), &server).await;
+    assert_eq!(dir.jar().count().unwrap(), before - 1 + report.sessions);
 }
 
 #[tokio::test]
-async fn fast_open_is_asked_for_and_does_no_harm() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+async fn fast_open_is_requested_and_does_no_harm() {
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     for expected in ["none", "accepted", "accepted"] {
-        let (report, body) = get(&home.client(|config| config.fast_open = true), &server).await;
+        let (report, body) = get(&dir.client(|config| config.fast_open = true), &server).await;
         assert_eq!((body.as_str(), report.early_data()), ("hello", expected), "{report:?}");
     }
-    let nobody = home.client(|config| {
+    let nobody = dir.client(|config| {
         config.fast_open = true;
         config
             .resolver
@@ -302,43 +307,46 @@ async fn fast_open_is_asked_for_and_does_no_harm() {
 #[tokio::test]
 async fn redirections_are_followed_as_far_as_allowed() {
     const MOVED: &str = "HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 4\r\n\r\ngone";
-    let manner = Manner {
+    let behaviour = ServerBehaviour {
         response: |number, _| Reply::Send(if number < 2 { MOVED } else { OK }, true),
-        ..Manner::default()
+        ..ServerBehaviour::default()
     };
-    let (home, server) = (Home::new(), Server::start(manner.clone()).await);
-    let (report, body) = get(&home.client(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour.clone()).await);
+    let (report, body) = get(&dir.client(|_| {}), &server).await;
     assert_eq!((report.status(), body.as_str()), (302, "gone"));
     assert!(report.redirect_url.unwrap().ends_with("/next"));
     server.seen();
-    let (report, body) = get(&home.client(|config| config.redirects = Some(2)), &server).await;
+    let (report, body) = get(&dir.client(|config| config.redirects = Some(2)), &server).await;
     assert_eq!((report.status(), body.as_str(), report.num_redirects), (200, "hello", 2));
     server.seen();
-    let (report, _) = get(&home.client(|config| config.redirects = Some(1)), &server).await;
+    let (report, _) = get(&dir.client(|config| config.redirects = Some(1)), &server).await;
     assert_eq!(report.exit_code(), 47);
 }
 
 #[tokio::test]
-async fn an_error_status_is_an_error_where_asked() {
-    let manner = Manner {
+async fn an_error_status_is_an_error_where_requested() {
+    let behaviour = ServerBehaviour {
         response: |_, _| Reply::Send("HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", true),
-        ..Manner::default()
+        ..ServerBehaviour::default()
     };
-    let (home, server) = (Home::new(), Server::start(manner).await);
-    let (report, body) = get(&home.client(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
+    let (report, body) = get(&dir.client(|_| {}), &server).await;
     assert_eq!((report.exit_code(), body.as_str()), (0, "no"));
-    let (report, body) = get(&home.client(|config| config.fail = true), &server).await;
+    let (report, body) = get(&dir.client(|config| config.fail = true), &server).await;
     assert_eq!((report.exit_code(), body.as_str(), report.status()), (22, "", 404));
 }
 
 /// The client waits for a ticket, and here comes the end instead.
 #[tokio::test]
 async fn a_server_that_closes_without_a_ticket_does_not_hold_the_client_up() {
-    let manner =
-        Manner { issues: false, response: |_, _| Reply::Send(OK, false), ..Manner::default() };
-    let (home, server) = (Home::new(), Server::start(manner).await);
+    let behaviour = ServerBehaviour {
+        issues: false,
+        response: |_, _| Reply::Send(OK, false),
+        ..ServerBehaviour::default()
+    };
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
     for _ in 0..2 {
-        let (report, body) = get(&home.client(|_| {}), &server).await;
+        let (report, body) = get(&dir.client(|_| {}), &server).await;
         assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
         assert!(!report.facts.as_ref().unwrap().resumed);
     }

@@ -12,25 +12,25 @@ use firstflight_client::{
 use firstflight_tls::{Session, Trust, Version};
 use proptest::prelude::*;
 
-use crate::support::{Home, Manner, Server};
+use crate::support::{ClientDir, Server, ServerBehaviour};
 
 #[test]
 fn a_jar_is_closed_to_others_and_names_nobody() {
-    let home = filled(4);
-    let bytes = fs::read(home.path("jar")).unwrap();
+    let dir = filled(4);
+    let bytes = fs::read(dir.path("jar")).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.starts_with("firstflight session jar 1, key file\n"), "{text}");
     assert!(!text.contains("jar.test"));
     for name in ["jar", "key", "jar.lock"] {
-        assert_eq!(fs::metadata(home.path(name)).unwrap().mode() & 0o777, 0o600, "{name}");
+        assert_eq!(fs::metadata(dir.path(name)).unwrap().mode() & 0o777, 0o600, "{name}");
     }
 }
 
 #[test]
 fn rfc8446_c_4_each_ticket_comes_out_once() {
-    let home = filled(6);
+    let dir = filled(6);
     let mut seen = HashSet::new();
-    while let Some(ticket) = take(&home.jar()) {
+    while let Some(ticket) = take(&dir.jar()) {
         assert!(seen.insert(ticket), "handed out twice");
     }
     assert_eq!(seen.len(), 6);
@@ -38,7 +38,7 @@ fn rfc8446_c_4_each_ticket_comes_out_once() {
 
 #[test]
 fn address_tokens_and_sessions_for_quic_come_back_as_they_were() {
-    let home = Home::new();
+    let dir = ClientDir::new();
     let trust = TrustId::of(&Trust::Anyone).unwrap();
     let parameters = bytes::Bytes::from_static(&[1, 2, 0x40, 3]);
     let mut quic = tickets(2);
@@ -48,12 +48,12 @@ fn address_tokens_and_sessions_for_quic_come_back_as_they_were() {
     }
     let token = |text: &'static str| Token::new(origin(), trust.clone(), text.into());
     // A token is kept also where there is no session.
-    home.jar().put(&[], &[token("first")], &mut Vec::new()).unwrap();
-    home.jar().put(&quic[..1], &[token("second")], &mut Vec::new()).unwrap();
-    assert_eq!((home.jar().count().unwrap(), home.jar().count_tokens().unwrap()), (1, 2));
+    dir.jar().put(&[], &[token("first")], &mut Vec::new()).unwrap();
+    dir.jar().put(&quic[..1], &[token("second")], &mut Vec::new()).unwrap();
+    assert_eq!((dir.jar().count().unwrap(), dir.jar().count_tokens().unwrap()), (1, 2));
     let mut found = Vec::new();
     for _ in 0..3 {
-        found.push(take_all(&home.jar()));
+        found.push(take_all(&dir.jar()));
     }
     assert!(found.iter().all(|found| found.tcp.is_none()), "{found:?}");
     let tokens: Vec<_> =
@@ -66,42 +66,42 @@ fn address_tokens_and_sessions_for_quic_come_back_as_they_were() {
 
 #[test]
 fn a_jar_of_another_key_is_refused_and_kept() {
-    let home = filled(3);
-    let before = fs::read(home.path("jar")).unwrap();
-    let error = open(&home, JarKey::File(home.path("other"))).unwrap_err();
+    let dir = filled(3);
+    let before = fs::read(dir.path("jar")).unwrap();
+    let error = open(&dir, JarKey::File(dir.path("other"))).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
-    assert!(!home.path("other").exists(), "no key is made that opens nothing");
-    Jar::open(&home.path("other-jar"), JarKey::File(home.path("other"))).unwrap();
-    let error = open(&home, JarKey::File(home.path("other"))).unwrap_err();
+    assert!(!dir.path("other").exists(), "no key is made that opens nothing");
+    Jar::open(&dir.path("other-jar"), JarKey::File(dir.path("other"))).unwrap();
+    let error = open(&dir, JarKey::File(dir.path("other"))).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
     assert!(error.to_string().contains("--ssl-sessions-key"), "{error}");
-    let error = open(&home, JarKey::Passphrase("secret".into())).unwrap_err();
+    let error = open(&dir, JarKey::Passphrase("secret".into())).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
-    assert_eq!(fs::read(home.path("jar")).unwrap(), before);
-    assert_eq!(home.jar().count().unwrap(), 3);
+    assert_eq!(fs::read(dir.path("jar")).unwrap(), before);
+    assert_eq!(dir.jar().count().unwrap(), 3);
 }
 
 #[test]
 fn a_passphrase_opens_what_it_closed() {
-    let home = Home::new();
-    let with = |phrase: &str| open(&home, JarKey::Passphrase(phrase.into()));
+    let dir = ClientDir::new();
+    let with = |phrase: &str| open(&dir, JarKey::Passphrase(phrase.into()));
     with("secret").unwrap().put(&tickets(1), &[], &mut Vec::new()).unwrap();
     assert_eq!(with("secret").unwrap().count().unwrap(), 1);
     assert!(matches!(with("guess").unwrap_err(), JarError::OtherKey(_)));
     with("secret").unwrap().put(&tickets(2), &[], &mut Vec::new()).unwrap();
     assert_eq!(with("secret").unwrap().count().unwrap(), 2);
-    let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
+    let error = open(&dir, JarKey::File(dir.path("key"))).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
 }
 
 #[test]
 fn a_jar_removed_and_made_again_has_another_salt() {
-    let home = Home::new();
-    let open = || open(&home, JarKey::Passphrase("secret".into())).unwrap();
+    let dir = ClientDir::new();
+    let open = || open(&dir, JarKey::Passphrase("secret".into())).unwrap();
     let (one, two) = (open(), open());
     one.put(&tickets(1), &[], &mut Vec::new()).unwrap();
     assert_eq!(two.count().unwrap(), 1);
-    fs::remove_file(home.path("jar")).unwrap();
+    fs::remove_file(dir.path("jar")).unwrap();
     open().put(&tickets(2), &[], &mut Vec::new()).unwrap();
     assert_eq!((one.count().unwrap(), two.count().unwrap()), (2, 2));
 }
@@ -109,64 +109,64 @@ fn a_jar_removed_and_made_again_has_another_salt() {
 /// Earlier versions sealed by age: what to do is said at once for jar and key, and both are kept.
 #[test]
 fn what_earlier_versions_left_is_refused_and_kept() {
-    let home = Home::new();
+    let dir = ClientDir::new();
     let jar = b"age-encryption.org/v1\n-> X25519 CJM36AHmTbdHSuOQL+NESqyVQE75f2e610iRdLPEN20\n";
     let key = "# firstflight: opens the session jar; keep it to yourself\nAGE-SECRET-KEY-1QQPQ\n";
-    fs::write(home.path("key"), key).unwrap();
-    fs::set_permissions(home.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
-    let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
+    fs::write(dir.path("key"), key).unwrap();
+    fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    let error = open(&dir, JarKey::File(dir.path("key"))).unwrap_err();
     assert!(matches!(error, JarError::AgeKey(_)), "{error}");
     assert!(error.to_string().contains("(rm "), "{error}");
-    fs::write(home.path("jar"), jar).unwrap();
-    let both = format!("(rm {} {})", home.path("jar").display(), home.path("key").display());
-    let only = format!("(rm {})", home.path("jar").display());
+    fs::write(dir.path("jar"), jar).unwrap();
+    let both = format!("(rm {} {})", dir.path("jar").display(), dir.path("key").display());
+    let only = format!("(rm {})", dir.path("jar").display());
     for (key, remove) in [
-        (JarKey::File(home.path("key")), &both),
-        (JarKey::File(home.path("none")), &only),
+        (JarKey::File(dir.path("key")), &both),
+        (JarKey::File(dir.path("none")), &only),
         (JarKey::Passphrase("secret".into()), &only),
     ] {
-        let error = open(&home, key).unwrap_err();
+        let error = open(&dir, key).unwrap_err();
         assert!(matches!(error, JarError::AgeJar { .. }), "{error}");
         assert!(error.to_string().contains(remove.as_str()), "{error}");
     }
-    assert_eq!(fs::read(home.path("jar")).unwrap(), jar);
-    assert_eq!(fs::read_to_string(home.path("key")).unwrap(), key);
-    assert!(!home.path("none").exists());
+    assert_eq!(fs::read(dir.path("jar")).unwrap(), jar);
+    assert_eq!(fs::read_to_string(dir.path("key")).unwrap(), key);
+    assert!(!dir.path("none").exists());
 }
 
 #[test]
 fn a_key_that_others_can_read_is_refused() {
-    let home = filled(1);
-    fs::set_permissions(home.path("key"), fs::Permissions::from_mode(0o644)).unwrap();
-    let error = open(&home, JarKey::File(home.path("key"))).unwrap_err().to_string();
+    let dir = filled(1);
+    fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o644)).unwrap();
+    let error = open(&dir, JarKey::File(dir.path("key"))).unwrap_err().to_string();
     assert!(error.contains("chmod 600"), "{error}");
-    fs::set_permissions(home.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
-    fs::write(home.path("key"), "not a key").unwrap();
-    let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
+    fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(dir.path("key"), "not a key").unwrap();
+    let error = open(&dir, JarKey::File(dir.path("key"))).unwrap_err();
     assert!(matches!(error, JarError::BadKey { line: 1, .. }), "{error}");
 }
 
 #[test]
 fn a_place_that_cannot_be_written_is_named_before_anything_is_sent() {
-    let home = Home::new();
-    fs::write(home.path("file"), "").unwrap();
+    let dir = ClientDir::new();
+    fs::write(dir.path("file"), "").unwrap();
     for place in ["none/jar", "file/jar"] {
-        let error = Jar::open(&home.path(place), JarKey::File(home.path("key"))).unwrap_err();
+        let error = Jar::open(&dir.path(place), JarKey::File(dir.path("key"))).unwrap_err();
         assert!(error.to_string().contains(place), "{error}");
     }
 }
 
 #[test]
 fn threads_share_a_jar_without_loss_or_doubles() {
-    let home = filled(12);
+    let dir = filled(12);
     let taken: Vec<Vec<u8>> = std::thread::scope(|scope| {
         let threads: Vec<_> =
-            (0..6).map(|_| scope.spawn(|| [take(&home.jar()), take(&home.jar())])).collect();
+            (0..6).map(|_| scope.spawn(|| [take(&dir.jar()), take(&dir.jar())])).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).flatten().collect()
     });
     assert_eq!(taken.len(), 12);
     assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 12);
-    assert_eq!(home.jar().count().unwrap(), 0);
+    assert_eq!(dir.jar().count().unwrap(), 0);
 }
 
 /// Runs itself as other processes: each takes three tickets and puts one of its own in.
@@ -184,7 +184,7 @@ fn processes_share_a_jar_without_loss_or_doubles() {
         jar.put(&own, &[], &mut Vec::new()).unwrap();
         return;
     }
-    let home = filled(15);
+    let dir = filled(15);
     let children: Vec<_> = (0..4)
         .map(|_| {
             Command::new(std::env::current_exe().unwrap())
@@ -193,7 +193,7 @@ fn processes_share_a_jar_without_loss_or_doubles() {
                     "jar::processes_share_a_jar_without_loss_or_doubles",
                     "--nocapture",
                 ])
-                .env(CHILD, home.path("jar").parent().unwrap())
+                .env(CHILD, dir.path("jar").parent().unwrap())
                 .stdout(std::process::Stdio::piped())
                 .spawn()
                 .unwrap()
@@ -208,19 +208,19 @@ fn processes_share_a_jar_without_loss_or_doubles() {
     }
     assert_eq!(taken.len(), 12);
     assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 12);
-    assert_eq!(home.jar().count().unwrap(), 15 - 12 + 4);
+    assert_eq!(dir.jar().count().unwrap(), 15 - 12 + 4);
 }
 
 /// Two processes may both find that there is no key yet.
 #[test]
 fn one_key_is_made_when_many_begin_at_once() {
-    let home = Home::new();
+    let dir = ClientDir::new();
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| home.jar().put(&tickets(1), &[], &mut Vec::new()).unwrap());
+            scope.spawn(|| dir.jar().put(&tickets(1), &[], &mut Vec::new()).unwrap());
         }
     });
-    assert_eq!(home.jar().count().unwrap(), 1, "the same ticket is kept once");
+    assert_eq!(dir.jar().count().unwrap(), 1, "the same ticket is kept once");
 }
 
 proptest! {
@@ -228,34 +228,34 @@ proptest! {
 
     #[test]
     fn any_file_is_refused_and_kept(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let home = Home::new();
-        home.jar();
-        fs::write(home.path("jar"), &bytes).unwrap();
-        let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
+        let dir = ClientDir::new();
+        dir.jar();
+        fs::write(dir.path("jar"), &bytes).unwrap();
+        let error = open(&dir, JarKey::File(dir.path("key"))).unwrap_err();
         prop_assert!(matches!(error, JarError::Damaged { .. }), "{}", error);
-        prop_assert_eq!(fs::read(home.path("jar")).unwrap(), bytes);
+        prop_assert_eq!(fs::read(dir.path("jar")).unwrap(), bytes);
     }
 
     #[test]
     fn a_jar_cut_short_or_changed_is_refused_and_kept(at in any::<prop::sample::Index>(), cut in any::<bool>()) {
-        let home = filled(2);
-        let mut bytes = fs::read(home.path("jar")).unwrap();
+        let dir = filled(2);
+        let mut bytes = fs::read(dir.path("jar")).unwrap();
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] ^= 0x10 }
-        fs::write(home.path("jar"), &bytes).unwrap();
-        prop_assert!(open(&home, JarKey::File(home.path("key"))).is_err());
-        prop_assert_eq!(fs::read(home.path("jar")).unwrap(), bytes);
+        fs::write(dir.path("jar"), &bytes).unwrap();
+        prop_assert!(open(&dir, JarKey::File(dir.path("key"))).is_err());
+        prop_assert_eq!(fs::read(dir.path("jar")).unwrap(), bytes);
     }
 }
 
-fn open(home: &Home, key: JarKey) -> Result<Jar, JarError> {
-    Jar::open(&home.path("jar"), key)
+fn open(dir: &ClientDir, key: JarKey) -> Result<Jar, JarError> {
+    Jar::open(&dir.path("jar"), key)
 }
 
-fn filled(count: usize) -> Home {
-    let home = Home::new();
-    home.jar().put(&tickets(count), &[], &mut Vec::new()).unwrap();
-    home
+fn filled(count: usize) -> ClientDir {
+    let dir = ClientDir::new();
+    dir.jar().put(&tickets(count), &[], &mut Vec::new()).unwrap();
+    dir
 }
 
 fn take(jar: &Jar) -> Option<Vec<u8>> {
@@ -301,7 +301,7 @@ fn tickets(count: usize) -> Vec<Ticket> {
 async fn make_sessions(count: usize) -> Vec<Session> {
     use firstflight_client::{Request, connect_tls, http_get};
     use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig};
-    let server = Server::start(Manner::default()).await;
+    let server = Server::start(ServerBehaviour::default()).await;
     let mut config = ConnectorConfig::new(Trust::Anyone);
     config.alpn = vec![b"http/1.1".to_vec()];
     let connector = Connector::new(config).unwrap();

@@ -11,7 +11,7 @@ use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, EarlyData, Tls
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::support::{Manner, Server};
+use crate::support::{Server, ServerBehaviour};
 
 /// Counts the writes before the first byte that is read, and how long each was.
 struct Counting {
@@ -75,7 +75,7 @@ async fn a_post_by_http2() {
 }
 
 async fn first_flight(alpn: &'static str, body: &'static [u8]) {
-    let server = Server::start(Manner { alpn, ..Manner::default() }).await;
+    let server = Server::start(ServerBehaviour { alpn, ..ServerBehaviour::default() }).await;
     let mut config = ConnectorConfig::new(Trust::Anyone);
     config.alpn = vec![alpn.as_bytes().to_vec()];
     let connector = Connector::new(config).unwrap();

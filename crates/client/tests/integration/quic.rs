@@ -9,8 +9,8 @@ use h3::error::Code;
 use http::Method;
 use tokio::net::UdpSocket;
 
-use crate::support::quic::{Flood, QuicAnswer, QuicManner, QuicServer, Relay, url};
-use crate::support::{Home, send};
+use crate::support::quic::{Flood, QuicReply, QuicServer, QuicServerBehaviour, Relay, url};
+use crate::support::{ClientDir, send};
 
 async fn get(client: &Client, server: &QuicServer) -> (Report, String) {
     send(client, Request::get(server.url("/path"))).await
@@ -22,8 +22,8 @@ fn post(server: &QuicServer, body: impl Into<bytes::Bytes>) -> Request {
 
 #[tokio::test]
 async fn full_then_resumed_then_early() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-    let (report, body) = get(&home.quic(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    let (report, body) = get(&dir.quic(|_| {}), &server).await;
     assert_eq!((report.exit_code(), report.status()), (0, 200), "{report:?}");
     assert_eq!(body, "hello");
     let facts = report.facts.as_ref().unwrap();
@@ -37,11 +37,11 @@ async fn full_then_resumed_then_early() {
     assert!(times.connect > 0.0 && times.connect == times.appconnect, "{times:?}");
     assert!(times.appconnect <= times.pretransfer && times.pretransfer <= times.starttransfer);
 
-    let (report, _) = get(&home.quic(|c| c.early_data = EarlyPolicy::Never), &server).await;
+    let (report, _) = get(&dir.quic(|c| c.early_data = EarlyPolicy::Never), &server).await;
     assert!(report.facts.as_ref().unwrap().resumed);
     assert_eq!(report.early_data(), "none");
 
-    let (report, body) = get(&home.quic(|_| {}), &server).await;
+    let (report, body) = get(&dir.quic(|_| {}), &server).await;
     assert_eq!((report.early_data(), body.as_str(), report.retries), ("accepted", "hello", 0));
     assert!(report.early_bytes > 0, "{report:?}");
     let times = report.timings();
@@ -55,19 +55,20 @@ async fn full_then_resumed_then_early() {
 
 #[tokio::test]
 async fn rfc9001_4_6_2_refused_early_data_is_sent_again_once_with_its_body() {
-    type Change = fn(&mut QuicManner);
+    type Change = fn(&mut QuicServerBehaviour);
     let ways: [(Change, EarlyDataReason); 3] = [
-        (|manner| manner.key = 2, EarlyDataReason::SessionNotResumed),
-        (|manner| manner.accept = false, EarlyDataReason::PeerDeclined),
+        (|behaviour| behaviour.key = 2, EarlyDataReason::SessionNotResumed),
+        (|behaviour| behaviour.accept = false, EarlyDataReason::PeerDeclined),
         // RFC 9000 section 7.4.1: a server that has less to give than it said then.
-        (|manner| manner.window = 1 << 14, EarlyDataReason::PeerDeclined),
+        (|behaviour| behaviour.window = 1 << 14, EarlyDataReason::PeerDeclined),
     ];
     for (change, reason) in ways {
-        let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-        get(&home.quic(|_| {}), &server).await;
+        let (dir, server) =
+            (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+        get(&dir.quic(|_| {}), &server).await;
         server.seen();
-        server.behave(change);
-        let any = home.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
+        server.change_behaviour(change);
+        let any = dir.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
         let (report, body) = send(&any, post(&server, "a=b")).await;
         assert_eq!((report.early_data(), body.as_str()), ("refused", "hello"), "{report:?}");
         assert_eq!(report.facts.as_ref().unwrap().early_data_reason, reason);
@@ -81,13 +82,13 @@ async fn rfc9001_4_6_2_refused_early_data_is_sent_again_once_with_its_body() {
 
 #[tokio::test]
 async fn a_body_larger_than_the_first_flight_goes_on_after_the_handshake() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-    get(&home.quic(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    get(&dir.quic(|_| {}), &server).await;
     let large = "x".repeat(300_000);
     for (accept, expected) in [(true, "accepted"), (false, "refused")] {
-        server.behave(|manner| manner.accept = accept);
+        server.change_behaviour(|behaviour| behaviour.accept = accept);
         server.seen();
-        let any = home.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
+        let any = dir.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
         let (report, body) = send(&any, post(&server, large.clone())).await;
         assert_eq!((report.early_data(), body.as_str()), (expected, "hello"), "{report:?}");
         let early = report.early_bytes;
@@ -100,12 +101,12 @@ async fn a_body_larger_than_the_first_flight_goes_on_after_the_handshake() {
 
 #[tokio::test]
 async fn rfc9110_9_2_1_a_post_is_early_only_if_told_so() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-    get(&home.quic(|_| {}), &server).await;
-    let (report, _) = send(&home.quic(|_| {}), post(&server, "a=b")).await;
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    get(&dir.quic(|_| {}), &server).await;
+    let (report, _) = send(&dir.quic(|_| {}), post(&server, "a=b")).await;
     assert_eq!((report.early_data(), report.status(), report.early_bytes), ("none", 200, 0));
     assert!(report.facts.unwrap().resumed);
-    let any = home.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
+    let any = dir.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
     let (report, _) = send(&any, post(&server, "a=b")).await;
     assert_eq!((report.early_data(), report.size_upload), ("accepted", 3));
     let seen = server.seen();
@@ -114,11 +115,11 @@ async fn rfc9110_9_2_1_a_post_is_early_only_if_told_so() {
 
 #[tokio::test]
 async fn rfc9000_8_1_3_an_address_token_is_sent_from_the_second_run_on_and_each_once() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
     for turn in 0..4 {
-        let (report, _) = get(&home.quic(|_| {}), &server).await;
+        let (report, _) = get(&dir.quic(|_| {}), &server).await;
         assert_eq!(report.quic.unwrap().token_sent, turn > 0, "{report:?}");
-        assert!(home.jar().count_tokens().unwrap() > 0);
+        assert!(dir.jar().count_tokens().unwrap() > 0);
     }
     let validated: Vec<bool> = server.seen().iter().map(|one| one.validated).collect();
     assert_eq!(validated, [false, true, true, true]);
@@ -126,39 +127,39 @@ async fn rfc9000_8_1_3_an_address_token_is_sent_from_the_second_run_on_and_each_
 
 #[tokio::test]
 async fn a_token_is_kept_where_there_is_no_session() {
-    let manner = QuicManner { tickets: 0, ..QuicManner::default() };
-    let (home, server) = (Home::new(), QuicServer::start(manner).await);
+    let behaviour = QuicServerBehaviour { tickets: 0, ..QuicServerBehaviour::default() };
+    let (dir, server) = (ClientDir::new(), QuicServer::start(behaviour).await);
     for turn in 0..2 {
-        let (report, _) = get(&home.quic(|_| {}), &server).await;
+        let (report, _) = get(&dir.quic(|_| {}), &server).await;
         assert_eq!(report.sessions, 0, "{report:?}");
         // A server that takes a packet for lost sends another one.
         assert!(report.tokens > 0, "{report:?}");
-        assert_eq!((home.jar().count().unwrap(), server.seen()[0].validated), (0, turn > 0));
+        assert_eq!((dir.jar().count().unwrap(), server.seen()[0].validated), (0, turn > 0));
     }
 }
 
 #[tokio::test]
 async fn tokens_of_unverified_servers_stay_with_unverified_runs() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-    let loose = || home.quic(|config| config.trust = Trust::Anyone);
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    let loose = || dir.quic(|config| config.trust = Trust::Anyone);
     assert_eq!(get(&loose(), &server).await.0.exit_code(), 0);
-    let (report, _) = get(&home.quic(|_| {}), &server).await;
+    let (report, _) = get(&dir.quic(|_| {}), &server).await;
     assert!(!report.facts.unwrap().resumed && !report.quic.unwrap().token_sent);
     let (report, _) = get(&loose(), &server).await;
     assert!(report.facts.unwrap().resumed && report.quic.unwrap().token_sent);
-    let strict = home.quic(|config| config.trust = Trust::System);
+    let strict = dir.quic(|config| config.trust = Trust::System);
     let (report, _) = get(&strict, &server).await;
     assert_eq!(report.exit_code(), 60, "{:?}", report.error);
 }
 
 #[tokio::test]
 async fn rfc9000_17_2_5_a_retry_costs_early_data_nothing() {
-    let manner = QuicManner { tokens: 0, ..QuicManner::default() };
-    let (home, server) = (Home::new(), QuicServer::start(manner).await);
-    get(&home.quic(|_| {}), &server).await;
-    server.behave(|manner| manner.retry = true);
+    let behaviour = QuicServerBehaviour { tokens: 0, ..QuicServerBehaviour::default() };
+    let (dir, server) = (ClientDir::new(), QuicServer::start(behaviour).await);
+    get(&dir.quic(|_| {}), &server).await;
+    server.change_behaviour(|behaviour| behaviour.retry = true);
     server.seen();
-    let (report, body) = get(&home.quic(|_| {}), &server).await;
+    let (report, body) = get(&dir.quic(|_| {}), &server).await;
     assert_eq!((report.early_data(), body.as_str()), ("accepted", "hello"), "{report:?}");
     let seen = server.seen();
     assert_eq!((seen.len(), seen[0].early, seen[0].validated), (1, true, true));
@@ -166,16 +167,16 @@ async fn rfc9000_17_2_5_a_retry_costs_early_data_nothing() {
 
 #[tokio::test]
 async fn rfc8470_5_2_a_425_is_retried_once_on_a_fresh_connection_not_early() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-    get(&home.quic(|_| {}), &server).await;
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    get(&dir.quic(|_| {}), &server).await;
     server.seen();
-    server.behave(|manner| {
-        manner.response = |_, early| match early {
-            true => QuicAnswer::Last(425, ""),
-            false => QuicAnswer::Say(200, "hello"),
+    server.change_behaviour(|behaviour| {
+        behaviour.response = |_, early| match early {
+            true => QuicReply::RespondThenGoaway(425, ""),
+            false => QuicReply::Respond(200, "hello"),
         };
     });
-    let (report, body) = get(&home.quic(|_| {}), &server).await;
+    let (report, body) = get(&dir.quic(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, body.as_str()), (200, 1, "hello"), "{report:?}");
     assert_eq!((report.num_connects, report.early_data(), report.early_bytes), (2, "none", 0));
     let seen = server.seen();
@@ -183,40 +184,42 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_a_fresh_connection_not_early() {
     assert_ne!(seen[0].connection, seen[1].connection);
 
     // To what was not early, and a second time, it is a response.
-    server.behave(|manner| manner.response = |_, _| QuicAnswer::Say(425, ""));
-    let (report, _) = get(&home.quic(|_| {}), &server).await;
+    server.change_behaviour(|behaviour| behaviour.response = |_, _| QuicReply::Respond(425, ""));
+    let (report, _) = get(&dir.quic(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 1, 2));
-    let late = home.quic(|config| config.early_data = EarlyPolicy::Never);
+    let late = dir.quic(|config| config.early_data = EarlyPolicy::Never);
     let (report, _) = get(&late, &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 0, 1));
 }
 
 #[tokio::test]
 async fn rfc9114_4_1_1_a_request_that_was_not_begun_goes_to_a_fresh_connection() {
-    let manner = QuicManner {
+    let behaviour = QuicServerBehaviour {
         response: |number, _| match number {
-            0 => QuicAnswer::Reset(Code::H3_REQUEST_REJECTED),
-            _ => QuicAnswer::Say(200, "hello"),
+            0 => QuicReply::Reset(Code::H3_REQUEST_REJECTED),
+            _ => QuicReply::Respond(200, "hello"),
         },
-        ..QuicManner::default()
+        ..QuicServerBehaviour::default()
     };
-    let (home, server) = (Home::new(), QuicServer::start(manner).await);
-    let (report, body) = send(&home.quic(|_| {}), post(&server, "a=b")).await;
+    let (dir, server) = (ClientDir::new(), QuicServer::start(behaviour).await);
+    let (report, body) = send(&dir.quic(|_| {}), post(&server, "a=b")).await;
     assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
     assert_eq!((report.retries, report.num_connects), (1, 2));
 }
 
 #[tokio::test]
-async fn rfc9110_15_2_informational_heads_come_before_the_answer() {
-    type Rule = fn(usize, bool) -> QuicAnswer;
+async fn rfc9110_15_2_informational_heads_come_before_the_response() {
+    type Rule = fn(usize, bool) -> QuicReply;
     let cases: [Rule; 3] = [
-        |_, _| QuicAnswer::After(&[103]),
-        |_, _| QuicAnswer::After(&[100, 102, 103, 199]),
-        |_, _| QuicAnswer::After(&[103; 16]),
+        |_, _| QuicReply::After(&[103]),
+        |_, _| QuicReply::After(&[100, 102, 103, 199]),
+        |_, _| QuicReply::After(&[103; 16]),
     ];
     for response in cases {
-        let server = QuicServer::start(QuicManner { response, ..QuicManner::default() }).await;
-        let (report, body) = get(&Home::new().quic(|_| {}), &server).await;
+        let server =
+            QuicServer::start(QuicServerBehaviour { response, ..QuicServerBehaviour::default() })
+                .await;
+        let (report, body) = get(&ClientDir::new().quic(|_| {}), &server).await;
         assert_eq!((report.exit_code(), report.status()), (0, 200), "{:?}", report.error);
         assert_eq!(body, "hello");
     }
@@ -224,15 +227,17 @@ async fn rfc9110_15_2_informational_heads_come_before_the_answer() {
 
 #[tokio::test]
 async fn rfc9114_4_5_nothing_is_switched_to_and_not_everything_is_waited_through() {
-    type Rule = fn(usize, bool) -> QuicAnswer;
+    type Rule = fn(usize, bool) -> QuicReply;
     let cases: [(Rule, &str); 3] = [
-        (|_, _| QuicAnswer::After(&[101]), "101"),
-        (|_, _| QuicAnswer::After(&[103, 101]), "101"),
-        (|_, _| QuicAnswer::After(&[103; 17]), "more than 16 informational responses"),
+        (|_, _| QuicReply::After(&[101]), "101"),
+        (|_, _| QuicReply::After(&[103, 101]), "101"),
+        (|_, _| QuicReply::After(&[103; 17]), "more than 16 informational responses"),
     ];
     for (response, text) in cases {
-        let server = QuicServer::start(QuicManner { response, ..QuicManner::default() }).await;
-        let (report, _) = get(&Home::new().quic(|_| {}), &server).await;
+        let server =
+            QuicServer::start(QuicServerBehaviour { response, ..QuicServerBehaviour::default() })
+                .await;
+        let (report, _) = get(&ClientDir::new().quic(|_| {}), &server).await;
         let error = report.error.as_ref().map(ToString::to_string).unwrap_or_default();
         assert_eq!(report.exit_code(), 95, "{error}");
         assert!(error.contains(text), "{error}");
@@ -241,23 +246,25 @@ async fn rfc9114_4_5_nothing_is_switched_to_and_not_everything_is_waited_through
 
 #[tokio::test]
 async fn a_server_that_stops_in_the_middle_has_curls_code() {
-    type Rule = fn(usize, bool) -> QuicAnswer;
+    type Rule = fn(usize, bool) -> QuicReply;
     const NO_ERROR: &str = "without a response";
     const EXCESSIVE: &str = "H3_EXCESSIVE_LOAD (told to)";
     // RFC 9000 section 10.2.3: in the handshake a server does not say why.
     const BEFORE: &str = "the server closed the connection during the handshake";
     let cases: [(Rule, [(u8, &str); 2]); 5] = [
-        (|_, _| QuicAnswer::Short, [(18, "before the end"); 2]),
-        (|_, _| QuicAnswer::Reset(Code::H3_INTERNAL_ERROR), [(95, "H3_INTERNAL_ERROR"); 2]),
-        (|_, _| QuicAnswer::Reset(Code::H3_REQUEST_REJECTED), [(95, "try again"); 2]),
-        (|_, _| QuicAnswer::Close(Code::H3_NO_ERROR), [(52, NO_ERROR), (96, BEFORE)]),
-        (|_, _| QuicAnswer::Close(Code::H3_EXCESSIVE_LOAD), [(95, EXCESSIVE), (96, BEFORE)]),
+        (|_, _| QuicReply::Truncated, [(18, "before the end"); 2]),
+        (|_, _| QuicReply::Reset(Code::H3_INTERNAL_ERROR), [(95, "H3_INTERNAL_ERROR"); 2]),
+        (|_, _| QuicReply::Reset(Code::H3_REQUEST_REJECTED), [(95, "try again"); 2]),
+        (|_, _| QuicReply::Close(Code::H3_NO_ERROR), [(52, NO_ERROR), (96, BEFORE)]),
+        (|_, _| QuicReply::Close(Code::H3_EXCESSIVE_LOAD), [(95, EXCESSIVE), (96, BEFORE)]),
     ];
     for (response, expected) in cases {
-        let server = QuicServer::start(QuicManner { response, ..QuicManner::default() }).await;
-        let home = Home::new();
+        let server =
+            QuicServer::start(QuicServerBehaviour { response, ..QuicServerBehaviour::default() })
+                .await;
+        let dir = ClientDir::new();
         for (code, text) in expected {
-            let (report, _) = get(&home.quic(|_| {}), &server).await;
+            let (report, _) = get(&dir.quic(|_| {}), &server).await;
             let error = report.error.as_ref().map(ToString::to_string).unwrap_or_default();
             assert_eq!(report.exit_code(), code, "{error}");
             assert!(error.contains(text), "{error}");
@@ -272,9 +279,11 @@ async fn frames_without_end_are_refused_and_not_kept() {
     const SETTINGS: &[u8] = &[0x00, 0x04, 0xc0, 0, 1, 0, 0, 0, 0, 0];
     for (one_way, start) in [(false, HEADERS), (true, SETTINGS)] {
         let flood = Some(Flood { one_way, start, more: &[0; 10_000] });
-        let server = QuicServer::start(QuicManner { flood, ..QuicManner::default() }).await;
-        let home = Home::new();
-        let client = home.quic(|config| config.max_time = Some(Duration::from_secs(10)));
+        let server =
+            QuicServer::start(QuicServerBehaviour { flood, ..QuicServerBehaviour::default() })
+                .await;
+        let dir = ClientDir::new();
+        let client = dir.quic(|config| config.max_time = Some(Duration::from_secs(10)));
         let (report, _) = get(&client, &server).await;
         let error = report.error.as_ref().map(ToString::to_string).unwrap_or_default();
         assert_eq!(report.exit_code(), 95, "{error}");
@@ -292,46 +301,50 @@ async fn frames_without_end_are_refused_and_not_kept() {
 /// More of them than may wait in the library at once.
 #[tokio::test]
 async fn a_body_of_small_frames_arrives_whole() {
-    let manner = QuicManner { response: |_, _| QuicAnswer::Crumbs(8_000), ..QuicManner::default() };
-    let (home, server) = (Home::new(), QuicServer::start(manner).await);
-    let client = home.quic(|config| config.max_time = Some(Duration::from_secs(60)));
+    let behaviour = QuicServerBehaviour {
+        response: |_, _| QuicReply::TinyFrames(8_000),
+        ..QuicServerBehaviour::default()
+    };
+    let (dir, server) = (ClientDir::new(), QuicServer::start(behaviour).await);
+    let client = dir.quic(|config| config.max_time = Some(Duration::from_secs(60)));
     let (report, body) = get(&client, &server).await;
     assert_eq!((report.exit_code(), body.len()), (0, 8_000), "{:?}", report.error);
 }
 
 #[tokio::test]
 async fn handshakes_that_fail_have_curls_codes() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-    let manner = QuicManner { alpn: "hq-interop", ..QuicManner::default() };
-    let other = QuicServer::start(manner).await;
-    let (report, _) = get(&home.quic(|_| {}), &other).await;
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    let behaviour = QuicServerBehaviour { alpn: "hq-interop", ..QuicServerBehaviour::default() };
+    let other = QuicServer::start(behaviour).await;
+    let (report, _) = get(&dir.quic(|_| {}), &other).await;
     assert_eq!(report.exit_code(), 35, "{:?}", report.error);
     let wrong = Request::get(
         firstflight_client::Target::parse(&format!("https://127.0.0.1:{}/", server.address.port()))
             .unwrap(),
     );
-    let (report, _) = send(&home.quic(|_| {}), wrong).await;
+    let (report, _) = send(&dir.quic(|_| {}), wrong).await;
     assert_eq!(report.exit_code(), 60, "{:?}", report.error);
     // A port that nobody listens at: the kernel says so.
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (report, _) = send(&home.quic(|_| {}), Request::get(url(free, "/"))).await;
+    let (report, _) = send(&dir.quic(|_| {}), Request::get(url(free, "/"))).await;
     assert_eq!(report.exit_code(), 7, "{:?}", report.error);
     assert!(report.timings().total < 5.0, "it was not waited for");
 }
 
 #[tokio::test]
 async fn limits_end_a_transfer_that_does_not() {
-    let manner = QuicManner { response: |_, _| QuicAnswer::Hang, ..QuicManner::default() };
-    let (home, server) = (Home::new(), QuicServer::start(manner).await);
-    let hasty = home.quic(|config| config.max_time = Some(Duration::from_millis(300)));
+    let behaviour =
+        QuicServerBehaviour { response: |_, _| QuicReply::Hang, ..QuicServerBehaviour::default() };
+    let (dir, server) = (ClientDir::new(), QuicServer::start(behaviour).await);
+    let hasty = dir.quic(|config| config.max_time = Some(Duration::from_millis(300)));
     let (report, _) = get(&hasty, &server).await;
     assert_eq!(report.exit_code(), 28, "{report:?}");
     assert!(report.timings().total >= 0.3 && report.timings().appconnect > 0.0);
-    assert!(home.jar().count().unwrap() > 0, "what came is kept");
+    assert!(dir.jar().count().unwrap() > 0, "what came is kept");
 
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = url(silent.local_addr().unwrap().port(), "/");
-    let hasty = home.quic(|config| config.connect_timeout = Some(Duration::from_millis(300)));
+    let hasty = dir.quic(|config| config.connect_timeout = Some(Duration::from_millis(300)));
     let (report, _) = send(&hasty, Request::get(target)).await;
     assert_eq!(report.exit_code(), 28, "{report:?}");
     assert!(report.error.unwrap().to_string().contains("connecting"));
@@ -340,15 +353,15 @@ async fn limits_end_a_transfer_that_does_not() {
 
 #[tokio::test]
 async fn redirections_are_followed() {
-    let manner = QuicManner {
+    let behaviour = QuicServerBehaviour {
         response: |number, _| match number {
-            0 => QuicAnswer::Move("/next"),
-            _ => QuicAnswer::Say(200, "hello"),
+            0 => QuicReply::Redirect("/next"),
+            _ => QuicReply::Respond(200, "hello"),
         },
-        ..QuicManner::default()
+        ..QuicServerBehaviour::default()
     };
-    let (home, server) = (Home::new(), QuicServer::start(manner).await);
-    let (report, body) = get(&home.quic(|config| config.redirects = Some(2)), &server).await;
+    let (dir, server) = (ClientDir::new(), QuicServer::start(behaviour).await);
+    let (report, body) = get(&dir.quic(|config| config.redirects = Some(2)), &server).await;
     assert_eq!((report.status(), body.as_str(), report.num_redirects), (200, "hello", 1));
     assert!(report.url_effective.ends_with("/next"));
     // The second connection made use of the first one's session.
@@ -357,22 +370,22 @@ async fn redirections_are_followed() {
 
 #[tokio::test]
 async fn http_urls_have_no_http3() {
-    let home = Home::new();
+    let dir = ClientDir::new();
     let target = firstflight_client::Target::parse("http://localhost:1/").unwrap();
-    let (report, _) = send(&home.quic(|_| {}), Request::get(target)).await;
+    let (report, _) = send(&dir.quic(|_| {}), Request::get(target)).await;
     assert_eq!(report.exit_code(), 3, "{report:?}");
 }
 
 /// Names in the order of addresses: the first is silent, or refuses.
 #[tokio::test]
 async fn rfc8305_5_the_next_address_is_tried() {
-    let server = QuicServer::start(QuicManner::default()).await;
+    let server = QuicServer::start(QuicServerBehaviour::default()).await;
     let port = server.address.port();
     let silent = std::net::UdpSocket::bind(("127.0.0.77", port)).unwrap();
     for first in ["127.0.0.77", "127.0.0.78"] {
-        let home = Home::new();
+        let dir = ClientDir::new();
         let client = || {
-            home.quic(|config| {
+            dir.quic(|config| {
                 config
                     .resolver
                     .add_override(&format!("localhost:{port}:{first},127.0.0.1"))
@@ -393,14 +406,14 @@ async fn rfc8305_5_the_next_address_is_tried() {
 /// What is not safe and has left is not sent to another address, unless the first one is not there.
 #[tokio::test]
 async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
-    let server = QuicServer::start(QuicManner::default()).await;
+    let server = QuicServer::start(QuicServerBehaviour::default()).await;
     let port = server.address.port();
     let silent = std::net::UdpSocket::bind(("127.0.0.79", port)).unwrap();
     for (first, code) in [("127.0.0.79", 28), ("127.0.0.80", 0)] {
-        let home = Home::new();
-        get(&home.quic(|_| {}), &server).await;
+        let dir = ClientDir::new();
+        get(&dir.quic(|_| {}), &server).await;
         server.seen();
-        let any = home.quic(|config| {
+        let any = dir.quic(|config| {
             config.early_data = EarlyPolicy::AnyMethod;
             config.connect_timeout = Some(Duration::from_secs(2));
             config.resolver.add_override(&format!("localhost:{port}:{first},127.0.0.1")).unwrap();
@@ -416,10 +429,10 @@ async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
 /// network says when the flight is sent again.
 #[tokio::test]
 async fn rfc9110_9_2_1_a_refusal_of_what_was_sent_again_says_nothing_about_the_first_flight() {
-    let server = QuicServer::start(QuicManner::default()).await;
+    let server = QuicServer::start(QuicServerBehaviour::default()).await;
     let port = server.address.port();
-    let home = Home::new();
-    get(&home.quic(|_| {}), &server).await;
+    let dir = ClientDir::new();
+    get(&dir.quic(|_| {}), &server).await;
     server.seen();
     let front = UdpSocket::bind(("127.0.0.81", port)).await.unwrap();
     let back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -436,7 +449,7 @@ async fn rfc9110_9_2_1_a_refusal_of_what_was_sent_again_says_nothing_about_the_f
         }
         seen
     });
-    let any = home.quic(|config| {
+    let any = dir.quic(|config| {
         config.early_data = EarlyPolicy::AnyMethod;
         config.resolver.add_override(&format!("localhost:{port}:127.0.0.81,127.0.0.1")).unwrap();
     });
@@ -480,13 +493,13 @@ fn early_payloads(datagram: &[u8]) -> Vec<usize> {
 
 #[tokio::test]
 async fn early_bytes_are_those_of_the_packets_and_leave_with_the_client_hello() {
-    let server = QuicServer::start(QuicManner::default()).await;
+    let server = QuicServer::start(QuicServerBehaviour::default()).await;
     let relay = Relay::start(server.address).await;
-    let home = Home::new();
+    let dir = ClientDir::new();
     let target = || Request::get(url(relay.address.port(), "/path"));
-    send(&home.quic(|_| {}), target()).await;
+    send(&dir.quic(|_| {}), target()).await;
     assert_eq!(relay.datagrams().iter().flat_map(|d| early_payloads(d)).sum::<usize>(), 0);
-    let any = home.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
+    let any = dir.quic(|config| config.early_data = EarlyPolicy::AnyMethod);
     let body = "x".repeat(5000);
     let request = Request { method: Method::POST, body: body.into(), ..target() };
     let (report, _) = send(&any, request).await;
@@ -496,7 +509,7 @@ async fn early_bytes_are_those_of_the_packets_and_leave_with_the_client_hello() 
     let early = report.early_bytes;
     assert!(early > 5000 && early <= sent && sent < early + 1200, "{early} of {sent} bytes");
     // A GET leaves with the ClientHello, which takes a datagram and a bit by itself.
-    let (report, _) = send(&home.quic(|_| {}), target()).await;
+    let (report, _) = send(&dir.quic(|_| {}), target()).await;
     assert_eq!(report.early_data(), "accepted");
     let datagrams = relay.datagrams();
     // Those that start with an Initial packet: the last connection's end may come between.

@@ -6,31 +6,32 @@ use std::sync::atomic::Ordering;
 use firstflight_client::{Client, ClientConfig, EarlyPolicy, HttpVersions, Report, Request};
 use http::{Method, Version};
 
-use crate::support::quic::{QuicManner, QuicServer, Relay, url};
-use crate::support::{Home, Manner, Server, send};
+use crate::support::quic::{QuicServer, QuicServerBehaviour, Relay, url};
+use crate::support::{ClientDir, Server, ServerBehaviour, send};
 
 /// A server that is reached over both on one port, over QUIC through a relay.
-struct Both {
-    home: Home,
+struct TcpAndQuicServer {
+    dir: ClientDir,
     tcp: Server,
     quic: QuicServer,
     relay: Relay,
 }
 
-impl Both {
+impl TcpAndQuicServer {
     async fn start() -> Self {
-        let quic = QuicServer::start(QuicManner::default()).await;
+        let quic = QuicServer::start(QuicServerBehaviour::default()).await;
         loop {
-            let tcp = Server::start(Manner { alpn: "h2", ..Manner::default() }).await;
+            let tcp =
+                Server::start(ServerBehaviour { alpn: "h2", ..ServerBehaviour::default() }).await;
             // Somebody else's UDP port may have the number.
             if let Some(relay) = Relay::start_on(tcp.address, quic.address).await {
-                return Self { home: Home::new(), tcp, quic, relay };
+                return Self { dir: ClientDir::new(), tcp, quic, relay };
             }
         }
     }
 
     fn client(&self, change: impl FnOnce(&mut ClientConfig)) -> Client {
-        self.home.client(|config| {
+        self.dir.client(|config| {
             config.http = HttpVersions::ThreeFirst;
             change(config);
         })
@@ -68,7 +69,7 @@ fn version(report: &Report) -> Version {
 
 #[tokio::test]
 async fn quic_wins_where_it_is_there() {
-    let both = Both::start().await;
+    let both = TcpAndQuicServer::start().await;
     for early in ["none", "accepted"] {
         let report = both.get().await;
         assert_eq!((version(&report), report.early_data()), (Version::HTTP_3, early));
@@ -78,14 +79,14 @@ async fn quic_wins_where_it_is_there() {
 
 #[tokio::test]
 async fn tcp_wins_where_quic_is_silent_or_refused() {
-    let both = Both::start().await;
+    let both = TcpAndQuicServer::start().await;
     both.block();
     let report = both.get().await;
     assert_eq!((version(&report), both.arrived()), (Version::HTTP_2, (1, 0)));
     assert!(report.timings().connect >= 0.2, "QUIC has a start: {:?}", report.timings());
     assert_eq!((report.num_connects, report.retries), (1, 0));
 
-    let tcp = Server::start(Manner::default()).await;
+    let tcp = Server::start(ServerBehaviour::default()).await;
     let request = Request::get(tcp.url("/path"));
     let (report, body) = send(&both.client(|_| {}), request).await;
     assert_eq!((version(&report), body.as_str()), (Version::HTTP_11, "hello"), "{report:?}");
@@ -96,8 +97,8 @@ async fn tcp_wins_where_quic_is_silent_or_refused() {
 #[tokio::test]
 async fn a_refusal_ends_the_start_of_quic() {
     #[derive(Default)]
-    struct Why(Option<String>);
-    impl firstflight_client::Listener for Why {
+    struct FallbackReason(Option<String>);
+    impl firstflight_client::Listener for FallbackReason {
         fn event(&mut self, event: &firstflight_client::Event<'_>) {
             if let firstflight_client::Event::TryingTcp(why) = event {
                 self.0 = Some((*why).to_owned());
@@ -107,9 +108,9 @@ async fn a_refusal_ends_the_start_of_quic() {
             Ok(())
         }
     }
-    let (home, tcp) = (Home::new(), Server::start(Manner::default()).await);
-    let client = home.client(|config| config.http = HttpVersions::ThreeFirst);
-    let mut why = Why::default();
+    let (dir, tcp) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    let client = dir.client(|config| config.http = HttpVersions::ThreeFirst);
+    let mut why = FallbackReason::default();
     let report = client.fetch(Request::get(tcp.url("/")), &mut why).await;
     assert_eq!(report.exit_code(), 0, "{report:?}");
     let why = why.0.unwrap();
@@ -119,7 +120,7 @@ async fn a_refusal_ends_the_start_of_quic() {
 /// Each keeps its own sessions, and TCP uses early data of its own once it has won.
 #[tokio::test]
 async fn tcp_is_early_after_it_has_won() {
-    let both = Both::start().await;
+    let both = TcpAndQuicServer::start().await;
     both.block();
     for early in ["none", "accepted"] {
         let report = both.get().await;
@@ -130,7 +131,7 @@ async fn tcp_is_early_after_it_has_won() {
 
 #[tokio::test]
 async fn a_safe_request_that_was_early_over_quic_is_sent_again_where_tcp_wins() {
-    let both = Both::start().await;
+    let both = TcpAndQuicServer::start().await;
     both.get().await;
     both.arrived();
     both.block();
@@ -143,7 +144,7 @@ async fn a_safe_request_that_was_early_over_quic_is_sent_again_where_tcp_wins() 
 
 #[tokio::test]
 async fn rfc9110_9_2_1_another_request_is_sent_by_the_winner_alone() {
-    let both = Both::start().await;
+    let both = TcpAndQuicServer::start().await;
     both.get().await;
     both.arrived();
     both.relay.datagrams();
@@ -162,35 +163,37 @@ async fn rfc9110_9_2_1_another_request_is_sent_by_the_winner_alone() {
 
 #[tokio::test]
 async fn http3_alone_has_curls_code_where_udp_is_blocked_and_tcp_serves() {
-    let both = Both::start().await;
+    let both = TcpAndQuicServer::start().await;
     both.block();
-    let only = both.home.quic(|config| {
+    let only = both.dir.quic(|config| {
         config.connect_timeout = Some(std::time::Duration::from_millis(400));
     });
     let target = url(both.tcp.address.port(), "/path");
     let (report, _) = send(&only, Request::get(target)).await;
     assert_eq!((report.exit_code(), both.arrived()), (28, (0, 0)), "{:?}", report.error);
     // Refused, it is known at once.
-    let refused =
-        SocketAddr::from(([127, 0, 0, 1], Server::start(Manner::default()).await.address.port()));
+    let refused = SocketAddr::from((
+        [127, 0, 0, 1],
+        Server::start(ServerBehaviour::default()).await.address.port(),
+    ));
     let target = url(refused.port(), "/path");
-    let (report, _) = send(&both.home.quic(|_| {}), Request::get(target)).await;
+    let (report, _) = send(&both.dir.quic(|_| {}), Request::get(target)).await;
     assert_eq!(report.exit_code(), 7, "{:?}", report.error);
 }
 
 #[tokio::test]
 async fn quic_serves_where_tcp_refuses() {
-    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
-    let client = home.client(|config| config.http = HttpVersions::ThreeFirst);
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    let client = dir.client(|config| config.http = HttpVersions::ThreeFirst);
     let (report, body) = send(&client, Request::get(server.url("/"))).await;
     assert_eq!((version(&report), body.as_str()), (Version::HTTP_3, "hello"), "{report:?}");
 }
 
 #[tokio::test]
 async fn where_nobody_listens_the_code_is_that_of_tcp() {
-    let home = Home::new();
+    let dir = ClientDir::new();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let client = home.client(|config| config.http = HttpVersions::ThreeFirst);
+    let client = dir.client(|config| config.http = HttpVersions::ThreeFirst);
     let (report, _) = send(&client, Request::get(url(free, "/"))).await;
     assert_eq!(report.exit_code(), 7, "{report:?}");
 }
@@ -198,12 +201,12 @@ async fn where_nobody_listens_the_code_is_that_of_tcp() {
 /// A session that was not used goes back: TCP's, where QUIC wins.
 #[tokio::test]
 async fn the_losers_ticket_stays_if_it_was_not_seen() {
-    let both = Both::start().await;
-    let slow = both.home.client(|_| {});
+    let both = TcpAndQuicServer::start().await;
+    let slow = both.dir.client(|_| {});
     send(&slow, Request::get(both.tcp.url("/"))).await;
-    let of_tcp = both.home.jar().count().unwrap();
+    let of_tcp = both.dir.jar().count().unwrap();
     assert!(of_tcp > 0);
     let report = both.get().await;
     assert_eq!(version(&report), Version::HTTP_3);
-    assert_eq!(both.home.jar().count().unwrap(), of_tcp + report.sessions);
+    assert_eq!(both.dir.jar().count().unwrap(), of_tcp + report.sessions);
 }

@@ -11,7 +11,7 @@ use http::Method;
 use tokio::io::{AsyncReadExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Home, Manner, Reply, Server, send};
+use crate::support::{ClientDir, Reply, Server, ServerBehaviour, send};
 
 /// Passes connections on to a server. It can swallow what a client sends on the next connection:
 /// TCP acknowledges it, and nobody responds.
@@ -64,30 +64,30 @@ impl Relay {
 
 #[tokio::test]
 async fn an_unanswered_flight_is_followed_by_a_connection_without_early_data() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let relay = Relay::start(server.address).await;
-    let (first, _) = send(&home.client(|_| {}), relay.request()).await;
+    let (first, _) = send(&dir.client(|_| {}), relay.request()).await;
     assert_eq!((first.exit_code(), relay.connections(), server.seen().len()), (0, 1, 1));
     relay.swallow_next();
-    let (report, body) = send(&home.client(|_| {}), relay.request()).await;
+    let (report, body) = send(&dir.client(|_| {}), relay.request()).await;
     assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
     assert_eq!((report.early_data(), report.retries, report.num_connects), ("none", 1, 2));
     assert_eq!(relay.connections(), 2);
     let seen = server.seen();
     assert_eq!(seen.iter().map(|one| one.early).collect::<Vec<_>>(), [false]);
     // The second connection brought new tickets.
-    let (report, _) = send(&home.client(|_| {}), relay.request()).await;
+    let (report, _) = send(&dir.client(|_| {}), relay.request()).await;
     assert_eq!((report.early_data(), report.retries, relay.connections()), ("accepted", 0, 1));
 }
 
 #[tokio::test]
 async fn rfc9110_9_2_1_an_unsafe_request_is_not_sent_twice() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let relay = Relay::start(server.address).await;
-    let (first, _) = send(&home.client(|_| {}), relay.request()).await;
+    let (first, _) = send(&dir.client(|_| {}), relay.request()).await;
     assert_eq!((first.exit_code(), relay.connections(), server.seen().len()), (0, 1, 1));
     relay.swallow_next();
-    let client = home.client(|config| {
+    let client = dir.client(|config| {
         config.early_data = EarlyPolicy::AnyMethod;
         // Far longer than a first flight may stay unanswered.
         config.max_time = Some(Duration::from_secs(2));
@@ -102,15 +102,15 @@ async fn rfc9110_9_2_1_an_unsafe_request_is_not_sent_twice() {
 /// This server sends its flight before the response because it refuses the early data.
 #[tokio::test]
 async fn a_slow_response_behind_the_servers_flight_starts_no_second_connection() {
-    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let relay = Relay::start(server.address).await;
-    let (first, _) = send(&home.client(|_| {}), relay.request()).await;
+    let (first, _) = send(&dir.client(|_| {}), relay.request()).await;
     assert_eq!((first.exit_code(), relay.connections()), (0, 1));
-    server.behave(|manner| {
-        manner.decline = true;
-        manner.response = |_, _| Reply::Hang;
+    server.change_behaviour(|behaviour| {
+        behaviour.decline = true;
+        behaviour.response = |_, _| Reply::Hang;
     });
-    let client = home.client(|config| config.max_time = Some(Duration::from_secs(2)));
+    let client = dir.client(|config| config.max_time = Some(Duration::from_secs(2)));
     let (report, _) = send(&client, relay.request()).await;
     assert_eq!((report.exit_code(), report.retries, relay.connections()), (28, 0, 1), "{report:?}");
 }

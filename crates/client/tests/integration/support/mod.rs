@@ -43,7 +43,7 @@ impl TicketSealer for MarkSealer {
 
 /// How the server is at the moment.
 #[derive(Clone)]
-pub(crate) struct Manner {
+pub(crate) struct ServerBehaviour {
     pub(crate) key: u8,
     /// Issues tickets.
     pub(crate) issues: bool,
@@ -73,7 +73,7 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Case: Kep
 pub(crate) const EARLY_HINTS: &str = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
 pub(crate) const TOO_EARLY: &str = "HTTP/1.1 425 Too Early\r\nContent-Length: 0\r\n\r\n";
 
-impl Default for Manner {
+impl Default for ServerBehaviour {
     fn default() -> Self {
         Self {
             key: 1,
@@ -88,7 +88,7 @@ impl Default for Manner {
 
 /// A request as the server saw it.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RecordedRequest {
     pub(crate) text: String,
     pub(crate) early: bool,
     /// The number of its connection, from 0 on.
@@ -98,12 +98,12 @@ pub(crate) struct Seen {
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    manner: Arc<Mutex<Manner>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    behaviour: Arc<Mutex<ServerBehaviour>>,
+    seen: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl Server {
-    pub(crate) async fn start(manner: Manner) -> Self {
+    pub(crate) async fn start(behaviour: ServerBehaviour) -> Self {
         let socket =
             socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -112,7 +112,7 @@ impl Server {
         let listener = TcpListener::from_std(socket.into()).unwrap();
         let server = Self {
             address: listener.local_addr().unwrap(),
-            manner: Arc::new(Mutex::new(manner)),
+            behaviour: Arc::new(Mutex::new(behaviour)),
             seen: Arc::default(),
         };
         let accepting = server.clone();
@@ -125,12 +125,12 @@ impl Server {
         server
     }
 
-    pub(crate) fn behave(&self, change: impl FnOnce(&mut Manner)) {
-        change(&mut self.manner.lock().unwrap());
+    pub(crate) fn change_behaviour(&self, change: impl FnOnce(&mut ServerBehaviour)) {
+        change(&mut self.behaviour.lock().unwrap());
     }
 
     /// What it saw since the last call.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<RecordedRequest> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
 
@@ -139,19 +139,26 @@ impl Server {
     }
 
     async fn serve(self, socket: TcpStream, connection: usize) {
-        let manner = self.manner.lock().unwrap().clone();
-        let acceptor = acceptor(&manner);
-        let Ok(tls) = TlsStream::accept(&acceptor, socket, !manner.decline).await else { return };
-        match manner.alpn {
+        let behaviour = self.behaviour.lock().unwrap().clone();
+        let acceptor = acceptor(&behaviour);
+        let Ok(tls) = TlsStream::accept(&acceptor, socket, !behaviour.decline).await else {
+            return;
+        };
+        match behaviour.alpn {
             "h2" => self.serve_h2(tls, connection).await,
-            _ => self.serve_h1(tls, connection, &manner).await,
+            _ => self.serve_h1(tls, connection, &behaviour).await,
         }
     }
 
-    async fn serve_h1(self, mut tls: TlsStream<TcpStream>, connection: usize, manner: &Manner) {
+    async fn serve_h1(
+        self,
+        mut tls: TlsStream<TcpStream>,
+        connection: usize,
+        behaviour: &ServerBehaviour,
+    ) {
         while let Some((text, early)) = read_request(&mut tls).await {
             let number = self.remember(text, early, connection);
-            match (manner.response)(number, early) {
+            match (behaviour.response)(number, early) {
                 Reply::Send(response, keep) => {
                     if tls.write_all(response.as_bytes()).await.is_err() {
                         return;
@@ -196,7 +203,7 @@ impl Server {
 
     fn remember(&self, text: String, early: bool, connection: usize) -> usize {
         let mut seen = self.seen.lock().unwrap();
-        seen.push(Seen { text, early, connection });
+        seen.push(RecordedRequest { text, early, connection });
         seen.len() - 1
     }
 }
@@ -221,18 +228,18 @@ async fn read_request(tls: &mut TlsStream<TcpStream>) -> Option<(String, bool)> 
     }
 }
 
-fn acceptor(manner: &Manner) -> Acceptor {
+fn acceptor(behaviour: &ServerBehaviour) -> Acceptor {
     let (cert, key) = pem();
     let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap();
     let mut config = AcceptorConfig::new(identity);
-    config.max_version = manner.max;
-    config.alpn = match manner.alpn {
+    config.max_version = behaviour.max;
+    config.alpn = match behaviour.alpn {
         "" => Vec::new(),
         alpn => vec![alpn.as_bytes().to_vec()],
     };
     config.early_data = true;
-    config.tickets = if manner.issues { 2 } else { 0 };
-    config.sealer = Some(Arc::new(MarkSealer(manner.key)));
+    config.tickets = if behaviour.issues { 2 } else { 0 };
+    config.sealer = Some(Arc::new(MarkSealer(behaviour.key)));
     Acceptor::new(config).unwrap()
 }
 
@@ -246,9 +253,9 @@ pub(crate) fn pem() -> &'static (String, String) {
 }
 
 /// A folder with a jar, its key and the server's certificate.
-pub(crate) struct Home(tempfile::TempDir);
+pub(crate) struct ClientDir(tempfile::TempDir);
 
-impl Home {
+impl ClientDir {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("ca.pem"), &pem().0).unwrap();

@@ -20,11 +20,11 @@ use quinn::{
 };
 use tokio::net::UdpSocket;
 
-use super::{Home, MarkSealer, pem};
+use super::{ClientDir, MarkSealer, pem};
 
 /// How the server is at the moment.
 #[derive(Clone)]
-pub(crate) struct QuicManner {
+pub(crate) struct QuicServerBehaviour {
     pub(crate) key: u8,
     /// Whether early data is accepted.
     pub(crate) accept: bool,
@@ -37,7 +37,7 @@ pub(crate) struct QuicManner {
     /// Sends a Retry to a client without a token.
     pub(crate) retry: bool,
     pub(crate) alpn: &'static str,
-    pub(crate) response: fn(usize, bool) -> QuicAnswer,
+    pub(crate) response: fn(usize, bool) -> QuicReply,
     /// Speaks no HTTP/3, and floods one stream instead.
     pub(crate) flood: Option<Flood>,
 }
@@ -55,28 +55,28 @@ pub(crate) struct Flood {
 
 /// What to do with a request, given its number from 0 on and whether it was early data.
 #[derive(Clone, Debug)]
-pub(crate) enum QuicAnswer {
+pub(crate) enum QuicReply {
     /// This status and body.
-    Say(u16, &'static str),
+    Respond(u16, &'static str),
     /// Heads of these statuses, and a response.
     After(&'static [u16]),
     /// A body of so many bytes, each in a frame of its own.
-    Crumbs(usize),
+    TinyFrames(usize),
     /// A redirection.
-    Move(&'static str),
+    Redirect(&'static str),
     /// A head that promises 9 bytes, and 4 of them.
-    Short,
+    Truncated,
     /// Reset the stream with this code.
     Reset(Code),
     /// Close the connection with this code.
     Close(Code),
     /// Respond, then send GOAWAY.
-    Last(u16, &'static str),
+    RespondThenGoaway(u16, &'static str),
     /// Never respond.
     Hang,
 }
 
-impl Default for QuicManner {
+impl Default for QuicServerBehaviour {
     fn default() -> Self {
         Self {
             key: 1,
@@ -86,7 +86,7 @@ impl Default for QuicManner {
             window: 1 << 20,
             retry: false,
             alpn: "h3",
-            response: |_, _| QuicAnswer::Say(200, "hello"),
+            response: |_, _| QuicReply::Respond(200, "hello"),
             flood: None,
         }
     }
@@ -94,7 +94,7 @@ impl Default for QuicManner {
 
 /// A request as the server saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QuicSeen {
+pub(crate) struct RecordedQuicRequest {
     /// Method, path and body.
     pub(crate) text: String,
     pub(crate) early: bool,
@@ -107,8 +107,8 @@ pub(crate) struct QuicSeen {
 #[derive(Clone)]
 pub(crate) struct QuicServer {
     pub(crate) address: SocketAddr,
-    manner: Arc<Mutex<QuicManner>>,
-    seen: Arc<Mutex<Vec<QuicSeen>>>,
+    behaviour: Arc<Mutex<QuicServerBehaviour>>,
+    seen: Arc<Mutex<Vec<RecordedQuicRequest>>>,
     keys: Arc<TicketKeys>,
     spent: Arc<SpentTokens>,
     connections: Arc<AtomicUsize>,
@@ -118,7 +118,7 @@ pub(crate) struct QuicServer {
 }
 
 impl QuicServer {
-    pub(crate) async fn start(manner: QuicManner) -> Self {
+    pub(crate) async fn start(behaviour: QuicServerBehaviour) -> Self {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let endpoint = Endpoint::new(
             EndpointConfig::new(Arc::new(ResetKey::new([7; 32]))),
@@ -129,7 +129,7 @@ impl QuicServer {
         .unwrap();
         let server = Self {
             address: endpoint.local_addr().unwrap(),
-            manner: Arc::new(Mutex::new(manner)),
+            behaviour: Arc::new(Mutex::new(behaviour)),
             seen: Arc::default(),
             keys: Arc::new(TicketKeys::in_process(Schedule::default(), clock())),
             spent: Arc::new(SpentTokens::new(1 << 20, clock)),
@@ -147,12 +147,12 @@ impl QuicServer {
         server
     }
 
-    pub(crate) fn behave(&self, change: impl FnOnce(&mut QuicManner)) {
-        change(&mut self.manner.lock().unwrap());
+    pub(crate) fn change_behaviour(&self, change: impl FnOnce(&mut QuicServerBehaviour)) {
+        change(&mut self.behaviour.lock().unwrap());
     }
 
     /// What it saw since the last call.
-    pub(crate) fn seen(&self) -> Vec<QuicSeen> {
+    pub(crate) fn seen(&self) -> Vec<RecordedQuicRequest> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
 
@@ -165,33 +165,36 @@ impl QuicServer {
         tokio::time::timeout(Duration::from_secs(10), self.endpoint.wait_idle()).await.is_ok()
     }
 
-    fn manner(&self) -> QuicManner {
-        self.manner.lock().unwrap().clone()
+    fn behaviour(&self) -> QuicServerBehaviour {
+        self.behaviour.lock().unwrap().clone()
     }
 
     fn crypto(&self) -> Arc<ServerCrypto> {
-        let manner = self.manner();
+        let behaviour = self.behaviour();
         let (cert, key) = pem();
         let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap();
         let mut config = AcceptorConfig::new(identity);
-        config.alpn = vec![manner.alpn.as_bytes().to_vec()];
+        config.alpn = vec![behaviour.alpn.as_bytes().to_vec()];
         config.early_data = true;
-        config.tickets = manner.tickets;
-        config.sealer = Some(Arc::new(MarkSealer(manner.key)));
+        config.tickets = behaviour.tickets;
+        config.sealer = Some(Arc::new(MarkSealer(behaviour.key)));
         ServerCrypto::new(config).unwrap()
     }
 
     fn config(&self) -> quinn::ServerConfig {
-        let manner = self.manner();
-        let judge = Box::new(move |_: &Handshake| manner.accept);
+        let behaviour = self.behaviour();
+        let judge = Box::new(move |_: &Handshake| behaviour.accept);
         let crypto = self.crypto().for_connection(judge, None);
         let tokens = AddressTokens::new(self.keys.clone(), clock);
         let mut config = quinn::ServerConfig::new(crypto, Arc::new(tokens));
         let mut transport = TransportConfig::default();
-        transport.receive_window(VarInt::from_u32(manner.window));
+        transport.receive_window(VarInt::from_u32(behaviour.window));
         config.transport_config(Arc::new(transport));
         let mut validation = quinn::ValidationTokenConfig::default();
-        validation.sent(manner.tokens).log(self.spent.clone()).lifetime(Duration::from_secs(3600));
+        validation
+            .sent(behaviour.tokens)
+            .log(self.spent.clone())
+            .lifetime(Duration::from_secs(3600));
         config.validation_token_config(validation);
         config
     }
@@ -218,8 +221,8 @@ impl QuicServer {
     }
 
     async fn serve(self, incoming: Incoming) {
-        let manner = self.manner();
-        if manner.retry && !incoming.remote_address_validated() {
+        let behaviour = self.behaviour();
+        if behaviour.retry && !incoming.remote_address_validated() {
             incoming.retry().unwrap();
             return;
         }
@@ -228,7 +231,7 @@ impl QuicServer {
         let Ok(connecting) = incoming.accept_with(Arc::new(self.config())) else { return };
         let Ok((quic, complete)) = connecting.into_0rtt() else { return };
         let complete = tokio::spawn(complete);
-        if let Some(flood) = manner.flood {
+        if let Some(flood) = behaviour.flood {
             self.flood(&quic, flood).await;
             return;
         }
@@ -255,55 +258,55 @@ impl QuicServer {
                     String::from_utf8_lossy(&body)
                 );
                 let mut seen = self.seen.lock().unwrap();
-                seen.push(QuicSeen { text, early, connection, validated });
+                seen.push(RecordedQuicRequest { text, early, connection, validated });
                 seen.len() - 1
             };
             let say = |status: u16| http::Response::builder().status(status);
-            let response = (manner.response)(number, early);
-            if let QuicAnswer::After(statuses) = response {
+            let response = (behaviour.response)(number, early);
+            if let QuicReply::After(statuses) = response {
                 for status in statuses {
                     stream.send_response(say(*status).body(()).unwrap()).await.unwrap();
                 }
             }
             match response {
-                QuicAnswer::After(_) => {
+                QuicReply::After(_) => {
                     // A client that refuses one of the heads has closed the connection.
                     let _ = stream.send_response(say(200).body(()).unwrap()).await;
                     let _ = stream.send_data(Bytes::from_static(b"hello")).await;
                     let _ = stream.finish().await;
                 }
-                QuicAnswer::Say(status, body) | QuicAnswer::Last(status, body) => {
+                QuicReply::Respond(status, body) | QuicReply::RespondThenGoaway(status, body) => {
                     let head = say(status).header("content-length", body.len());
                     stream.send_response(head.body(()).unwrap()).await.unwrap();
                     stream.send_data(Bytes::from_static(body.as_bytes())).await.unwrap();
                     stream.finish().await.unwrap();
-                    if let QuicAnswer::Last(..) = response {
+                    if let QuicReply::RespondThenGoaway(..) = response {
                         let _ = http.shutdown(0).await;
                     }
                 }
-                QuicAnswer::Crumbs(count) => {
+                QuicReply::TinyFrames(count) => {
                     stream.send_response(say(200).body(()).unwrap()).await.unwrap();
                     for _ in 0..count {
                         stream.send_data(Bytes::from_static(b"x")).await.unwrap();
                     }
                     stream.finish().await.unwrap();
                 }
-                QuicAnswer::Move(to) => {
+                QuicReply::Redirect(to) => {
                     let head = say(302).header("location", to).body(()).unwrap();
                     stream.send_response(head).await.unwrap();
                     stream.finish().await.unwrap();
                 }
-                QuicAnswer::Short => {
+                QuicReply::Truncated => {
                     let head = say(200).header("content-length", 9).body(()).unwrap();
                     stream.send_response(head).await.unwrap();
                     stream.send_data(Bytes::from_static(b"hell")).await.unwrap();
                     stream.finish().await.unwrap();
                 }
-                QuicAnswer::Reset(code) => stream.stop_stream(code),
-                QuicAnswer::Close(code) => {
+                QuicReply::Reset(code) => stream.stop_stream(code),
+                QuicReply::Close(code) => {
                     quic.close(VarInt::from_u64(code.value()).unwrap(), b"told to");
                 }
-                QuicAnswer::Hang => std::future::pending::<()>().await,
+                QuicReply::Hang => std::future::pending::<()>().await,
             }
         }
         let _ = complete.await;
@@ -318,7 +321,7 @@ pub(crate) fn url(port: u16, path: &str) -> Target {
     Target::parse(&format!("https://localhost:{port}{path}")).unwrap()
 }
 
-impl Home {
+impl ClientDir {
     /// A client that speaks HTTP/3 and nothing else.
     pub(crate) fn quic(&self, change: impl FnOnce(&mut ClientConfig)) -> Client {
         self.client(|config| {
