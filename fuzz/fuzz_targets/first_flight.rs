@@ -10,7 +10,7 @@ use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits};
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: FirstFlightsLimits =
-    FirstFlightsLimits { flights: 4, client_hello: 600, life: Duration::from_millis(40) };
+    FirstFlightsLimits { flights: 4, client_hello: 600, lifetime: Duration::from_millis(40) };
 
 fuzz_target!(|datagrams: Vec<(u8, Vec<Vec<u8>>)>| {
     let mut flights = FirstFlights::new(LIMITS);
@@ -27,7 +27,7 @@ fuzz_target!(|datagrams: Vec<(u8, Vec<Vec<u8>>)>| {
         }
         datagram.resize(datagram.len().max(1200), 0);
         now += Duration::from_millis(u64::from(flags >> 4));
-        let whole = flights.see(remote, &datagram, now);
+        let whole = flights.process_datagram(remote, &datagram, now);
         assert!(flights.len() <= LIMITS.flights);
         let Some(id) = whole else { continue };
         let FirstFlight::Whole { client_hello, .. } = flights.take(remote, &id) else {

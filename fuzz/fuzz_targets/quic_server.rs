@@ -1,5 +1,5 @@
 //! Any CRYPTO bytes and any datagrams to a server over QUIC: an error or a wait, and never a
-//! completed handshake. A rehearsal says of each ClientHello what the connection then does.
+//! completed handshake. A preview says of each ClientHello what the connection then does.
 #![no_main]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(server.read(&early_hello()), "a genuine ClientHello");
             talk(server, pieces(bytes));
         }
-        2 => rehearse(&spoilt(early_hello(), bytes)),
+        2 => preview(&spoilt(early_hello(), bytes)),
         3 => {
             let mut wire = Wire::server();
             pieces(bytes).for_each(|datagram| wire.take(datagram));
@@ -55,7 +55,7 @@ fn talk<'a>(mut server: Peer, pieces: impl Iterator<Item = &'a [u8]>) {
     let _ = server.session.early_crypto();
 }
 
-fn rehearse(hello: &[u8]) {
+fn preview(hello: &[u8]) {
     let asked = Arc::new(AtomicBool::new(false));
     let seen = asked.clone();
     let mut server = Peer::judged(Box::new(move |_| {
@@ -63,7 +63,7 @@ fn rehearse(hello: &[u8]) {
         true
     }));
     server.read(hello);
-    let rehearsal = server_crypto().rehearse(hello, None).expect("memory");
-    let would = matches!(rehearsal, FirstFlightPreview::EarlyData(_));
-    assert_eq!(would, asked.load(Ordering::Relaxed), "the rehearsal was wrong");
+    let preview = server_crypto().preview(hello, None).expect("memory");
+    let would = matches!(preview, FirstFlightPreview::EarlyData(_));
+    assert_eq!(would, asked.load(Ordering::Relaxed), "the preview was wrong");
 }

@@ -25,7 +25,7 @@ pub(crate) struct ClientSession {
     offered: bool,
     /// Why the server refused it.
     refused: Option<EarlyDataReason>,
-    told: bool,
+    handshake_data_reported: bool,
 }
 
 impl ClientSession {
@@ -49,7 +49,7 @@ impl ClientSession {
             remembered: parameters,
             offered: false,
             refused: None,
-            told: false,
+            handshake_data_reported: false,
         };
         session.advance()?;
         session.offered = session.tls.in_early_data();
@@ -111,7 +111,7 @@ impl crypto::Session for ClientSession {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        if !self.told {
+        if !self.handshake_data_reported {
             return None;
         }
         Some(Box::new(self.facts()))
@@ -139,9 +139,9 @@ impl crypto::Session for ClientSession {
         self.advance()?;
         self.tls.log_keys();
         self.collect();
-        let news = !self.told && self.tls.is_complete();
-        self.told |= news;
-        Ok(news)
+        let is_first_report = !self.handshake_data_reported && self.tls.is_complete();
+        self.handshake_data_reported |= is_first_report;
+        Ok(is_first_report)
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {

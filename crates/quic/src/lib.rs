@@ -42,7 +42,7 @@
 //!   the ClientHello and the first byte of the response.
 //! - A register in a store has to be awaited. [`FirstFlights`] reads each datagram before quinn does.
 //!   quinn announces a new connection (`Incoming`) before it processes it, and buffers further
-//!   datagrams meanwhile. During this pause, [`ServerCrypto::rehearse`] processes the ClientHello on a
+//!   datagrams meanwhile. During this pause, [`ServerCrypto::preview`] processes the ClientHello on a
 //!   temporary connection, which yields the flight's digest and ticket age after its binder was
 //!   verified. Then the store is asked. Then the connection starts, with a decider that accepts only
 //!   that flight. So the second reader decides nothing: if quinn sees another ClientHello, early data

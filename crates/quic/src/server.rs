@@ -31,7 +31,7 @@ pub struct ServerCrypto {
     pub(crate) recent_initials: RecentInitials,
 }
 
-/// The outcome of [`ServerCrypto::rehearse`].
+/// The outcome of [`ServerCrypto::preview`].
 #[derive(Clone, Debug)]
 pub enum FirstFlightPreview {
     /// No decision is needed: the client offers no early data, TLS itself would refuse it, or the
@@ -90,7 +90,7 @@ impl ServerCrypto {
     ///
     /// # Errors
     /// Returns [`TlsError::Setup`] if there is no memory.
-    pub fn rehearse(
+    pub fn preview(
         &self,
         client_hello: &[u8],
         session: Option<OpenedTicket>,

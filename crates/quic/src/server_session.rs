@@ -28,8 +28,8 @@ pub(crate) struct ServerSession {
     /// Decides about early data; taken when called.
     judge: Option<EarlyDataJudge>,
     /// The bytes received until then, for restarting the handshake, if it may have to be.
-    heard: Option<Vec<u8>>,
-    told: bool,
+    received_client_hello: Option<Vec<u8>>,
+    handshake_data_reported: bool,
     observer: Option<NegotiationObserver>,
 }
 
@@ -58,8 +58,8 @@ impl ServerSession {
             parameters,
             early_data_context,
             judge,
-            heard: may_restart.then(Vec::new),
-            told: false,
+            received_client_hello: may_restart.then(Vec::new),
+            handshake_data_reported: false,
             observer,
         }
     }
@@ -81,15 +81,16 @@ impl ServerSession {
         if quic_support::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
             return Ok(());
         }
-        let (judge, heard) = (self.judge.take(), self.heard.take().unwrap_or_default());
+        let (judge, received_client_hello) =
+            (self.judge.take(), self.received_client_hello.take().unwrap_or_default());
         while !quic_support::use_up(&mut self.tls.ssl) {
-            self.begin_again(&heard, judge.is_some())?;
+            self.restart_handshake(&received_client_hello, judge.is_some())?;
         }
         let decided = match judge {
             Some(judge) if self.tls.in_early_data() => {
                 match judge(&quic_support::server_handshake(&self.tls.ssl)) {
                     true => Ok(()),
-                    false => self.begin_again(&heard, false),
+                    false => self.restart_handshake(&received_client_hello, false),
                 }
             }
             _ => Ok(()),
@@ -100,7 +101,11 @@ impl ServerSession {
 
     /// Restarts the handshake from the same bytes. Drops the old connection with its flight, secrets and
     /// key log lines.
-    fn begin_again(&mut self, heard: &[u8], early_data: bool) -> Result<(), TransportError> {
+    fn restart_handshake(
+        &mut self,
+        received_client_hello: &[u8],
+        early_data: bool,
+    ) -> Result<(), TransportError> {
         let mut ssl = (self.crypto.connection(&self.early_data_context))
             .map_err(|error| session::error(INTERNAL_ERROR, &error.to_string()))?;
         // A ticket that the first connection has used up cannot be opened again.
@@ -109,7 +114,7 @@ impl ServerSession {
         quic_support::forget_session(&self.tls.ssl);
         let log = self.crypto.key_log.clone();
         self.tls = Handshaking::new(ssl, Side::Server, &self.parameters, log);
-        self.tls.provide(heard)?;
+        self.tls.provide(received_client_hello)?;
         self.advance()
     }
 }
@@ -131,7 +136,7 @@ impl crypto::Session for ServerSession {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        if !self.told {
+        if !self.handshake_data_reported {
             return None;
         }
         Some(Box::new(quic_support::server_handshake(&self.tls.ssl)))
@@ -155,18 +160,19 @@ impl crypto::Session for ServerSession {
 
     fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
         self.tls.provide(buf)?;
-        if let Some(heard) = &mut self.heard {
-            heard.extend_from_slice(buf);
+        if let Some(received_client_hello) = &mut self.received_client_hello {
+            received_client_hello.extend_from_slice(buf);
         }
         self.advance()?;
         self.decide()?;
         self.tls.log_keys();
-        let news = !self.told && self.tls.ssl.selected_alpn_protocol().is_some();
-        self.told |= news;
-        if news && let Some(observer) = self.observer.take() {
+        let is_first_report =
+            !self.handshake_data_reported && self.tls.ssl.selected_alpn_protocol().is_some();
+        self.handshake_data_reported |= is_first_report;
+        if is_first_report && let Some(observer) = self.observer.take() {
             observer(quic_support::server_handshake(&self.tls.ssl));
         }
-        Ok(news)
+        Ok(is_first_report)
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {

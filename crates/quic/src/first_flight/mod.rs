@@ -32,7 +32,7 @@ pub struct FirstFlights {
     order: VecDeque<(u64, Key)>,
     /// The connection id of the last flight with a token, by address.
     with_token: HashMap<SocketAddr, ConnectionId>,
-    begun: u64,
+    started: u64,
 }
 
 /// Bounds of [`FirstFlights`].
@@ -43,14 +43,14 @@ pub struct FirstFlightsLimits {
     /// The most bytes of a ClientHello.
     pub client_hello: usize,
     /// How long a flight is stored.
-    pub life: Duration,
+    pub lifetime: Duration,
 }
 
 impl Default for FirstFlightsLimits {
     /// 4,096 flights of 8 KiB for a second: at most 48 MB, and 10 MB if each has one packet. A
     /// ClientHello with a post-quantum key share and a ticket has 2 KiB.
     fn default() -> Self {
-        Self { flights: 4096, client_hello: 8192, life: Duration::from_secs(1) }
+        Self { flights: 4096, client_hello: 8192, lifetime: Duration::from_secs(1) }
     }
 }
 
@@ -91,31 +91,31 @@ impl FirstFlights {
             flights: HashMap::new(),
             order: VecDeque::new(),
             with_token: HashMap::new(),
-            begun: 0,
+            started: 0,
         }
     }
 
-    /// Whether [`see`](Self::see) would look at a datagram more closely: its first packet is an
-    /// Initial. Cheap.
-    pub fn may_begin(datagram: &[u8]) -> bool {
-        packet::may_begin(datagram)
+    /// Whether [`process_datagram`](Self::process_datagram) would look at a datagram more closely:
+    /// its first packet is an Initial. Cheap.
+    pub fn may_start_connection(datagram: &[u8]) -> bool {
+        packet::may_start_connection(datagram)
     }
 
     /// Processes a datagram from `remote`. Ignores everything but a client's Initial packets. Returns
     /// the connection id if its ClientHello became complete.
-    pub fn see(
+    pub fn process_datagram(
         &mut self,
         remote: SocketAddr,
         datagram: &[u8],
         now: Duration,
     ) -> Option<ConnectionId> {
-        if !packet::may_begin(datagram) {
+        if !packet::may_start_connection(datagram) {
             return None;
         }
         self.drop_aged(now);
         let mut whole = None;
         for initial in packet::initials(datagram) {
-            if self.see_packet(remote, &initial, now) {
+            if self.process_packet(remote, &initial, now) {
                 whole = Some(ConnectionId::new(initial.destination));
             }
         }
@@ -137,7 +137,7 @@ impl FirstFlights {
 
     /// The connection id of the last flight from `remote` with a token. After a Retry this is the id
     /// from the Retry packet (RFC 9000 section 17.2.5.2), which quinn does not expose.
-    pub fn with_token(&self, remote: SocketAddr) -> Option<ConnectionId> {
+    pub fn connection_id_after_retry(&self, remote: SocketAddr) -> Option<ConnectionId> {
         self.with_token.get(&remote).copied()
     }
 
@@ -157,11 +157,11 @@ impl FirstFlights {
     }
 
     /// Returns whether the packet completes its flight's ClientHello.
-    fn see_packet(&mut self, remote: SocketAddr, initial: &Initial<'_>, now: Duration) -> bool {
+    fn process_packet(&mut self, remote: SocketAddr, initial: &Initial<'_>, now: Duration) -> bool {
         let key = (remote, ConnectionId::new(initial.destination));
         let limit = self.limits.client_hello;
         if let Some(flight) = self.flights.get_mut(&key) {
-            return match flight.see(initial, limit) {
+            return match flight.process_packet(initial, limit) {
                 Ok(became_whole) => became_whole,
                 Err(NoClientHello) => {
                     self.remove(&key);
@@ -169,13 +169,13 @@ impl FirstFlights {
                 }
             };
         }
-        let mut flight = Flight::new(initial, self.begun, now);
+        let mut flight = Flight::new(initial, self.started, now);
         // Only a packet that decrypts and contains a part of a ClientHello starts a flight.
-        let Ok(became_whole) = flight.see(initial, limit) else { return false };
+        let Ok(became_whole) = flight.process_packet(initial, limit) else { return false };
         if flight.assembly.is_empty() {
             return false;
         }
-        self.begun += 1;
+        self.started += 1;
         self.make_room();
         self.order.push_back((flight.number, key));
         if !flight.token.is_empty() {
@@ -188,7 +188,7 @@ impl FirstFlights {
     fn drop_aged(&mut self, now: Duration) {
         while let Some((number, key)) = self.order.front().copied() {
             match self.current(number, &key) {
-                Some(flight) if now.saturating_sub(flight.since) < self.limits.life => return,
+                Some(flight) if now.saturating_sub(flight.since) < self.limits.lifetime => return,
                 _ => self.drop_oldest(),
             }
         }
@@ -243,7 +243,11 @@ impl Flight {
 
     /// Processes a packet. Returns whether it completes the ClientHello. Ignores packets that do not
     /// decrypt.
-    fn see(&mut self, initial: &Initial<'_>, limit: usize) -> Result<bool, NoClientHello> {
+    fn process_packet(
+        &mut self,
+        initial: &Initial<'_>,
+        limit: usize,
+    ) -> Result<bool, NoClientHello> {
         if self.assembly.message().is_some() {
             return Ok(false);
         }

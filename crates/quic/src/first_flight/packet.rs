@@ -33,7 +33,7 @@ pub(super) fn initials(datagram: &[u8]) -> impl Iterator<Item = Initial<'_>> {
 
 /// Whether a datagram may start a connection: its first packet is an Initial of version 1, and it
 /// is as long as it has to be (RFC 9000 section 14.1). Cheap.
-pub(super) fn may_begin(datagram: &[u8]) -> bool {
+pub(super) fn may_start_connection(datagram: &[u8]) -> bool {
     datagram.len() >= SMALLEST
         && datagram[0] & (LONG_HEADER | TYPE) == LONG_HEADER | INITIAL
         && datagram[1..5] == VERSION_1

@@ -35,7 +35,7 @@ fn take(flights: &mut FirstFlights, port: u16) -> FirstFlight {
 }
 
 fn take_with_token(flights: &mut FirstFlights, port: u16) -> FirstFlight {
-    match flights.with_token(remote(port)) {
+    match flights.connection_id_after_retry(remote(port)) {
         Some(id) => flights.take(remote(port), &id),
         None => FirstFlight::Unknown,
     }
@@ -43,7 +43,7 @@ fn take_with_token(flights: &mut FirstFlights, port: u16) -> FirstFlight {
 
 /// Whether a ClientHello became whole.
 fn see(flights: &mut FirstFlights, remote: SocketAddr, datagram: &[u8], now: Duration) -> bool {
-    flights.see(remote, datagram, now).is_some()
+    flights.process_datagram(remote, datagram, now).is_some()
 }
 
 /// The ClientHello and the Initial packet of RFC 9001 appendix A.2, whose last bytes are the tag
@@ -87,7 +87,7 @@ fn rfc9001_a_2_the_client_hello_of_an_initial_packet() {
 }
 
 #[test]
-fn rfc9001_5_2_a_packet_that_does_not_decrypt_begins_nothing() {
+fn rfc9001_5_2_a_packet_that_does_not_decrypt_starts_no_connection() {
     let (_, packet) = appendix_a2();
     let mut flights = flights();
     for at in [6, 30, 600, 1199] {
@@ -99,7 +99,7 @@ fn rfc9001_5_2_a_packet_that_does_not_decrypt_begins_nothing() {
 }
 
 #[test]
-fn rfc9000_14_1_a_short_datagram_begins_nothing() {
+fn rfc9000_14_1_a_short_datagram_starts_no_connection() {
     let (_, packet) = appendix_a2();
     let mut flights = flights();
     let hello = hello(300);
@@ -218,7 +218,10 @@ fn rfc9000_17_2_5_2_after_a_retry_a_flight_is_found_by_its_token() {
     let after_retry = datagram(&[7; 8], b"token", 1, crypto_frame(0, &hello));
     assert!(see(&mut flights, remote(1), &first, NOW));
     assert_eq!(take_with_token(&mut flights, 1), FirstFlight::Unknown);
-    assert_eq!(flights.see(remote(1), &after_retry, NOW), Some(ConnectionId::new(&[7; 8])));
+    assert_eq!(
+        flights.process_datagram(remote(1), &after_retry, NOW),
+        Some(ConnectionId::new(&[7; 8]))
+    );
     assert_eq!(take_with_token(&mut flights, 2), FirstFlight::Unknown);
     assert_eq!(take_with_token(&mut flights, 1), whole(&hello, b"token"));
     assert_eq!(take_with_token(&mut flights, 1), FirstFlight::Unknown);
@@ -264,7 +267,7 @@ proptest! {
             (0u16..3, any::<bool>(), prop::collection::vec(any::<u8>(), 0..60)), 0..20,
         ),
     ) {
-        let limits = FirstFlightsLimits { flights: 2, client_hello: 500, life: NOW };
+        let limits = FirstFlightsLimits { flights: 2, client_hello: 500, lifetime: NOW };
         let mut flights = FirstFlights::new(limits);
         for (port, sealed, bytes) in datagrams {
             let packet = match sealed {

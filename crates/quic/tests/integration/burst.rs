@@ -7,7 +7,7 @@ use firstflight_quic::Burst;
 use quinn_proto::congestion::{ControllerFactory, CubicConfig};
 use quinn_proto::{Dir, TransportConfig};
 
-use crate::support::{Answer, Setup};
+use crate::support::{Admission, Setup};
 
 /// What a server sends at once, of as much as one could wish, to a client whose address is known.
 fn first_flight(controller: impl ControllerFactory + Send + Sync + 'static, mtu: u16) -> u64 {
@@ -20,15 +20,15 @@ fn first_flight(controller: impl ControllerFactory + Send + Sync + 'static, mtu:
     let (crypto, setup) = (pair.crypto.clone(), pair.setup.clone());
     pair.policy = Box::new(move |incoming| {
         if !incoming.remote_address_validated() {
-            return Answer::Retry;
+            return Admission::Retry;
         }
         let judged = crypto.for_connection(Box::new(|_| true), None);
         let mut config = (*setup.server_config(judged)).clone();
         config.transport_config(transport.clone());
-        Answer::Accept(Arc::new(config))
+        Admission::Accept(Arc::new(config))
     });
-    let begun = pair.begin(remembered);
-    pair.send(begun.client, b"request");
+    let started = pair.start(remembered);
+    pair.send(started.client, b"request");
     while pair.accepted.is_empty() {
         assert!(pair.step(Duration::from_secs(1)));
     }

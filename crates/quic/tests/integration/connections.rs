@@ -9,7 +9,7 @@ use quinn_proto::{
     ConnectError, ConnectionError, DatagramEvent, Endpoint, TransportErrorCode, VarInt,
 };
 
-use crate::support::{Answer, LATENCY, Setup, bytes, endpoint_config, facts};
+use crate::support::{Admission, LATENCY, Setup, bytes, endpoint_config, facts};
 
 #[test]
 fn lifecycle() {
@@ -41,13 +41,13 @@ fn version_negotiation() {
 }
 
 #[test]
-fn a_version_that_is_not_ours_is_not_begun() {
+fn an_unsupported_version_is_not_started() {
     let setup = Setup::default();
     let mut pair = setup.pair();
     let (mut config, _) = setup.client_config(Remembered::default());
     config.version(0xff00_001d);
-    let begun = pair.client.endpoint.connect(pair.now, config, pair.server.address, "localhost");
-    assert!(matches!(begun, Err(ConnectError::UnsupportedVersion)));
+    let started = pair.client.endpoint.connect(pair.now, config, pair.server.address, "localhost");
+    assert!(matches!(started, Err(ConnectError::UnsupportedVersion)));
 }
 
 #[test]
@@ -59,14 +59,14 @@ fn stateless_retry() {
     pair.policy = Box::new(move |incoming| match incoming.remote_address_validated() {
         true => {
             let judged = crypto.for_connection(Box::new(|_| true), None);
-            Answer::Accept(made.server_config(judged))
+            Admission::Accept(made.server_config(judged))
         }
-        false => Answer::Retry,
+        false => Admission::Retry,
     });
-    let begun = pair.begin(remembered);
-    pair.send(begun.client, b"early");
+    let started = pair.start(remembered);
+    pair.send(started.client, b"early");
     pair.drive();
-    let connected = pair.connected(begun);
+    let connected = pair.connected(started);
     assert!(pair.client(connected.client).accepted_0rtt());
     assert_eq!(pair.received(connected.server), [b"early"]);
     // A Retry packet: long header of type 3.
@@ -77,7 +77,7 @@ fn stateless_retry() {
 fn a_retry_that_is_not_the_servers_is_ignored() {
     let setup = Setup::default();
     let mut pair = setup.pair();
-    let begun = pair.begin(Remembered::default());
+    let started = pair.start(Remembered::default());
     pair.exchange();
     // The client's id, as its first packet has it, in a Retry with a tag that is wrong.
     let (_, first) = &pair.wire[0];
@@ -86,7 +86,7 @@ fn a_retry_that_is_not_the_servers_is_ignored() {
     let forged = [&[0xf0, 0, 0, 0, 1], src, &[2, 9, 9], &[7; 40]].concat();
     pair.client.inbound.push_front((pair.now, forged));
     pair.drive();
-    assert!(pair.client.has_event(begun.client, "Connected"));
+    assert!(pair.client.has_event(started.client, "Connected"));
 }
 
 #[test]
@@ -118,9 +118,9 @@ fn crypto_alert(error: &ConnectionError) -> Option<u64> {
 fn reject_self_signed_server_cert() {
     let setup = Setup { trust: Trust::System, ..Setup::default() };
     let mut pair = setup.pair();
-    let begun = pair.begin(Remembered::default());
+    let started = pair.start(Remembered::default());
     pair.drive();
-    assert!(!pair.client.has_event(begun.client, "Connected"));
+    assert!(!pair.client.has_event(started.client, "Connected"));
     let [ConnectionError::TransportError(error)] = &pair.client.lost[..] else {
         panic!("{:?}", pair.client.lost);
     };
@@ -157,10 +157,10 @@ fn alpn() {
         let setup =
             Setup { server_alpn: names(server), client_alpn: names(client), ..Setup::default() };
         let mut pair = setup.pair();
-        let begun = pair.begin(Remembered::default());
+        let started = pair.start(Remembered::default());
         pair.drive();
-        match pair.client.has_event(begun.client, "Connected") {
-            true => Ok(facts(pair.client(begun.client)).alpn.unwrap()),
+        match pair.client.has_event(started.client, "Connected") {
+            true => Ok(facts(pair.client(started.client)).alpn.unwrap()),
             false => Err(crypto_alert(&pair.client.lost[0]).unwrap()),
         }
     };
@@ -215,7 +215,7 @@ fn key_update_reordered() {
 #[test]
 fn handshake_1rtt_handling() {
     let mut pair = Setup::default().pair();
-    let begun = pair.begin(Remembered::default());
+    let started = pair.start(Remembered::default());
     let one_way = |pair: &mut crate::support::Pair| {
         pair.exchange();
         pair.now += LATENCY;
@@ -225,10 +225,10 @@ fn handshake_1rtt_handling() {
     // The client has its keys; its Finished is overtaken by a request.
     pair.exchange();
     let held: Vec<_> = pair.server.inbound.drain(..).collect();
-    pair.send(begun.client, b"hello");
+    pair.send(started.client, b"hello");
     pair.exchange();
     assert!(!held.is_empty() && !pair.server.inbound.is_empty());
-    let connected = pair.connected(begun);
+    let connected = pair.connected(started);
     pair.now += LATENCY;
     pair.exchange();
     assert!(pair.server(connected.server).is_handshaking());
@@ -249,10 +249,10 @@ fn lost_first_packets_are_sent_again() {
             count += usize::from(from_client == lost_from_client);
             from_client == lost_from_client && count <= 2
         });
-        let begun = pair.begin(remembered);
-        pair.send(begun.client, b"early");
+        let started = pair.start(remembered);
+        pair.send(started.client, b"early");
         pair.drive_for(Duration::from_secs(10));
-        let connected = pair.connected(begun);
+        let connected = pair.connected(started);
         assert!(pair.client(connected.client).accepted_0rtt());
         assert_eq!(pair.received(connected.server), [b"early"]);
     }
@@ -271,12 +271,12 @@ fn a_client_hello_of_several_packets() {
         let setup = Setup { ciphers, client_alpn, server_alpn, ..Setup::default() };
         let remembered = setup.remembered();
         let mut pair = setup.pair();
-        let begun = pair.begin(remembered);
-        pair.send(begun.client, b"early");
+        let started = pair.start(remembered);
+        pair.send(started.client, b"early");
         pair.exchange();
         assert!(pair.wire.len() > 1);
         pair.drive();
-        let connected = pair.connected(begun);
+        let connected = pair.connected(started);
         assert!(pair.client(connected.client).accepted_0rtt());
         assert_eq!(pair.received(connected.server), [b"early"]);
     }
@@ -288,11 +288,11 @@ fn instant_close_by_either_side() {
     // Before the first packet, and after it.
     for sent in [false, true] {
         let mut pair = setup.pair();
-        let begun = pair.begin(Remembered::default());
+        let started = pair.start(Remembered::default());
         if sent {
             pair.exchange();
         }
-        pair.close(begun.client);
+        pair.close(started.client);
         pair.drive();
         // RFC 9000 section 10.2.3: what the application says stays out of Initial packets.
         let [ConnectionError::ConnectionClosed(close)] = &pair.server.lost[..] else {
@@ -301,7 +301,7 @@ fn instant_close_by_either_side() {
         assert_eq!(close.error_code, TransportErrorCode::APPLICATION_ERROR);
     }
     let mut pair = setup.pair();
-    pair.begin(Remembered::default());
+    pair.start(Remembered::default());
     pair.exchange();
     pair.now += LATENCY;
     pair.exchange();

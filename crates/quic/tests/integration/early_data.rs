@@ -10,7 +10,7 @@ use firstflight_tls::{
     EarlyData, EarlyDataReason, OpenedTicket, TicketSealer, TicketUse, TlsError, WithheldReason,
 };
 
-use crate::support::{Answer, Opens, Pair, Setup, facts, resuming};
+use crate::support::{Admission, Opens, Pair, Setup, facts, resuming};
 
 #[test]
 fn a_full_handshake_brings_its_tickets() {
@@ -35,14 +35,14 @@ fn a_full_handshake_brings_its_tickets() {
 fn rfc9001_4_6_early_data_arrives_before_the_handshake_is_complete() {
     let setup = Setup::default();
     let mut pair = setup.pair();
-    let begun = pair.begin(setup.remembered());
-    assert!(pair.client(begun.client).has_0rtt());
-    pair.send(begun.client, b"early");
+    let started = pair.start(setup.remembered());
+    assert!(pair.client(started.client).has_0rtt());
+    pair.send(started.client, b"early");
     // One way: the ClientHello and the early data.
     pair.exchange();
     pair.now += crate::support::LATENCY;
     pair.exchange();
-    let connected = pair.connected(begun);
+    let connected = pair.connected(started);
     assert!(pair.server(connected.server).is_handshaking());
     assert_eq!(pair.received(connected.server), [b"early"]);
     pair.drive();
@@ -66,16 +66,16 @@ fn rfc8446_4_6_1_tickets_come_before_or_after_the_finished() {
             let judge = Box::new(|_: &_| true);
             let options =
                 ConnectionOptions { address_validated: validated, ..ConnectionOptions::default() };
-            Answer::Accept(made.server_config(crypto.with_options(judge, options)))
+            Admission::Accept(made.server_config(crypto.with_options(judge, options)))
         });
-        let begun = pair.begin(setup.remembered());
-        pair.send(begun.client, b"early");
+        let started = pair.start(setup.remembered());
+        pair.send(started.client, b"early");
         // The first flight, and the server's.
         for _ in 0..2 {
             pair.exchange();
             pair.now += crate::support::LATENCY;
         }
-        let connected = pair.connected(begun);
+        let connected = pair.connected(started);
         assert_eq!(pair.received(connected.server), [b"early"]);
         pair.exchange();
         assert!(pair.server(connected.server).is_handshaking());
@@ -105,14 +105,14 @@ fn refused_by_the_judge_it_arrives_once_and_late() {
             }),
             None,
         );
-        Answer::Accept(made.server_config(judged))
+        Admission::Accept(made.server_config(judged))
     });
-    let begun = pair.begin(remembered);
-    pair.send(begun.client, b"early");
+    let started = pair.start(remembered);
+    pair.send(started.client, b"early");
     pair.exchange();
     pair.now += crate::support::LATENCY;
     pair.exchange();
-    let connected = pair.connected(begun);
+    let connected = pair.connected(started);
     assert!(pair.received(connected.server).is_empty());
     pair.drive();
     assert_eq!(asked.load(Ordering::Relaxed), 1);
@@ -141,13 +141,13 @@ fn refused_by(server: &Setup, client: &Setup, remembered: Remembered) -> (EarlyD
     let (crypto, made) = (pair.crypto.clone(), server.clone());
     pair.policy = Box::new(move |_| {
         let judged = crypto.for_connection(Box::new(|_| true), None);
-        Answer::Accept(made.server_config(judged))
+        Admission::Accept(made.server_config(judged))
     });
-    let begun = pair.begin(remembered);
-    assert!(pair.client(begun.client).has_0rtt());
-    pair.send(begun.client, b"early");
+    let started = pair.start(remembered);
+    assert!(pair.client(started.client).has_0rtt());
+    pair.send(started.client, b"early");
     pair.drive();
-    let connected = pair.connected(begun);
+    let connected = pair.connected(started);
     assert!(pair.client.has_event(connected.client, "Connected"), "{:?}", pair.client.lost);
     assert!(!pair.client(connected.client).accepted_0rtt());
     assert_eq!(facts(pair.client(connected.client)).early_data, EarlyData::Refused);
@@ -220,7 +220,7 @@ fn a_ticket_that_another_connection_has_used_meanwhile_costs_a_full_handshake() 
 }
 
 #[test]
-fn keys_that_are_handed_over_meanwhile_are_asked_for_again() {
+fn keys_that_are_handed_over_meanwhile_are_requested_again() {
     let setup = Setup::default();
     // They come back before the second attempt.
     let sealer = TooLate { times: AtomicUsize::new(1), why: TicketUse::HandedOver };
@@ -275,7 +275,7 @@ fn without_a_judge_it_is_refused() {
     let remembered = setup.remembered();
     let mut pair = setup.pair();
     let config = setup.server_config(pair.crypto.clone());
-    pair.policy = Box::new(move |_| Answer::Accept(config.clone()));
+    pair.policy = Box::new(move |_| Admission::Accept(config.clone()));
     let connected = pair.connect(remembered);
     assert!(!pair.client(connected.client).accepted_0rtt());
     let reason = facts(pair.server(connected.server)).early_data_reason;
@@ -295,7 +295,7 @@ fn a_session_that_was_fetched_is_resumed_and_its_early_data_judged() {
         pair.policy = Box::new(move |_| {
             let session = Some(OpenedTicket::Session(sealed.clone()));
             let judged = crypto.for_connection(Box::new(move |_| response), session);
-            Answer::Accept(made.server_config(judged))
+            Admission::Accept(made.server_config(judged))
         });
         let connected = pair.connect(remembered);
         assert_eq!(pair.client(connected.client).accepted_0rtt(), response);
@@ -304,7 +304,7 @@ fn a_session_that_was_fetched_is_resumed_and_its_early_data_judged() {
 }
 
 #[test]
-fn early_data_is_offered_only_if_asked_for_and_a_ticket_once() {
+fn early_data_is_offered_only_if_requested_and_a_ticket_once() {
     let setup = Setup::default();
     let mut remembered = setup.remembered();
     remembered.early_data = false;
@@ -314,7 +314,7 @@ fn early_data_is_offered_only_if_asked_for_and_a_ticket_once() {
     assert_eq!((seen.resumed, seen.early_data), (true, EarlyData::NotOffered));
 
     let (config, _) = setup.client_config(setup.remembered());
-    let (first, second) = (pair.begin_with(config.clone()), pair.begin_with(config));
+    let (first, second) = (pair.start_with(config.clone()), pair.start_with(config));
     assert!(pair.client(first).has_0rtt() && !pair.client(second).has_0rtt());
     pair.drive();
     assert!(facts(pair.client(first)).resumed && !facts(pair.client(second)).resumed);

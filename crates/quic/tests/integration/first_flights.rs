@@ -1,4 +1,4 @@
-//! First flights read beside quinn: what is rehearsed is what TLS judges, and what is not is not
+//! First flights read beside quinn: what is previewed is what TLS judges, and what is not is not
 //! accepted.
 
 use std::sync::{Arc, Mutex};
@@ -11,74 +11,74 @@ use firstflight_quic::{
 use firstflight_tls::{CipherPolicy, EarlyData, OpenedTicket};
 use quinn_proto::ConnectionId;
 
-use crate::support::{Answer, Pair, Setup, facts};
+use crate::support::{Admission, Pair, Setup, facts};
 
-/// What a front door does: reads each datagram before quinn has it, and lets TLS accept the early
-/// data that it has rehearsed.
-struct Door {
+/// Reads each datagram before quinn has it, and lets TLS accept the early data that it has
+/// previewed.
+struct PreviewingServer {
     flights: Arc<Mutex<FirstFlights>>,
-    /// The client randoms that were rehearsed, and the ones that TLS submitted.
-    rehearsed: Arc<Mutex<Vec<[u8; 32]>>>,
+    /// The client randoms that were previewed, and the ones that TLS submitted.
+    previewed: Arc<Mutex<Vec<[u8; 32]>>>,
     judged: Arc<Mutex<Vec<[u8; 32]>>>,
 }
 
-impl Door {
+impl PreviewingServer {
     /// Before `pair`'s server, which sends a Retry first if it is to.
-    fn before(pair: &mut Pair, retry: bool) -> Self {
+    fn install(pair: &mut Pair, retry: bool) -> Self {
         let flights = FirstFlights::new(FirstFlightsLimits::default());
         let flights = Arc::new(Mutex::new(flights));
-        let (rehearsed, judged) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
-        let door = Self { flights, rehearsed, judged };
-        let (flights, client) = (door.flights.clone(), pair.client.address);
+        let (previewed, judged) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
+        let previewing = Self { flights, previewed, judged };
+        let (flights, client) = (previewing.flights.clone(), pair.client.address);
         pair.losses = Box::new(move |from_client, datagram| {
             if from_client {
-                flights.lock().unwrap().see(client, datagram, Duration::ZERO);
+                flights.lock().unwrap().process_datagram(client, datagram, Duration::ZERO);
             }
             false
         });
-        let (flights, rehearsed) = (door.flights.clone(), door.rehearsed.clone());
+        let (flights, previewed) = (previewing.flights.clone(), previewing.previewed.clone());
         let (judged, crypto, setup) =
-            (door.judged.clone(), pair.crypto.clone(), pair.setup.clone());
+            (previewing.judged.clone(), pair.crypto.clone(), pair.setup.clone());
         pair.policy = Box::new(move |incoming| {
             let mut flights = flights.lock().unwrap();
             let remote = incoming.remote_address();
             if retry && incoming.may_retry() {
                 flights.forget(remote, incoming.orig_dst_cid());
-                return Answer::Retry;
+                return Admission::Retry;
             }
             let id = match incoming.may_retry() {
                 true => *incoming.orig_dst_cid(),
-                false => flights.with_token(remote).expect("a flight with a token"),
+                false => flights.connection_id_after_retry(remote).expect("a flight with a token"),
             };
             let FirstFlight::Whole { client_hello, token } = flights.take(remote, &id) else {
                 let refusing = crypto.for_connection(Box::new(|_| false), None);
-                return Answer::Accept(setup.server_config(refusing));
+                return Admission::Accept(setup.server_config(refusing));
             };
             assert_eq!(token.is_empty(), incoming.may_retry());
             let mut session = None;
-            let mut rehearsal = crypto.rehearse(&client_hello, None).unwrap();
-            if let FirstFlightPreview::NeedsSession(words) = &rehearsal {
+            let mut preview = crypto.preview(&client_hello, None).unwrap();
+            if let FirstFlightPreview::NeedsSession(words) = &preview {
                 // Where the words are the ticket: a byte, and the session.
                 session = Some(OpenedTicket::Session(words[1..].to_vec()));
-                rehearsal = crypto.rehearse(&client_hello, session.clone()).unwrap();
+                preview = crypto.preview(&client_hello, session.clone()).unwrap();
             }
-            let expected = match rehearsal {
+            let expected = match preview {
                 FirstFlightPreview::EarlyData(facts) => Some(facts.client_random),
                 _ => None,
             };
-            rehearsed.lock().unwrap().extend(expected);
+            previewed.lock().unwrap().extend(expected);
             let judged = judged.clone();
             let judge = Box::new(move |facts: &firstflight_quic::Handshake| {
                 judged.lock().unwrap().push(facts.client_random);
                 expected == Some(facts.client_random)
             });
-            Answer::Accept(setup.server_config(crypto.for_connection(judge, session)))
+            Admission::Accept(setup.server_config(crypto.for_connection(judge, session)))
         });
-        door
+        previewing
     }
 
-    fn rehearsed(&self) -> Vec<[u8; 32]> {
-        self.rehearsed.lock().unwrap().clone()
+    fn previewed(&self) -> Vec<[u8; 32]> {
+        self.previewed.lock().unwrap().clone()
     }
 
     fn judged(&self) -> Vec<[u8; 32]> {
@@ -97,7 +97,7 @@ fn setup(post_quantum: bool) -> Setup {
 }
 
 #[test]
-fn what_was_rehearsed_is_what_tls_judges() {
+fn what_was_previewed_is_what_tls_judges() {
     for opens in [crate::support::Opens::Plainly, crate::support::Opens::Elsewhere] {
         for post_quantum in [true, false] {
             for retry in [false, true] {
@@ -106,16 +106,16 @@ fn what_was_rehearsed_is_what_tls_judges() {
                 plain.opens = crate::support::Opens::Plainly;
                 let remembered = plain.remembered();
                 let mut pair = setup.pair();
-                let door = Door::before(&mut pair, retry);
-                let begun = pair.begin(remembered);
-                pair.send(begun.client, b"early");
+                let previewing = PreviewingServer::install(&mut pair, retry);
+                let started = pair.start(remembered);
+                pair.send(started.client, b"early");
                 pair.drive();
-                let connected = pair.connected(begun);
+                let connected = pair.connected(started);
                 assert_eq!(pair.received(connected.server), [b"early"]);
                 let seen = facts(pair.server(connected.server));
                 assert_eq!(seen.early_data, EarlyData::Accepted, "{opens:?} {retry}");
-                assert_eq!(door.rehearsed(), [seen.client_random]);
-                assert_eq!(door.judged(), [seen.client_random]);
+                assert_eq!(previewing.previewed(), [seen.client_random]);
+                assert_eq!(previewing.judged(), [seen.client_random]);
             }
         }
     }
@@ -124,19 +124,21 @@ fn what_was_rehearsed_is_what_tls_judges() {
 #[test]
 fn a_full_handshake_needs_no_decision() {
     let mut pair = setup(true).pair();
-    let door = Door::before(&mut pair, false);
+    let previewing = PreviewingServer::install(&mut pair, false);
     pair.connect(Remembered::default());
-    assert!(door.rehearsed().is_empty() && door.judged().is_empty());
+    assert!(previewing.previewed().is_empty() && previewing.judged().is_empty());
 }
 
 /// The ClientHello of a client's first flight, and its connection id.
 fn client_hello(pair: &mut Pair, remembered: Remembered) -> (Vec<u8>, ConnectionId) {
-    pair.begin(remembered);
+    pair.start(remembered);
     pair.exchange();
     let mut flights = FirstFlights::new(FirstFlightsLimits::default());
     let remote = pair.client.address;
     let sent = pair.wire.drain(..).collect::<Vec<_>>();
-    let id = sent.iter().find_map(|(_, datagram)| flights.see(remote, datagram, Duration::ZERO));
+    let id = sent
+        .iter()
+        .find_map(|(_, datagram)| flights.process_datagram(remote, datagram, Duration::ZERO));
     let id = id.expect("a whole ClientHello");
     match flights.take(remote, &id) {
         FirstFlight::Whole { client_hello, .. } => (client_hello, id),
@@ -150,29 +152,29 @@ fn another_client_hello_than_quinn_reads_is_not_accepted() {
     let (attacked, attackers) = (setup.remembered(), setup.remembered());
     let (forged, _) = client_hello(&mut setup.pair(), attackers);
     let mut pair = setup.pair();
-    let door = Door::before(&mut pair, false);
-    let begun = pair.begin(attacked);
-    pair.send(begun.client, b"early");
+    let previewing = PreviewingServer::install(&mut pair, false);
+    let started = pair.start(attacked);
+    pair.send(started.client, b"early");
     // The attacker's packet is ahead of the client's, and quinn loses it: it would be one of the
     // wrong length or checksum for one of the two readers.
-    let (flights, client) = (door.flights.clone(), pair.client.address);
+    let (flights, client) = (previewing.flights.clone(), pair.client.address);
     pair.losses = Box::new(move |from_client, datagram| {
         if from_client && datagram[0] & 0xb0 == 0x80 {
             let id = &datagram[6..6 + usize::from(datagram[5])];
             let mut payload = crypto_frame(0, &forged);
             payload.resize(1200, 0);
             let mut flights = flights.lock().unwrap();
-            flights.see(client, &initial_packet(id, b"", 0, &payload), Duration::ZERO);
-            flights.see(client, datagram, Duration::ZERO);
+            flights.process_datagram(client, &initial_packet(id, b"", 0, &payload), Duration::ZERO);
+            flights.process_datagram(client, datagram, Duration::ZERO);
         }
         false
     });
     pair.drive();
-    let connected = pair.connected(begun);
+    let connected = pair.connected(started);
     let seen = facts(pair.server(connected.server));
-    assert_eq!(door.rehearsed().len(), 1, "the attacker's was rehearsed");
-    assert_ne!(door.rehearsed()[0], seen.client_random);
-    assert_eq!(door.judged(), [seen.client_random]);
+    assert_eq!(previewing.previewed().len(), 1, "the attacker's was previewed");
+    assert_ne!(previewing.previewed()[0], seen.client_random);
+    assert_eq!(previewing.judged(), [seen.client_random]);
     assert_eq!(seen.early_data, EarlyData::Refused);
     assert!(pair.received(connected.server).is_empty());
 }
@@ -183,9 +185,9 @@ fn what_both_readers_take_from_a_forged_packet_ends_without_early_data() {
     let (forged, _) = client_hello(&mut setup.pair(), setup.remembered());
     for cut in [4, 20, 38, 60, 200, forged.len()] {
         let mut pair = setup.pair();
-        let door = Door::before(&mut pair, false);
-        let begun = pair.begin(setup.remembered());
-        pair.send(begun.client, b"early");
+        let previewing = PreviewingServer::install(&mut pair, false);
+        let started = pair.start(setup.remembered());
+        pair.send(started.client, b"early");
         pair.exchange();
         // The server gets the forged bytes before the client's, and the rest after them.
         let id = pair.wire[0].1[6..][..usize::from(pair.wire[0].1[5])].to_vec();
@@ -193,12 +195,12 @@ fn what_both_readers_take_from_a_forged_packet_ends_without_early_data() {
         payload.resize(1200, 0);
         let packet = initial_packet(&id, b"", 7, &payload);
         let mut flights = FirstFlights::new(FirstFlightsLimits::default());
-        flights.see(pair.client.address, &packet, Duration::ZERO);
+        flights.process_datagram(pair.client.address, &packet, Duration::ZERO);
         for (from_client, datagram) in &pair.wire {
             assert!(from_client);
-            flights.see(pair.client.address, datagram, Duration::ZERO);
+            flights.process_datagram(pair.client.address, datagram, Duration::ZERO);
         }
-        *door.flights.lock().unwrap() = flights;
+        *previewing.flights.lock().unwrap() = flights;
         let at = pair.server.inbound[0].0;
         pair.server.inbound.push_front((at, packet));
         pair.drive();
@@ -206,9 +208,9 @@ fn what_both_readers_take_from_a_forged_packet_ends_without_early_data() {
         // Either TLS fails over the mixture, or it is the whole forged flight: then the early data
         // of the other client does not open.
         assert!(pair.received(server).is_empty(), "{cut} bytes");
-        for judged in door.judged() {
-            assert!(door.rehearsed().contains(&judged), "{cut} bytes");
+        for judged in previewing.judged() {
+            assert!(previewing.previewed().contains(&judged), "{cut} bytes");
         }
-        assert!(!pair.client(begun.client).accepted_0rtt());
+        assert!(!pair.client(started.client).accepted_0rtt());
     }
 }

@@ -4,6 +4,6 @@ mod burst;
 mod connections;
 mod early_data;
 mod first_flights;
-mod rehearsal;
+mod preview;
 mod sessions;
 mod support;

@@ -238,7 +238,7 @@ fn rfc9001_8_1_without_a_common_protocol_there_is_no_connection() {
 }
 
 #[test]
-fn a_certificate_of_nobody_known_is_refused_with_its_mend() {
+fn an_unknown_certificate_is_refused_with_the_fix() {
     let setup = Setup { trust: Trust::System, ..Setup::default() };
     let mut peers = Peers::new(&setup, Remembered::default(), true);
     let error = peers.exchange(&mut || usize::MAX).expect_err("a certificate error");

@@ -46,7 +46,7 @@ impl InitialPackets {
             // After a Retry the client uses a new connection id, which only the token reveals.
             let after_retry = incoming.remote_address_validated() && !incoming.may_retry();
             let id = match after_retry {
-                true => state.flights.with_token(remote)?,
+                true => state.flights.connection_id_after_retry(remote)?,
                 false => incoming.orig_dst_cid(),
             };
             match state.flights.take(remote, &id) {
@@ -81,11 +81,12 @@ impl InitialPackets {
 
     /// Records a received datagram.
     pub(crate) fn record(&self, remote: SocketAddr, datagram: &[u8]) {
-        if !FirstFlights::may_begin(datagram) {
+        if !FirstFlights::may_start_connection(datagram) {
             return;
         }
         let mut state = self.state();
-        if let Some(id) = state.flights.see(remote, datagram, self.created_at.elapsed())
+        if let Some(id) =
+            state.flights.process_datagram(remote, datagram, self.created_at.elapsed())
             && let Some(waiting) = state.waiting.remove(&(remote, id))
         {
             let _ = waiting.send(());

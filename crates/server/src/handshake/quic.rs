@@ -272,24 +272,24 @@ impl SettledClaim {
         arrival: Arrival,
     ) -> Self {
         let gate = &handshakes.shared.gate;
-        let rehearse = |session| {
+        let preview_with = |session| {
             let received_at = gate.received_at(None);
-            let preview = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
-                debug!("rehearsing a ClientHello: {error}");
+            let preview = crypto.preview(client_hello, session).unwrap_or_else(|error| {
+                debug!("previewing a ClientHello: {error}");
                 FirstFlightPreview::Nothing
             });
             (preview, received_at)
         };
         let mut settled = Self::unknown();
         settled.withheld = gate.admission(early_data).err();
-        let (mut preview, mut received_at) = rehearse(None);
+        let (mut preview, mut received_at) = preview_with(None);
         if let FirstFlightPreview::NeedsSession(id) = &preview {
             let ticket = handshakes.redeem(id).await;
             if let Some(why) = ticket.withheld {
                 settled.withheld = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
             }
             settled.session = Some(ticket.session.clone());
-            (preview, received_at) = rehearse(Some(ticket.session));
+            (preview, received_at) = preview_with(Some(ticket.session));
         }
         if let (None, FirstFlightPreview::EarlyData(facts)) = (settled.withheld, preview) {
             settled.requested_at = Instant::now();

@@ -15,7 +15,7 @@ use firstflight_tls::{
     AcceptorConfig, CipherPolicy, ConnectorConfig, Identity, KeyLog, OpenedTicket, TicketSealer,
     Trust, WithheldReason,
 };
-pub(crate) use pair::{Answer, Pair};
+pub(crate) use pair::{Admission, Pair};
 use quinn_proto::crypto::{self, AeadKey, CryptoError, HandshakeTokenKey};
 use quinn_proto::{
     ClientConfig, Connection, EndpointConfig, HashedConnectionIdGenerator, ServerConfig,

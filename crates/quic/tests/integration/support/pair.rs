@@ -13,13 +13,13 @@ use quinn_proto::{
 use super::{LATENCY, Setup, endpoint_config};
 
 /// What a server does with a connection that comes in.
-pub(crate) enum Answer {
+pub(crate) enum Admission {
     Accept(Arc<ServerConfig>),
     Retry,
 }
 
 /// Says what to do with each.
-pub(crate) type Policy = Box<dyn FnMut(&Incoming) -> Answer>;
+pub(crate) type AdmissionPolicy = Box<dyn FnMut(&Incoming) -> Admission>;
 
 /// What happens to a datagram: whether it came from the client, and its bytes. True: it is lost.
 pub(crate) type Losses = Box<dyn FnMut(bool, &[u8]) -> bool>;
@@ -42,7 +42,7 @@ pub(crate) struct Pair {
     pub(crate) client: End,
     pub(crate) server: End,
     pub(crate) now: Instant,
-    pub(crate) policy: Policy,
+    pub(crate) policy: AdmissionPolicy,
     pub(crate) losses: Losses,
     /// Connections that the server has accepted.
     pub(crate) accepted: Vec<ConnectionHandle>,
@@ -51,7 +51,7 @@ pub(crate) struct Pair {
 }
 
 /// A client's connection that was started.
-pub(crate) struct Begun {
+pub(crate) struct StartedConnection {
     pub(crate) client: ConnectionHandle,
     pub(crate) inbox: ResumptionInbox,
 }
@@ -82,7 +82,9 @@ impl Pair {
             server: End::new(server, "[::1]:443"),
             now: Instant::now(),
             policy: Box::new(move |_| {
-                Answer::Accept(made.server_config(judged.for_connection(Box::new(|_| true), None)))
+                Admission::Accept(
+                    made.server_config(judged.for_connection(Box::new(|_| true), None)),
+                )
             }),
             losses: Box::new(|_, _| false),
             accepted: Vec::new(),
@@ -95,16 +97,16 @@ impl Pair {
         let (setup, crypto) = (self.setup.clone(), self.crypto.clone());
         self.policy = Box::new(move |_| {
             let judged = crypto.for_connection(Box::new(move |_| response), None);
-            Answer::Accept(setup.server_config(judged))
+            Admission::Accept(setup.server_config(judged))
         });
     }
 
-    pub(crate) fn begin(&mut self, remembered: Remembered) -> Begun {
+    pub(crate) fn start(&mut self, remembered: Remembered) -> StartedConnection {
         let (config, inbox) = self.setup.client_config(remembered);
-        Begun { client: self.begin_with(config), inbox }
+        StartedConnection { client: self.start_with(config), inbox }
     }
 
-    pub(crate) fn begin_with(&mut self, config: ClientConfig) -> ConnectionHandle {
+    pub(crate) fn start_with(&mut self, config: ClientConfig) -> ConnectionHandle {
         let (handle, connection) = self
             .client
             .endpoint
@@ -116,17 +118,17 @@ impl Pair {
 
     /// A whole handshake, with its tickets.
     pub(crate) fn connect(&mut self, remembered: Remembered) -> Connected {
-        let begun = self.begin(remembered);
+        let started = self.start(remembered);
         self.drive();
-        let connected = self.connected(begun);
+        let connected = self.connected(started);
         assert!(self.client.has_event(connected.client, "Connected"), "{:?}", self.client.lost);
         assert!(self.server.has_event(connected.server, "Connected"), "{:?}", self.server.lost);
         connected
     }
 
-    pub(crate) fn connected(&self, begun: Begun) -> Connected {
+    pub(crate) fn connected(&self, started: StartedConnection) -> Connected {
         let server = *self.accepted.last().expect("an accepted connection");
-        Connected { client: begun.client, server, inbox: begun.inbox }
+        Connected { client: started.client, server, inbox: started.inbox }
     }
 
     pub(crate) fn client(&mut self, handle: ConnectionHandle) -> &mut Connection {
@@ -245,7 +247,7 @@ impl End {
         &mut self,
         now: Instant,
         remote: SocketAddr,
-        accept: &mut Option<(&mut Policy, &mut Vec<ConnectionHandle>)>,
+        accept: &mut Option<(&mut AdmissionPolicy, &mut Vec<ConnectionHandle>)>,
     ) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         while self.inbound.front().is_some_and(|(at, _)| *at <= now) {
@@ -261,7 +263,7 @@ impl End {
         now: Instant,
         remote: SocketAddr,
         datagram: &[u8],
-        accept: &mut Option<(&mut Policy, &mut Vec<ConnectionHandle>)>,
+        accept: &mut Option<(&mut AdmissionPolicy, &mut Vec<ConnectionHandle>)>,
         out: &mut Vec<Vec<u8>>,
     ) {
         let mut buffer = Vec::new();
@@ -277,7 +279,7 @@ impl End {
                 let (policy, accepted) = accept.as_mut().expect("only servers accept");
                 buffer.clear();
                 match policy(&incoming) {
-                    Answer::Accept(config) => {
+                    Admission::Accept(config) => {
                         match self.endpoint.accept(incoming, now, &mut buffer, Some(config)) {
                             Ok((handle, connection)) => {
                                 self.connections.insert(handle, connection);
@@ -289,7 +291,7 @@ impl End {
                             }
                         }
                     }
-                    Answer::Retry => {
+                    Admission::Retry => {
                         let sent = self.endpoint.retry(incoming, &mut buffer).unwrap();
                         out.push(buffer[..sent.size].to_vec());
                     }

@@ -47,9 +47,9 @@ impl Peer {
     }
 
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
-        let news = self.session.read_handshake(bytes)?;
+        let is_first_report = self.session.read_handshake(bytes)?;
         self.write();
-        Ok(news)
+        Ok(is_first_report)
     }
 
     pub(crate) fn facts(&self) -> Handshake {

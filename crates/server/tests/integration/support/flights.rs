@@ -73,7 +73,8 @@ pub(crate) fn bytes(datagrams: &[Vec<u8>]) -> usize {
 pub(crate) fn client_hello(datagrams: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
     let mut flights = FirstFlights::new(FirstFlightsLimits::default());
     let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    let id = datagrams.iter().find_map(|sent| flights.see(remote, sent, Duration::ZERO));
+    let id =
+        datagrams.iter().find_map(|sent| flights.process_datagram(remote, sent, Duration::ZERO));
     let id = id.expect("a whole ClientHello");
     match flights.take(remote, &id) {
         FirstFlight::Whole { client_hello, .. } => (id.to_vec(), client_hello),

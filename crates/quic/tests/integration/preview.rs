@@ -1,4 +1,4 @@
-//! A rehearsal says what then happens.
+//! A preview says what then happens.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use crate::support::sessions::{Peers, client_hello, server};
 use crate::support::{Opens, Setup, resuming};
 
-fn early_data(rehearsal: FirstFlightPreview) -> Option<Handshake> {
-    match rehearsal {
+fn early_data(preview: FirstFlightPreview) -> Option<Handshake> {
+    match preview {
         FirstFlightPreview::EarlyData(facts) => Some(*facts),
         FirstFlightPreview::Nothing => None,
         FirstFlightPreview::NeedsSession(_) => panic!("the session is in the ticket"),
@@ -48,10 +48,10 @@ fn the_facts_are_those_of_the_connection() {
     // Before its first connection, and after it.
     let crypto = setup.server();
     log.take();
-    let before = early_data(crypto.rehearse(&hello, None).unwrap()).unwrap();
+    let before = early_data(crypto.preview(&hello, None).unwrap()).unwrap();
     assert_eq!(log.take(), "");
     let connection = judged(&crypto, &hello).unwrap();
-    let after = early_data(crypto.rehearse(&hello, None).unwrap()).unwrap();
+    let after = early_data(crypto.preview(&hello, None).unwrap()).unwrap();
     for facts in [before, after] {
         assert_eq!(facts.client_random, connection.client_random);
         assert_eq!((facts.ticket_age_skew, connection.ticket_age_skew), (10, 10));
@@ -66,7 +66,7 @@ fn nothing_to_decide() {
     let setup = Setup::default();
     let crypto = setup.server();
     let nothing = |crypto: &ServerCrypto, hello: &[u8]| {
-        matches!(crypto.rehearse(hello, None), Ok(FirstFlightPreview::Nothing))
+        matches!(crypto.preview(hello, None), Ok(FirstFlightPreview::Nothing))
     };
     assert!(nothing(&crypto, &client_hello(&setup, Remembered::default())));
     let mut resumed = remembered(&setup);
@@ -97,26 +97,26 @@ fn other_limits_are_seen_once_a_connection_has_shown_ours() {
     let hello = client_hello(&setup, before);
     let changed = Setup { streams: 50, ..Setup::default() };
     let mut pair = changed.pair();
-    assert!(early_data(pair.crypto.rehearse(&hello, None).unwrap()).is_some());
+    assert!(early_data(pair.crypto.preview(&hello, None).unwrap()).is_some());
     pair.connect(Remembered::default());
-    assert!(early_data(pair.crypto.rehearse(&hello, None).unwrap()).is_none());
+    assert!(early_data(pair.crypto.preview(&hello, None).unwrap()).is_none());
 }
 
 #[test]
-fn a_session_that_lies_elsewhere_is_asked_for() {
+fn a_session_that_lies_elsewhere_is_requested() {
     let plain = Setup::default();
     let elsewhere = Setup { opens: Opens::Elsewhere, ..plain.clone() };
     let hello = client_hello(&plain, remembered(&plain));
     let session = plain.sealed.lock().unwrap().last().cloned().unwrap();
     let crypto = elsewhere.server();
-    let FirstFlightPreview::NeedsSession(words) = crypto.rehearse(&hello, None).unwrap() else {
+    let FirstFlightPreview::NeedsSession(words) = crypto.preview(&hello, None).unwrap() else {
         panic!("the session is not in the ticket");
     };
     assert_eq!(words, [&[1][..], &session].concat());
     let found = Some(OpenedTicket::Session(session));
-    assert!(early_data(crypto.rehearse(&hello, found).unwrap()).is_some());
+    assert!(early_data(crypto.preview(&hello, found).unwrap()).is_some());
     let gone = Some(OpenedTicket::Ignored);
-    assert!(early_data(crypto.rehearse(&hello, gone).unwrap()).is_none());
+    assert!(early_data(crypto.preview(&hello, gone).unwrap()).is_none());
 }
 
 /// A ClientHello with early data, and the server for it; made once for all cases.
@@ -142,21 +142,21 @@ proptest! {
         if let Some(cut) = cut {
             hello.truncate(cut.index(hello.len()));
         }
-        let rehearsed = early_data(crypto.rehearse(&hello, None).unwrap());
+        let previewed = early_data(crypto.preview(&hello, None).unwrap());
         let judged = judged(crypto, &hello);
         prop_assert_eq!(
-            rehearsed.as_ref().map(|facts| facts.client_random),
+            previewed.as_ref().map(|facts| facts.client_random),
             judged.as_ref().map(|facts| facts.client_random)
         );
-        if let (Some(rehearsed), Some(judged)) = (rehearsed, judged) {
+        if let (Some(previewed), Some(judged)) = (previewed, judged) {
             // A second may have passed between the two.
-            let between = rehearsed.ticket_age_skew - judged.ticket_age_skew;
+            let between = previewed.ticket_age_skew - judged.ticket_age_skew;
             prop_assert!((-1..=1).contains(&between), "{between}");
         }
     }
 
     #[test]
-    fn any_bytes_are_rehearsed(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        prop_assert!(case().1.rehearse(&bytes, None).is_ok());
+    fn any_bytes_are_previewed(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        prop_assert!(case().1.preview(&bytes, None).is_ok());
     }
 }
