@@ -72,7 +72,7 @@ mod server;
 pub use certificates::{CertificateSource, SiteCertificate, exposed_keys};
 pub use error::ServerError;
 pub use handoff::InheritedState;
-pub use handoff::register::HandoverError;
+pub use handoff::register::HandoffError;
 pub use observe::status::{LastReload, Replay, Status};
 pub use server::handle::{Keys, ServerHandle};
 pub use server::{Server, check};

@@ -273,7 +273,7 @@ async fn drain(state: &ServerState) {
     if drained_within(state, &mut stage, limits.drain_timeout).await {
         return;
     }
-    // Idle connections that the handover left open are closed now.
+    // Idle connections that the handoff left open are closed now.
     shutdown.advance(ShutdownStage::Draining);
     if has_successor && drained_within(state, &mut stage, CLOSE_TIMEOUT).await {
         return;

@@ -73,7 +73,7 @@ pub use key_encryption::{
     KeyEncryption, KeyEncryptionError, KeyId, SealingKey, UnsealError, Unsealed,
     check_key_encryption_text,
 };
-pub use punctured::{InvalidSnapshot, OpenedOnce, PuncturedTickets, UsedOnce};
+pub use punctured::{InvalidSnapshot, OpenOutcome, PuncturedTickets, UseOutcome};
 pub use ring::{DatedKey, KeyState, Ring, RingError, Warning};
 pub use schedule::{Schedule, ScheduleError, UnixTime};
 pub use secret_file::{SecretFileError, read as read_secret_file};

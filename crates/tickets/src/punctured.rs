@@ -39,7 +39,7 @@ enum State {
 
 /// The outcome of [`PuncturedTickets::read`] and [`PuncturedTickets::open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OpenedOnce {
+pub enum OpenOutcome {
     /// The ticket is open, and after [`PuncturedTickets::open`] used up.
     Session {
         /// What was sealed.
@@ -62,7 +62,7 @@ pub enum OpenedOnce {
 
 /// The outcome of [`PuncturedTickets::use_up`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsedOnce {
+pub enum UseOutcome {
     /// The ticket is used up, by this call.
     First,
     /// The ticket was used before, has expired, or was given up because of the limit of memory.
@@ -101,57 +101,57 @@ impl PuncturedTickets {
 
     /// Opens a ticket without using it up. The caller has to verify that the client knows the
     /// session's secret, and to call [`PuncturedTickets::use_up`] before it does anything for the client.
-    pub fn read(&self, ticket: &[u8]) -> OpenedOnce {
-        let Some((index, sealed)) = parse(ticket) else { return OpenedOnce::Unknown };
+    pub fn read(&self, ticket: &[u8]) -> OpenOutcome {
+        let Some((index, sealed)) = parse(ticket) else { return OpenOutcome::Unknown };
         let value = match &mut *self.state() {
             State::Owned(function) => match function.evaluate(&index) {
                 Some(value) => value,
-                None if function.is_issued(&index) => return OpenedOnce::Used,
-                None => return OpenedOnce::Unknown,
+                None if function.is_issued(&index) => return OpenOutcome::Used,
+                None => return OpenOutcome::Unknown,
             },
-            State::HandedOver => return OpenedOnce::HandedOver,
+            State::HandedOver => return OpenOutcome::HandedOver,
         };
         let payload = Payload { msg: sealed, aad: &ticket[..HEADER_BYTES] };
         let Ok(dated) = cipher(&value).decrypt(&Nonce::default(), payload) else {
-            return OpenedOnce::Forged;
+            return OpenOutcome::Forged;
         };
         let dated = Zeroizing::new(dated);
         let Some((sealed_at, content)) = dated.split_first_chunk() else {
-            return OpenedOnce::Forged;
+            return OpenOutcome::Forged;
         };
-        OpenedOnce::Session {
+        OpenOutcome::Session {
             content: Zeroizing::new(content.to_vec()),
             sealed_at: Duration::from_secs(u64::from_be_bytes(*sealed_at)),
         }
     }
 
     /// Uses up a ticket that was [read](PuncturedTickets::read). Of several concurrent callers with the
-    /// same ticket, exactly one gets [`UsedOnce::First`].
-    pub fn use_up(&self, ticket: &[u8]) -> UsedOnce {
-        let Some((index, _)) = parse(ticket) else { return UsedOnce::Again };
+    /// same ticket, exactly one gets [`UseOutcome::First`].
+    pub fn use_up(&self, ticket: &[u8]) -> UseOutcome {
+        let Some((index, _)) = parse(ticket) else { return UseOutcome::Again };
         match &mut *self.state() {
             State::Owned(function) => match function.puncture(&index) {
-                true => UsedOnce::First,
-                false => UsedOnce::Again,
+                true => UseOutcome::First,
+                false => UseOutcome::Again,
             },
-            State::HandedOver => UsedOnce::HandedOver,
+            State::HandedOver => UseOutcome::HandedOver,
         }
     }
 
     /// Opens a ticket and uses it up, if `is_proven` returns true for its session: if the client has
     /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). Somebody
     /// who has only seen the ticket cannot use it up.
-    pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenedOnce {
+    pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenOutcome {
         let opened = self.read(ticket);
-        let OpenedOnce::Session { content, .. } = &opened else { return opened };
+        let OpenOutcome::Session { content, .. } = &opened else { return opened };
         if !is_proven(content) {
-            return OpenedOnce::Unproven;
+            return OpenOutcome::Unproven;
         }
         // Another connection may have been faster meanwhile, or the keys handed over.
         match self.use_up(ticket) {
-            UsedOnce::First => opened,
-            UsedOnce::Again => OpenedOnce::Used,
-            UsedOnce::HandedOver => OpenedOnce::HandedOver,
+            UseOutcome::First => opened,
+            UseOutcome::Again => OpenOutcome::Used,
+            UseOutcome::HandedOver => OpenOutcome::HandedOver,
         }
     }
 
@@ -177,9 +177,9 @@ impl PuncturedTickets {
     }
 
     /// The keys for another process, or `None` if one has them. None of them is left here: until
-    /// [`take_over`](Self::take_over) or [`start_anew`](Self::start_anew), no ticket is sealed or
+    /// [`take_over`](Self::take_over) or [`replace_keys`](Self::replace_keys), no ticket is sealed or
     /// opened.
-    pub fn hand_over(&self) -> Option<Zeroizing<Vec<u8>>> {
+    pub fn hand_off(&self) -> Option<Zeroizing<Vec<u8>>> {
         match std::mem::replace(&mut *self.state(), State::HandedOver) {
             State::Owned(function) => Some(function.snapshot()),
             State::HandedOver => None,
@@ -197,9 +197,9 @@ impl PuncturedTickets {
         Ok(())
     }
 
-    /// Starts with new keys, because the process that has the previous ones has ended. Its tickets
-    /// cost their clients a full handshake.
-    pub fn start_anew(&self) {
+    /// Replaces the keys by new ones, because the process that has the previous ones has ended. Its
+    /// tickets cost their clients a full handshake.
+    pub fn replace_keys(&self) {
         *self.state() = State::Owned(Box::new(PuncturableFunction::new(self.limits)));
     }
 

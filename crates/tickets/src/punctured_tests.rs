@@ -6,9 +6,9 @@ use super::*;
 
 const NOW: Duration = Duration::from_secs(1_000_000);
 
-fn session(opened: OpenedOnce) -> Option<Vec<u8>> {
+fn session(opened: OpenOutcome) -> Option<Vec<u8>> {
     match opened {
-        OpenedOnce::Session { content, sealed_at } => {
+        OpenOutcome::Session { content, sealed_at } => {
             assert_eq!(sealed_at, NOW);
             Some(content.to_vec())
         }
@@ -22,7 +22,7 @@ fn a_ticket_opens_once() {
     let (first, second) = (tickets.seal(b"one", NOW).unwrap(), tickets.seal(b"two", NOW).unwrap());
     assert_eq!(first.len(), 3 + PuncturedTickets::OVERHEAD);
     assert_eq!(session(tickets.open(&first, |_| true)).as_deref(), Some(&b"one"[..]));
-    assert_eq!(tickets.open(&first, |_| true), OpenedOnce::Used);
+    assert_eq!(tickets.open(&first, |_| true), OpenOutcome::Used);
     assert_eq!(session(tickets.open(&second, |_| true)).as_deref(), Some(&b"two"[..]));
     let counts = tickets.counts().unwrap();
     assert_eq!((counts.outstanding, counts.punctured), (0, 2));
@@ -32,12 +32,12 @@ fn a_ticket_opens_once() {
 fn a_ticket_that_was_only_seen_or_changed_is_not_used_up() {
     let tickets = PuncturedTickets::new(Limits::default());
     let ticket = tickets.seal(b"session", NOW).unwrap();
-    assert_eq!(tickets.open(&ticket, |_| false), OpenedOnce::Unproven);
+    assert_eq!(tickets.open(&ticket, |_| false), OpenOutcome::Unproven);
     for at in 0..ticket.len() {
         let mut changed = ticket.clone();
         changed[at] ^= 1;
         let opened = tickets.open(&changed, |_| true);
-        assert!(matches!(opened, OpenedOnce::Unknown | OpenedOnce::Forged), "{at}: {opened:?}");
+        assert!(matches!(opened, OpenOutcome::Unknown | OpenOutcome::Forged), "{at}: {opened:?}");
     }
     for length in 0..ticket.len() {
         assert_eq!(session(tickets.open(&ticket[..length], |_| true)), None);
@@ -73,7 +73,7 @@ fn a_copy_that_is_opened_meanwhile_loses() {
         assert!(session(tickets.open(&ticket, |_| true)).is_some());
         true
     });
-    assert_eq!(slower, OpenedOnce::Used);
+    assert_eq!(slower, OpenOutcome::Used);
 }
 
 #[test]
@@ -82,30 +82,30 @@ fn handed_over_keys_are_gone_here_and_complete_there() {
         (PuncturedTickets::new(Limits::default()), PuncturedTickets::new(Limits::default()));
     let (used, unused) = (old.seal(b"used", NOW).unwrap(), old.seal(b"unused", NOW).unwrap());
     assert!(session(old.open(&used, |_| true)).is_some());
-    let snapshot = old.hand_over().unwrap();
-    assert_eq!(old.open(&unused, |_| true), OpenedOnce::HandedOver);
-    assert!(old.seal(b"more", NOW).is_none() && old.hand_over().is_none());
+    let snapshot = old.hand_off().unwrap();
+    assert_eq!(old.open(&unused, |_| true), OpenOutcome::HandedOver);
+    assert!(old.seal(b"more", NOW).is_none() && old.hand_off().is_none());
     assert!(old.counts().is_none());
     new.take_over(&snapshot).unwrap();
-    assert_eq!(new.open(&used, |_| true), OpenedOnce::Used);
+    assert_eq!(new.open(&used, |_| true), OpenOutcome::Used);
     assert!(session(new.open(&unused, |_| true)).is_some());
     assert_eq!(new.take_over(&snapshot[1..]), Err(InvalidSnapshot));
-    old.start_anew();
-    assert_eq!(old.open(&unused, |_| true), OpenedOnce::Unknown);
+    old.replace_keys();
+    assert_eq!(old.open(&unused, |_| true), OpenOutcome::Unknown);
 }
 
 /// The keys are handed over between opening and using up: the ticket is not used, and the other
 /// process decides.
 #[test]
-fn a_ticket_that_is_open_during_the_handover_is_not_used_up() {
+fn a_ticket_that_is_open_during_the_handoff_is_not_used_up() {
     let tickets = PuncturedTickets::new(Limits::default());
     let ticket = tickets.seal(b"session", NOW).unwrap();
     let mut snapshot = None;
     let opened = tickets.open(&ticket, |_| {
-        snapshot = tickets.hand_over();
+        snapshot = tickets.hand_off();
         true
     });
-    assert_eq!(opened, OpenedOnce::HandedOver);
+    assert_eq!(opened, OpenOutcome::HandedOver);
     tickets.take_over(&snapshot.unwrap()).unwrap();
     assert!(session(tickets.open(&ticket, |_| true)).is_some());
 }
@@ -116,6 +116,6 @@ fn tickets_expire_with_their_epoch() {
     let ticket = tickets.seal(b"session", NOW).unwrap();
     tickets.expire_before(NOW);
     tickets.expire_before(NOW + Duration::from_secs(1));
-    assert_eq!(tickets.open(&ticket, |_| true), OpenedOnce::Unknown);
+    assert_eq!(tickets.open(&ticket, |_| true), OpenOutcome::Unknown);
     assert_eq!(tickets.counts().unwrap().expired, 1);
 }

@@ -239,7 +239,7 @@ impl Process {
         };
         let (server, notifier) = (&self.server, &self.notifier);
         let result =
-            upgrade::hand_over_to_successor(server, notifier, attempt, release_resources, on_exit)
+            upgrade::hand_off_to_successor(server, notifier, attempt, release_resources, on_exit)
                 .await;
         let Err(error) = result else { return };
         if attempt.is_aborted() {

@@ -98,7 +98,7 @@ impl Predecessor {
 ///
 /// # Errors
 /// If the upgrade failed, so that this process keeps serving.
-pub(super) async fn hand_over_to_successor(
+pub(super) async fn hand_off_to_successor(
     server: &ServerHandle,
     notifier: &Arc<Notifier>,
     attempt: &Arc<UpgradeAttempt>,
@@ -110,7 +110,7 @@ pub(super) async fn hand_over_to_successor(
     let starting = attempt.clone();
     let (process, channel) =
         spawn_blocking(move || start(&starting, &inherited, &theirs)).await??;
-    let mut outcome = hand_over(server, ours, &channel).await.and_then(|()| attempt.mark_serving());
+    let mut outcome = hand_off(server, ours, &channel).await.and_then(|()| attempt.mark_serving());
     if outcome.is_ok() {
         outcome = announce_main_process(notifier, process).await;
     }
@@ -146,13 +146,13 @@ async fn announce_main_process(notifier: &Arc<Notifier>, process: u32) -> anyhow
     result.context("cannot tell the service manager about the new process")
 }
 
-async fn hand_over(
+async fn hand_off(
     server: &ServerHandle,
     register: StdUnixStream,
     channel: &Arc<HandoffChannel>,
 ) -> anyhow::Result<()> {
-    server.hand_over(stream(register)?).await?;
-    server.hand_over_udp();
+    server.hand_off(stream(register)?).await?;
+    server.hand_off_udp();
     channel.send(GO, &[])?;
     match receive(channel).await {
         Ok(message) if message == SERVING => Ok(()),

@@ -29,7 +29,7 @@ enum Rule {
     PunctureWhenRefused,
     /// A flight on a used ticket is recorded, so that an original after its copy gets 425.
     UsedFlightsAreRecorded,
-    /// After a handover the old process keeps nothing.
+    /// After a handoff the old process keeps nothing.
     NothingIsKept,
     /// If the new process dies, the old one starts with new values.
     StartAnew,

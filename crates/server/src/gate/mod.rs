@@ -40,7 +40,7 @@ pub(crate) struct EarlyDataGate {
     /// Whether the store failed to take the last record.
     store_failed: AtomicBool,
     /// How many flights are being recorded whose clients have left.
-    unattended: AtomicUsize,
+    abandoned: AtomicUsize,
 }
 
 /// Sends queries to the process that has the register now.
@@ -151,7 +151,7 @@ impl EarlyDataGate {
             started_at: Instant::now(),
             claimants: AtomicU64::new(RandomState::new().hash_one(())),
             store_failed: AtomicBool::new(false),
-            unattended: AtomicUsize::new(0),
+            abandoned: AtomicUsize::new(0),
         }
     }
 
@@ -200,7 +200,7 @@ impl EarlyDataGate {
 
     async fn claim_locally(&self, flight: &UnspentFlight) -> Result<Flight, EarlyDataRefusal> {
         let offer = flight.offer_by_gate_clock();
-        for _ in 0..MAX_HANDOVER_ATTEMPTS {
+        for _ in 0..MAX_HANDOFF_ATTEMPTS {
             match self.gate.claim(&offer, self.now()) {
                 Err(Refusal::HandedOver) => {}
                 settled => return settled.map_err(EarlyDataRefusal::Gate),
@@ -264,12 +264,12 @@ impl EarlyDataGate {
 
     /// Records a flight whose client has left, as [`spend`](Self::spend) does. The client sends its
     /// request on another connection, and a copy of the flight must not run too.
-    pub(crate) async fn spend_unattended(&self, flight: UnspentFlight) {
+    pub(crate) async fn spend_abandoned(&self, flight: UnspentFlight) {
         // Clients may leave as often as they like.
-        if self.unattended.fetch_add(1, Ordering::Relaxed) < MAX_UNATTENDED {
+        if self.abandoned.fetch_add(1, Ordering::Relaxed) < MAX_ABANDONED {
             let _ = self.spend(&flight).await;
         }
-        self.unattended.fetch_sub(1, Ordering::Relaxed);
+        self.abandoned.fetch_sub(1, Ordering::Relaxed);
     }
 
     async fn try_spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
@@ -298,7 +298,7 @@ impl EarlyDataGate {
             };
         }
         let mut claim = self.gate.claim_name(name, life, self.now());
-        for _ in 0..MAX_HANDOVER_ATTEMPTS {
+        for _ in 0..MAX_HANDOFF_ATTEMPTS {
             if claim != ClaimOutcome::Closed {
                 break;
             }
@@ -326,7 +326,7 @@ impl EarlyDataGate {
 
     /// Closes the gate and returns its records for `successor`. Returns `None` if it was handed
     /// over before, since the successor's claims are not known here.
-    pub(crate) fn hand_over(&self, successor: Successor) -> Option<RegisterSnapshot> {
+    pub(crate) fn hand_off(&self, successor: Successor) -> Option<RegisterSnapshot> {
         // Sets the successor first: a task that finds the gate closed needs it.
         let earlier =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
@@ -345,7 +345,7 @@ impl EarlyDataGate {
         }
     }
 
-    /// Opens the gate again after a failed handover.
+    /// Opens the gate again after a failed handoff.
     pub(crate) fn reopen(&self) {
         self.gate.reopen();
         self.successor.store(None);
@@ -435,13 +435,13 @@ impl UnspentFlight {
     /// The flight of a ClientHello that offered early data.
     ///
     /// # Errors
-    /// [`EarlyDataRefusal::Unseen`]: it offered none.
+    /// [`EarlyDataRefusal::NotClaimed`]: it offered none.
     fn from_handshake(
         facts: &Handshake,
         arrival: Arrival,
         received_at: ReceivedAt,
     ) -> Result<Self, EarlyDataRefusal> {
-        let offered = facts.offered_flight.ok_or(EarlyDataRefusal::Unseen)?;
+        let offered = facts.offered_flight.ok_or(EarlyDataRefusal::NotClaimed)?;
         let used_up = facts.ticket_used_up;
         Ok(Self { offered, arrival, received_at, used_up, store_silent: false })
     }
@@ -449,7 +449,7 @@ impl UnspentFlight {
     /// Whether the flight is recorded even if its client leaves without another request: its claim
     /// should have recorded it, and had no reply in time. Other refusals leave the record to the end of
     /// the handshake, which a sender of copies never reaches.
-    pub(crate) fn is_recorded_anyway(&self) -> bool {
+    pub(crate) fn must_be_recorded(&self) -> bool {
         self.store_silent
     }
 
@@ -507,7 +507,7 @@ pub(crate) enum EarlyDataRefusal {
     Shared(SharedRefusal),
     /// Over QUIC with a shared register: quinn processed another flight than the claimed one, or
     /// none was claimed.
-    Unseen,
+    NotClaimed,
 }
 
 impl EarlyDataRefusal {
@@ -516,7 +516,7 @@ impl EarlyDataRefusal {
         match self {
             Self::Gate(refusal) => refusal != Refusal::HandedOver,
             Self::Shared(SharedRefusal::TicketAge) => true,
-            Self::Shared(SharedRefusal::Store(_)) | Self::SwitchedOff | Self::Unseen => false,
+            Self::Shared(SharedRefusal::Store(_)) | Self::SwitchedOff | Self::NotClaimed => false,
         }
     }
 
@@ -529,7 +529,7 @@ impl EarlyDataRefusal {
             Self::Gate(Refusal::TicketAge) => RefusedReason::Age,
             Self::Gate(Refusal::RefusedBefore) => RefusedReason::RefusedBefore,
             Self::Gate(Refusal::HandedOver) => RefusedReason::HandedOver,
-            Self::Unseen => RefusedReason::Unseen,
+            Self::NotClaimed => RefusedReason::Unseen,
             Self::Shared(SharedRefusal::TicketAge) => RefusedReason::Age,
             Self::Shared(SharedRefusal::Store(why)) => store_reason(why),
         }
@@ -537,7 +537,7 @@ impl EarlyDataRefusal {
 }
 
 /// Attempts to claim a flight while the register is being handed over or returned.
-pub(crate) const MAX_HANDOVER_ATTEMPTS: usize = 3;
+pub(crate) const MAX_HANDOFF_ATTEMPTS: usize = 3;
 
 /// Why the store's reply is missing.
 pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
@@ -561,7 +561,7 @@ fn micros(unix: i64) -> Duration {
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many flights are recorded at once whose clients have left.
-const MAX_UNATTENDED: usize = 1024;
+const MAX_ABANDONED: usize = 1024;
 
 /// The pauses between attempts to record a flight.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(20);

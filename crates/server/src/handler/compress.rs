@@ -62,7 +62,7 @@ impl AcceptedEncodings {
         let mut request = Request::new(());
         *request.headers_mut() = accepted;
         // The library's levels, which are those that servers use: more costs much and saves little.
-        let mut compression = Compression::new(Made(Some(response))).compress_when(ALWAYS);
+        let mut compression = Compression::new(ReadyResponse(Some(response))).compress_when(ALWAYS);
         let Ok(mut response) = compression.call(request).await;
         // It refuses clients that accept nothing; RFC 9110 section 12.5.3 permits to ignore that.
         *response.status_mut() = status;
@@ -96,11 +96,11 @@ fn is_compressible(status: StatusCode, headers: &HeaderMap, length: Option<u64>)
         _ => kind == "image/svg+xml",
     };
     let whole = status == StatusCode::OK || status.is_client_error() || status.is_server_error();
-    let kept = text(header::CACHE_CONTROL)
+    let forbids_transform = text(header::CACHE_CONTROL)
         .is_some_and(|value| value.to_ascii_lowercase().contains("no-transform"));
     whole
         && fits
-        && !kept
+        && !forbids_transform
         && !FINAL_FORM.iter().any(|name| headers.contains_key(name))
         && length.is_none_or(|length| length >= MIN_LENGTH)
 }
@@ -142,9 +142,9 @@ fn add_vary(headers: &mut HeaderMap) {
 }
 
 /// A service that gives a response which exists already.
-struct Made(Option<Response<ResponseBody>>);
+struct ReadyResponse(Option<Response<ResponseBody>>);
 
-impl Service<Request<()>> for Made {
+impl Service<Request<()>> for ReadyResponse {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;

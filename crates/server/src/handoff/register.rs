@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use firstflight_config::ServerConfig;
 use firstflight_replay::{ClaimKey, HandoffQuery, HandoffReply, InvalidSnapshot, RegisterSnapshot};
-use firstflight_tickets::{OpenedOnce, PuncturedTickets};
+use firstflight_tickets::{OpenOutcome, PuncturedTickets};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -32,7 +32,7 @@ use crate::http::ServerContext;
 /// Why the register was not handed over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum HandoverError {
+pub enum HandoffError {
     /// The stream failed.
     #[error("the strike register was not handed over: the other process disconnected: {0}")]
     Disconnected(#[from] std::io::Error),
@@ -49,7 +49,7 @@ pub enum HandoverError {
     )]
     OtherStore,
     /// The other process did not respond in time.
-    #[error("the strike register was not handed over within {HANDOVER_TIMEOUT:?}")]
+    #[error("the strike register was not handed over within {HANDOFF_TIMEOUT:?}")]
     Timeout,
 }
 
@@ -57,23 +57,23 @@ pub enum HandoverError {
 /// replaced meanwhile.
 ///
 /// # Errors
-/// [`HandoverError`]: this process keeps the register.
-pub(crate) async fn hand_over(
+/// [`HandoffError`]: this process keeps the register.
+pub(crate) async fn hand_off(
     (shared, ring): (&Arc<ServerContext>, &Arc<TicketRing>),
     config: &ServerConfig,
     mut stream: UnixStream,
-) -> Result<(), HandoverError> {
+) -> Result<(), HandoffError> {
     let (requests, mut received) = mpsc::unbounded_channel();
     if shared.shutdown.stage() != ShutdownStage::Running {
-        return Err(HandoverError::NotOwner);
+        return Err(HandoffError::NotOwner);
     }
-    let closed = shared.gate.hand_over(Successor::new(requests));
-    let inheritance = closed.ok_or(HandoverError::NotOwner)?;
-    let keys = ring.punctured().and_then(PuncturedTickets::hand_over);
+    let closed = shared.gate.hand_off(Successor::new(requests));
+    let inheritance = closed.ok_or(HandoffError::NotOwner)?;
+    let keys = ring.punctured().and_then(PuncturedTickets::hand_off);
     let store_digest = store_digest(config);
     let sending = send_register(&mut stream, &inheritance, keys.as_deref(), &store_digest);
-    let sent = timeout(HANDOVER_TIMEOUT, sending).await;
-    if let Err(error) = sent.unwrap_or(Err(HandoverError::Timeout)) {
+    let sent = timeout(HANDOFF_TIMEOUT, sending).await;
+    if let Err(error) = sent.unwrap_or(Err(HandoffError::Timeout)) {
         take_keys(ring, keys.as_deref());
         shared.gate.reopen();
         // Claims that were waiting for the successor. Tickets are tried here again.
@@ -99,7 +99,7 @@ pub(crate) async fn hand_over(
             }
             shared.gate.start_epoch();
             if let Some(punctured) = ring.punctured() {
-                punctured.start_anew();
+                punctured.replace_keys();
             }
             shared.gate.reopen();
         }
@@ -114,7 +114,7 @@ async fn send_register(
     inheritance: &RegisterSnapshot,
     keys: Option<&Vec<u8>>,
     store_digest: &str,
-) -> Result<(), HandoverError> {
+) -> Result<(), HandoffError> {
     stream.write_all(store_digest.as_bytes()).await?;
     let bytes = inheritance.to_bytes();
     let flag = if keys.is_some() { HAS_KEYS } else { 0 };
@@ -193,15 +193,15 @@ fn take_keys(ring: &TicketRing, keys: Option<&Vec<u8>>) -> bool {
 /// Takes the register over from the process at the other end, and responds to its queries afterwards.
 ///
 /// # Errors
-/// [`HandoverError`]: the other process keeps the register.
+/// [`HandoffError`]: the other process keeps the register.
 pub(crate) async fn take_over(
     (shared, ring): (&Arc<ServerContext>, &Arc<TicketRing>),
     config: &ServerConfig,
     mut stream: UnixStream,
-) -> Result<(), HandoverError> {
+) -> Result<(), HandoffError> {
     let store_digest = store_digest(config);
-    let receiving = timeout(HANDOVER_TIMEOUT, receive_register(&mut stream, ring, &store_digest));
-    let inheritance = receiving.await.unwrap_or(Err(HandoverError::Timeout))?;
+    let receiving = timeout(HANDOFF_TIMEOUT, receive_register(&mut stream, ring, &store_digest));
+    let inheritance = receiving.await.unwrap_or(Err(HandoffError::Timeout))?;
     shared.gate.take_over(&inheritance);
     let (flights, names) = inheritance.len();
     info!("the strike register is taken over: {flights} flights, {names} names");
@@ -217,11 +217,11 @@ async fn receive_register(
     stream: &mut UnixStream,
     ring: &TicketRing,
     store_digest: &str,
-) -> Result<RegisterSnapshot, HandoverError> {
+) -> Result<RegisterSnapshot, HandoffError> {
     let mut theirs = vec![0; store_digest.len()];
     stream.read_exact(&mut theirs).await?;
     if theirs != store_digest.as_bytes() {
-        return Err(HandoverError::OtherStore);
+        return Err(HandoffError::OtherStore);
     }
     let length = stream.read_u64().await?;
     let mut bytes = Vec::new();
@@ -291,10 +291,10 @@ async fn serve_ticket(
     stream.read_exact(&mut offer).await?;
     let opened = match (ring.punctured(), TicketOffer::from_bytes(&offer)) {
         (Some(punctured), Some(offer)) => offer.open(punctured),
-        _ => OpenedOnce::Unknown,
+        _ => OpenOutcome::Unknown,
     };
     match opened {
-        OpenedOnce::Session { content, sealed_at } => {
+        OpenOutcome::Session { content, sealed_at } => {
             let session = aged(content, sealed_at);
             stream.write_u32(session.len() as u32).await?;
             stream.write_all(&session).await
@@ -313,7 +313,7 @@ fn store_digest(config: &ServerConfig) -> String {
 }
 
 /// Enough for a register of a million records on a busy machine.
-const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDOFF_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// In the length of the register: the punctured ticket keys follow.
 const HAS_KEYS: u64 = 1 << 63;

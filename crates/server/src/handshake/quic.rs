@@ -311,7 +311,7 @@ impl SettledClaim {
                 {
                     claim
                 }
-                _ => Err(self.withheld.unwrap_or(EarlyDataRefusal::Unseen)),
+                _ => Err(self.withheld.unwrap_or(EarlyDataRefusal::NotClaimed)),
             };
             lock(&outcome).note(claim, requested_at)
         })

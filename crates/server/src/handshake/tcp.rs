@@ -119,7 +119,7 @@ async fn accept(
                 let received_at = received_at.unwrap_or_else(|| gate.received_at(None));
                 let (facts, arrived) = (accepting.facts(), (arrival, received_at));
                 if let Some(flight) = UnspentFlight::needing_record(&facts, arrived, refused) {
-                    handshakes.shared.note_departure(flight);
+                    handshakes.shared.spend_abandoned_in_background(flight);
                 }
                 return Err(error);
             }

@@ -241,7 +241,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let (Some(flight), None) = (self.unspent, self.spent.get()) {
-            self.shared.note_departure(flight);
+            self.shared.spend_abandoned_in_background(flight);
         }
     }
 }

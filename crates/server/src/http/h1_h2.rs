@@ -89,7 +89,7 @@ pub(crate) fn serve(
         ended: None,
         completion,
         progress,
-        // HTTP/1.1 cannot tell a client that its request was not processed. After a handover, a
+        // HTTP/1.1 cannot tell a client that its request was not processed. After a handoff, a
         // kept connection ends with its next response instead.
         stopping: Box::pin(next_stage(
             ShutdownStage::Running,

@@ -43,10 +43,10 @@ impl ServerContext {
 
     /// Records a refused flight in the background, if that does not depend on its client: the client
     /// has left before its handshake was complete, or before it sent a request.
-    pub(crate) fn note_departure(self: &Arc<Self>, flight: UnspentFlight) {
-        if let (true, Ok(runtime)) = (flight.is_recorded_anyway(), Handle::try_current()) {
+    pub(crate) fn spend_abandoned_in_background(self: &Arc<Self>, flight: UnspentFlight) {
+        if let (true, Ok(runtime)) = (flight.must_be_recorded(), Handle::try_current()) {
             let shared = self.clone();
-            runtime.spawn(async move { shared.gate.spend_unattended(flight).await });
+            runtime.spawn(async move { shared.gate.spend_abandoned(flight).await });
         }
     }
 }

@@ -199,7 +199,7 @@ impl QuicPorts {
 
     /// Leaves the sockets to the successor, which relays the packets of this process's connections.
     /// If the successor dies, this process reads the sockets again.
-    pub(crate) fn hand_over(self: &Arc<Self>) {
+    pub(crate) fn hand_off(self: &Arc<Self>) {
         self.handed_over.send_replace(true);
         for port in self.ports().iter() {
             port.dispatch.set_handed_over(true);

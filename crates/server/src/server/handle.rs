@@ -1,4 +1,4 @@
-//! Controls a running server: reload, status, handover and stop.
+//! Controls a running server: reload, status, handoff and stop.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::ServerError;
 use crate::certificates::SiteCertificate;
 use crate::context::{ShutdownStage, now};
 use crate::handoff::InheritedState;
-use crate::handoff::register::{self, HandoverError};
+use crate::handoff::register::{self, HandoffError};
 use crate::handshake::tickets::TicketRing;
 use crate::observe::status::Replay;
 use crate::observe::status::{Events, Status};
@@ -123,7 +123,7 @@ impl ServerHandle {
     }
 
     /// The sockets and secrets for a successor. The register is handed over separately, by
-    /// [`hand_over`](Self::hand_over).
+    /// [`hand_off`](Self::hand_off).
     ///
     /// # Errors
     /// An I/O error of the system, or [`io::ErrorKind::ResourceBusy`]: this process is stopping,
@@ -152,8 +152,8 @@ impl ServerHandle {
     ///
     /// Call this once the successor has the register. If the successor dies, this process reads the
     /// sockets again.
-    pub fn hand_over_udp(&self) {
-        self.0.quic_ports.hand_over();
+    pub fn hand_off_udp(&self) {
+        self.0.quic_ports.hand_off();
     }
 
     /// Leaves new connections to the successor. This process ends after its last connection, or
@@ -186,28 +186,28 @@ impl ServerHandle {
     /// Hands the strike register over to the process at the other end of `stream`, which calls
     /// [`ServerHandle::take_over`].
     ///
-    /// New flights wait until the handover is complete. After that this process queries the other one
+    /// New flights wait until the handoff is complete. After that this process queries the other one
     /// about each flight, over the same stream, so it may continue to accept and serve until it has
     /// drained.
     ///
     /// # Errors
-    /// [`HandoverError`]: this process keeps the register and continues as before.
-    pub async fn hand_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
-        // Prevents a reload during the handover.
+    /// [`HandoffError`]: this process keeps the register and continues as before.
+    pub async fn hand_off(&self, stream: UnixStream) -> Result<(), HandoffError> {
+        // Prevents a reload during the handoff.
         let config = self.0.config.lock().await;
-        register::hand_over((&self.0.shared, &self.0.ring), &config, stream).await
+        register::hand_off((&self.0.shared, &self.0.ring), &config, stream).await
     }
 
     /// Takes the strike register over from the process at the other end of `stream`, which calls
-    /// [`ServerHandle::hand_over`], and responds to its queries afterwards.
+    /// [`ServerHandle::hand_off`], and responds to its queries afterwards.
     ///
     /// Call this between [`Server::bind`] and [`Server::run`]: this process does not know the
     /// flights that the other one has executed before.
     ///
     /// # Errors
-    /// [`HandoverError`]: the other process keeps the register and continues to serve. This one
+    /// [`HandoffError`]: the other process keeps the register and continues to serve. This one
     /// must not serve.
-    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandoffError> {
         let config = self.0.config.lock().await.clone();
         register::take_over((&self.0.shared, &self.0.ring), &config, stream).await
     }
@@ -297,8 +297,8 @@ impl Server {
     /// See [`ServerHandle::take_over`].
     ///
     /// # Errors
-    /// [`HandoverError`]
-    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
+    /// [`HandoffError`]
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandoffError> {
         self.handle().take_over(stream).await
     }
 }

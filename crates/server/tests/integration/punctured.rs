@@ -243,9 +243,9 @@ async fn two(upstream: &Upstream) -> (RunningServer, RunningServer) {
     (start().await, start().await)
 }
 
-async fn hand_over(old: &RunningServer, new: &RunningServer) {
+async fn hand_off(old: &RunningServer, new: &RunningServer) {
     let (one, other) = UnixStream::pair().unwrap();
-    let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
     handed_over.unwrap();
     taken.unwrap();
 }
@@ -258,7 +258,7 @@ async fn an_upgrade_hands_the_keys_over() {
     let late = old.session("http/1.1").await;
     let (status, used) = visit(&old, &before, "/before").await;
     assert_eq!(status, "200");
-    hand_over(&old, &new).await;
+    hand_off(&old, &new).await;
     let (status, early) = visit(&new, &after, "/after").await;
     assert_eq!(status, "200");
     // The old process has no keys. It lets the new one open the ticket, which is used up there.
@@ -287,7 +287,7 @@ async fn an_original_at_the_old_process_gets_425_if_its_copy_ran_in_the_new_one(
     let session = old.session("http/1.1").await;
     let mut client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
     let mut tcp = TcpStream::connect(old.address).await.unwrap();
-    hand_over(&old, &new).await;
+    hand_off(&old, &new).await;
     let copy = replay(new.address, &client.flight).await;
     upstream.wait_for("/overtaken").await;
     tcp.write_all(&client.flight).await.unwrap();
@@ -312,7 +312,7 @@ async fn nothing_runs_twice_while_the_keys_are_handed_over() {
     let mut tasks = JoinSet::new();
     for (n, session) in sessions.into_iter().enumerate() {
         tasks.spawn(async move {
-            // One after the other, over the time that the handover takes.
+            // One after the other, over the time that the handoff takes.
             tokio::time::sleep(Duration::from_millis(5 * n as u64)).await;
             let client = Client::prepare("http/1.1", Some(&session), &get(&format!("/race/{n}.")));
             let flight = client.flight.clone();
@@ -323,7 +323,7 @@ async fn nothing_runs_twice_while_the_keys_are_handed_over() {
         });
     }
     upstream.wait_for(&format!("/race/{}.", FLIGHTS / 4)).await;
-    hand_over(&old, &new).await;
+    hand_off(&old, &new).await;
     while let Some(done) = tasks.join_next().await {
         let (n, response) = done.unwrap();
         assert!(response.starts_with("HTTP/1.1 200"), "{n}: {response}");
@@ -346,7 +346,7 @@ async fn keys_that_no_process_takes_stay_where_they_were() {
     let (stream, mut other) = UnixStream::pair().unwrap();
     let handing = tokio::spawn({
         let server = old.handle.clone();
-        async move { server.hand_over(stream).await }
+        async move { server.hand_off(stream).await }
     });
     // The successor starts to read and dies.
     other.read_exact(&mut [0; 48]).await.unwrap();
@@ -372,7 +372,7 @@ async fn after_a_successor_has_died_its_tickets_cost_a_full_handshake() {
     let relay = tokio::spawn(async move {
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
     });
-    let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
     handed_over.unwrap();
     taken.unwrap();
     let (_, flight) = visit(&new, &first, "/once").await;
@@ -395,7 +395,7 @@ async fn after_a_successor_has_died_its_tickets_cost_a_full_handshake() {
 async fn stolen_keys(server: &RunningServer) -> MemorySnapshot {
     let (stream, mut thief) = UnixStream::pair().unwrap();
     let handle = server.handle.clone();
-    let handing = tokio::spawn(async move { handle.hand_over(stream).await });
+    let handing = tokio::spawn(async move { handle.hand_off(stream).await });
     // The digest of where the store is; register and keys, each after its length.
     thief.read_exact(&mut [0; 32]).await.unwrap();
     let register = thief.read_u64().await.unwrap();

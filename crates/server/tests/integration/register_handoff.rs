@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, KeySource, ServerConfig};
-use firstflight_server::HandoverError;
+use firstflight_server::HandoffError;
 use firstflight_store::{Address, StoreConfig, Topology};
 use firstflight_testkit::Upstream;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
@@ -51,15 +51,15 @@ impl Generations {
     /// The first process, which has taken over from another.
     async fn first(&self) -> RunningServer {
         let (before, server) = (self.start().await, self.start().await);
-        hand_over(&before, &server).await;
+        hand_off(&before, &server).await;
         before.stop().await;
         server
     }
 }
 
-async fn hand_over(old: &RunningServer, new: &RunningServer) {
+async fn hand_off(old: &RunningServer, new: &RunningServer) {
     let (one, other) = UnixStream::pair().unwrap();
-    let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
     handed_over.unwrap();
     taken.unwrap();
 }
@@ -84,7 +84,7 @@ async fn rfc8446_8_2_a_successor_knows_flights_and_keys_and_needs_no_recording_w
     let client = Client::prepare("http/1.1", Some(&session), &post("/once", "k"));
     let flight = client.flight.clone();
     assert_eq!(status(&client.run(old.address).await), "200");
-    hand_over(&old, &new).await;
+    hand_off(&old, &new).await;
     drop(replay(new.address, &flight).await);
     let again = String::from_utf8(post("/once", "k")).unwrap();
     assert_eq!(status(&full(new.address, &again).await), "409");
@@ -126,7 +126,7 @@ async fn a_register_that_no_process_takes_stays_where_it_was() {
     let (stream, mut other) = UnixStream::pair().unwrap();
     let handing = tokio::spawn({
         let server = old.handle.clone();
-        async move { server.hand_over(stream).await }
+        async move { server.hand_off(stream).await }
     });
     // The successor reads the whole register and dies before it has confirmed that.
     let mut read = vec![0; 8 + 48];
@@ -142,7 +142,7 @@ async fn a_register_that_no_process_takes_stays_where_it_was() {
     }
     drop(other);
     let error = handing.await.unwrap().unwrap_err();
-    assert!(matches!(error, HandoverError::Disconnected(_)), "{error}");
+    assert!(matches!(error, HandoffError::Disconnected(_)), "{error}");
     assert_eq!(status(&meanwhile.await.unwrap()), "200");
     drop(replay(old.address, &flight).await);
     let session = old.session("http/1.1").await;
@@ -166,7 +166,7 @@ async fn a_process_that_accepts_other_flights_takes_the_tickets_over() {
     };
     let new = generations.start_with(change).await;
     let session = old.session("http/1.1").await;
-    hand_over(&old, &new).await;
+    hand_off(&old, &new).await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/early"));
     assert_eq!(status(&client.run(new.address).await), "200");
     let log = new.stop().await;
@@ -178,16 +178,16 @@ async fn a_process_that_accepts_other_flights_takes_the_tickets_over() {
 async fn a_register_is_handed_over_once() {
     let generations = Generations::new().await;
     let (old, new) = (generations.first().await, generations.start().await);
-    hand_over(&old, &new).await;
+    hand_off(&old, &new).await;
     let third = generations.start().await;
     let (one, other) = UnixStream::pair().unwrap();
     let (handed_over, taken) =
-        tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
-    assert!(matches!(handed_over, Err(HandoverError::NotOwner)), "{handed_over:?}");
+        tokio::join!(old.handle.hand_off(one), third.handle.take_over(other));
+    assert!(matches!(handed_over, Err(HandoffError::NotOwner)), "{handed_over:?}");
     assert!(taken.is_err());
     assert!(old.handle.state_for_successor().is_err(), "nor is anything else");
     // The owner of the register can hand it over.
-    hand_over(&new, &third).await;
+    hand_off(&new, &third).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,9 +201,9 @@ async fn a_process_with_another_store_takes_over_no_register() {
     };
     let new = generations.start_with(change).await;
     let (one, other) = UnixStream::pair().unwrap();
-    let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
     assert!(handed_over.is_err());
-    assert!(matches!(taken, Err(HandoverError::OtherStore)), "{taken:?}");
+    assert!(matches!(taken, Err(HandoffError::OtherStore)), "{taken:?}");
     // The register is where it was.
     let session = old.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/still"));
@@ -241,7 +241,7 @@ async fn nothing_runs_twice_while_the_register_is_handed_over() {
     for n in 0..FLIGHTS {
         let (session, sent) = (session.clone(), sent.clone());
         tasks.spawn(async move {
-            // One after the other, over the time that the hand-over takes.
+            // One after the other, over the time that the handoff takes.
             tokio::time::sleep(Duration::from_millis(5 * n as u64)).await;
             let request = post(&format!("/race/{n}."), &n.to_string());
             let client = Client::prepare("http/1.1", Some(&session), &request);
@@ -254,7 +254,7 @@ async fn nothing_runs_twice_while_the_register_is_handed_over() {
     while sent.load(Ordering::SeqCst) < FLIGHTS / 4 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    hand_over(&old, &new).await;
+    hand_off(&old, &new).await;
     taken.notify_waiters();
     let mut early = 0;
     while let Some(done) = tasks.join_next().await {

@@ -46,22 +46,22 @@ impl Successor {
         let server = Server::bind_with(config, arrived).await.unwrap();
         assert_eq!(server.local_addrs(), [old.address]);
         let (one, other) = UnixStream::pair().unwrap();
-        let (handed_over, taken) = tokio::join!(old.handle.hand_over(one), server.take_over(other));
+        let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), server.take_over(other));
         handed_over.unwrap();
         taken.unwrap();
-        old.handle.hand_over_udp();
+        old.handle.hand_off_udp();
         (server, log)
     }
 
     /// Takes over and lets the old process stop immediately.
     async fn of(old: &RunningServer) -> Self {
-        let successor = Self::beside(old).await;
+        let successor = Self::start_alongside(old).await;
         old.handle.stop_for_successor();
         successor
     }
 
     /// Takes over while the old process still serves.
-    async fn beside(old: &RunningServer) -> Self {
+    async fn start_alongside(old: &RunningServer) -> Self {
         let (server, log) = Self::prepare(old).await;
         let handle = server.handle();
         let running = tokio::spawn(server.run(std::future::pending()));
@@ -117,7 +117,7 @@ async fn a_kept_connection_ends_after_its_next_response() {
     let first = kept.read_until(&mut tcp, |response| response.ends_with(b"hello\n")).await;
     assert!(!String::from_utf8_lossy(&first).contains("connection: close"));
     let successor = Successor::of(&server).await;
-    // Connections during the handover may still reach the old process.
+    // Connections during the handoff may still reach the old process.
     let mut came = 0;
     while std::fs::metadata(&successor.log).unwrap().len() == 0 {
         assert!(full(server.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
@@ -138,7 +138,7 @@ async fn rfc9000_connections_of_the_old_process_continue_and_new_ones_reach_the_
     let mut old = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(old.get("/?1").await.status, StatusCode::OK);
     let early = remembered(server.address).await;
-    let successor = Successor::beside(&server).await;
+    let successor = Successor::start_alongside(&server).await;
     // The new process receives its packets.
     for target in ["/?2", "/?3", "/big"] {
         assert_eq!(old.get(target).await.status, StatusCode::OK);
@@ -214,7 +214,7 @@ async fn rfc8446_8_no_flight_is_executed_twice_during_an_upgrade() {
         running.join_all().await
     });
     tokio::time::sleep(Duration::from_millis(60)).await;
-    let successor = Successor::beside(&server).await;
+    let successor = Successor::start_alongside(&server).await;
     tokio::time::sleep(Duration::from_millis(60)).await;
     server.handle.stop_for_successor();
     let responses = timeout(TEST_TIMEOUT, attack).await.unwrap().unwrap();
@@ -234,7 +234,7 @@ async fn rfc8446_8_no_flight_is_executed_twice_during_an_upgrade() {
 
 /// When the new process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Dies {
+enum CrashPoint {
     /// It has read nothing of the register.
     BeforeRegister,
     /// It has read a part of the register.
@@ -249,20 +249,21 @@ enum Dies {
     WithClaims,
 }
 
-/// Reads the register as far as `dies` says. Returns the stream if the process has the register.
-async fn take_register(mut stream: UnixStream, dies: Dies) -> Option<UnixStream> {
-    if dies == Dies::BeforeRegister {
+/// Reads the register as far as `crash_point` says. Returns the stream if the process has the
+/// register.
+async fn take_register(mut stream: UnixStream, crash_point: CrashPoint) -> Option<UnixStream> {
+    if crash_point == CrashPoint::BeforeRegister {
         return None;
     }
     // Digest of where the store is.
     stream.read_exact(&mut [0; 32]).await.unwrap();
     let length = stream.read_u64().await.unwrap();
-    if dies == Dies::WithinRegister {
+    if crash_point == CrashPoint::WithinRegister {
         return None;
     }
     let mut register = vec![0; length as usize];
     stream.read_exact(&mut register).await.unwrap();
-    if dies == Dies::Unconfirmed {
+    if crash_point == CrashPoint::Unconfirmed {
         return None;
     }
     stream.write_u8(1).await.unwrap();
@@ -270,25 +271,30 @@ async fn take_register(mut stream: UnixStream, dies: Dies) -> Option<UnixStream>
     Some(stream)
 }
 
-/// Tries to hand over to a process that dies. `early`: for [`Dies::WithClaims`].
-async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Client>) {
+/// Tries to hand over to a process that dies. `early`: for [`CrashPoint::WithClaims`].
+async fn fail_to_hand_off(server: &RunningServer, crash_point: CrashPoint, early: Option<Client>) {
     let inherited = server.handle.state_for_successor().unwrap();
     let (one, other) = UnixStream::pair().unwrap();
-    let (result, stream) = tokio::join!(server.handle.hand_over(one), take_register(other, dies));
-    assert_eq!(result.is_ok(), dies >= Dies::WithRegister, "{dies:?}: {result:?}");
+    let (result, stream) =
+        tokio::join!(server.handle.hand_off(one), take_register(other, crash_point));
+    assert_eq!(
+        result.is_ok(),
+        crash_point >= CrashPoint::WithRegister,
+        "{crash_point:?}: {result:?}"
+    );
     let Some(mut stream) = stream else { return };
-    if dies >= Dies::WithSockets {
-        server.handle.hand_over_udp();
+    if crash_point >= CrashPoint::WithSockets {
+        server.handle.hand_off_udp();
     }
-    if dies == Dies::WithClaims {
+    if crash_point == CrashPoint::WithClaims {
         let client = tokio::spawn(early.unwrap().run(server.address));
         stream.read_exact(&mut [0; HandoffQuery::LENGTH]).await.unwrap();
         stream.write_u8(HandoffReply::Flight(Ok(true)).to_byte()).await.unwrap();
         assert!(client.await.unwrap().starts_with("HTTP/1.1 200"));
     }
     drop((inherited, stream));
-    if dies < Dies::WithSockets {
-        server.handle.hand_over_udp();
+    if crash_point < CrashPoint::WithSockets {
+        server.handle.hand_off_udp();
     }
 }
 
@@ -307,26 +313,30 @@ async fn a_successor_that_dies_at_any_step_changes_nothing() {
     let (early, unknown) = (flight("/?early").await, flight("/?unknown").await);
     let copies = [early.flight.clone(), unknown.flight.clone()];
     let mut early = Some(early);
-    for dies in [
-        Dies::WithClaims,
-        Dies::BeforeRegister,
-        Dies::WithinRegister,
-        Dies::Unconfirmed,
-        Dies::WithRegister,
-        Dies::WithSockets,
+    for crash_point in [
+        CrashPoint::WithClaims,
+        CrashPoint::BeforeRegister,
+        CrashPoint::WithinRegister,
+        CrashPoint::Unconfirmed,
+        CrashPoint::WithRegister,
+        CrashPoint::WithSockets,
     ] {
-        fail_to_hand_over(&server, dies, early.take()).await;
+        fail_to_hand_off(&server, crash_point, early.take()).await;
         let connecting = Quic::connect(server.address, Remembered::default());
-        let mut quic = timeout(SOON, connecting).await.unwrap_or_else(|_| panic!("{dies:?}"));
-        assert_eq!(quic.get("/?new").await.status, StatusCode::OK, "{dies:?}");
+        let mut quic =
+            timeout(SOON, connecting).await.unwrap_or_else(|_| panic!("{crash_point:?}"));
+        assert_eq!(quic.get("/?new").await.status, StatusCode::OK, "{crash_point:?}");
         quic.close().await;
         timeout(SOON, server.handle.wait_until_taken_back()).await.unwrap();
-        assert_eq!(kept.get("/?kept").await.status, StatusCode::OK, "{dies:?}");
-        assert!(full(server.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"), "{dies:?}");
+        assert_eq!(kept.get("/?kept").await.status, StatusCode::OK, "{crash_point:?}");
+        assert!(
+            full(server.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"),
+            "{crash_point:?}"
+        );
         for copy in &copies {
             drop(replay(server.address, copy).await);
         }
-        assert!(server.handle.status().ready, "{dies:?}");
+        assert!(server.handle.status().ready, "{crash_point:?}");
     }
     kept.close().await;
     // The next attempt succeeds.

@@ -183,7 +183,7 @@ fn is_removed(machine: &Machine) {
     assert_eq!(left(machine).lines().collect::<Vec<_>>(), kept);
 }
 
-/// Checks that a reinstallation starts what was enabled, without an upgrade handover.
+/// Checks that a reinstallation starts what was enabled, without an upgrade handoff.
 fn comes_back(machine: &Machine) {
     let upgrades = "journalctl --sync; journalctl --unit firstflight | grep -c 'has taken over'";
     let before = machine.output(upgrades);

@@ -12,9 +12,9 @@ use firstflight_replay::TicketEpochs;
 use firstflight_store::Store;
 use firstflight_telemetry::metrics::{PuncturedReading, TicketReading};
 use firstflight_tickets::{
-    KeyEncryption, KeyFile, KeyState, Opened, OpenedOnce, Origin, PuncturedLimits,
+    KeyEncryption, KeyFile, KeyState, OpenOutcome, Opened, Origin, PuncturedLimits,
     PuncturedTickets, RING_OVERHEAD, RefreshOutcome, Ring, Schedule, SessionId, TicketKeys,
-    UsedOnce, Warning, Zone,
+    UseOutcome, Warning, Zone,
 };
 use firstflight_tls::{OpenedTicket, PskOffer, TicketSealer, TicketUse, WithheldReason};
 use tracing::{debug, info, warn};
@@ -315,14 +315,14 @@ impl TicketSealer for TicketRing {
     fn read_once(&self, ticket: &[u8], offer: &PskOffer) -> OpenedTicket {
         let Some(punctured) = &self.punctured else { return self.open(ticket) };
         match punctured.read(ticket) {
-            OpenedOnce::Session { content, sealed_at } => {
+            OpenOutcome::Session { content, sealed_at } => {
                 OpenedTicket::Session(std::mem::take(&mut *aged(content, sealed_at)))
             }
-            OpenedOnce::HandedOver => {
+            OpenOutcome::HandedOver => {
                 OpenedTicket::NeedsLookup(TicketOffer::to_bytes(ticket, offer))
             }
-            OpenedOnce::Used => OpenedTicket::AlreadyUsed,
-            OpenedOnce::Unknown | OpenedOnce::Forged | OpenedOnce::Unproven => {
+            OpenOutcome::Used => OpenedTicket::AlreadyUsed,
+            OpenOutcome::Unknown | OpenOutcome::Forged | OpenOutcome::Unproven => {
                 OpenedTicket::Ignored
             }
         }
@@ -330,9 +330,9 @@ impl TicketSealer for TicketRing {
 
     fn use_up(&self, ticket: &[u8]) -> TicketUse {
         match self.punctured.as_ref().map(|punctured| punctured.use_up(ticket)) {
-            None | Some(UsedOnce::First) => TicketUse::First,
-            Some(UsedOnce::Again) => TicketUse::Again,
-            Some(UsedOnce::HandedOver) => TicketUse::HandedOver,
+            None | Some(UseOutcome::First) => TicketUse::First,
+            Some(UseOutcome::Again) => TicketUse::Again,
+            Some(UseOutcome::HandedOver) => TicketUse::HandedOver,
         }
     }
 }
@@ -413,9 +413,9 @@ mod tests {
         let open = || punctured.open(&ticket, |_| false);
         let sealed_at = monotonic();
         ring.refresh(sealed_at + ring.lifetime() - Duration::from_secs(60));
-        assert_eq!(open(), OpenedOnce::Unproven);
+        assert_eq!(open(), OpenOutcome::Unproven);
         ring.refresh(sealed_at + ring.lifetime() + Duration::from_secs(1));
-        assert_eq!(open(), OpenedOnce::Unknown);
+        assert_eq!(open(), OpenOutcome::Unknown);
         let counts = ring.reading().punctured.unwrap();
         assert_eq!((counts.outstanding, counts.lost, counts.bytes), (0, [1, 0], 0));
     }

@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use firstflight_tickets::{OpenedOnce, PuncturedTickets};
+use firstflight_tickets::{OpenOutcome, PuncturedTickets};
 use firstflight_tls::{OpenedTicket, PskOffer, session_of_age};
 use zeroize::Zeroizing;
 
 use crate::context::monotonic;
-use crate::gate::{EarlyDataGate, MAX_HANDOVER_ATTEMPTS};
+use crate::gate::{EarlyDataGate, MAX_HANDOFF_ATTEMPTS};
 
 /// A ticket that was offered, with the proof of its client: all that a process needs to open it and to
 /// use it up.
@@ -37,7 +37,7 @@ impl TicketOffer {
     }
 
     /// Opens the ticket in this process, and uses it up.
-    pub(crate) fn open(&self, tickets: &PuncturedTickets) -> OpenedOnce {
+    pub(crate) fn open(&self, tickets: &PuncturedTickets) -> OpenOutcome {
         tickets.open(&self.ticket, |session| self.offer.proves(session))
     }
 }
@@ -52,13 +52,13 @@ pub(crate) async fn open_handed_over(
     bytes: &[u8],
 ) -> OpenedTicket {
     let Some(offer) = TicketOffer::from_bytes(bytes) else { return OpenedTicket::Ignored };
-    for _ in 0..MAX_HANDOVER_ATTEMPTS {
+    for _ in 0..MAX_HANDOFF_ATTEMPTS {
         match offer.open(tickets) {
-            OpenedOnce::HandedOver => {}
-            OpenedOnce::Session { content, sealed_at } => {
+            OpenOutcome::HandedOver => {}
+            OpenOutcome::Session { content, sealed_at } => {
                 return used_up(aged(content, sealed_at));
             }
-            OpenedOnce::Used => return OpenedTicket::AlreadyUsed,
+            OpenOutcome::Used => return OpenedTicket::AlreadyUsed,
             _ => return OpenedTicket::Ignored,
         }
         if let Some(reply) = gate.open_at_successor(bytes).await {
