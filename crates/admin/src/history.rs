@@ -91,9 +91,9 @@ impl History {
     }
 }
 
-/// Adds a sample, and drops the samples that no window of `life` needs.
-fn push_sample(samples: &mut VecDeque<Sample>, sample: Sample, life: Duration) {
-    let oldest = sample.at.saturating_sub(life);
+/// Adds a sample, and drops the samples that no window of `lifetime` needs.
+fn push_sample(samples: &mut VecDeque<Sample>, sample: Sample, lifetime: Duration) {
+    let oldest = sample.at.saturating_sub(lifetime);
     samples.push_back(sample);
     // The last sample before the start of the window stays, because the window starts with it.
     while samples.get(1).is_some_and(|second| second.at <= oldest) {

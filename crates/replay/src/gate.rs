@@ -20,8 +20,8 @@ pub struct GateConfig {
     pub clock_margin: Duration,
     /// The skew beyond which TLS itself refuses early data. Default 60 s, as in BoringSSL.
     pub max_skew: Duration,
-    /// The lifetime of tickets, which bounds the life of a record for any ticket age that the client
-    /// states. Default 36 h.
+    /// The lifetime of tickets, which bounds the lifetime of a record for any ticket age that the
+    /// client states. Default 36 h.
     pub ticket_lifetime: Duration,
     /// Capacity of the strike register in records. Default 2^20, which takes 38 MB when full. A
     /// record lives about 66 s at a skew of 0, so this is enough for 15,900 early connections per
@@ -140,16 +140,16 @@ impl Gate {
         self.register.contains(offer.key, now)
     }
 
-    /// Claims a name (an idempotency key or a nonce), which can be won once within `life`. A life
-    /// can be days long, and may end up to 16 s late. [`ClaimOutcome::Closed`]: another process has
-    /// the register now; send it a [`crate::HandoffQuery`].
-    pub fn claim_name(&self, name: ClaimKey, life: Duration, now: Duration) -> ClaimOutcome {
+    /// Claims a name (an idempotency key or a nonce), which can be won once within `lifetime`. This can
+    /// be days long, and may end up to 16 s late. [`ClaimOutcome::Closed`]: another process has the
+    /// register now; send it a [`crate::HandoffQuery`].
+    pub fn claim_name(&self, name: ClaimKey, lifetime: Duration, now: Duration) -> ClaimOutcome {
         if millis(now) < self.names_incomplete_until.load(Ordering::SeqCst)
             && !self.names.contains(name, now)
         {
             return ClaimOutcome::Full;
         }
-        self.names.claim(name, now.saturating_add(life), now)
+        self.names.claim(name, now.saturating_add(lifetime), now)
     }
 
     /// Releases a claimed name, because the request was certainly not executed. Returns false if it

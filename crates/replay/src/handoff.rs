@@ -54,7 +54,9 @@ impl HandoffQuery {
             Self::Spend(offer) => {
                 HandoffReply::Spent(gate.spend(&by_local_clock(offer, common, now), now))
             }
-            Self::Name(name, life) => HandoffReply::Name(gate.claim_name(*name, *life, now)),
+            Self::Name(name, lifetime) => {
+                HandoffReply::Name(gate.claim_name(*name, *lifetime, now))
+            }
             Self::Release(name) => {
                 gate.release_name(*name, now);
                 HandoffReply::Released
@@ -70,7 +72,7 @@ impl HandoffQuery {
         let (kind, key, time, skew, epoch) = match self {
             Self::Flight(offer) if offer.used_up => of(5, offer),
             Self::Flight(offer) => of(1, offer),
-            Self::Name(key, life) => (2, *key, *life, 0, 0),
+            Self::Name(key, lifetime) => (2, *key, *lifetime, 0, 0),
             Self::Release(key) => (3, *key, Duration::ZERO, 0, 0),
             Self::Spend(offer) => of(4, offer),
         };

@@ -83,7 +83,7 @@
 //!
 //! 1. Won, and the ticket age is fresh: the requests may run early. Only one claim of a flight is
 //!    won, because its record outlives the time in which any node finds the flight fresh
-//!    ([`SharedConfig::record_life`]).
+//!    ([`SharedConfig::record_lifetime`]).
 //! 2. Lost: TLS accepts early data, and the requests get 425 after the handshake. If TLS refused
 //!    early data, the client would send again what a copy has executed.
 //! 3. Anything else: TLS refuses early data. The client sends its requests again by itself, one

@@ -21,9 +21,9 @@ pub fn check_reply(bytes: &[u8]) {
     }
     if let Some(time) = time(&value) {
         // Sums with it must not overflow.
-        let _ = time + Epoch::LIFE;
+        let _ = time + Epoch::LIFETIME;
     }
-    assert!(epoch_age(&value) <= Epoch::LIFE);
+    assert!(epoch_age(&value) <= Epoch::LIFETIME);
     let _ = integer(&value);
     text(&value).into_iter().for_each(check_info);
     let responder = Address::Tcp("responder".to_owned(), 1);

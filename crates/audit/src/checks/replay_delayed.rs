@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn rfc9846_8_2_a_record_must_outlive_freshness() {
-        let wrong = Behaviour { record_life: Duration::from_secs(3), ..Behaviour::default() };
+        let wrong = Behaviour { record_lifetime: Duration::from_secs(3), ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
         // Only the delay shows it.
         for check in [&replay_at_once::CHECK, &replay_concurrent::CHECK] {
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn rfc8446_8_3_freshness_alone_stops_only_late_copies() {
         let wide = Behaviour {
-            record_life: Duration::from_secs(12),
+            record_lifetime: Duration::from_secs(12),
             freshness: Some(Duration::from_secs(60)),
             ..Behaviour::default()
         };

@@ -134,7 +134,7 @@ pub struct Behaviour {
     /// What happens to the early data of a recorded flight.
     pub copies: CopyPolicy,
     /// How long records live.
-    pub record_life: Duration,
+    pub record_lifetime: Duration,
     /// What the register knows a flight by.
     pub known_by: KnownBy,
     /// Over QUIC: 0-RTT packets with another connection id.
@@ -206,7 +206,7 @@ impl Default for Behaviour {
             freshness: Some(Duration::from_secs(10)),
             recorded: Recorded::WhenAccepted,
             copies: CopyPolicy::Refuse,
-            record_life: Duration::from_secs(66),
+            record_lifetime: Duration::from_secs(66),
             known_by: KnownBy::ClientHello,
             strays: StrayPackets::Ignored,
             spends_refused: true,
@@ -421,7 +421,7 @@ impl Shared {
     }
 
     pub(crate) fn record(&self, key: &[u8]) {
-        let end = self.clock.get() + self.behaviour.record_life;
+        let end = self.clock.get() + self.behaviour.record_lifetime;
         self.register.borrow_mut().insert(key.to_vec(), end);
     }
 }

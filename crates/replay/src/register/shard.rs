@@ -53,7 +53,7 @@ impl Record {
         self.hash_and_state = with_state(self.hash_and_state, state);
     }
 
-    /// Extends the record's life to at least `expires`. It moves to the right bucket when its
+    /// Extends the record's lifetime to at least `expires`. It moves to the right bucket when its
     /// current bucket is swept.
     pub(super) fn extend(&mut self, expires: u32) {
         self.expires = self.expires.max(expires);

@@ -23,12 +23,12 @@ impl SharedConfig {
     /// This is also how long a lost record matters: a flight whose claim counted when the store's
     /// clock read `t` is exact at `t + freshness + clock_margin` at the latest, so no claim of it
     /// counts from `t + 2 freshness + 2 clock_margin + 1 s` on.
-    pub fn record_life(&self) -> Duration {
+    pub fn record_lifetime(&self) -> Duration {
         2 * self.freshness + 2 * self.clock_margin + ROUNDING + MAX_UNSEEN_STEP
     }
 
     /// When the store drops the record of a flight that is exact at `exact_at`, by the store's
-    /// clock: `exact_at + record_life`.
+    /// clock: `exact_at + record_lifetime`.
     ///
     /// Let a flight's stated ticket age be exact when a node's clock shows `z`, in whole seconds.
     /// `z` is the same for all nodes, because ticket and stated age determine it. The flight is
@@ -36,7 +36,7 @@ impl SharedConfig {
     /// in whole seconds. A claim counts only if the store's clock is within `clock_margin` of the
     /// node's. So all claims of one flight that count lie between `z - freshness - clock_margin` and
     /// `z + freshness + 1 s + clock_margin` *on the store's clock*. A record that ends at
-    /// `z + record_life` on the store's clock covers all of them, whichever node wrote it, and
+    /// `z + record_lifetime` on the store's clock covers all of them, whichever node wrote it, and
     /// whenever.
     ///
     /// No clock has to be right or run evenly for this. But the store's clock must not pass the
@@ -44,7 +44,7 @@ impl SharedConfig {
     /// recent for [`super::Continuity`] to see. The rest lets an original that was held back find
     /// the record of a copy that ran before it.
     pub fn record_end(&self, exact_at: Duration) -> Duration {
-        exact_at.saturating_add(self.record_life())
+        exact_at.saturating_add(self.record_lifetime())
     }
 
     /// When nodes stop accepting a flight that is exact at `exact_at`, on any clock within
@@ -57,18 +57,18 @@ impl SharedConfig {
     }
 
     /// How long no claim counts after claims may have been lost (RFC 8446 section 8.2):
-    /// `record_life + 2 clock_margin + confirmation`, 52 s by default.
+    /// `record_lifetime + 2 clock_margin + confirmation`, 52 s by default.
     ///
     /// A lost claim that counted was made, on the old store's clock, before the new store's epoch was
     /// written, or up to `confirmation` later by a node that had not noticed the failover. Its flight
-    /// is stale everywhere once that clock has advanced by `record_life`. The new store's clock may
+    /// is stale everywhere once that clock has advanced by `record_lifetime`. The new store's clock may
     /// be behind the old one's by at most `2 clock_margin`: a node that knew both would have noticed
     /// more, and the clocks of a store's processes are required to agree this far.
     ///
     /// The window does not cover a lost record of a flight that becomes fresh only after the window:
     /// one whose early data was refused because its exact time is further ahead.
     pub fn recording_window(&self) -> Duration {
-        self.record_life() + 2 * self.clock_margin + self.confirmation
+        self.record_lifetime() + 2 * self.clock_margin + self.confirmation
     }
 }
 

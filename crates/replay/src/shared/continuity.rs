@@ -31,7 +31,7 @@ use super::{Epoch, SharedConfig, StoreObservation, Unknown, check_observation};
 ///
 /// It cannot detect a store that was reset to a snapshot while none of the current nodes ran, nor a
 /// gap between two heartbeats without a trace: a store's clock that was ahead by a record's remaining
-/// life for less than [`Continuity::HEARTBEAT`]; an eviction policy that is set on a full store
+/// lifetime for less than [`Continuity::HEARTBEAT`]; an eviction policy that is set on a full store
 /// before the next heartbeat; a process that is demoted and promoted again within that time and
 /// keeps its connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -85,7 +85,7 @@ impl Mark {
         self.run_id == run_id
             && self.replication_id == replication_id
             && there.is_none_or(|there| there < self.number)
-            && store_time < self.store_time.saturating_add(Heartbeat::MARK_LIFE)
+            && store_time < self.store_time.saturating_add(Heartbeat::MARK_LIFETIME)
     }
 }
 
@@ -304,7 +304,7 @@ impl Continuity {
         if observed.may_evict() {
             let is_void = observed.epoch.as_ref().is_some_and(Epoch::is_void);
             let epoch = Epoch::void(self.settings);
-            return (!is_void).then_some(EpochWrite { epoch, life: Epoch::LIFE });
+            return (!is_void).then_some(EpochWrite { epoch, lifetime: Epoch::LIFETIME });
         }
         let of_this_life = |epoch: &Epoch| {
             epoch.is_of(&observed.run_id, &observed.replication_id, observed.slots, &self.settings)
@@ -321,7 +321,7 @@ impl Continuity {
             settings: self.settings,
         };
         let ahead = self.gap.unwrap_or_default().saturating_sub(observed.store_time);
-        Some(EpochWrite { epoch, life: Epoch::LIFE + ahead })
+        Some(EpochWrite { epoch, lifetime: Epoch::LIFETIME + ahead })
     }
 
     /// Whether an epoch of this age started after the last gap.

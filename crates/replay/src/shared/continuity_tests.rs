@@ -72,7 +72,7 @@ fn marking(at: u64) -> Continuity {
 fn written(actions: &HeartbeatActions, next: &mut Heartbeat) {
     let write = actions.write.as_ref().expect("an epoch is due");
     next.epoch = Some(write.epoch.clone());
-    next.epoch_age = Epoch::age(write.life.saturating_sub(s(1)));
+    next.epoch_age = Epoch::age(write.lifetime.saturating_sub(s(1)));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
         let mut continuity = watching(999);
         let seen = Heartbeat { epoch, ..healthy(1000) };
         let actions = continuity.heartbeat(&seen, s(1000));
-        let write = EpochWrite { epoch: epoch_of("p", "r"), life: Epoch::LIFE };
+        let write = EpochWrite { epoch: epoch_of("p", "r"), lifetime: Epoch::LIFETIME };
         assert_eq!(actions, HeartbeatActions { write: Some(write), dropped: None });
         assert_eq!(continuity.check_claims(&observation(&seen), s(1000)), Err(Unknown::Window));
 
@@ -142,7 +142,11 @@ fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
         continuity.disconnected();
         let reverted = Heartbeat { mark, marked: Some(1060), ..healthy(1060) };
         let actions = continuity.heartbeat(&reverted, s(1060));
-        assert_eq!(actions.write.as_ref().map(|write| write.life), Some(Epoch::LIFE), "{mark:?}");
+        assert_eq!(
+            actions.write.as_ref().map(|write| write.lifetime),
+            Some(Epoch::LIFETIME),
+            "{mark:?}"
+        );
         assert_eq!(continuity.check_claims(&observation(&reverted), s(1060)), Err(Unknown::Window));
         let mut next = healthy(1061);
         written(&actions, &mut next);
@@ -169,7 +173,7 @@ fn a_mark_that_came_without_its_reply_or_ended_is_no_gap() {
     assert_eq!(continuity.heartbeat(&full, s(1003)), HeartbeatActions::default());
     let next = Heartbeat { mark: Some(1002), ..healthy(1004) };
     assert_eq!(continuity.heartbeat(&next, s(1004)).write, None);
-    // After its life.
+    // After its lifetime.
     let mut continuity = marking(1000);
     let gone = |at| Heartbeat { mark: None, epoch_age: s(10_000), ..healthy(at) };
     assert!(continuity.clone().heartbeat(&gone(4599), s(4599)).write.is_some());
@@ -356,14 +360,14 @@ fn rfc8446_8_2_a_stores_clock_set_back_begins_a_window_longer_by_the_step() {
     // A batch before the next heartbeat.
     assert_eq!(continuity.check_claims(&observation(&back), s(1000)), Err(Unknown::Clock));
     let actions = continuity.heartbeat(&back, s(1001));
-    assert_eq!(actions.write.as_ref().map(|write| write.life), Some(Epoch::LIFE + s(60)));
+    assert_eq!(actions.write.as_ref().map(|write| write.lifetime), Some(Epoch::LIFETIME + s(60)));
     assert_eq!(continuity.check_claims(&observation(&back), s(1001)), Err(Unknown::Window));
     // Until the clock is where it was, the record keeps saying so.
     back.store_time = s(999);
     back.node_time = s(999);
     assert_eq!(
-        continuity.heartbeat(&back, s(1060)).write.map(|w| w.life),
-        Some(Epoch::LIFE + s(1))
+        continuity.heartbeat(&back, s(1060)).write.map(|w| w.lifetime),
+        Some(Epoch::LIFETIME + s(1))
     );
     let young = Heartbeat { epoch_age: s(1), ..healthy(1002) };
     assert_eq!(continuity.heartbeat(&young, s(1062)), HeartbeatActions::default());
@@ -377,7 +381,7 @@ fn a_stores_clock_that_was_far_ahead_of_ours_costs_one_window() {
     assert_eq!(continuity.check_claims(&observation(&ahead), s(1001)), Err(Unknown::Clock));
     let back = Heartbeat { replication_offset: 2_000_000, ..healthy(1002) };
     let actions = continuity.heartbeat(&back, s(1002));
-    assert_eq!(actions.write.map(|write| write.life), Some(Epoch::LIFE));
+    assert_eq!(actions.write.map(|write| write.lifetime), Some(Epoch::LIFETIME));
 }
 
 #[test]
@@ -386,7 +390,7 @@ fn clocks_that_were_set_back_by_years_cost_one_window() {
     let mut continuity = watching(1000 + year);
     let back = Heartbeat { replication_offset: 2 * year, ..healthy(1000) };
     let actions = continuity.heartbeat(&back, s(1000 + year));
-    assert_eq!(actions.write.map(|write| write.life), Some(Epoch::LIFE));
+    assert_eq!(actions.write.map(|write| write.lifetime), Some(Epoch::LIFETIME));
 }
 
 #[test]
@@ -408,8 +412,8 @@ fn another_process_may_be_behind_by_two_margins_and_waits_if_it_is_further() {
         continuity.disconnected();
         let new = Heartbeat { run_id: "q".into(), ..healthy(1010 - behind) };
         let actions = continuity.heartbeat(&new, s(1010));
-        let life = actions.write.expect("a new process").life;
-        assert_eq!(life, Epoch::LIFE + s(ahead), "{behind}");
+        let lifetime = actions.write.expect("a new process").lifetime;
+        assert_eq!(lifetime, Epoch::LIFETIME + s(ahead), "{behind}");
     }
 }
 

@@ -39,11 +39,11 @@ impl Slots {
 /// The epoch record of a store: since when it has recorded without a gap. The first node that finds
 /// it missing, or of another process or replication history, writes a new one.
 ///
-/// The store dates it, not the writer: the record is set with a life of [`Epoch::LIFE`], and its age
-/// is computed from the remaining life (`PTTL`). A writer's timestamp could arrive late, after a
-/// partition or from a stopped process, and make a new epoch look old. Only a node whose clock is
-/// within the margin of the store's writes it: otherwise correcting the store's clock would age it
-/// at once.
+/// The store dates it, not the writer: the record is set with a lifetime of [`Epoch::LIFETIME`], and
+/// its age is computed from the remaining lifetime (`PTTL`). A writer's timestamp could arrive late,
+/// after a partition or from a stopped process, and make a new epoch look old. Only a node whose
+/// clock is within the margin of the store's writes it: otherwise correcting the store's clock would
+/// age it at once.
 ///
 /// It contains the writer's settings, because records and windows depend on them. Nodes with
 /// different settings replace each other's epoch, and none of them accepts early data until they
@@ -62,8 +62,8 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// The record's life (`PX`), from which its age is computed: a hundred years.
-    pub const LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
+    /// The record's lifetime (`PX`), from which its age is computed: a hundred years.
+    pub const LIFETIME: Duration = Duration::from_secs(100 * 365 * 86_400);
 
     /// Replaces both ids while the store may evict records. No process has this id, so such an epoch
     /// never counts, not even for a node that starts after the eviction has ended.
@@ -86,9 +86,9 @@ impl Epoch {
             && self.settings == *settings
     }
 
-    /// The record's age, given its remaining life (`PTTL`).
+    /// The record's age, given its remaining lifetime (`PTTL`).
     pub fn age(left: Duration) -> Duration {
-        Self::LIFE.saturating_sub(left)
+        Self::LIFETIME.saturating_sub(left)
     }
 
     /// Parses a record. Returns `None` if it is invalid; it then counts as missing and is
@@ -203,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn the_age_is_computed_from_the_remaining_life() {
-        assert_eq!(Epoch::age(Epoch::LIFE), Duration::ZERO);
-        assert_eq!(Epoch::age(Epoch::LIFE - Duration::from_secs(7)), Duration::from_secs(7));
+    fn the_age_is_computed_from_the_remaining_lifetime() {
+        assert_eq!(Epoch::age(Epoch::LIFETIME), Duration::ZERO);
+        assert_eq!(Epoch::age(Epoch::LIFETIME - Duration::from_secs(7)), Duration::from_secs(7));
         assert_eq!(Epoch::age(Duration::MAX), Duration::ZERO);
     }
 

@@ -36,8 +36,8 @@ pub struct Heartbeat {
     /// This node's mark in the store before this heartbeat: the number that one of its heartbeats
     /// wrote to a key of this node.
     pub mark: Option<u64>,
-    /// The mark that this heartbeat wrote: greater than all earlier ones, with a life of
-    /// [`Heartbeat::MARK_LIFE`]. `None` if the store did not accept it.
+    /// The mark that this heartbeat wrote: greater than all earlier ones, with a lifetime of
+    /// [`Heartbeat::MARK_LIFETIME`]. `None` if the store did not accept it.
     pub marked: Option<u64>,
     /// Who confirms that this is the master.
     pub confirmation: Confirmation,
@@ -46,7 +46,7 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// How long a node's mark lives. It is longer than any recording window: a node that was
     /// disconnected for longer has seen no claim that still matters.
-    pub const MARK_LIFE: Duration = Duration::from_secs(3600);
+    pub const MARK_LIFETIME: Duration = Duration::from_secs(3600);
 
     /// Whether the process may evict records.
     pub fn may_evict(&self) -> bool {
@@ -82,13 +82,13 @@ pub struct HeartbeatActions {
     pub dropped: Option<DropReason>,
 }
 
-/// An epoch to write: `SET key TEXT PX life`. It may arrive late, since the store dates it.
+/// An epoch to write: `SET key TEXT PX lifetime`. It may arrive late, since the store dates it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EpochWrite {
     /// The epoch. Its [`Display`](std::fmt::Display) is the record's text.
     pub epoch: Epoch,
-    /// The record's life: [`Epoch::LIFE`], or longer if the epoch starts in the future.
-    pub life: Duration,
+    /// The record's lifetime: [`Epoch::LIFETIME`], or longer if the epoch starts in the future.
+    pub lifetime: Duration,
 }
 
 /// Why connections have to be dropped.

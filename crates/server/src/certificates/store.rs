@@ -111,22 +111,22 @@ impl SharedRecords for SharedCertificateStore {
         &self,
         name: &str,
         record: &[u8],
-        life: Duration,
+        lifetime: Duration,
     ) -> Result<(), SharedRecordsError> {
         let (shared, store_key) = (self.shared().await?, store_key(name));
         let sealed = shared.keys.seal(record, &store_key);
-        shared.store.put(&store_key, &sealed, life).await.map_err(store_error)
+        shared.store.put(&store_key, &sealed, lifetime).await.map_err(store_error)
     }
 
     async fn put_new(
         &self,
         name: &str,
         record: &[u8],
-        life: Duration,
+        lifetime: Duration,
     ) -> Result<bool, SharedRecordsError> {
         let (shared, store_key) = (self.shared().await?, store_key(name));
         let sealed = shared.keys.seal(record, &store_key);
-        shared.store.put_new(&store_key, &sealed, life).await.map_err(store_error)
+        shared.store.put_new(&store_key, &sealed, lifetime).await.map_err(store_error)
     }
 
     async fn remove(&self, name: &str) -> Result<(), SharedRecordsError> {

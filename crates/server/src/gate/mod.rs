@@ -288,23 +288,23 @@ impl EarlyDataGate {
         (spent != SpendOutcome::HandedOver).then_some(spent)
     }
 
-    /// Claims a name (an idempotency key or a nonce) for `life`.
-    pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> NameClaim {
+    /// Claims a name (an idempotency key or a nonce) for `lifetime`.
+    pub(crate) async fn claim_name(&self, name: ClaimKey, lifetime: Duration) -> NameClaim {
         if let Some(shared) = &self.shared {
-            return match shared.claim_name(name, life).await {
+            return match shared.claim_name(name, lifetime).await {
                 StoreReply::Won => NameClaim::Won,
                 StoreReply::Lost => NameClaim::Taken,
                 StoreReply::Unknown(why) => NameClaim::Unknown(store_reason(why).name()),
             };
         }
-        let mut claim = self.gate.claim_name(name, life, self.now());
+        let mut claim = self.gate.claim_name(name, lifetime, self.now());
         for _ in 0..MAX_HANDOFF_ATTEMPTS {
             if claim != ClaimOutcome::Closed {
                 break;
             }
-            claim = match self.query_successor(HandoffQuery::Name(name, life)).await {
+            claim = match self.query_successor(HandoffQuery::Name(name, lifetime)).await {
                 Some(HandoffReply::Name(claim)) => claim,
-                _ => self.gate.claim_name(name, life, self.now()),
+                _ => self.gate.claim_name(name, lifetime, self.now()),
             };
         }
         match claim {

@@ -101,13 +101,13 @@ impl SharedRegister {
     }
 
     fn remember(&self, key: ClaimKey, now: Duration) {
-        self.filter.claim(key, now + self.gate.config().record_life(), now);
+        self.filter.claim(key, now + self.gate.config().record_lifetime(), now);
     }
 
-    /// Claims a name for `life`. The filter does not apply, because another node may release the
+    /// Claims a name for `lifetime`. The filter does not apply, because another node may release the
     /// name.
-    pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreReply {
-        self.store.claim_name(name, life).await
+    pub(crate) async fn claim_name(&self, name: ClaimKey, lifetime: Duration) -> StoreReply {
+        self.store.claim_name(name, lifetime).await
     }
 
     /// Releases a name.

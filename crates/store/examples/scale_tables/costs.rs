@@ -112,7 +112,7 @@ impl Costs {
             // nothing.
             heartbeat_us: idle.store_cpu_us_a_node_second.max(0.0),
             heartbeat_bytes: idle.bytes_in_a_node_second + idle.bytes_out_a_node_second,
-            life: SharedConfig::default().record_life().as_secs_f64(),
+            life: SharedConfig::default().record_lifetime().as_secs_f64(),
         })
     }
 

@@ -164,7 +164,7 @@ pub(crate) fn time(value: &Value) -> Option<Duration> {
 /// for a record without expiry, which this program does not write.
 pub(crate) fn epoch_age(value: &Value) -> Duration {
     let left = integer(value).and_then(|left| u64::try_from(left).ok());
-    left.map_or(Duration::ZERO, |left| Epoch::LIFE.saturating_sub(Duration::from_millis(left)))
+    left.map_or(Duration::ZERO, |left| Epoch::LIFETIME.saturating_sub(Duration::from_millis(left)))
 }
 
 /// The error for a reply that no such command has.
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(epoch_age(&Value::Int(-1)), Duration::ZERO);
         assert_eq!(epoch_age(&Value::Int(-2)), Duration::ZERO);
         assert_eq!(epoch_age(&Value::Int(i64::MAX)), Duration::ZERO);
-        let life = i64::try_from(Epoch::LIFE.as_millis()).unwrap();
+        let life = i64::try_from(Epoch::LIFETIME.as_millis()).unwrap();
         assert_eq!(epoch_age(&Value::Int(life - 1500)), Duration::from_millis(1500));
     }
 }

@@ -123,7 +123,7 @@ impl HeartbeatTask<'_> {
         redis::cmd("GET").arg(&self.master.mark_key).write_packed_command(&mut request);
         let mut set = redis::cmd("SET");
         set.arg(&self.master.mark_key).arg(self.mark);
-        set.arg("PX").arg(millis(Heartbeat::MARK_LIFE)).write_packed_command(&mut request);
+        set.arg("PX").arg(millis(Heartbeat::MARK_LIFETIME)).write_packed_command(&mut request);
         let mut values = connection.exchange(&request, SECTIONS.len() + 5).await?;
         // A replica, or a store that is out of memory, refuses the mark.
         let marked = (values.pop() == Some(Value::Okay)).then_some(self.mark);
@@ -188,7 +188,7 @@ impl HeartbeatTask<'_> {
     ) -> Result<(), StoreError> {
         let mut set = redis::cmd("SET");
         set.arg(&self.master.epoch_key).arg(write.epoch.to_string());
-        set.arg("PX").arg(millis(write.life));
+        set.arg("PX").arg(millis(write.lifetime));
         let written = tokio::time::timeout(REQUEST_TIMEOUT, connection.command(&set)).await;
         match written.map_err(|_| timed_out())? {
             Ok(_) => {

@@ -199,7 +199,7 @@ impl<S: Records> SharedRing<S> {
             state.keys.adopt(slot, key.clone(), now);
             let under = self.records.key_encryption().sealing_key();
             let due = !up_to_date && state.resealed.insert((slot, under));
-            due.then(|| state.keys.life(&key, now))
+            due.then(|| state.keys.lifetime_of(&key, now))
         };
         if let Some(ttl) = ttl {
             self.store.put(&record_key(slot), &self.records.seal(slot, &key), ttl).await?;
@@ -209,7 +209,7 @@ impl<S: Records> SharedRing<S> {
 
     /// Stores a key in its slot, or reads the key that is there. Returns whether it was stored.
     async fn offer(&self, offer: &KeyOffer, now: UnixTime) -> Result<bool, SharedRingError> {
-        let KeyOffer { slot, key, life: ttl } = offer;
+        let KeyOffer { slot, key, lifetime: ttl } = offer;
         let record = self.records.seal(*slot, key);
         let put = self.store.put_new(&record_key(*slot), &record, *ttl).await?;
         // Read back in any case: other nodes use what is in the store.
@@ -222,7 +222,7 @@ impl<S: Records> SharedRing<S> {
 
     /// Stores a key in its slot, replacing another one.
     async fn replace(&self, offer: &KeyOffer, now: UnixTime) -> Result<(), SharedRingError> {
-        let KeyOffer { slot, key, life: ttl } = offer;
+        let KeyOffer { slot, key, lifetime: ttl } = offer;
         let old = self.state().keys.held(*slot);
         self.store.put(&record_key(*slot), &self.records.seal(*slot, key), *ttl).await?;
         if let SlotContent::Key(name) = self.read_slot(*slot, now).await? {

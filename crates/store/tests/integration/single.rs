@@ -428,7 +428,7 @@ async fn a_master_that_becomes_a_replica_stops_to_count() {
     let promoted = Instant::now();
     assert_eq!(redis.cli(&["replicaof", "no", "one"]), "OK");
     until(&store, Won).await;
-    assert!(promoted.elapsed() >= short(Duration::ZERO).record_life());
+    assert!(promoted.elapsed() >= short(Duration::ZERO).record_lifetime());
 }
 
 async fn killed_connections_are_made_again() {

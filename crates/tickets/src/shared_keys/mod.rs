@@ -48,7 +48,7 @@ pub struct KeyOffer {
     /// The key.
     pub key: DatedKey,
     /// The lifetime of the record in the store.
-    pub life: Duration,
+    pub lifetime: Duration,
 }
 
 impl SharedKeys {
@@ -154,7 +154,7 @@ impl SharedKeys {
 
     /// Returns how long the store has to keep `key` from `now` on: until its last ticket has
     /// expired, and a little longer because clocks differ.
-    pub fn life(&self, key: &DatedKey, now: UnixTime) -> Duration {
+    pub fn lifetime_of(&self, key: &DatedKey, now: UnixTime) -> Duration {
         let later = self.held.iter().map(|held| held.key.not_before);
         let successor = later.filter(|time| *time > key.not_before).min();
         // The next period's key is its successor at the latest.
@@ -193,8 +193,8 @@ impl SharedKeys {
     }
 
     fn offer(&self, slot: Slot, key: DatedKey, now: UnixTime) -> KeyOffer {
-        let life = self.life(&key, now);
-        KeyOffer { slot, key, life }
+        let lifetime = self.lifetime_of(&key, now);
+        KeyOffer { slot, key, lifetime }
     }
 }
 

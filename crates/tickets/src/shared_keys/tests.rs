@@ -47,7 +47,7 @@ fn the_first_node_offers_this_period_and_the_next() {
         places,
         [(START.0, now.after(SharedKeys::PROPAGATION_DELAY)), (next, UnixTime(next))]
     );
-    assert_eq!(offers[1].life, seconds(2 * HOUR - 100 + 2 * HOUR) + MARGIN);
+    assert_eq!(offers[1].lifetime, seconds(2 * HOUR - 100 + 2 * HOUR) + MARGIN);
     assert_eq!(keys.offers(&present, now), []);
     // Sealing starts at once, because there is no other key.
     assert_eq!(keys.ring().unwrap().current(now).key, offers[0].key.key);
@@ -74,7 +74,11 @@ fn what_the_store_has_lost_is_offered_again_as_it_was() {
     let now = START.after(seconds(HOUR + 5));
     let again = settle(&mut keys, &mut present, now);
     assert_eq!(again.len(), 3);
-    assert_eq!(again[0].life, seconds(2 * HOUR - 5) + MARGIN, "until its last ticket has expired");
+    assert_eq!(
+        again[0].lifetime,
+        seconds(2 * HOUR - 5) + MARGIN,
+        "until its last ticket has expired"
+    );
     assert_eq!(keys.ring(), ring);
 }
 
@@ -98,7 +102,7 @@ fn an_extra_rotation_lasts_until_the_next_period() {
     let now = START.after(seconds(600));
     let offer = keys.rotation(now);
     assert_eq!(offer.key.not_before, now.after(SharedKeys::PROPAGATION_DELAY));
-    assert_eq!(offer.life, seconds(HOUR - 600 + 2 * HOUR) + MARGIN);
+    assert_eq!(offer.lifetime, seconds(HOUR - 600 + 2 * HOUR) + MARGIN);
     keys.adopt(offer.slot, offer.key.clone(), now);
     let ring = keys.ring().unwrap();
     let current = |now: UnixTime| ring.current(now).key.clone();

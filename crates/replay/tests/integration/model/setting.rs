@@ -191,7 +191,7 @@ impl Setting {
     pub(crate) fn record_end(&self, exact_at: i64, node_clock: i64, store_clock: i64) -> i64 {
         let life = match self.without {
             Some(Rule::RecordLife(life)) => life,
-            _ => self.config.record_life(),
+            _ => self.config.record_lifetime(),
         };
         match self.without {
             Some(Rule::EndFollowsSkew) => store_clock + life.as_millis() as i64,

@@ -94,7 +94,7 @@ impl Process {
 
     pub(crate) fn read(&self, now: i64) -> Read {
         let clock = self.clock(now);
-        let life = Epoch::LIFE.as_millis() as i64;
+        let life = Epoch::LIFETIME.as_millis() as i64;
         let age = |stored: &StoredEpoch| millis(clock - (stored.until - life));
         let age_by_writer = |stored: &StoredEpoch| millis(clock - stored.stamp);
         Read {
@@ -105,10 +105,10 @@ impl Process {
         }
     }
 
-    /// `SET epoch TEXT PX life`, with the writer's own stamp beside it. A replica refuses.
+    /// `SET epoch TEXT PX lifetime`, with the writer's own stamp beside it. A replica refuses.
     pub(crate) fn write_epoch(&mut self, write: &EpochWrite, stamp: i64, now: i64) {
         if self.role == Role::Master {
-            let until = self.clock(now) + write.life.as_millis() as i64;
+            let until = self.clock(now) + write.lifetime.as_millis() as i64;
             self.epoch = Some(StoredEpoch { epoch: write.epoch.clone(), until, stamp });
         }
     }
@@ -116,7 +116,7 @@ impl Process {
     /// With an epoch of this life that is `age` old.
     pub(crate) fn with_epoch(mut self, epoch: Epoch, age: Duration, now: i64) -> Self {
         let stamp = self.clock(now) - age.as_millis() as i64;
-        let until = stamp + Epoch::LIFE.as_millis() as i64;
+        let until = stamp + Epoch::LIFETIME.as_millis() as i64;
         self.epoch = Some(StoredEpoch { epoch, until, stamp });
         self
     }

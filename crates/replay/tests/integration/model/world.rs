@@ -230,7 +230,7 @@ impl World {
     /// Whether the honest client's flight may still arrive with an interesting outcome: it is
     /// delayed for at most the life of a record.
     fn may_come(&self, setting: &Setting) -> bool {
-        let life = setting.config.record_life().as_millis() as i64;
+        let life = setting.config.record_lifetime().as_millis() as i64;
         setting.honest
             && self.original == Original::NotSent
             && self.now() <= setting.exact_at() + life

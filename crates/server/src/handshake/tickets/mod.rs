@@ -224,10 +224,10 @@ impl TicketRing {
     pub(crate) async fn spend_everywhere(&self, token: TokenSerial) -> Option<bool> {
         let store = &self.sessions.as_ref()?.store;
         let schedule = self.keys.schedule();
-        let life = schedule.rotation() + schedule.lifetime();
+        let lifetime = schedule.rotation() + schedule.lifetime();
         let TokenSerial { issuer, number } = token;
         let key = format!("token:{issuer:016x}:{}", number / TOKENS_PER_RECORD);
-        match store.set_bit(&key, (number % TOKENS_PER_RECORD) as u32, life).await {
+        match store.set_bit(&key, (number % TOKENS_PER_RECORD) as u32, lifetime).await {
             Ok(spent) => Some(spent),
             Err(error) => {
                 debug!("cannot check whether an address token is spent: {error}");

@@ -55,11 +55,11 @@ struct StoreFailures {
 }
 
 impl SessionStore {
-    /// Sessions in `store`, which expire after `life`. Needs a tokio runtime.
-    pub(crate) fn new(store: Store, life: Duration) -> Self {
+    /// Sessions in `store`, which expire after `lifetime`. Needs a tokio runtime.
+    pub(crate) fn new(store: Store, lifetime: Duration) -> Self {
         let (queue, deposits) = mpsc::channel(MAX_QUEUED_SESSIONS);
         let failures = Arc::new(StoreFailures::default());
-        tokio::spawn(write_sessions(store.clone(), life, deposits, failures.clone()));
+        tokio::spawn(write_sessions(store.clone(), lifetime, deposits, failures.clone()));
         Self { store, queue, failures }
     }
 
@@ -101,7 +101,7 @@ impl RedeemedTicket {
 /// Writes queued sessions to the store, many at the same time, because each waits for a round trip.
 async fn write_sessions(
     store: Store,
-    life: Duration,
+    lifetime: Duration,
     mut deposits: mpsc::Receiver<QueuedSession>,
     failures: Arc<StoreFailures>,
 ) {
@@ -110,7 +110,7 @@ async fn write_sessions(
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let (store, failures) = (store.clone(), failures.clone());
         tokio::spawn(async move {
-            match store.put(&key, &record, life).await {
+            match store.put(&key, &record, lifetime).await {
                 Ok(()) => failures.record_recovery(),
                 Err(error) => failures.record(&error.to_string()),
             }
