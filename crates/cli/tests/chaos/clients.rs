@@ -104,14 +104,14 @@ impl ClusterClients {
     }
 
     /// Takes a place at a node that is up, at `node` if possible.
-    pub(crate) fn enter(&self, node: usize) -> Place<'_> {
+    pub(crate) fn enter(&self, node: usize) -> NodeClient<'_> {
         loop {
             for number in (0..NODES).map(|step| (node + step) % NODES) {
-                let seat = &self.slots[number];
-                seat.clients.fetch_add(1, Ordering::SeqCst);
-                let place = Place { seat, number };
-                if seat.address.lock().unwrap().is_some() {
-                    return place;
+                let slot = &self.slots[number];
+                slot.clients.fetch_add(1, Ordering::SeqCst);
+                let node_client = NodeClient { slot, number };
+                if slot.address.lock().unwrap().is_some() {
+                    return node_client;
                 }
             }
         }
@@ -120,12 +120,12 @@ impl ClusterClients {
     /// One GET on a fresh connection, early if it may be and there is a session.
     pub(crate) async fn get(
         &self,
-        place: &Place<'_>,
+        node_client: &NodeClient<'_>,
         http: Http,
         target: &str,
         early: bool,
     ) -> Connection {
-        let recorder = &self.recorders[place.number];
+        let recorder = &self.recorders[node_client.number];
         let client = &self.clients[http as usize];
         let session = client.sessions.lock().unwrap().pop_front();
         let offer = ConnectOptions { host: "localhost".to_owned(), session, early_data: early };
@@ -172,15 +172,15 @@ impl Client {
 }
 
 /// A client at a node.
-pub(crate) struct Place<'a> {
-    seat: &'a NodeSlot,
+pub(crate) struct NodeClient<'a> {
+    slot: &'a NodeSlot,
     /// The node.
     pub(crate) number: usize,
 }
 
-impl Drop for Place<'_> {
+impl Drop for NodeClient<'_> {
     fn drop(&mut self) {
-        self.seat.clients.fetch_sub(1, Ordering::SeqCst);
+        self.slot.clients.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

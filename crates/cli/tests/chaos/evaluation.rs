@@ -91,7 +91,7 @@ pub(crate) fn evaluate(run: &Run, log: &[Value], complete_logs: bool) -> Row {
         if flight > 1 {
             row.faults.push(format!("{target}: flight executed {flight} times, by {nodes:?}"));
         }
-        if total > 1 && !sent.told {
+        if total > 1 && !sent.got_425 {
             row.faults.push(format!("{target}: executed {total} times without 425, by {nodes:?}"));
         }
         if sent.early > flight {

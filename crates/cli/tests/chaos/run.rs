@@ -68,8 +68,8 @@ pub(crate) struct Sent {
     pub(crate) early: usize,
     /// Responses after the client had sent it again after the handshake.
     pub(crate) late: usize,
-    /// The client was told 425, and sent it again on another connection (RFC 8470 section 5.2).
-    pub(crate) told: bool,
+    /// The client got 425, and sent it again on another connection (RFC 8470 section 5.2).
+    pub(crate) got_425: bool,
 }
 
 impl Run {
@@ -121,8 +121,8 @@ impl Run {
     pub(crate) async fn request(&self, node: usize) -> bool {
         let number = self.0.sequence.fetch_add(1, Ordering::SeqCst);
         let target = format!("/{}/{number}", self.0.name);
-        let place = self.clients().enter(node);
-        let first = self.clients().get(&place, self.http(), &target, true).await;
+        let node_client = self.clients().enter(node);
+        let first = self.clients().get(&node_client, self.http(), &target, true).await;
         let offered = first.early != EarlyData::NotOffered;
         let accepted = first.early == EarlyData::Accepted;
         if offered && !first.flight.is_empty() {
@@ -131,26 +131,30 @@ impl Run {
         }
         let mut sent = Sent { flight: offered, ..Sent::default() };
         let mut status = first.status;
-        let told = status == Ok(StatusCode::TOO_EARLY) && offered;
-        if told {
+        let got_425 = status == Ok(StatusCode::TOO_EARLY) && offered;
+        if got_425 {
             // RFC 8470 section 5.2: one more attempt, without early data.
-            status = self.clients().get(&place, self.http(), &target, false).await.status;
+            status = self.clients().get(&node_client, self.http(), &target, false).await.status;
         }
         let succeeded = status == Ok(StatusCode::OK);
-        let early = accepted && !told;
+        let early = accepted && !got_425;
         sent.early = usize::from(succeeded && early);
         sent.late = usize::from(succeeded && !early);
-        sent.told = told;
+        sent.got_425 = got_425;
 
         let mut counts = self.0.counts.lock().unwrap();
         counts.honest += 1;
         counts.offered += u64::from(offered);
         counts.accepted += u64::from(sent.early == 1);
-        counts.too_early += u64::from(told);
+        counts.too_early += u64::from(got_425);
         match status {
             Ok(StatusCode::OK) => {}
-            Ok(status) => counts.errors.push(format!("{target} at {}: {status}", place.number)),
-            Err(reason) => counts.lost.push(format!("{target} at {}: {reason}", place.number)),
+            Ok(status) => {
+                counts.errors.push(format!("{target} at {}: {status}", node_client.number))
+            }
+            Err(reason) => {
+                counts.lost.push(format!("{target} at {}: {reason}", node_client.number))
+            }
         }
         counts.requests.insert(target, sent);
         accepted
@@ -229,9 +233,9 @@ impl Run {
         counts.resent = counts.resent.and(resent);
     }
 
-    /// Sends honest requests, and copies of fresh flights, without a pause until the storm is
+    /// Sends honest requests, and copies of fresh flights, without a pause until the load is
     /// ended.
-    pub(crate) fn storm(&self) -> Storm {
+    pub(crate) fn background_load(&self) -> BackgroundLoad {
         let over = Arc::<AtomicBool>::default();
         let honest = {
             let (run, over) = (self.clone(), over.clone());
@@ -247,7 +251,7 @@ impl Run {
         };
         let attack = {
             let (run, over) = (self.clone(), over.clone());
-            let pause = STORM.div_f64(run.0.quota as f64 / NODES as f64);
+            let pause = LOAD_TIME.div_f64(run.0.quota as f64 / NODES as f64);
             runtime().spawn(async move {
                 for turn in 0.. {
                     if over.load(Ordering::SeqCst) {
@@ -258,7 +262,7 @@ impl Run {
                 }
             })
         };
-        Storm { run: self.clone(), over, tasks: vec![honest, attack] }
+        BackgroundLoad { run: self.clone(), over, tasks: vec![honest, attack] }
     }
 
     /// Sends a copy of a fresh flight to all nodes at once.
@@ -277,13 +281,13 @@ impl Run {
 }
 
 /// Continues in the background until it is ended.
-pub(crate) struct Storm {
+pub(crate) struct BackgroundLoad {
     run: Run,
     over: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Storm {
+impl BackgroundLoad {
     /// Lets it continue for a while.
     pub(crate) fn run_for(&self, time: Duration) {
         std::thread::sleep(time);
@@ -317,11 +321,11 @@ impl Storm {
 /// Maximum number of concurrent copies.
 const AT_ONCE: usize = 64;
 
-/// The pause between honest requests of a storm.
+/// The pause between honest requests of a background load.
 const PACE: Duration = Duration::from_millis(40);
 
-/// The length of a storm that sends all copies of a scenario.
-const STORM: Duration = Duration::from_secs(60);
+/// The length of a background load that sends all copies of a scenario.
+const LOAD_TIME: Duration = Duration::from_secs(60);
 
-/// Older flights are stale at each node, so a storm does not copy them.
+/// Older flights are stale at each node, so a background load does not copy them.
 const FRESH: Duration = Duration::from_secs(25);

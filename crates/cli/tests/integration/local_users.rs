@@ -22,12 +22,12 @@ fn nobody() -> Option<u32> {
 }
 
 /// A site in a directory of the user `nobody`, to whom its server switches.
-struct Machine {
+struct UnprivilegedSite {
     dir: TempDir,
     arguments: [String; 6],
 }
 
-impl Machine {
+impl UnprivilegedSite {
     fn new(nobody: u32) -> Self {
         let dir = site();
         certify(dir.path());
@@ -76,29 +76,30 @@ impl Machine {
 #[test]
 fn logs_are_not_written_through_symbolic_links() {
     let Some(nobody) = nobody() else { return };
-    let machine = Machine::new(nobody);
-    let [access, keys, precious] = ["log", "keys", "precious"].map(|name| machine.file(name));
+    let unprivileged = UnprivilegedSite::new(nobody);
+    let [access, keys, precious] = ["log", "keys", "precious"].map(|name| unprivileged.file(name));
     fs::write(&precious, "").unwrap();
 
     symlink(&precious, &access).unwrap();
-    let stderr = machine.refused(&keys);
+    let stderr = unprivileged.refused(&keys);
     assert!(stderr.contains("access log") && stderr.contains("it is a symbolic link"), "{stderr}");
     fs::remove_file(&access).unwrap();
     symlink(&precious, &keys).unwrap();
-    let stderr = machine.refused(&keys);
+    let stderr = unprivileged.refused(&keys);
     assert!(stderr.contains("key log") && stderr.contains("it is a symbolic link"), "{stderr}");
     fs::remove_file(&keys).unwrap();
     // A link to a directory is followed, as far as the user itself gets.
-    let elsewhere = machine.file("elsewhere");
+    let elsewhere = unprivileged.file("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
-    symlink(&elsewhere, machine.file("inner")).unwrap();
-    let stderr = machine.refused(&machine.file("inner/keys"));
+    symlink(&elsewhere, unprivileged.file("inner")).unwrap();
+    let stderr = unprivileged.refused(&unprivileged.file("inner/keys"));
     assert!(stderr.contains("key log") && stderr.contains("Permission denied"), "{stderr}");
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
 
-    let serve = machine.start(Path::new(PROGRAM), &[("SSLKEYLOGFILE", keys.to_str().unwrap())]);
+    let serve =
+        unprivileged.start(Path::new(PROGRAM), &[("SSLKEYLOGFILE", keys.to_str().unwrap())]);
     let url = format!("https://{}/", serve.address);
-    let get = || fetch(machine.path(), &serve.cert, &url, &[]).ended;
+    let get = || fetch(unprivileged.path(), &serve.cert, &url, &[]).ended;
     assert_eq!(get().out, PAGE);
     assert!(until(|| text(&access).lines().count() == 1), "{}", text(&serve.stderr));
     assert!(text(&keys).contains("CLIENT_TRAFFIC_SECRET_0 "));
@@ -109,7 +110,7 @@ fn logs_are_not_written_through_symbolic_links() {
     }
 
     // Rotated, with a link in the log's place: the file in use stays.
-    let moved = machine.file("log.1");
+    let moved = unprivileged.file("log.1");
     fs::rename(&access, &moved).unwrap();
     symlink(&precious, &access).unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR1).unwrap();
@@ -121,15 +122,15 @@ fn logs_are_not_written_through_symbolic_links() {
 }
 
 /// A process that looks like a lab that can be entered, with a malicious `PATH`.
-fn door(dir: &Path, started_by: &[&str]) -> Running {
+fn fake_lab_holder(dir: &Path, started_by: &[&str]) -> Running {
     let [program, arguments @ ..] = started_by else { unreachable!("nobody starts it") };
     let mut command = Command::new(program);
     let search = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
     command.args(arguments).args(["-c", "read end", "firstflight-lab-holder"]);
-    let door = Running::start(command.env("PATH", search).stdin(Stdio::piped()));
-    let line = PathBuf::from(format!("/proc/{}/cmdline", door.0.id()));
+    let holder = Running::start(command.env("PATH", search).stdin(Stdio::piped()));
+    let line = PathBuf::from(format!("/proc/{}/cmdline", holder.0.id()));
     assert!(until(|| text(&line).starts_with("sh\0-c\0")), "{}", text(&line));
-    door
+    holder
 }
 
 #[test]
@@ -142,16 +143,16 @@ fn enter_runs_nothing_in_a_process_that_pretends_to_be_a_lab() {
     let [trap, ran] = ["trap", "ran"].map(|name| dir.path().join(name));
     fs::write(&trap, format!("#!/bin/sh\nid -u >{}\n", ran.display())).unwrap();
     fs::set_permissions(&trap, Permissions::from_mode(0o755)).unwrap();
-    let enter = |door: &Running| {
+    let enter = |holder: &Running| {
         let mut command = firstflight(dir.path());
-        run(command.args(["lab", "--enter", &door.0.id().to_string(), "--", "trap"]))
+        run(command.args(["lab", "--enter", &holder.0.id().to_string(), "--", "trap"]))
     };
 
-    let ended = enter(&door(dir.path(), &[&RUN_AS_NOBODY[..], &["sh"]].concat()));
+    let ended = enter(&fake_lab_holder(dir.path(), &[&RUN_AS_NOBODY[..], &["sh"]].concat()));
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err.contains("belongs to another user"), "{ended:?}");
     // One of the same user is entered, and its variables are not a lab's.
-    let ended = enter(&door(dir.path(), &["sh"]));
+    let ended = enter(&fake_lab_holder(dir.path(), &["sh"]));
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err.contains("cannot start trap in the lab"), "{ended:?}");
     assert!(!ran.exists(), "as user {}", text(&ran));
@@ -161,15 +162,15 @@ fn enter_runs_nothing_in_a_process_that_pretends_to_be_a_lab() {
 fn the_memory_of_a_new_process_is_protected_from_the_start() {
     let Some(nobody) = nobody() else { return };
     for (mode, warned) in [(0o711, false), (0o755, true)] {
-        let machine = Machine::new(nobody);
-        let [program, tries] = ["program", "tries"].map(|name| machine.file(name));
+        let unprivileged = UnprivilegedSite::new(nobody);
+        let [program, tries] = ["program", "tries"].map(|name| unprivileged.file(name));
         fs::copy(PROGRAM, &program).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
-        let mut serve = machine.start(&program, &[]);
+        let mut serve = unprivileged.start(&program, &[]);
         let [run_as_nobody, arguments @ ..] = RUN_AS_NOBODY;
         let mut spy = Command::new(run_as_nobody);
         spy.args(arguments).args(["sh", "-c", SPY, "spy", &serve.pid().to_string()]);
-        spy.current_dir(machine.path()).stdout(File::create(&tries).unwrap());
+        spy.current_dir(unprivileged.path()).stdout(File::create(&tries).unwrap());
         let mut spy = Running::start(&mut spy);
         assert!(until(|| text(&tries).starts_with("waits\n")));
 
@@ -188,7 +189,7 @@ fn the_memory_of_a_new_process_is_protected_from_the_start() {
             "{}",
             text(&serve.stderr)
         );
-        fs::write(machine.file("stop"), "").unwrap();
+        fs::write(unprivileged.file("stop"), "").unwrap();
         assert!(serve.ends_by_itself().success());
         assert!(spy.wait().unwrap().success());
         let tries = text(&tries);

@@ -4,7 +4,9 @@ use crate::clock_steps::{After, clock_step};
 use crate::copied_random;
 use crate::plan::Plan;
 use crate::report::{Label, Row};
-use crate::scenarios::{self, By, node_by_node, reconnect, restart, shift, switch_and_back};
+use crate::scenarios::{
+    self, ChangeMethod, node_by_node, reconnect, restart, shift, switch_and_back,
+};
 use crate::settings::Switch;
 use crate::stage::Servers;
 use crate::store_failures::{StoreFailure, store_failure};
@@ -39,10 +41,10 @@ pub(crate) fn all(plan: &Plan) -> Vec<Case> {
             let name = |by: &str| format!("{}_{by}_{shift}", switch.name());
             for servers in [Servers::OnePunctured, Servers::One, Servers::OneWithStore] {
                 cases.add(name("reload"), servers, move |plan, label| {
-                    switch_and_back(plan, label, By::Reload, switch, shift)
+                    switch_and_back(plan, label, ChangeMethod::Reload, switch, shift)
                 });
                 cases.add(name("upgrade"), servers, move |plan, label| {
-                    switch_and_back(plan, label, By::Upgrade, switch, shift)
+                    switch_and_back(plan, label, ChangeMethod::Upgrade, switch, shift)
                 });
             }
             cases.add(name("node"), Servers::NodesByFile(3), move |plan, label| {

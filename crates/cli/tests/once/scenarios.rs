@@ -61,14 +61,14 @@ const REFUSED_BY_TLS: i64 = 70;
 
 /// How an operator changes a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum ChangeMethod {
     /// SIGHUP.
     Reload,
     /// SIGUSR2.
     Upgrade,
 }
 
-impl By {
+impl ChangeMethod {
     fn switch(self, server: &mut Server, switch: Option<Switch>) {
         match self {
             Self::Reload => server.reload(switch),
@@ -82,7 +82,7 @@ impl By {
 pub(crate) fn switch_and_back(
     plan: &Plan,
     label: &Label,
-    by: By,
+    method: ChangeMethod,
     switch: Switch,
     shift: i64,
 ) -> Vec<Row> {
@@ -92,11 +92,11 @@ pub(crate) fn switch_and_back(
     let tickets = concurrently(&Attempt::all(plan, switch.transports(), shift), |&attempt| {
         (attempt, stage.client.ticket(attempt.transport, address).unwrap())
     });
-    by.switch(&mut stage.node(0), Some(switch));
+    method.switch(&mut stage.node(0), Some(switch));
     let recorded = concurrently(&tickets, |(attempt, ticket)| {
         Honest::start(&stage.client, *attempt, address, ticket).finish()
     });
-    by.switch(&mut stage.node(0), None);
+    method.switch(&mut stage.node(0), None);
     concurrently(&recorded, |honest| {
         let copies = honest.copies(&[address], plan);
         honest.row(&stage, label, copies, &[])

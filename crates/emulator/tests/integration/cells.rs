@@ -145,7 +145,7 @@ fn upload(network: &Network, bytes: usize) -> Result<Option<usize>, Box<dyn std:
 }
 
 fn loss_is_the_same_again() -> Outcome {
-    let fates = |seed| -> Result<Vec<bool>, Box<dyn std::error::Error>> {
+    let decisions = |seed| -> Result<Vec<bool>, Box<dyn std::error::Error>> {
         let path = PathConfig {
             name: "lossy".to_owned(),
             up: vec![CellSpec::Loss(LossSpec { probability: 0.3 })],
@@ -165,11 +165,11 @@ fn loss_is_the_same_again() -> Outcome {
         }
         Ok(packets.iter().map(|packet| packet.delivered().is_some()).collect())
     };
-    let first = fates(1)?;
+    let first = decisions(1)?;
     assert_eq!(first.len(), 100);
     assert!((45..95).contains(&first.iter().filter(|passed| **passed).count()));
-    assert_eq!(first, fates(1)?);
-    assert_ne!(first, fates(2)?);
+    assert_eq!(first, decisions(1)?);
+    assert_ne!(first, decisions(2)?);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::{Outcome, fast_open, trial};
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("tun_carries_what_rings_carry", tun_carries_what_rings_carry),
-        trial("tun_without_its_device_says_how_to_mend_it", refusal_says_how_to_mend_it),
+        trial("tun_without_its_device_names_the_fix", refusal_names_the_fix),
     ]
 }
 
@@ -63,7 +63,7 @@ fn tun_carries_what_rings_carry() -> Outcome {
     Ok(())
 }
 
-fn refusal_says_how_to_mend_it() -> Outcome {
+fn refusal_names_the_fix() -> Outcome {
     match network() {
         Ok(_) => assert!(device_opens()),
         Err(error) => {

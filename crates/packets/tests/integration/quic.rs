@@ -227,6 +227,6 @@ fn a_slow_server_costs_time_and_no_round_trips() {
 
 #[test]
 fn rfc8446_4_6_1_a_request_after_the_tickets_did_not_wait_for_them() {
-    let path = QuicPath { rest_at_first: 50 * MS, ..QuicPath::new(20 * MS) };
+    let path = QuicPath { initial_pause: 50 * MS, ..QuicPath::new(20 * MS) };
     assert_eq!(round_trips(&QuicPeers::ping_pong().facts(&path)), (2, 2));
 }

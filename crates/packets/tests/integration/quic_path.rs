@@ -36,10 +36,10 @@ pub(crate) struct QuicPath {
     pub(crate) moves_to: Option<SocketAddr>,
     /// How many requests there are, one after the other.
     pub(crate) requests: usize,
-    /// How long the client rests before each request after the first, and before that after the
-    /// handshake.
+    /// How long the client rests before each request after the first.
     pub(crate) rest: u64,
-    pub(crate) rest_at_first: u64,
+    /// How long it rests after the handshake, before the first request.
+    pub(crate) initial_pause: u64,
     /// How long the server thinks before it answers.
     pub(crate) pause: u64,
 }
@@ -58,7 +58,7 @@ impl QuicPath {
             moves_to: None,
             requests: 1,
             rest: 0,
-            rest_at_first: 0,
+            initial_pause: 0,
             pause: 0,
         }
     }
@@ -80,7 +80,7 @@ pub(crate) struct QuicSetup<'a> {
 
 pub(crate) struct Run<'a> {
     path: &'a QuicPath,
-    talk: &'a QuicSetup<'a>,
+    setup: &'a QuicSetup<'a>,
     base: Instant,
     now: u64,
     /// Under way: by delivery time and order.
@@ -104,16 +104,21 @@ pub(crate) struct Run<'a> {
 const START: u64 = 5 * MS;
 
 /// Runs a connection to its end and gives what the tap captured.
-pub(crate) fn run(path: &QuicPath, talk: &QuicSetup<'_>, seed: u8, base: Instant) -> Vec<Captured> {
+pub(crate) fn run(
+    path: &QuicPath,
+    setup: &QuicSetup<'_>,
+    seed: u8,
+    base: Instant,
+) -> Vec<Captured> {
     let mut run = Run {
         path,
-        talk,
+        setup,
         base,
         now: START,
         under_way: BTreeMap::new(),
         captured: Vec::new(),
         numbers: [0; 2],
-        ends: [QuicEnd::new(None, seed), QuicEnd::new(Some(talk.server.clone()), seed ^ 0x80)],
+        ends: [QuicEnd::new(None, seed), QuicEnd::new(Some(setup.server.clone()), seed ^ 0x80)],
         client: path.client,
         requests_sent: 0,
         answered: 0,
@@ -126,7 +131,7 @@ pub(crate) fn run(path: &QuicPath, talk: &QuicSetup<'_>, seed: u8, base: Instant
     let client = &mut run.ends[0];
     let server = SocketAddr::from(SERVER);
     let (handle, connection) =
-        client.endpoint.connect(at, talk.client.clone(), server, "first.test").unwrap();
+        client.endpoint.connect(at, setup.client.clone(), server, "first.test").unwrap();
     (client.handle, client.connection) = (Some(handle), Some(connection));
     if client.connection.as_ref().is_some_and(Connection::has_0rtt) {
         run.send_request();
@@ -258,7 +263,7 @@ impl Run<'_> {
             connection.local_address_changed();
         }
         self.requests_sent += 1;
-        client.writing.push((stream, self.talk.request.to_vec()));
+        client.writing.push((stream, self.setup.request.to_vec()));
         client.write();
     }
 
@@ -293,9 +298,9 @@ impl Run<'_> {
         if answered > 0 && self.answered < self.path.requests {
             self.next_request_at = Some(self.now + self.path.rest);
         }
-        if send && self.path.rest_at_first > 0 {
+        if send && self.path.initial_pause > 0 {
             send = false;
-            self.next_request_at = Some(self.now + self.path.rest_at_first);
+            self.next_request_at = Some(self.now + self.path.initial_pause);
         }
         if send || self.next_request_at.is_some_and(|time| time <= self.now) {
             self.next_request_at = None;
@@ -320,11 +325,11 @@ impl Run<'_> {
         while let Some(event) = self.ends[1].connection.as_mut().and_then(Connection::poll) {
             let server = &mut self.ends[1];
             match event {
-                Event::HandshakeDataReady if !self.talk.greeting.is_empty() => {
+                Event::HandshakeDataReady if !self.setup.greeting.is_empty() => {
                     let connection = server.connection.as_mut().unwrap();
                     let stream = connection.streams().open(Dir::Uni).expect("a stream");
                     // It stays open.
-                    let greeting = self.talk.greeting;
+                    let greeting = self.setup.greeting;
                     assert_eq!(
                         connection.send_stream(stream).write(greeting).ok(),
                         Some(greeting.len())
@@ -346,7 +351,7 @@ impl Run<'_> {
         }
         let begins = self.now + self.path.pause;
         self.thinking.extend(requested.into_iter().map(|id| (begins, id)));
-        let (now, response) = (self.now, self.talk.response);
+        let (now, response) = (self.now, self.setup.response);
         let due = self.thinking.extract_if(.., |(time, _)| *time <= now);
         let due: Vec<_> = due.map(|(_, id)| (id, response.to_vec())).collect();
         self.ends[1].writing.extend(due);

@@ -201,14 +201,14 @@ impl QuicPeers {
         let mut tokens = ValidationTokenConfig::default();
         tokens.sent(self.tokens_sent).log(Arc::new(AnyToken));
         server.transport_config(self.transport()).validation_token_config(tokens);
-        let talk = QuicSetup {
+        let setup = QuicSetup {
             client,
             server: Arc::new(server),
             request: &self.request,
             response: &self.response,
             greeting: &self.greeting,
         };
-        run(path, &talk, self.seed.fetch_add(1, Ordering::Relaxed), self.base)
+        run(path, &setup, self.seed.fetch_add(1, Ordering::Relaxed), self.base)
     }
 
     pub(crate) fn key_log(&self) -> String {

@@ -88,7 +88,7 @@ fn nothing_counts_before_the_first_heartbeat_nor_without_them() {
 }
 
 #[test]
-fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
+fn rfc8446_8_2_a_missing_or_unknown_epoch_is_replaced_and_a_window_begins() {
     let other_process =
         Epoch { settings: SharedConfig { freshness: s(11), ..settings() }, ..epoch_of("p", "r") };
     let other_slots = Epoch { slots: Slots::of([(0, 9)]), ..epoch_of("p", "r") };
@@ -344,7 +344,7 @@ fn a_master_counts_while_a_majority_of_sentinels_named_it() {
 }
 
 #[test]
-fn an_epoch_waits_for_the_majority_lest_it_grow_old_beside_the_old_master() {
+fn an_epoch_is_written_only_once_a_majority_confirms_the_master() {
     let mut continuity = Continuity::new(settings());
     let by =
         |at| Heartbeat { confirmation: Confirmation::Majority(at), epoch: None, ..healthy(1000) };

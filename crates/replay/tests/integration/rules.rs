@@ -21,18 +21,18 @@ fn s(seconds: u64) -> Duration {
 }
 
 /// A gate, and its ticket epochs.
-struct Rig {
+struct GateFixture {
     gate: Gate,
     epochs: Arc<TicketEpochs>,
 }
 
-fn rig(capacity: usize) -> Rig {
+fn gate_fixture(capacity: usize) -> GateFixture {
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
     let config = GateConfig { capacity, ..GateConfig::default() };
-    Rig { gate: Gate::new(config, epochs.clone()), epochs }
+    GateFixture { gate: Gate::new(config, epochs.clone()), epochs }
 }
 
-impl Rig {
+impl GateFixture {
     fn offer(&self, name: [u8; 32], skew: i32, at: u64) -> FlightOffer {
         FlightOffer::new(ClaimKey::of_flight(&name), skew, s(at), self.epochs.current())
     }
@@ -50,23 +50,23 @@ impl Rig {
 
 #[test]
 fn rfc8446_8_2_one_connection_wins_a_flight() {
-    let rig = rig(10);
-    assert_eq!(rig.claim(ONE, 0, 1), WON);
-    assert_eq!(rig.claim(ONE, -1, 2), LOST);
-    assert_eq!(rig.claim(TWO, 0, 2), WON);
+    let fixture = gate_fixture(10);
+    assert_eq!(fixture.claim(ONE, 0, 1), WON);
+    assert_eq!(fixture.claim(ONE, -1, 2), LOST);
+    assert_eq!(fixture.claim(TWO, 0, 2), WON);
 }
 
 #[test]
 fn rfc8446_8_a_spent_flight_is_refused_to_its_copies_whatever_its_skew() {
     for skew in [-3600_i64, -61, 0, 11, 30, 50, 61, 70, 130, 3600, 86_400] {
-        let rig = rig(10);
+        let fixture = gate_fixture(10);
         let start: i64 = 10_000;
-        assert_eq!(rig.spend(ONE, skew as i32, start as u64), SpendOutcome::Recorded);
+        assert_eq!(fixture.spend(ONE, skew as i32, start as u64), SpendOutcome::Recorded);
         // Copies, until none is fresh.
         for at in start..=(start + skew).max(start) + 20 {
             let left = (start + skew - at) as i32;
             if left.abs() <= 60 {
-                let claimed = rig.claim(ONE, left, at as u64);
+                let claimed = fixture.claim(ONE, left, at as u64);
                 let fresh = left.abs() <= 10;
                 let expected = if fresh { Refusal::RefusedBefore } else { Refusal::TicketAge };
                 assert!(
@@ -80,115 +80,115 @@ fn rfc8446_8_a_spent_flight_is_refused_to_its_copies_whatever_its_skew() {
 
 #[test]
 fn rfc8446_8_the_record_of_a_spent_flight_ends() {
-    let rig = rig(1);
-    assert_eq!(rig.spend(ONE, 100, 1000), SpendOutcome::Recorded);
+    let fixture = gate_fixture(1);
+    assert_eq!(fixture.spend(ONE, 100, 1000), SpendOutcome::Recorded);
     // Fresh until 1110 s; 6 s more allow for rounding and clocks.
-    assert_eq!(rig.claim(TWO, 0, 1115), Err(Refusal::RegisterFull));
-    assert_eq!(rig.claim([3; 32], 0, 1117), WON);
+    assert_eq!(fixture.claim(TWO, 0, 1115), Err(Refusal::RegisterFull));
+    assert_eq!(fixture.claim([3; 32], 0, 1117), WON);
 }
 
 #[test]
 fn rfc8446_8_a_record_lives_no_longer_than_its_ticket() {
-    let rig = rig(1);
-    assert_eq!(rig.spend(ONE, i32::MAX, 1000), SpendOutcome::Recorded);
-    assert_eq!(rig.claim(TWO, 0, 1000 + 36 * 3600), Err(Refusal::RegisterFull));
-    assert_eq!(rig.claim(TWO, 0, 1017 + 36 * 3600), WON);
+    let fixture = gate_fixture(1);
+    assert_eq!(fixture.spend(ONE, i32::MAX, 1000), SpendOutcome::Recorded);
+    assert_eq!(fixture.claim(TWO, 0, 1000 + 36 * 3600), Err(Refusal::RegisterFull));
+    assert_eq!(fixture.claim(TWO, 0, 1017 + 36 * 3600), WON);
 }
 
 #[test]
 fn rfc8470_5_2_an_original_whose_copy_was_accepted_is_too_early() {
-    let rig = rig(10);
-    assert_eq!(rig.claim(ONE, 0, 100), WON);
+    let fixture = gate_fixture(10);
+    assert_eq!(fixture.claim(ONE, 0, 100), WON);
     // TLS refuses the original, for any reason.
-    assert_eq!(rig.spend(ONE, -5, 105), SpendOutcome::Executed);
-    assert_eq!(rig.spend(ONE, -65, 165), SpendOutcome::Executed);
-    assert_eq!(rig.spend(TWO, 0, 105), SpendOutcome::Recorded);
-    assert_eq!(rig.spend(TWO, 0, 105), SpendOutcome::Recorded);
+    assert_eq!(fixture.spend(ONE, -5, 105), SpendOutcome::Executed);
+    assert_eq!(fixture.spend(ONE, -65, 165), SpendOutcome::Executed);
+    assert_eq!(fixture.spend(TWO, 0, 105), SpendOutcome::Recorded);
+    assert_eq!(fixture.spend(TWO, 0, 105), SpendOutcome::Recorded);
 }
 
 #[test]
 fn rfc8446_8_2_refuses_tickets_of_another_epoch() {
-    let rig = rig(10);
-    let (first, earlier) = (rig.epochs.current(), rig.offer(ONE, 0, 100));
-    rig.gate.start_epoch();
-    assert!(!rig.epochs.accepts(first));
-    assert_eq!(rig.gate.claim(&earlier, s(100)), Err(Refusal::TicketEpoch));
-    assert_eq!(rig.claim(TWO, 0, 100), WON);
+    let fixture = gate_fixture(10);
+    let (first, earlier) = (fixture.epochs.current(), fixture.offer(ONE, 0, 100));
+    fixture.gate.start_epoch();
+    assert!(!fixture.epochs.accepts(first));
+    assert_eq!(fixture.gate.claim(&earlier, s(100)), Err(Refusal::TicketEpoch));
+    assert_eq!(fixture.claim(TWO, 0, 100), WON);
 }
 
 #[test]
 fn rfc8446_8_2_a_refused_flight_is_refused_to_its_copies_too() {
     // Its client sends again, so no copy may be executed.
-    let rig = rig(10);
-    assert_eq!(rig.claim(TWO, 11, 1077), Err(Refusal::TicketAge));
-    assert_eq!(rig.claim(TWO, 0, 1088), Err(Refusal::RefusedBefore));
+    let fixture = gate_fixture(10);
+    assert_eq!(fixture.claim(TWO, 11, 1077), Err(Refusal::TicketAge));
+    assert_eq!(fixture.claim(TWO, 0, 1088), Err(Refusal::RefusedBefore));
 }
 
 #[test]
 fn rfc8446_8_2_a_flight_that_finds_no_room_starts_an_epoch() {
-    let rig = rig(1);
-    assert_eq!(rig.claim(ONE, -10, 100), WON);
-    let first = rig.epochs.current();
-    let copy = rig.offer(TWO, 55, 100);
-    assert_eq!(rig.claim(TWO, 55, 100), Err(Refusal::RegisterFull));
-    assert!(!rig.epochs.accepts(first));
+    let fixture = gate_fixture(1);
+    assert_eq!(fixture.claim(ONE, -10, 100), WON);
+    let first = fixture.epochs.current();
+    let copy = fixture.offer(TWO, 55, 100);
+    assert_eq!(fixture.claim(TWO, 55, 100), Err(Refusal::RegisterFull));
+    assert!(!fixture.epochs.accepts(first));
     // The copy of the recorded flight is still detected.
-    assert_eq!(rig.claim(ONE, -20, 110), LOST);
+    assert_eq!(fixture.claim(ONE, -20, 110), LOST);
     // There is room again, but the copy's ticket belongs to a finished epoch.
-    assert_eq!(rig.gate.claim(&copy, s(160)), Err(Refusal::TicketEpoch));
-    let second = rig.epochs.current();
-    assert_eq!(rig.spend([3; 32], 3600, 161), SpendOutcome::Recorded);
-    assert!(!rig.epochs.accepts(second), "there was no room for a spent flight");
+    assert_eq!(fixture.gate.claim(&copy, s(160)), Err(Refusal::TicketEpoch));
+    let second = fixture.epochs.current();
+    assert_eq!(fixture.spend([3; 32], 3600, 161), SpendOutcome::Recorded);
+    assert!(!fixture.epochs.accepts(second), "there was no room for a spent flight");
     // A stale flight needs no record.
-    let third = rig.epochs.current();
-    assert_eq!(rig.spend([4; 32], -30, 161), SpendOutcome::Recorded);
-    assert!(rig.epochs.accepts(third));
+    let third = fixture.epochs.current();
+    assert_eq!(fixture.spend([4; 32], -30, 161), SpendOutcome::Recorded);
+    assert!(fixture.epochs.accepts(third));
 }
 
 #[test]
 fn rfc8446_8_2_a_register_without_room_at_all() {
-    assert_eq!(rig(0).claim(ONE, 0, 1), Err(Refusal::RegisterFull));
-    assert_eq!(rig(0).spend(ONE, 0, 1), SpendOutcome::Recorded);
+    assert_eq!(gate_fixture(0).claim(ONE, 0, 1), Err(Refusal::RegisterFull));
+    assert_eq!(gate_fixture(0).spend(ONE, 0, 1), SpendOutcome::Recorded);
 }
 
 #[test]
 fn rfc8446_8_2_a_delayed_original_finds_the_record_of_its_copy() {
-    let rig = rig(10);
-    assert_eq!(rig.claim(ONE, 0, 100), WON);
+    let fixture = gate_fixture(10);
+    assert_eq!(fixture.claim(ONE, 0, 100), WON);
     // Delayed for a minute: TLS still accepts it.
-    assert_eq!(rig.claim(ONE, -60, 160), LOST);
+    assert_eq!(fixture.claim(ONE, -60, 160), LOST);
 }
 
 #[test]
 fn rfc8446_8_3_refuses_flights_that_are_not_fresh() {
-    let rig = rig(10);
+    let fixture = gate_fixture(10);
     let aged = Err(Refusal::TicketAge);
     for (n, skew, expected) in
         [(1, -11, aged), (2, -10, WON), (3, 10, WON), (4, 11, aged), (5, i32::MIN, aged)]
     {
-        assert_eq!(rig.claim([n; 32], skew, 100), expected, "skew {skew}");
+        assert_eq!(fixture.claim([n; 32], skew, 100), expected, "skew {skew}");
     }
 }
 
 #[test]
 fn rfc8446_8_3_a_flight_ages_until_its_claim_is_settled() {
     // The process was paused between TLS's check of the age and the claim.
-    let rig = rig(10);
+    let fixture = gate_fixture(10);
     for (name, at, expected) in [(ONE, 110, WON), (TWO, 111, Err(Refusal::TicketAge))] {
-        let offer = rig.offer(name, 0, 100);
-        assert_eq!(rig.gate.claim(&offer, s(at)).map(|flight| flight.won()), expected);
+        let offer = fixture.offer(name, 0, 100);
+        assert_eq!(fixture.gate.claim(&offer, s(at)).map(|flight| flight.won()), expected);
     }
 }
 
 #[test]
 fn rfc8446_8_3_extreme_skews_and_times_do_not_panic() {
-    let rig = rig(3);
+    let fixture = gate_fixture(3);
     for skew in [i32::MIN, -61, 0, 61, i32::MAX] {
         for seen in [s(0), Duration::MAX] {
             for now in [s(0), Duration::MAX] {
                 let offer = FlightOffer::new(ClaimKey::of_flight(&ONE), skew, seen, 1);
-                let _ = rig.gate.claim(&offer, now);
-                let _ = rig.gate.spend(&offer, now);
+                let _ = fixture.gate.claim(&offer, now);
+                let _ = fixture.gate.spend(&offer, now);
             }
         }
     }

@@ -229,7 +229,7 @@ fn csv_has_a_line_for_each_sample_and_cell() {
 }
 
 #[test]
-fn a_run_is_asked_for_labels_replays_and_control() {
+fn a_run_is_checked_for_labels_replays_and_control() {
     let mut record = crate::synthetic::record(7);
     record.visits.clear();
     let outcomes = check_run(&record, "firstflight");

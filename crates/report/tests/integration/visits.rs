@@ -213,7 +213,7 @@ fn findings(condition: &str) -> Vec<String> {
 }
 
 #[test]
-fn conditions_are_asked_of_visits_too() {
+fn conditions_are_checked_on_visits_too() {
     let none: [&str; 0] = [];
     assert_eq!(findings("p50(visit=on, rtt=112, time=tls) > 3ms"), none);
     assert_eq!(findings("early(visit=on) < count(visit=on)"), none);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::support::quic::{Quic, Wire, remembered, reply, request};
+use crate::support::quic::{Quic, UdpRelay, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,22 +84,22 @@ async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
     let server = RunningServer::files(|_| {}).await;
     std::fs::write(server.dir.path().join("root/10k"), vec![b'x'; 10 * 1024]).unwrap();
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.hold_down();
-    let mut client = Quic::connect(wire.address, remembered).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.hold_server_datagrams();
+    let mut client = Quic::connect(relay.address, remembered).await;
     let stream = client.send_head(request(Method::GET, "/10k"), true).await;
     // The whole response arrives, with a ticket and a token, although the server receives nothing
     // after the client's first flight. (A test in the quic crate shows with a simulated clock that
     // it is sent immediately.)
-    wire.until_down(10 * 1024 + 1500).await;
-    wire.lose_up(true);
-    wire.release_down().await;
+    relay.until_down(10 * 1024 + 1500).await;
+    relay.drop_client_datagrams(true);
+    relay.release_server_datagrams().await;
     assert_eq!(reply(stream).await.unwrap().body.len(), 10 * 1024);
     client.remember().await;
-    let down = wire.down();
+    let down = relay.down();
     let bytes = down.iter().map(Vec::len).sum::<usize>();
     assert!(bytes < 14_720 && down.iter().all(|datagram| datagram.len() <= 1200), "{bytes}");
-    wire.lose_up(false);
+    relay.drop_client_datagrams(false);
     client.close().await;
     let log = server.stop().await;
     let line = line(&log, "/10k");
@@ -110,12 +110,12 @@ async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
 async fn a_response_arrives_although_packets_of_the_handshake_are_lost() {
     let server = RunningServer::files(|_| {}).await;
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.hold_down();
-    let mut client = Quic::connect(wire.address, remembered).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.hold_server_datagrams();
+    let mut client = Quic::connect(relay.address, remembered).await;
     let stream = client.send_head(request(Method::GET, "/?lost"), true).await;
-    wire.until_down(2000).await;
-    wire.drop_delayed();
+    relay.until_down(2000).await;
+    relay.drop_delayed();
     assert_eq!(&reply(stream).await.unwrap().body[..], b"hello\n");
     client.close().await;
     let log = server.stop().await;

@@ -8,14 +8,19 @@ use firstflight_testkit::skipped_without;
 use http::Method;
 
 use crate::support::cluster::Cluster;
-use crate::support::quic::{Quic, Wire, remembered, reply, request};
+use crate::support::quic::{Quic, UdpRelay, remembered, reply, request};
 use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, full, get, process_keys, replay, start_upstream,
 };
 
 /// The value of a metric once it is `expected`: connections end slightly later than their
 /// responses.
-async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], expected: f64) {
+async fn wait_for_metric(
+    server: &RunningServer,
+    name: &str,
+    labels: &[(&str, &str)],
+    expected: f64,
+) {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let found = server.handle.metrics().sum(name, labels);
@@ -32,14 +37,14 @@ async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], e
 }
 
 /// Several metrics: `name label=value,label=value number`, one in each line.
-pub(crate) async fn say(server: &RunningServer, lines: &str) {
+pub(crate) async fn assert_metrics(server: &RunningServer, lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (metric, expected) = line.rsplit_once(' ').unwrap();
         let (name, labels) = metric.split_once(' ').unwrap_or((metric, ""));
         let labels = labels.split(',').filter_map(|label| label.split_once('='));
         let labels = labels.collect::<Vec<_>>();
         let name = format!("firstflight_{name}");
-        comes_to(server, &name, &labels, expected.parse().unwrap()).await;
+        wait_for_metric(server, &name, &labels, expected.parse().unwrap()).await;
     }
 }
 
@@ -59,7 +64,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
     early(&server, &get("/early")).await;
     early(&server, POST).await;
     // Getting a session takes one full handshake and one request.
-    say(
+    assert_metrics(
         &server,
         "connections_total transport=tcp 5
          connections_active 0
@@ -109,9 +114,9 @@ async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_conne
     let flight = client.flight.clone();
     client.run(server.address).await;
     let copy = replay(server.address, &flight).await;
-    say(&server, "early_requests_waiting 1\n requests_active protocol=http1.1 1").await;
+    assert_metrics(&server, "early_requests_waiting 1\n requests_active protocol=http1.1 1").await;
     drop(copy);
-    say(
+    assert_metrics(
         &server,
         "claims_total result=won 1
          claims_total result=lost 1
@@ -139,7 +144,7 @@ async fn an_overtaken_original_gets_425_from_the_server() {
     let copy = replay(server.address, &client.flight).await;
     assert!(client.run(server.address).await.starts_with("HTTP/1.1 425"));
     drop(copy);
-    say(
+    assert_metrics(
         &server,
         "too_early_total by=server 1
          too_early_total 1
@@ -158,8 +163,11 @@ async fn an_immediate_425_is_not_a_hold() {
     })
     .await;
     assert!(early(&server, POST).await.starts_with("HTTP/1.1 425"));
-    say(&server, "too_early_total by=server 1\n hold_seconds 0\n early_requests_held_total 1")
-        .await;
+    assert_metrics(
+        &server,
+        "too_early_total by=server 1\n hold_seconds 0\n early_requests_held_total 1",
+    )
+    .await;
     server.stop().await;
 }
 
@@ -173,7 +181,7 @@ async fn a_handshake_that_never_finishes_times_out() {
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), POST);
     let copy = replay(server.address, &client.flight).await;
-    say(
+    assert_metrics(
         &server,
         "hold_seconds ended=timeout 1
          hold_seconds 1
@@ -191,7 +199,7 @@ async fn refused_early_data_has_its_reason_in_the_metrics() {
     let session = server.session("http/1.1").await;
     let other = RunningServer::files(process_keys).await;
     Client::prepare("http/1.1", Some(&session), &get("/")).run(other.address).await;
-    say(
+    assert_metrics(
         &other,
         "early_data_offered_total 1
          early_data_refused_total reason=session_not_resumed,transport=tcp 1
@@ -203,7 +211,7 @@ async fn refused_early_data_has_its_reason_in_the_metrics() {
     other.stop().await;
     server.stop().await;
     let server = RunningServer::files(off).await;
-    say(&server, "early_data_open 0").await;
+    assert_metrics(&server, "early_data_open 0").await;
     server.stop().await;
 }
 
@@ -212,19 +220,19 @@ async fn quic_is_counted_as_tcp_is() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.hold_down();
-    let mut client = Quic::connect(wire.address, remembered).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.hold_server_datagrams();
+    let mut client = Quic::connect(relay.address, remembered).await;
     let stream = client.send_head(request(Method::GET, "/early"), true).await;
     upstream.wait_for("early").await;
-    wire.release_down().await;
+    relay.release_server_datagrams().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     assert!(client.accepted().await);
     // Not early: it leaves once the server has seen the end of the handshake.
-    say(&server, "handshake_seconds kind=early,transport=quic 1").await;
+    assert_metrics(&server, "handshake_seconds kind=early,transport=quic 1").await;
     assert!(client.get("/late").await.status.is_success());
     client.close().await;
-    say(
+    assert_metrics(
         &server,
         "connections_total transport=quic 2
          connections_active 0
@@ -252,14 +260,14 @@ async fn an_unavailable_store_shows_in_the_metrics() {
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;
     let session = node.session("http/1.1").await;
-    say(&node, "store_up 1\n store_unavailable 0\n early_data_open 1").await;
+    assert_metrics(&node, "store_up 1\n store_unavailable 0\n early_data_open 1").await;
     let metrics = node.handle.metrics();
     let won = metrics.sum("firstflight_claims_total", &[("register", "store"), ("result", "won")]);
     let unknown = metrics.sum("firstflight_store_claims_unknown_total", &[]);
     assert!(won > 0.0, "{won}");
     assert_eq!(metrics.sum("firstflight_claim_seconds", &[]), won + unknown);
     cluster.store.kill();
-    say(
+    assert_metrics(
         &node,
         "store_up 0
          store_unavailable reason=store_down 1
@@ -270,6 +278,6 @@ async fn an_unavailable_store_shows_in_the_metrics() {
     let refused = [("reason", "store_down")];
     let before = node.handle.metrics().sum("firstflight_early_data_refused_total", &refused);
     Client::prepare("http/1.1", Some(&session), &get("/")).run(node.address).await;
-    comes_to(&node, "firstflight_early_data_refused_total", &refused, before + 1.0).await;
+    wait_for_metric(&node, "firstflight_early_data_refused_total", &refused, before + 1.0).await;
     node.stop().await;
 }

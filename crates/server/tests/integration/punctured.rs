@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
-use crate::metrics::say;
-use crate::support::quic::{Quic, Wire, remembered, reply, request};
+use crate::metrics::assert_metrics;
+use crate::support::quic::{Quic, UdpRelay, remembered, reply, request};
 use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, executions, get, line, replay, start_upstream,
 };
@@ -28,7 +28,7 @@ async fn start(upstream: &Upstream) -> RunningServer {
 }
 
 /// Whether the request ran early, and whether its session was resumed.
-fn fate(log: &[Value], target: &str) -> (bool, bool) {
+fn early_and_resumed(log: &[Value], target: &str) -> (bool, bool) {
     let line = line(log, target);
     (line["early"] == true && line["executed"] == true, line["resumed"] == true)
 }
@@ -57,7 +57,7 @@ async fn copies_of_a_flight_execute_nothing_and_resume_nothing() {
     }
     let log = server.stop().await;
     assert_eq!((upstream.recorded("/once").len(), executions(&log, "/once")), (1, 1));
-    assert_eq!(fate(&log, "/once"), (true, true));
+    assert_eq!(early_and_resumed(&log, "/once"), (true, true));
 }
 
 /// A copy's handshake never completes, so it has no line in the access log. The console shows it.
@@ -72,7 +72,7 @@ async fn copies_are_counted_and_another_use_of_the_ticket_is_no_copy() {
     }
     assert_eq!(server.handle.replays().iter().map(|replay| replay.copies).sum::<u64>(), 3);
     assert_eq!(visit(&server, &session, "/twice").await.0, "200");
-    say(
+    assert_metrics(
         &server,
         "early_data_offered_total 5
          early_data_accepted_total 1
@@ -131,7 +131,11 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_gets_425() {
     let response = client.run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(copy);
-    say(&server, "early_data_offered_total 2\n early_data_refused_total reason=replayed 1").await;
+    assert_metrics(
+        &server,
+        "early_data_offered_total 2\n early_data_refused_total reason=replayed 1",
+    )
+    .await;
     assert_eq!(server.handle.replays().len(), 1);
     let log = server.stop().await;
     assert_eq!(upstream.recorded("/overtaken").len(), 1);
@@ -151,9 +155,9 @@ async fn rfc8446_c_4_a_client_that_uses_a_ticket_twice_makes_a_full_handshake() 
     // Two of each full handshake, one in place of the used one.
     assert_eq!(metrics.sum("firstflight_punctured_tickets_outstanding", &[]), 6.0);
     let log = server.stop().await;
-    assert_eq!(fate(&log, "/first"), (true, true));
-    assert_eq!(fate(&log, "/second"), (false, false));
-    assert_eq!(fate(&log, "/third"), (false, false));
+    assert_eq!(early_and_resumed(&log, "/first"), (true, true));
+    assert_eq!(early_and_resumed(&log, "/second"), (false, false));
+    assert_eq!(early_and_resumed(&log, "/third"), (false, false));
     for target in ["/first", "/second", "/third"] {
         assert_eq!(upstream.recorded(target).len(), 1, "{target}");
     }
@@ -183,7 +187,7 @@ async fn rfc8446_4_2_11_2_a_ticket_that_was_merely_seen_cannot_be_used_up() {
     }
     let response = client.run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    assert_eq!(fate(&server.stop().await, "/honest"), (true, true));
+    assert_eq!(early_and_resumed(&server.stop().await, "/honest"), (true, true));
 }
 
 /// Early data is refused because it is switched off, or by TLS with a HelloRetryRequest. Its client
@@ -210,7 +214,7 @@ async fn rfc8446_8_a_refused_flight_uses_its_ticket_up() {
     }
     let log = server.stop().await;
     for target in ["/off", "/retried"] {
-        assert_eq!(fate(&log, target), (false, true), "{target}");
+        assert_eq!(early_and_resumed(&log, target), (false, true), "{target}");
         assert_eq!((upstream.recorded(target).len(), executions(&log, target)), (1, 1), "{target}");
     }
 }
@@ -222,7 +226,7 @@ async fn a_restart_costs_a_full_handshake_and_a_reload_nothing() {
     let (kept, lost) = (first.session("http/1.1").await, first.session("http/1.1").await);
     first.reload(|config| config.limits.connections = 77).await.unwrap();
     assert_eq!(visit(&first, &kept, "/reloaded").await.0, "200");
-    assert_eq!(fate(&first.stop().await, "/reloaded"), (true, true));
+    assert_eq!(early_and_resumed(&first.stop().await, "/reloaded"), (true, true));
 
     let second = start(&upstream).await;
     assert_eq!(visit(&second, &lost, "/restarted").await.0, "200");
@@ -230,8 +234,8 @@ async fn a_restart_costs_a_full_handshake_and_a_reload_nothing() {
     let session = second.session("http/1.1").await;
     assert_eq!(visit(&second, &session, "/new").await.0, "200");
     let log = second.stop().await;
-    assert_eq!(fate(&log, "/restarted"), (false, false));
-    assert_eq!(fate(&log, "/new"), (true, true));
+    assert_eq!(early_and_resumed(&log, "/restarted"), (false, false));
+    assert_eq!(early_and_resumed(&log, "/new"), (true, true));
 }
 
 /// Two processes, as at an upgrade: on ports of their own, so that the test decides who receives what.
@@ -270,9 +274,9 @@ async fn an_upgrade_hands_the_keys_over() {
         }
     }
     let (old, new) = (old.stop().await, new.stop().await);
-    assert_eq!(fate(&old, "/before"), (true, true));
-    assert_eq!(fate(&new, "/after"), (true, true));
-    assert_eq!(fate(&old, "/late"), (true, true));
+    assert_eq!(early_and_resumed(&old, "/before"), (true, true));
+    assert_eq!(early_and_resumed(&new, "/after"), (true, true));
+    assert_eq!(early_and_resumed(&old, "/late"), (true, true));
     for target in ["/before", "/after", "/late"] {
         assert_eq!(upstream.recorded(target).len(), 1, "{target}");
         assert_eq!(executions(&old, target) + executions(&new, target), 1, "{target}");
@@ -333,7 +337,7 @@ async fn nothing_runs_twice_while_the_keys_are_handed_over() {
         let word = format!("/race/{n}.");
         assert_eq!(upstream.recorded(&word).len(), 1, "{word}");
         assert_eq!(executions(&old, &word) + executions(&new, &word), 1, "{word}");
-        assert_eq!(fate(&old, &word), (true, true), "{word}");
+        assert_eq!(early_and_resumed(&old, &word), (true, true), "{word}");
     }
 }
 
@@ -356,7 +360,7 @@ async fn keys_that_no_process_takes_stay_where_they_were() {
     drop(replay(old.address, &used).await);
     let log = old.stop().await;
     new.stop().await;
-    assert_eq!(fate(&log, "/still"), (true, true));
+    assert_eq!(early_and_resumed(&log, "/still"), (true, true));
     assert_eq!((upstream.recorded("/used").len(), executions(&log, "/used")), (1, 1));
 }
 
@@ -384,8 +388,8 @@ async fn after_a_successor_has_died_its_tickets_cost_a_full_handshake() {
     let third = old.session("http/1.1").await;
     assert_eq!(visit(&old, &third, "/early").await.0, "200");
     let (old, new) = (old.stop().await, new.stop().await);
-    assert_eq!(fate(&old, "/full"), (false, false));
-    assert_eq!(fate(&old, "/early"), (true, true));
+    assert_eq!(early_and_resumed(&old, "/full"), (false, false));
+    assert_eq!(early_and_resumed(&old, "/early"), (true, true));
     assert_eq!(executions(&old, "/once") + executions(&new, "/once"), 1);
     assert_eq!(upstream.recorded("/once").len(), 1);
 }
@@ -420,7 +424,7 @@ async fn serialized_keys_decrypt_a_recorded_flight_until_its_ticket_is_used() {
     let response = client.run(server.address).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     assert_eq!(stolen_keys(&server).await.try_on(&flight, None).0, []);
-    assert_eq!(fate(&server.stop().await, "/stolen"), (true, true));
+    assert_eq!(early_and_resumed(&server.stop().await, "/stolen"), (true, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -440,7 +444,7 @@ async fn over_quic_a_ticket_that_is_used_twice_costs_a_full_handshake() {
     // Whether the request was read before the handshake was complete is a matter of luck here.
     let first = line(&log, "/first");
     assert_eq!((&first["resumed"], &first["early_data"]), (&true.into(), &"accepted".into()));
-    assert_eq!(fate(&log, "/second"), (false, false));
+    assert_eq!(early_and_resumed(&log, "/second"), (false, false));
     assert_eq!((upstream.recorded("first").len(), upstream.recorded("second").len()), (1, 1));
 }
 
@@ -454,14 +458,14 @@ async fn over_quic_an_original_overtaken_by_a_copy_gets_425() {
     })
     .await;
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.lose_up(true);
-    let original = tokio::spawn(Quic::refused(wire.address, remembered, "/once"));
-    let copy = Wire::to(server.address).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.drop_client_datagrams(true);
+    let original = tokio::spawn(Quic::refused(relay.address, remembered, "/once"));
+    let copy = UdpRelay::to(server.address).await;
     let overtaking = async {
         let mut sent = 0;
         while upstream.recorded("once").is_empty() {
-            for datagram in wire.up().split_off(sent) {
+            for datagram in relay.up().split_off(sent) {
                 copy.inject(&datagram).await;
                 sent += 1;
             }
@@ -469,11 +473,11 @@ async fn over_quic_an_original_overtaken_by_a_copy_gets_425() {
         }
     };
     tokio::time::timeout(TEST_TIMEOUT, overtaking).await.expect("the copy runs");
-    wire.lose_up(false);
+    relay.drop_client_datagrams(false);
     let mut client = original.await.unwrap();
     assert_eq!(client.get("/once").await.status, StatusCode::TOO_EARLY);
     client.close().await;
-    say(&server, "early_data_refused_total transport=quic,reason=replayed 1").await;
+    assert_metrics(&server, "early_data_refused_total transport=quic,reason=replayed 1").await;
     let log = server.stop().await;
     assert_eq!((upstream.recorded("once").len(), executions(&log, "once")), (1, 1));
 }

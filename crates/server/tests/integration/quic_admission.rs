@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::cluster::Cluster;
 use crate::support::flights::{bytes, first_flight};
-use crate::support::quic::{Quic, Wire, remembered};
+use crate::support::quic::{Quic, UdpRelay, remembered};
 use crate::support::{RunningServer, TEST_TIMEOUT, line, start_upstream};
 
 /// The server's response to a first flight whose client sends nothing else: its size, and whether
@@ -97,12 +97,12 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
         for (word, remembered, retried) in [("known", known, false), ("stranger", new_client, true)]
         {
             let target = format!("/{name}-{word}");
-            let wire = Wire::to(node.address).await;
-            let mut client = Quic::connect(wire.address, remembered).await;
+            let relay = UdpRelay::to(node.address).await;
+            let mut client = Quic::connect(relay.address, remembered).await;
             assert_eq!(client.get(&target).await.status, StatusCode::OK);
             assert!(client.accepted().await, "{target}");
             // Each datagram of a ClientHello may be count_responses by one; the client takes the first.
-            let recorded = wire.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
+            let recorded = relay.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
             assert_eq!(recorded, retried, "{target}");
             client.close().await;
         }
@@ -123,14 +123,14 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
 async fn above_its_limit_a_server_ignores_clients_without_a_token() {
     let server = RunningServer::files(|config| config.http3.refuse_above = 1).await;
     // A handshake that stalls.
-    let stuck = Wire::to(server.address).await;
-    stuck.hold_down();
+    let stuck = UdpRelay::to(server.address).await;
+    stuck.hold_server_datagrams();
     let address = stuck.address;
     let first = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
     while stuck.down().is_empty() {
         sleep(Duration::from_millis(1)).await;
     }
-    let ignored = Wire::to(server.address).await;
+    let ignored = UdpRelay::to(server.address).await;
     let address = ignored.address;
     let second = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
     // A flight, and a retransmission after the client has waited in vain.
@@ -138,7 +138,7 @@ async fn above_its_limit_a_server_ignores_clients_without_a_token() {
         sleep(Duration::from_millis(1)).await;
     }
     assert!(ignored.down().is_empty(), "not a word");
-    stuck.release_down().await;
+    stuck.release_server_datagrams().await;
     for client in [first, second] {
         let mut client = timeout(TEST_TIMEOUT, client).await.expect("there is room again").unwrap();
         assert_eq!(client.get("/").await.status, StatusCode::OK);

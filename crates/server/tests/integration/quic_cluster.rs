@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::cluster::Cluster;
 use crate::support::flights::{client_hello, first_flight, replay, send, sent_datagrams};
-use crate::support::quic::{Quic, Wire, remembered, reply, request};
+use crate::support::quic::{Quic, UdpRelay, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
 async fn two(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningServer) {
@@ -34,13 +34,13 @@ async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     let (a, b) = two(&cluster, &upstream).await;
     for round in 0..5 {
         let target = format!("/once?{round}.");
-        let wire = Wire::to(a.address).await;
+        let relay = UdpRelay::to(a.address).await;
         // With a token that was used, a copy would get no further than to a Retry.
         let remembered = Remembered { token: None, ..remembered(a.address).await };
-        let mut client = Quic::connect(wire.address, remembered).await;
+        let mut client = Quic::connect(relay.address, remembered).await;
         assert_eq!(client.get(&target).await.status, StatusCode::OK);
         assert!(client.accepted().await, "round {round}");
-        let sent = wire.up();
+        let sent = relay.up();
         let mut open = Vec::new();
         open.push(replay(b.address, &sent).await);
         open.push(send(a.address, &sent).await);
@@ -67,13 +67,13 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() 
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = two(&cluster, &upstream).await;
-    let wire = Wire::to(a.address).await;
-    wire.lose_up(true);
-    let mut client = Quic::connect(wire.address, remembered(a.address).await).await;
+    let relay = UdpRelay::to(a.address).await;
+    relay.drop_client_datagrams(true);
+    let mut client = Quic::connect(relay.address, remembered(a.address).await).await;
     let stream = client.send_head(request(Method::GET, "/overtaken"), true).await;
-    let copy = replay(b.address, &sent_datagrams(&wire).await).await;
+    let copy = replay(b.address, &sent_datagrams(&relay).await).await;
     upstream.wait_for("/overtaken").await;
-    wire.lose_up(false);
+    relay.drop_client_datagrams(false);
     let response = reply(stream).await.unwrap();
     assert_eq!(response.status, StatusCode::TOO_EARLY);
     drop(copy);
@@ -243,12 +243,12 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     let c = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
     for round in 0..3 {
         let target = format!("/victim?{round}.");
-        let wire = Wire::to(b.address).await;
+        let relay = UdpRelay::to(b.address).await;
         let victims = Remembered { token: None, ..remembered(b.address).await };
-        let mut victim = Quic::connect(wire.address, victims).await;
+        let mut victim = Quic::connect(relay.address, victims).await;
         assert_eq!(victim.get(&target).await.status, StatusCode::OK);
         assert!(victim.accepted().await);
-        let copy = wire.up();
+        let copy = relay.up();
         victim.close().await;
         let attackers = Remembered { token: None, ..remembered(a.address).await };
         let own = first_flight(a.address, attackers, "/attacker").await;

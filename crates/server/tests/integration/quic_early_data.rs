@@ -12,7 +12,7 @@ use http::{Method, StatusCode};
 use quinn::VarInt;
 use serde_json::Value;
 
-use crate::support::quic::{Quic, Wire, config, endpoint, remembered, reply, request};
+use crate::support::quic::{Quic, UdpRelay, config, endpoint, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, process_keys, start_upstream};
 
 /// Long enough for a handshake on a busy machine.
@@ -27,12 +27,12 @@ async fn an_early_get_runs_before_the_handshake_is_complete() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.hold_down();
-    let mut client = Quic::connect(wire.address, remembered).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.hold_server_datagrams();
+    let mut client = Quic::connect(relay.address, remembered).await;
     let stream = client.send_head(request(Method::GET, "/early"), true).await;
     upstream.wait_for("early").await;
-    wire.release_down().await;
+    relay.release_server_datagrams().await;
     let response = reply(stream).await.unwrap();
     assert_eq!((response.status, &response.body[..]), (StatusCode::OK, &b"upstream\n"[..]));
     assert!(client.accepted().await);
@@ -57,16 +57,16 @@ async fn a_request_held_by_policy_waits_for_the_handshake() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.hold_down();
-    let mut client = Quic::connect(wire.address, remembered).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.hold_server_datagrams();
+    let mut client = Quic::connect(relay.address, remembered).await;
     let mut post = client.send_head(request(Method::POST, "/post"), false).await;
     post.send_data(Bytes::from_static(b"body")).await.unwrap();
     post.finish().await.unwrap();
     let get = client.send_head(request(Method::GET, "/get"), true).await;
     upstream.wait_for("get").await;
     assert!(upstream.recorded("post").is_empty(), "it came first, and waits");
-    wire.release_down().await;
+    relay.release_server_datagrams().await;
     assert!(reply(get).await.unwrap().status.is_success());
     assert!(reply(post).await.unwrap().status.is_success());
     client.close().await;
@@ -90,14 +90,14 @@ async fn replayed_datagrams_are_not_executed() {
     })
     .await;
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.hold_down();
-    let mut client = Quic::connect(wire.address, remembered).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.hold_server_datagrams();
+    let mut client = Quic::connect(relay.address, remembered).await;
     let stream = client.send_head(request(Method::GET, "/once"), true).await;
     upstream.wait_for("once").await;
-    let flight = wire.up();
+    let flight = relay.up();
     let copy = async || {
-        let copy = Wire::to(server.address).await;
+        let copy = UdpRelay::to(server.address).await;
         for datagram in &flight {
             copy.inject(datagram).await;
         }
@@ -105,7 +105,7 @@ async fn replayed_datagrams_are_not_executed() {
     };
     // The original's connection receives the copies and drops them until it is forgotten.
     let _beside = (copy().await, copy().await);
-    wire.release_down().await;
+    relay.release_server_datagrams().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     client.close().await;
     // A copy's request is logged when its connection has ended.
@@ -134,18 +134,18 @@ async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
     })
     .await;
     let remembered = remembered(server.address).await;
-    let wire = Wire::to(server.address).await;
-    wire.lose_up(true);
-    let mut client = Quic::connect(wire.address, remembered).await;
+    let relay = UdpRelay::to(server.address).await;
+    relay.drop_client_datagrams(true);
+    let mut client = Quic::connect(relay.address, remembered).await;
     let get = client.send_head(request(Method::GET, "/once"), true).await;
     let mut post = client.send_head(request(Method::POST, "/post"), false).await;
     post.send_data(Bytes::from_static(b"body")).await.unwrap();
     post.finish().await.unwrap();
-    let copy = Wire::to(server.address).await;
+    let copy = UdpRelay::to(server.address).await;
     let overtaking = async {
         let mut sent = 0;
         while upstream.recorded("once").is_empty() {
-            for datagram in wire.up().split_off(sent) {
+            for datagram in relay.up().split_off(sent) {
                 copy.inject(&datagram).await;
                 sent += 1;
             }
@@ -153,7 +153,7 @@ async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
         }
     };
     tokio::time::timeout(crate::support::TEST_TIMEOUT, overtaking).await.expect("the copy runs");
-    wire.lose_up(false);
+    relay.drop_client_datagrams(false);
     assert_eq!(reply(get).await.unwrap().status, StatusCode::TOO_EARLY);
     // The policy holds the request here; under another policy the copy may have run.
     assert_eq!(reply(post).await.unwrap().status, StatusCode::TOO_EARLY);
@@ -230,14 +230,14 @@ async fn pings_are_answered_early_and_once() {
     let log = server.dir.path().join("access.log");
     let ping = async |remembered: Remembered| {
         let early = remembered.early_data;
-        let wire = Wire::to(server.address).await;
+        let relay = UdpRelay::to(server.address).await;
         let (config, inbox) = config("firstflight-ping-pong", remembered);
         let endpoint = endpoint();
         if early {
             // Before the first packet leaves: the library sends it from another thread.
-            wire.hold_down();
+            relay.hold_server_datagrams();
         }
-        let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+        let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
         let connection = match early {
             true => connecting.into_0rtt().unwrap_or_else(|_| panic!("early data")).0,
             false => connecting.await.unwrap(),
@@ -246,7 +246,7 @@ async fn pings_are_answered_early_and_once() {
         send.write_all(b"PING").await.unwrap();
         send.finish().unwrap();
         if early {
-            wire.until_down(1300).await;
+            relay.until_down(1300).await;
             // Nothing of what comes down tells when the ping is read, but its line in the log does.
             // Without the server's flight the client cannot end the handshake before.
             let logged = async {
@@ -255,7 +255,7 @@ async fn pings_are_answered_early_and_once() {
                 }
             };
             tokio::time::timeout(TEST_TIMEOUT, logged).await.expect("the ping is read early");
-            wire.release_down().await;
+            relay.release_server_datagrams().await;
         }
         assert_eq!(recv.read_to_end(10).await.unwrap(), b"PONG");
         let remembered = loop {

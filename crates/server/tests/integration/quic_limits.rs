@@ -11,7 +11,7 @@ use h3::error::Code;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
 
-use crate::support::quic::{Quic, Wire, config, endpoint, head, remembered, reply, request};
+use crate::support::quic::{Quic, UdpRelay, config, endpoint, head, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
 const SHORT: Duration = Duration::from_millis(500);
@@ -84,14 +84,14 @@ async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_whose_client_pauses_is_not_cut_by_header_timeout() {
     let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
-    let wire = Wire::to(server.address).await;
-    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    let relay = UdpRelay::to(server.address).await;
+    let mut client = Quic::connect(relay.address, Remembered::default()).await;
     let running = client.send_head(request(Method::GET, "/big"), true).await;
-    wire.until_down(20_000).await;
+    relay.until_down(20_000).await;
     // Longer than the limit, and than the close timeout.
-    wire.lose_up(true);
+    relay.drop_client_datagrams(true);
     tokio::time::sleep(SHORT + Duration::from_millis(1500)).await;
-    wire.lose_up(false);
+    relay.drop_client_datagrams(false);
     assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
     client.close().await;
     server.stop().await;
@@ -100,22 +100,22 @@ async fn a_response_whose_client_pauses_is_not_cut_by_header_timeout() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9114_5_2_a_client_that_sends_goaway_gets_the_rest_of_its_response() {
     let server = RunningServer::files(|_| {}).await;
-    let wire = Wire::to(server.address).await;
+    let relay = UdpRelay::to(server.address).await;
     let endpoint = endpoint();
     let (config, _) = config("h3", Remembered::default());
-    let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
     let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
     let mut control = connection.open_uni().await.unwrap();
     control.write_all(&[0, 4, 0]).await.unwrap();
-    wire.hold_down();
+    relay.hold_server_datagrams();
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/big")).await.unwrap();
     send.finish().unwrap();
-    wire.until_down(20_000).await;
+    relay.until_down(20_000).await;
     control.write_all(&[7, 1, 0]).await.unwrap();
     // The server has written the whole response, and the client has received none of it.
     tokio::time::sleep(SHORT).await;
-    wire.release_down().await;
+    relay.release_server_datagrams().await;
     let response = timeout(TEST_TIMEOUT, recv.read_to_end(2 << 20)).await.unwrap();
     assert!(response.expect("the whole response").len() > 1 << 20);
     connection.close(0x100_u32.into(), b"");
@@ -285,15 +285,15 @@ async fn stopping_finishes_what_is_running_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_response_is_complete_although_the_server_stops() {
     let mut server = RunningServer::files(|_| {}).await;
-    let wire = Wire::to(server.address).await;
-    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    let relay = UdpRelay::to(server.address).await;
+    let mut client = Quic::connect(relay.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
-    wire.hold_down();
+    relay.hold_server_datagrams();
     let running = client.send_head(request(Method::GET, "/big"), true).await;
-    wire.until_down(20_000).await;
+    relay.until_down(20_000).await;
     // The whole response is in the server's buffers, and most of it is unsent.
     server.start_stop();
-    wire.release_down().await;
+    relay.release_server_datagrams().await;
     assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
     server.stop().await;
 }
@@ -301,15 +301,15 @@ async fn a_large_response_is_complete_although_the_server_stops() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_close_is_sent_although_the_congestion_window_is_full() {
     let server = RunningServer::files(|_| {}).await;
-    let wire = Wire::to(server.address).await;
-    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    let relay = UdpRelay::to(server.address).await;
+    let mut client = Quic::connect(relay.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
-    wire.lose_up(true);
+    relay.drop_client_datagrams(true);
     // The request, and no acknowledgement of the response.
-    let before = wire.up().len();
+    let before = relay.up().len();
     let _running = client.send_head(request(Method::GET, "/big"), true).await;
-    wire.inject_until_answered(before, 2_000).await;
-    wire.until_down(10_000).await;
+    relay.inject_until_response(before, 2_000).await;
+    relay.until_down(10_000).await;
     server.handle.stop_now();
     assert_eq!(close_code(&client.connection).await, Code::H3_NO_ERROR.value());
     server.stop().await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use firstflight_quic::{Remembered, Steering};
 use tokio::time::{sleep, timeout};
 
-use crate::support::quic::{Wire, config, endpoint, head};
+use crate::support::quic::{UdpRelay, config, endpoint, head};
 use crate::support::{RunningServer, TEST_TIMEOUT};
 
 /// The kernel merges datagrams of several connections from one port and gives them to the worker of
@@ -14,21 +14,21 @@ use crate::support::{RunningServer, TEST_TIMEOUT};
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     let server = RunningServer::files(|_| {}).await;
-    let wire = Wire::to(server.address).await;
+    let relay = UdpRelay::to(server.address).await;
     let endpoint = endpoint();
     let mut connections = Vec::new();
     for _ in 0..12 {
         let (config, _inbox) = config("h3", Remembered::default());
-        let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+        let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
         let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
         let mut control = connection.open_uni().await.unwrap();
         control.write_all(&[0, 4, 0]).await.unwrap();
         connections.push((connection, control));
     }
     // Until the handshakes' packets have been exchanged.
-    quiet(&wire).await;
-    wire.lose_up(true);
-    let before = wire.up().len();
+    quiet(&relay).await;
+    relay.drop_client_datagrams(true);
+    let before = relay.up().len();
     let mut responses = Vec::new();
     for (connection, _) in &connections {
         let (mut send, receive) = connection.open_bi().await.unwrap();
@@ -36,11 +36,11 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
         send.finish().unwrap();
         responses.push(receive);
     }
-    while ids(&wire.up()[before..]) < connections.len() {
+    while ids(&relay.up()[before..]) < connections.len() {
         sleep(Duration::from_millis(1)).await;
     }
     let mut by_length = HashMap::<usize, Vec<Vec<u8>>>::new();
-    for datagram in wire.up().split_off(before) {
+    for datagram in relay.up().split_off(before) {
         by_length.entry(datagram.len()).or_default().push(datagram);
     }
     let joined = by_length.into_values().max_by_key(Vec::len).expect("datagrams");
@@ -48,8 +48,8 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     workers.sort_unstable();
     workers.dedup();
     assert!(workers.len() > 1, "requests for several workers");
-    wire.inject_joined(&joined);
-    wire.lose_up(false);
+    relay.inject_joined(&joined);
+    relay.drop_client_datagrams(false);
     for mut receive in responses {
         let response =
             timeout(TEST_TIMEOUT, receive.read_to_end(10_000)).await.expect("a response");
@@ -67,11 +67,11 @@ fn ids(datagrams: &[Vec<u8>]) -> usize {
 }
 
 /// Waits until no datagram has arrived for a while.
-async fn quiet(wire: &Wire) {
+async fn quiet(relay: &UdpRelay) {
     loop {
-        let before = (wire.up().len(), wire.down().len());
+        let before = (relay.up().len(), relay.down().len());
         sleep(Duration::from_millis(100)).await;
-        if (wire.up().len(), wire.down().len()) == before {
+        if (relay.up().len(), relay.down().len()) == before {
             return;
         }
     }

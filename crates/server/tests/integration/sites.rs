@@ -86,7 +86,7 @@ async fn the_host_selects_the_site_if_the_certificate_covers_it() {
         let response = full(&server, "one.test", format!("{head}\r\n\r\n").as_bytes()).await;
         assert!(response.starts_with("HTTP/1.1 400 "), "{head}: {response}");
     }
-    crate::metrics::say(&server, "requests_misdirected_total protocol=http1.1 2").await;
+    crate::metrics::assert_metrics(&server, "requests_misdirected_total protocol=http1.1 2").await;
     let old = full(&server, "one.test", b"GET / HTTP/1.0\r\n\r\n").await;
     assert!(old.ends_with("one\n"), "{old}");
     server.stop().await;

@@ -16,14 +16,14 @@ use tokio::net::{UnixListener, UnixStream};
 /// All tests of this module.
 pub(crate) fn trials() -> Vec<Trial> {
     trials![
-        nonsense_is_unknown_and_costs_no_memory,
+        malformed_replies_are_unknown_and_cost_no_memory,
         tls_reaches_only_the_store_that_is_meant,
         authorities_that_cannot_be_read_are_a_wrong_setting
     ]
 }
 
 /// What a proxy puts in the place of responses, by number; the first is none.
-fn nonsense() -> [Vec<u8>; 9] {
+fn malformed_replies() -> [Vec<u8>; 9] {
     let long = [b"$9223372036854775807\r\n".as_slice(), &[b'x'; 1 << 16]].concat();
     let short: [&[u8]; 7] = [
         b"\xff\x00\x13garbage without an end of line ",
@@ -43,7 +43,7 @@ fn nonsense() -> [Vec<u8>; 9] {
 async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
     let Ok(mut far) = UnixStream::connect(upstream).await else { return };
     let (mut request, mut reply) = ([0; 4096], [0; 4096]);
-    let nonsense = nonsense();
+    let malformed_replies = malformed_replies();
     loop {
         let done = tokio::select! {
             read = near.read(&mut request) => match read {
@@ -53,7 +53,7 @@ async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
             read = far.read(&mut reply) => match (read, mode.load(Ordering::Relaxed)) {
                 (Ok(read @ 1..), 0) => near.write_all(&reply[..read]).await.is_err(),
                 (Ok(1..), kind) => {
-                    while near.write_all(&nonsense[usize::from(kind)]).await.is_ok() {}
+                    while near.write_all(&malformed_replies[usize::from(kind)]).await.is_ok() {}
                     true
                 }
                 _ => true,
@@ -72,7 +72,7 @@ fn peak_kib() -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-async fn nonsense_is_unknown_and_costs_no_memory() {
+async fn malformed_replies_are_unknown_and_cost_no_memory() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("proxy");
@@ -87,7 +87,7 @@ async fn nonsense_is_unknown_and_costs_no_memory() {
     let store = open(config(Topology::Single(Address::Unix(path))));
     until(&store, Won).await;
     let before = peak_kib();
-    for kind in 1..nonsense().len() {
+    for kind in 1..malformed_replies().len() {
         mode.store(u8::try_from(kind).unwrap(), Ordering::Relaxed);
         let end = Instant::now() + Duration::from_millis(700);
         while Instant::now() < end {
@@ -104,28 +104,28 @@ async fn nonsense_is_unknown_and_costs_no_memory() {
     until(&store, Won).await;
 }
 
-struct Paper {
+struct TestCertificate {
     _directory: tempfile::TempDir,
     certificate: PathBuf,
     key: PathBuf,
 }
 
-fn paper() -> Paper {
+fn test_certificate() -> TestCertificate {
     let made = rcgen::generate_simple_self_signed(["store.test".to_owned()]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let (certificate, key) = (directory.path().join("cert"), directory.path().join("key"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    Paper { _directory: directory, certificate, key }
+    TestCertificate { _directory: directory, certificate, key }
 }
 
 async fn tls_reaches_only_the_store_that_is_meant() {
-    let (right, wrong) = (paper(), paper());
+    let (right, wrong) = (test_certificate(), test_certificate());
     for kind in [StoreKind::Redis] {
         let listen =
             StoreListen::Tls { certificate: right.certificate.clone(), key: right.key.clone() };
         let process = StoreProcess::start(StoreOptions::new(kind, listen));
-        let with = |ca: &Paper, name: Option<&str>| StoreConfig {
+        let with = |ca: &TestCertificate, name: Option<&str>| StoreConfig {
             tls: Some(StoreTls {
                 ca_file: Some(ca.certificate.clone()),
                 server_name: name.map(ToOwned::to_owned),

@@ -55,7 +55,7 @@ async fn a_span_arrives_as_it_was_and_metrics_beside_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_busy_is_asked_again() {
+async fn a_collector_that_is_busy_is_retried() {
     let collector = Collector::start();
     collector.refuse(&[503, 429]);
     let exporter = start(&collector, 10);
@@ -67,7 +67,7 @@ async fn a_collector_that_is_busy_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_never_takes_it_is_not_asked_again() {
+async fn a_collector_that_never_takes_it_is_not_retried() {
     let collector = Collector::start();
     collector.refuse(&[400]);
     let exporter = start(&collector, 10);

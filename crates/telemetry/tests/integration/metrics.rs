@@ -86,7 +86,7 @@ fn promtool_has_nothing_to_say_against_the_page() {
 }
 
 #[test]
-fn sums_are_over_what_is_asked_for() {
+fn sums_are_over_the_requested_labels() {
     let snapshot = full();
     assert_eq!(snapshot.sum("firstflight_claims_total", &[]), 8.0);
     assert_eq!(snapshot.sum("firstflight_claims_total", &[("result", "won")]), 6.0);

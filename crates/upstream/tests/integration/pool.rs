@@ -109,7 +109,7 @@ async fn any_request_of_which_nothing_was_sent_goes_elsewhere() {
 }
 
 #[tokio::test]
-async fn the_only_server_is_asked_even_when_it_is_set_aside() {
+async fn the_only_server_is_tried_even_when_it_is_set_aside() {
     let dead = Peer::dead().await;
     let pool = pool(&[&dead], |_| ());
     for _ in 0..5 {

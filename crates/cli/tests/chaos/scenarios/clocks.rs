@@ -44,14 +44,14 @@ pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
     let stage = Stage::single("clock_set_back", plan, &Setup { clocks, ..Setup::of(plan) });
     let run = stage.run.clone();
     run.flights(20, &ALL);
-    let storm = run.storm();
-    storm.run_for(Duration::from_secs(8));
+    let load = run.background_load();
+    load.run_for(Duration::from_secs(8));
     stage.cluster.set_clock(1, "-15s");
     run.copies(0.3, &[1]);
-    storm.run_for(Duration::from_secs(6));
+    load.run_for(Duration::from_secs(6));
     stage.cluster.set_clock(1, "+0s");
     run.copies(0.3, &[1]);
-    storm.run_for(Duration::from_secs(4));
-    storm.end();
+    load.run_for(Duration::from_secs(4));
+    load.end();
     vec![stage.end(&["store_clock", "age", "session_not_resumed"])]
 }

@@ -26,18 +26,18 @@ pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
     let mut stage = Stage::sentinels("failover_with_wait", plan, "replicas = 1\n");
     let run = stage.run.clone();
     run.flights(run.size(), &ALL);
-    let storm = run.storm();
+    let load = run.background_load();
     let link = lag(sentinels(&stage));
     run.copies(0.2, &ALL);
-    storm.run_for(Duration::from_secs(3));
+    load.run_for(Duration::from_secs(3));
     stage.process().kill();
     promote(sentinels(&stage));
     drop(link);
     run.copies(0.2, &ALL);
     stage.process().restart();
     run.copies(0.2, &ALL);
-    storm.until_accepted(20, WINDOW);
-    storm.end();
+    load.until_accepted(20, WINDOW);
+    load.end();
     // The budget may be over before the store gives the replica up.
     vec![stage.end(&["store_unreplicated", "store_timeout"])]
 }
@@ -52,7 +52,7 @@ fn failover(
     let run = stage.run.clone();
     let link = lag(sentinels(&stage));
     run.flights(FLIGHTS, &ALL);
-    let storm = run.storm();
+    let load = run.background_load();
     let stores = &sentinels(&stage).stores;
     let behind =
         replicated(&stores[0], "master_repl_offset") - replicated(&stores[1], "slave_repl_offset");
@@ -63,8 +63,8 @@ fn failover(
     run.copies(0.3, &ALL);
     then(&mut stage);
     run.copies(0.2, &ALL);
-    storm.until_accepted(20, WINDOW);
-    storm.end();
+    load.until_accepted(20, WINDOW);
+    load.end();
     vec![stage.end(&["store_window"])]
 }
 

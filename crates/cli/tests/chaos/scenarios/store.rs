@@ -104,17 +104,17 @@ fn fault_on(
 ) -> Vec<Row> {
     let run = stage.run.clone();
     run.flights(run.size(), &ALL);
-    let storm = run.storm();
-    storm.run_for(Duration::from_secs(1));
+    let load = run.background_load();
+    load.run_for(Duration::from_secs(1));
     begin(&mut stage);
     run.copies(0.2, &ALL);
-    storm.run_for(Duration::from_secs(6));
+    load.run_for(Duration::from_secs(6));
     // On a busy machine it takes longer. `Stage::end` says so if it never comes about.
     until(|| stage.cluster.has_logged(reasons));
     end(&mut stage);
     run.copies(0.2, &ALL);
-    storm.until_accepted(20, WINDOW);
-    storm.end();
+    load.until_accepted(20, WINDOW);
+    load.end();
     vec![stage.end(reasons)]
 }
 

@@ -103,7 +103,7 @@ impl World {
         let pending =
             Pending { node, original, skew, received_at: clock, reply: None, is_forgotten: false };
         if original {
-            self.original = Original::Asking;
+            self.original = Original::ClaimPending;
         }
         if self.nodes[node].filter {
             self.conclude(setting, &pending, StoreReply::Lost);

@@ -65,7 +65,7 @@ pub(crate) struct Unseen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Original {
     NotSent,
-    Asking,
+    ClaimPending,
     RanEarly,
     /// Refused by TLS: the client has sent its request again on the same connection, where it waits
     /// until the flight is recorded.

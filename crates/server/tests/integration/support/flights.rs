@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
 
 use super::TEST_TIMEOUT;
-use super::quic::{Quic, Wire, request};
+use super::quic::{Quic, UdpRelay, request};
 
 /// Sends datagrams from another address.
 pub(crate) async fn send(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
@@ -37,23 +37,23 @@ pub(crate) async fn first_flight(
     remembered: Remembered,
     target: &str,
 ) -> Vec<Vec<u8>> {
-    let wire = Wire::to(server).await;
-    wire.lose_up(true);
-    let mut client = Quic::connect_small(wire.address, remembered).await;
+    let relay = UdpRelay::to(server).await;
+    relay.drop_client_datagrams(true);
+    let mut client = Quic::connect_small(relay.address, remembered).await;
     let _stream = client.send_head(request(Method::GET, target), true).await;
-    sent_datagrams(&wire).await
+    sent_datagrams(&relay).await
 }
 
 /// The datagrams that the client has sent, once it waits for a response.
-pub(crate) async fn sent_datagrams(wire: &Wire) -> Vec<Vec<u8>> {
+pub(crate) async fn sent_datagrams(relay: &UdpRelay) -> Vec<Vec<u8>> {
     // A long header of type 0-RTT.
-    while !wire.up().iter().any(|datagram| has_early(datagram)) {
+    while !relay.up().iter().any(|datagram| has_early(datagram)) {
         sleep(Duration::from_millis(1)).await;
     }
     loop {
-        let before = wire.up().len();
+        let before = relay.up().len();
         sleep(Duration::from_millis(20)).await;
-        let all = wire.up();
+        let all = relay.up();
         if all.len() == before {
             return all;
         }

@@ -29,7 +29,7 @@ pub(crate) struct Quic {
     /// Ends when the connection does.
     pub(crate) driver: JoinHandle<h3::error::ConnectionError>,
     /// The connection's own endpoint, if it has one.
-    _wire: Option<Wire>,
+    _relay: Option<UdpRelay>,
 }
 
 /// A response.
@@ -124,7 +124,7 @@ impl Quic {
             false => (timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap(), None),
         };
         let (driver, requests) = http(&connection).await;
-        Self { endpoint, connection, inbox, accepted, requests, driver, _wire: None }
+        Self { endpoint, connection, inbox, accepted, requests, driver, _relay: None }
     }
 
     /// Sends an early request that the server refuses, and starts HTTP/3 once the client knows.
@@ -139,11 +139,11 @@ impl Quic {
         remembered: Remembered,
         target: &str,
     ) -> Self {
-        let wire = Wire::to(address).await;
-        wire.hold_down();
+        let relay = UdpRelay::to(address).await;
+        relay.hold_server_datagrams();
         let (config, inbox) = config_with(host, "h3", remembered, CipherPolicy::default());
         let endpoint = endpoint();
-        let connecting = endpoint.connect_with(config, wire.address, host).unwrap();
+        let connecting = endpoint.connect_with(config, relay.address, host).unwrap();
         let (connection, accepted) =
             connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
         // The library would close the connection together with the refused streams.
@@ -152,11 +152,11 @@ impl Quic {
         let (mut send, _recv) = connection.open_bi().await.unwrap();
         send.write_all(&head("GET", target)).await.unwrap();
         send.finish().unwrap();
-        wire.until_down(1200).await;
-        wire.release_down().await;
+        relay.until_down(1200).await;
+        relay.release_server_datagrams().await;
         assert!(!timeout(TEST_TIMEOUT, accepted).await.expect("the handshake ends"), "refused");
         let (driver, requests) = http(&connection).await;
-        Self { endpoint, connection, inbox, accepted: None, requests, driver, _wire: Some(wire) }
+        Self { endpoint, connection, inbox, accepted: None, requests, driver, _relay: Some(relay) }
     }
 
     /// Whether the server accepted early data, once the handshake is complete.
@@ -273,7 +273,7 @@ pub(crate) async fn remembered(address: SocketAddr) -> Remembered {
 }
 
 /// A relay between one client and the server.
-pub(crate) struct Wire {
+pub(crate) struct UdpRelay {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
     front: Arc<UdpSocket>,
@@ -286,15 +286,16 @@ struct State {
     /// All datagrams of the client, and of the server.
     up: Vec<Vec<u8>>,
     down: Vec<Vec<u8>>,
+    /// Whether the client's datagrams are dropped.
+    drops_client_datagrams: bool,
     /// Whether the server's datagrams are delayed.
-    hold_up: bool,
-    hold_down: bool,
+    holds_server_datagrams: bool,
     /// The delayed datagrams of the server.
     kept: Vec<Vec<u8>>,
     client: Option<SocketAddr>,
 }
 
-impl Wire {
+impl UdpRelay {
     pub(crate) async fn to(server: SocketAddr) -> Self {
         let front = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
         let back = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
@@ -306,13 +307,13 @@ impl Wire {
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
                 while let Ok((count, from)) = front.recv_from(&mut buffer).await {
-                    let hold = {
+                    let drops = {
                         let mut state = state.lock().unwrap();
                         state.client = Some(from);
                         state.up.push(buffer[..count].to_vec());
-                        state.hold_up
+                        state.drops_client_datagrams
                     };
-                    if !hold {
+                    if !drops {
                         let _ = back.send(&buffer[..count]).await;
                     }
                 }
@@ -328,10 +329,10 @@ impl Wire {
                     let (hold, to) = {
                         let mut state = state.lock().unwrap();
                         state.down.push(buffer[..count].to_vec());
-                        if state.hold_down {
+                        if state.holds_server_datagrams {
                             state.kept.push(buffer[..count].to_vec());
                         }
-                        (state.hold_down, state.client)
+                        (state.holds_server_datagrams, state.client)
                     };
                     if let (false, Some(to)) = (hold, to) {
                         let _ = front.send_to(&buffer[..count], to).await;
@@ -343,20 +344,20 @@ impl Wire {
     }
 
     /// Delays the server's datagrams from now on.
-    pub(crate) fn hold_down(&self) {
-        self.state.lock().unwrap().hold_down = true;
+    pub(crate) fn hold_server_datagrams(&self) {
+        self.state.lock().unwrap().holds_server_datagrams = true;
     }
 
     /// Starts or stops dropping the client's datagrams.
-    pub(crate) fn lose_up(&self, lose: bool) {
-        self.state.lock().unwrap().hold_up = lose;
+    pub(crate) fn drop_client_datagrams(&self, drops: bool) {
+        self.state.lock().unwrap().drops_client_datagrams = drops;
     }
 
     /// Delivers the delayed datagrams of the server, and later ones.
-    pub(crate) async fn release_down(&self) {
+    pub(crate) async fn release_server_datagrams(&self) {
         let (kept, client) = {
             let mut state = self.state.lock().unwrap();
-            state.hold_down = false;
+            state.holds_server_datagrams = false;
             (std::mem::take(&mut state.kept), state.client.unwrap())
         };
         for datagram in kept {
@@ -368,7 +369,7 @@ impl Wire {
     pub(crate) fn drop_delayed(&self) {
         let mut state = self.state.lock().unwrap();
         state.kept.clear();
-        state.hold_down = false;
+        state.holds_server_datagrams = false;
     }
 
     /// Waits until the server has sent this many bytes.
@@ -383,7 +384,7 @@ impl Wire {
 
     /// Delivers the client's datagrams from the `sent`th on, which are dropped otherwise, until the
     /// server has sent this many further bytes.
-    pub(crate) async fn inject_until_answered(&self, mut sent: usize, bytes: usize) {
+    pub(crate) async fn inject_until_response(&self, mut sent: usize, bytes: usize) {
         let count = || self.down().iter().map(Vec::len).sum::<usize>();
         let end = count() + bytes;
         let injecting = async {
@@ -434,7 +435,7 @@ impl Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for UdpRelay {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
