@@ -132,14 +132,14 @@ impl FailOn {
 fn check(name: &str) -> Result<&'static Check, String> {
     Check::find(name).ok_or_else(|| {
         let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
-        format!("there is no such check; there are {}", names.join(", "))
+        format!("unknown check; use one of {}", names.join(", "))
     })
 }
 
 fn software(name: &str) -> Result<Software, String> {
     Software::find(name).ok_or_else(|| {
         let names: Vec<&str> = Software::names().collect();
-        format!("it is not known here; known are {}", names.join(", "))
+        format!("unknown software; use one of {}", names.join(", "))
     })
 }
 
@@ -234,8 +234,8 @@ fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow
         .iter()
         .map(|address| {
             let server: Box<dyn AuditTarget> = match args.http3 {
-                true => Box::new(Announced(QuicTarget::new(*address))),
-                false => Box::new(Announced(TcpTarget::new(*address, args.timeout))),
+                true => Box::new(LoggedWaits(QuicTarget::new(*address))),
+                false => Box::new(LoggedWaits(TcpTarget::new(*address, args.timeout))),
             };
             (address.to_string(), server)
         })
@@ -257,10 +257,10 @@ fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow
     report.with_context(|| format!("cannot audit {} at {audited}", target.as_str()))
 }
 
-/// A target that says when it lets time pass.
-struct Announced<T>(T);
+/// Logs long waits.
+struct LoggedWaits<T>(T);
 
-impl<T: AuditTarget> AuditTarget for Announced<T> {
+impl<T: AuditTarget> AuditTarget for LoggedWaits<T> {
     fn connect(&self) -> io::Result<Box<dyn Link>> {
         self.0.connect()
     }
@@ -278,15 +278,15 @@ impl<T: AuditTarget> AuditTarget for Announced<T> {
     }
 
     fn wait(&self, time: Duration) {
-        if time >= ANNOUNCED_WAIT {
+        if time >= MIN_LOGGED_WAIT {
             tracing::info!("waiting for {:.0} s", time.as_secs_f64());
         }
         self.0.wait(time);
     }
 }
 
-/// Shorter waits go without saying.
-const ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
+/// Shorter waits are not logged.
+const MIN_LOGGED_WAIT: Duration = Duration::from_secs(2);
 
 /// Whether a host is this machine without a look-up.
 fn is_loopback(host: &str) -> bool {

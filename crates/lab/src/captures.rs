@@ -257,7 +257,7 @@ fn typical_cells(plan: &Plan) -> Vec<usize> {
         let (requested, as_first) = (&cell.requested, &first.requested);
         same(&cell)
             && Some(cell.path) == path
-            && cell.twin_of.is_none()
+            && cell.control_of.is_none()
             && (requested.http == as_first.http || requested.over_quic())
             && (requested.group, requested.cipher, requested.certificate, requested.size)
                 == (as_first.group, as_first.cipher, as_first.certificate, as_first.size)
@@ -312,7 +312,7 @@ fn cell_properties(plan: &Plan, cell: usize) -> Vec<String> {
         requested.certificate.name(),
     );
     add_if(requested.compression, "compressed");
-    add_if(planned.twin_of.is_some(), "control");
+    add_if(planned.control_of.is_some(), "control");
     properties
 }
 

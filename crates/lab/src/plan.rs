@@ -22,7 +22,7 @@ pub struct PlannedCell {
     /// The number of samples.
     pub samples: usize,
     /// For the second arm of an A/A control, the index of the first arm.
-    pub twin_of: Option<usize>,
+    pub control_of: Option<usize>,
 }
 
 /// The plan of a run.
@@ -128,7 +128,7 @@ impl Plan {
                 path: path.expect("every profile of an experiment has its path"),
                 requested,
                 samples: experiment.samples,
-                twin_of: None,
+                control_of: None,
             });
         }
     }
@@ -141,7 +141,7 @@ impl Plan {
                 .filter(|cell| {
                     let cell = &self.cells[*cell];
                     cell.experiment == experiment
-                        && cell.twin_of.is_none()
+                        && cell.control_of.is_none()
                         && self.paths[cell.path].class == class
                 })
                 .collect();
@@ -155,7 +155,7 @@ impl Plan {
                 requested.kind == HandshakeKind::ZeroRtt && !requested.tfo && !requested.token
             };
             if let Some(cell) = on_path().find(plain).or_else(|| on_path().next()) {
-                let twin = PlannedCell { twin_of: Some(cell), ..self.cells[cell].clone() };
+                let twin = PlannedCell { control_of: Some(cell), ..self.cells[cell].clone() };
                 self.cells.push(twin);
             }
         }
@@ -276,10 +276,10 @@ mod tests {
             BuiltInExperiment::PingPong.experiment(&[ServerKind::Firstflight], Some(6)).unwrap();
         let plan = Plan::new(&[experiment], &no_limitation, 1);
         let twins: Vec<&PlannedCell> =
-            plan.cells.iter().filter(|cell| cell.twin_of.is_some()).collect();
+            plan.cells.iter().filter(|cell| cell.control_of.is_some()).collect();
         assert_eq!(twins.len(), 2, "one on a long path and one on a short one");
         for twin in twins {
-            let cell = &plan.cells[twin.twin_of.unwrap()];
+            let cell = &plan.cells[twin.control_of.unwrap()];
             assert_eq!((cell.path, cell.requested, cell.samples), (twin.path, twin.requested, 6));
             assert_eq!((cell.requested.kind, cell.requested.tfo), (HandshakeKind::ZeroRtt, false));
         }

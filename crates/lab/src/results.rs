@@ -57,7 +57,7 @@ fn without_summary(planned: &PlannedCell, path: &PlannedPath, experiment: &str) 
         cipher: cipher_name(requested.cipher),
         certificate: requested.certificate_name(),
         response_bytes: if get { requested.size.bytes() as u64 } else { PONG_BYTES },
-        control: planned.twin_of.is_some(),
+        control: planned.control_of.is_some(),
         expected_round_trips: Some(round_trips(requested)),
         summary: None,
     }

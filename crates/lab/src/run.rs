@@ -35,11 +35,11 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let stalls = config.stalls.iter().flat_map(StallConfig::profiles);
     let cold_start = (config.restarts > 0).then(cold_start::profile);
     let first_stall = planned.len() + middleboxes.len();
-    let besides = middleboxes.into_iter().chain(stalls).chain(cold_start);
+    let extra_profiles = middleboxes.into_iter().chain(stalls).chain(cold_start);
     let all: Vec<PathConfig> = planned
         .iter()
         .map(|path| PathConfig::from(&path.profile))
-        .chain(besides.map(|profile| PathConfig::from(&profile)))
+        .chain(extra_profiles.map(|profile| PathConfig::from(&profile)))
         .collect();
     if all.is_empty() {
         return Err(LabError::EmptyPlan("nothing to measure: name an experiment".to_owned()));
@@ -113,8 +113,8 @@ fn plan(config: &LabConfig, servers: &[RunningServer]) -> Result<Plan, LabError>
         Some(format!("without {capability}: {why}"))
     };
     let plan = Plan::new(&config.experiments, &limitation, config.seed);
-    let beside_cells = config.middleboxes.is_some() || config.stalls.is_some();
-    if plan.cells.is_empty() && !beside_cells && config.restarts == 0 {
+    let has_other_measurements = config.middleboxes.is_some() || config.stalls.is_some();
+    if plan.cells.is_empty() && !has_other_measurements && config.restarts == 0 {
         let reasons = plan.left_out.join("; ");
         return Err(LabError::EmptyPlan(format!("no cell can be measured: {reasons}")));
     }
@@ -125,7 +125,7 @@ fn plan(config: &LabConfig, servers: &[RunningServer]) -> Result<Plan, LabError>
 fn compare(record: &mut Record, plan: &Plan) {
     record.effects = effects(&record.cells, &record.samples, plan.seed);
     let twins = plan.cells.iter().enumerate();
-    let twins = twins.filter_map(|(twin, cell)| Some((cell.twin_of?, twin)));
+    let twins = twins.filter_map(|(twin, cell)| Some((cell.control_of?, twin)));
     record.control = control(twins, plan.cells.len(), &record.samples, plan.seed);
 }
 

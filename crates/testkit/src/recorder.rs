@@ -100,7 +100,7 @@ impl Recorder {
 
     /// Holds what follows a first flight, such as Finished, until `opens` is true.
     pub fn hold_rest(&self, opens: impl Fn() -> bool + Send + Sync + 'static) {
-        self.path.lock().rest_may_pass = Some(Arc::new(opens));
+        self.path.lock().release_condition = Some(Arc::new(opens));
     }
 
     /// Holds the first flight of the next client.
@@ -192,7 +192,7 @@ struct State {
     flights: HashMap<SocketAddr, RecordedFlight>,
     latest: Option<SocketAddr>,
     hold: Option<Hold>,
-    rest_may_pass: Option<Condition>,
+    release_condition: Option<Condition>,
     response_delay: Duration,
     on_flight: Option<Callback>,
 }
@@ -259,8 +259,8 @@ impl Path {
         }
     }
 
-    async fn wait_until_rest_may_pass(&self) {
-        let Some(condition) = self.lock().rest_may_pass.clone() else { return };
+    async fn wait_for_release_condition(&self) {
+        let Some(condition) = self.lock().release_condition.clone() else { return };
         let deadline = Instant::now() + TEST_TIMEOUT;
         while !condition() {
             assert!(Instant::now() < deadline, "the rest of the flights may pass");
@@ -287,7 +287,7 @@ impl Path {
         let up = async {
             while let Ok(count @ 1..) = near_in.read(&mut bytes).await {
                 self.record(client, &bytes[..count]);
-                self.wait_until_rest_may_pass().await;
+                self.wait_for_release_condition().await;
                 if far_out.write_all(&bytes[..count]).await.is_err() {
                     break;
                 }

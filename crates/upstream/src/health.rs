@@ -28,8 +28,8 @@ pub(crate) struct Health {
     fall: u32,
     /// Whether health checks have failed.
     down: bool,
-    /// Consecutive checks with the opposite result.
-    contrary_checks: u32,
+    /// Checks whose results contradict the current state.
+    consecutive_contradicting_checks: u32,
     /// Consecutive failed requests.
     failures: u32,
     /// Consecutive ejections, and the end of the current one.
@@ -49,7 +49,7 @@ impl Health {
             rise,
             fall,
             down: false,
-            contrary_checks: 0,
+            consecutive_contradicting_checks: 0,
             failures: 0,
             ejections: 0,
             ejected_until: None,
@@ -106,13 +106,13 @@ impl Health {
     /// A health check ended.
     pub(crate) fn checked(&mut self, healthy: bool, now: Instant) {
         if healthy != self.down {
-            self.contrary_checks = 0;
+            self.consecutive_contradicting_checks = 0;
             return;
         }
-        self.contrary_checks += 1;
+        self.consecutive_contradicting_checks += 1;
         let enough = if healthy { self.rise } else { self.fall };
-        if self.contrary_checks >= enough {
-            self.contrary_checks = 0;
+        if self.consecutive_contradicting_checks >= enough {
+            self.consecutive_contradicting_checks = 0;
             self.down = !healthy;
             self.changed = now;
             if healthy {

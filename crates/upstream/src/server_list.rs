@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_server_is_asked_seldom() {
+    fn a_dead_server_is_retried_seldom() {
         let now = Instant::now();
         let mut server_list = server_list(2, RetryRule::default(), now);
         for second in 0..60 {

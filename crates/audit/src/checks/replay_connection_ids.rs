@@ -107,12 +107,12 @@ mod tests {
     #[test]
     fn rfc9000_12_2_packets_with_another_id_are_not_executed() {
         let naive = Behaviour { known_by: KnownBy::ConnectionId, ..Behaviour::default() };
-        for strays in [StrayPackets::OfDatagram, StrayPackets::OfAddress] {
-            let wrong = Behaviour { strays, ..naive.clone() };
+        for stray_packets in [StrayPackets::OfDatagram, StrayPackets::OfAddress] {
+            let wrong = Behaviour { stray_packets, ..naive.clone() };
             assert_proven_over_quic(&CHECK, &wrong, Verdict::Fail);
             assert_eq!(verdict_over_quic(&CHECK, &wrong, false), Verdict::Fail);
             // With the ClientHello recorded that is harmless.
-            let recorded = Behaviour { strays, ..Behaviour::default() };
+            let recorded = Behaviour { stray_packets, ..Behaviour::default() };
             assert_eq!(verdict_over_quic(&CHECK, &recorded, true), Verdict::Pass);
         }
     }

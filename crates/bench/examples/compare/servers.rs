@@ -66,16 +66,16 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
         servers.push(Server { name: name.to_owned(), version, kind });
     };
     if let Some(program) = ours.filter(|program| program.exists()) {
-        let version = said(&program, &["--version"]);
+        let version = output_of(&program, &["--version"]);
         add("firstflight", version, Kind::Firstflight(program));
     }
     for (name, program) in &arguments.firstflight {
-        let version = said(program, &["--version"]);
+        let version = output_of(program, &["--version"]);
         add(name, version, Kind::Firstflight(program.clone()));
     }
     let installed = find("nginx").map(|program| ("nginx".to_owned(), program));
     for (name, program) in arguments.nginx.iter().cloned().chain(installed) {
-        let about = said(&program, &["-V"]);
+        let about = output_of(&program, &["-V"]);
         let lines = about.lines().filter(|line| {
             line.starts_with("nginx version") || line.starts_with("built with OpenSSL")
         });
@@ -91,8 +91,8 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
     ];
     for (name, flags, make) in others {
         if let Some(program) = find(name) {
-            let said = said(&program, flags);
-            let line = said.lines().find(|line| !line.is_empty()).unwrap_or_default();
+            let output = output_of(&program, flags);
+            let line = output.lines().find(|line| !line.is_empty()).unwrap_or_default();
             // Envoy starts with its own path, which is of this machine only.
             let version = line.trim_start_matches(&*program.to_string_lossy()).trim_start();
             add(name, version.to_owned(), make(program));
@@ -356,7 +356,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// What a program prints, on one stream or the other.
-fn said(program: &Path, arguments: &[&str]) -> String {
+fn output_of(program: &Path, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     output.map_or_else(
         |_| String::new(),

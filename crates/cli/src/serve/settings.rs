@@ -53,8 +53,8 @@ pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     config.http3.enabled &= !args.no_http3;
     config.check()?;
     // Settings from the file were checked when it was read, with their line numbers.
-    if let Some(misfit) = config.check_files().into_iter().next() {
-        anyhow::bail!("{}", misfit.reason);
+    if let Some(error) = config.check_files().into_iter().next() {
+        anyhow::bail!("{}", error.reason);
     }
     Ok(config)
 }

@@ -132,20 +132,20 @@ mod tests {
     use super::super::testing::pass;
     use super::*;
 
-    fn fates(probability: f64, seed: u64) -> Vec<bool> {
+    fn decisions(probability: f64, seed: u64) -> Vec<bool> {
         let mut cell = Loss::new(probability, seed);
         (0..50_000).map(|n| pass(&mut cell, n, 100).is_some()).collect()
     }
 
     #[test]
     fn the_configured_share_is_lost_reproducibly() {
-        let lost = fates(0.02, 1).iter().filter(|passed| !**passed).count();
+        let lost = decisions(0.02, 1).iter().filter(|passed| !**passed).count();
         // Five standard deviations around 1,000.
         assert!((843..1_157).contains(&lost), "{lost}");
-        assert_eq!(fates(0.02, 1), fates(0.02, 1));
-        assert_ne!(fates(0.02, 1), fates(0.02, 2));
-        assert!(fates(0.0, 1).iter().all(|passed| *passed));
-        assert!(!fates(1.0, 1).iter().any(|passed| *passed));
+        assert_eq!(decisions(0.02, 1), decisions(0.02, 1));
+        assert_ne!(decisions(0.02, 1), decisions(0.02, 2));
+        assert!(decisions(0.0, 1).iter().all(|passed| *passed));
+        assert!(!decisions(1.0, 1).iter().any(|passed| *passed));
     }
 }
 

@@ -211,9 +211,9 @@ impl Chain {
             packet.stage += 1;
             let exit = &mut packet.exit;
             let frame = exit.altered.as_ref().map_or(&exit.frame, |altered| &altered.1);
-            let mut passage = PacketInCell { at_ns: exit.due_ns, frame };
-            let decision = cell.pass(&mut passage);
-            exit.due_ns = passage.at_ns;
+            let mut in_cell = PacketInCell { at_ns: exit.due_ns, frame };
+            let decision = cell.pass(&mut in_cell);
+            exit.due_ns = in_cell.at_ns;
             match decision {
                 CellDecision::Pass => {}
                 CellDecision::Duplicate => packet.copies.push(PacketInTransit {

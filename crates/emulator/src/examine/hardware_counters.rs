@@ -13,13 +13,13 @@ use super::Assessment;
 pub(super) fn hardware_counters() -> Assessment {
     let all = [CYCLES, INSTRUCTIONS].map(|event| count(event, 0));
     let own = [CYCLES, INSTRUCTIONS].map(|event| count(event, EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR));
-    judge(&all, &own, &paranoia())
+    judge(&all, &own, &perf_event_paranoid())
 }
 
 fn judge(
     all: &[Result<u64, Errno>; 2],
     own: &[Result<u64, Errno>; 2],
-    paranoia: &str,
+    perf_event_paranoid: &str,
 ) -> Assessment {
     let works = |counts: &[Result<u64, Errno>; 2]| counts.iter().all(|c| matches!(c, Ok(1..)));
     if works(all) {
@@ -29,13 +29,13 @@ fn judge(
     if works(own) {
         let what = format!(
             "cycles and instructions are counted, but not the kernel's \
-             (kernel.perf_event_paranoid is {paranoia})"
+             (kernel.perf_event_paranoid is {perf_event_paranoid})"
         );
         return Assessment::limited(what, loosen);
     }
     match own.iter().find_map(|count| count.err()) {
         Some(Errno::EACCES | Errno::EPERM) => Assessment::limited(
-            format!("refused (kernel.perf_event_paranoid is {paranoia})"),
+            format!("refused (kernel.perf_event_paranoid is {perf_event_paranoid})"),
             format!("{loosen}; in a container, allow perf_event_open in its seccomp profile"),
         ),
         Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP) => Assessment::limited(
@@ -57,7 +57,7 @@ fn judge(
     }
 }
 
-fn paranoia() -> String {
+fn perf_event_paranoid() -> String {
     let file = "/proc/sys/kernel/perf_event_paranoid";
     std::fs::read_to_string(file).map_or_else(|_| "unknown".to_owned(), |s| s.trim().to_owned())
 }

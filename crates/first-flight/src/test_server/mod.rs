@@ -138,7 +138,7 @@ pub struct Behaviour {
     /// What the register knows a flight by.
     pub known_by: KnownBy,
     /// Over QUIC: 0-RTT packets with another connection id.
-    pub strays: StrayPackets,
+    pub stray_packets: StrayPackets,
     /// Whether refused flights are recorded too, once their handshake is complete.
     pub spends_refused: bool,
     /// Whether the requests of refused early data run all the same, in silence.
@@ -208,7 +208,7 @@ impl Default for Behaviour {
             copies: CopyPolicy::Refuse,
             record_lifetime: Duration::from_secs(66),
             known_by: KnownBy::ClientHello,
-            strays: StrayPackets::Ignored,
+            stray_packets: StrayPackets::Ignored,
             spends_refused: true,
             executes_refused: false,
             rejects_overtaken: true,

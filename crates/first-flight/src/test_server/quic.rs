@@ -72,7 +72,7 @@ impl Endpoint {
         for packet in coalesced_packets(datagram) {
             let CoalescedPacket::Protected(packet) = packet else { continue };
             let Some(index) = self.connection_of(shared, from, first, &packet) else { continue };
-            let index = match shared.behaviour.strays {
+            let index = match shared.behaviour.stray_packets {
                 // Other packets of a datagram must have the id of the first one (section 12.2).
                 StrayPackets::Ignored if first.is_some_and(|first| first != index) => continue,
                 _ => index,
@@ -100,7 +100,7 @@ impl Endpoint {
             _ => packet.destination,
         };
         let known = self.connections.iter().position(|it| it.original == id || it.own == *id);
-        match (packet.kind, known, shared.behaviour.strays) {
+        match (packet.kind, known, shared.behaviour.stray_packets) {
             (_, Some(index), _) => Some(index),
             (PacketKind::Initial, None, _) => {
                 let faulty = self.faulty.contains(&from);

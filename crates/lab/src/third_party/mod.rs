@@ -124,8 +124,8 @@ impl ThirdPartyClients<'_> {
         let invocation = Invocation { client, address, requested, state, keys: &keys, fetch_only };
         let (command, console) = self.command(&invocation).map_err(|error| describe(&error))?;
         let process = self.namespace.spawn_child(command).map_err(|error| describe(&error))?;
-        let talk = OptionFuture::from(console.map(tcp::Console::talk));
-        let (ended, _) = join(wait(&process, &invocation, limit), talk).await;
+        let console = OptionFuture::from(console.map(tcp::Console::run));
+        let (ended, _) = join(wait(&process, &invocation, limit), console).await;
         let ended = ended.map_err(|error| describe(&error));
         let secrets = fs::read_to_string(&keys).unwrap_or_default();
         let _ = fs::remove_file(&keys);

@@ -167,7 +167,7 @@ impl Console {
     }
 
     /// Writes the lines, and reads until the client ends. Errors are its end, too.
-    pub(super) async fn talk(mut self) {
+    pub(super) async fn run(mut self) {
         let mut received = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {
             while index == 1 && !has_response(&received, self.body_bytes) {

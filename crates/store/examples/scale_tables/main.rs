@@ -49,17 +49,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Prints a record's samples, and says what they mean.
-type Look = fn(&Record) -> Vec<Finding>;
+type Analyze = fn(&Record) -> Vec<Finding>;
 
 /// Prints what the lab found, part by part.
 fn latency(directory: &Path) -> Result<Vec<Finding>, Box<dyn Error>> {
     let mut findings = Vec::new();
-    let parts: [(&str, Look); 3] =
+    let parts: [(&str, Analyze); 3] =
         [("near", lab_record::near), ("far", lab_record::far), ("dead", lab_record::dead)];
-    for (part, look) in parts {
+    for (part, analyze) in parts {
         let path = directory.join(part).with_extension("json.gz");
         if path.exists() {
-            let found = look(&read(&path)?);
+            let found = analyze(&read(&path)?);
             found.iter().for_each(|finding| println!("{finding}"));
             println!();
             findings.extend(found);

@@ -48,11 +48,11 @@ struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Command {
     /// Waits until claims count.
     Prime,
     /// Callers that each claim one flight after the other.
@@ -94,13 +94,13 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let window = config.shared.recording_window();
     let store = Store::open(config, unix_micros)?;
     drive::until_claims_count(&store, window + Duration::from_secs(5)).await?;
-    let load = match arguments.what {
-        What::Prime => return Ok(()),
-        What::Memory { entries } => {
+    let load = match arguments.command {
+        Command::Prime => return Ok(()),
+        Command::Memory { entries } => {
             let memory = measure::memory(&store, &arguments.store, entries).await?;
             return show(&memory, arguments);
         }
-        What::Idle { nodes, seconds } => {
+        Command::Idle { nodes, seconds } => {
             let more = || -> Result<Vec<Store>, Box<dyn std::error::Error>> {
                 let open = |_| Ok(Store::open(self::config(arguments)?, unix_micros)?);
                 (1..nodes).map(open).collect()
@@ -108,8 +108,8 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             let idle = measure::idle(arguments, nodes, seconds, more).await?;
             return show(&idle, arguments);
         }
-        What::Closed { callers, seconds } => Load::Closed { callers, seconds },
-        What::Open { rate, seconds } => Load::Open { rate, seconds },
+        Command::Closed { callers, seconds } => Load::Closed { callers, seconds },
+        Command::Open { rate, seconds } => Load::Open { rate, seconds },
     };
     let claims = measure::claims(&store, arguments, load).await?;
     show(&claims, arguments)

@@ -240,8 +240,8 @@ impl HeartbeatTask<'_> {
         let settings = &self.master.settings;
         let clock_differs =
             heartbeat.store_time.abs_diff(heartbeat.node_time) > settings.shared.clock_margin;
-        let standing = self.master.continuity().status(settings.now()).err();
-        standing.or(clock_differs.then_some(Unknown::Clock))
+        let problem = self.master.continuity().status(settings.now()).err();
+        problem.or(clock_differs.then_some(Unknown::Clock))
     }
 }
 

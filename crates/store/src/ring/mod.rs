@@ -160,9 +160,9 @@ impl<S: Records> SharedRing<S> {
                     let actual = KeyEntry { name, ..entry };
                     self.store.add(LIST, &actual.to_string()).await?;
                     listed.insert(actual);
-                    self.unlist(&mut listed, entry).await?;
+                    self.remove_entry(&mut listed, entry).await?;
                 }
-                SlotContent::Nothing => self.unlist(&mut listed, entry).await?,
+                SlotContent::Nothing => self.remove_entry(&mut listed, entry).await?,
                 SlotContent::Key(_) | SlotContent::Unreadable => {}
             }
         }
@@ -170,7 +170,7 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Removes an entry without a record from the list.
-    async fn unlist(
+    async fn remove_entry(
         &self,
         listed: &mut BTreeSet<KeyEntry>,
         entry: KeyEntry,
