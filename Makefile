@@ -8,13 +8,13 @@ FUZZ_SECONDS ?= 10
 # Which crate `check` checks, and which of its tests; as `cargo test` takes them.
 CRATE ?=
 TESTS ?=
-# What `make bench` is told besides its defaults, such as BENCH_FLAGS="--cells TCP --rounds 9".
+# Additional flags of `make bench`, such as BENCH_FLAGS="--cells TCP --rounds 9".
 BENCH_FLAGS ?=
 # Which cells `audit-peers` measures, such as PEER=nginx ROW=restart; default all. NGINX_HTTP3=PATH names an nginx
 # with HTTP/3, which Debian's lacks.
 PEER ?=
 ROW ?=
-# PGO, which has no default here, says which profile release builds are optimised by: scripts/release.
+# The profile that release builds are optimised by is PGO, which has no default here; see scripts/release.
 # Where `bench`, `profile`, `features`, `browsers`, `quic`, `cluster`, `audit-peers` and `conformance` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 

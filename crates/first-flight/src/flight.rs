@@ -184,11 +184,6 @@ impl FirstFlight {
         Some(Self(Arc::new(FlightParts { pieces, quic: Some(quic), ..(*self.0).clone() })))
     }
 
-    /// Bytes of its early data, before protection; `None` if none was offered.
-    pub fn early_data_len(&self) -> Option<usize> {
-        self.0.early_data.as_ref().map(Vec::len)
-    }
-
     /// The keys of its 0-RTT packets.
     #[cfg(test)]
     pub(crate) fn early_packet_keys(&self) -> firstflight_wire::PacketKeys {

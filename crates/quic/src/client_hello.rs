@@ -1,4 +1,4 @@
-/// What a first look at a ClientHello (RFC 8446 section 4.1.2) has to know.
+/// The parts of a ClientHello (RFC 8446 section 4.1.2) that are needed before TLS processes it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Offer<'a> {
     /// The first ticket of pre_shared_key; the library looks at no other.

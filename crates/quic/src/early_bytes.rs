@@ -65,7 +65,7 @@ fn stream_bytes(mut payload: &[u8]) -> (usize, bool) {
     (count, true)
 }
 
-/// Goes past one frame; how many bytes of a stream it carried.
+/// Skips one frame. Returns the stream bytes it carries.
 fn frame(payload: &mut &[u8]) -> Option<usize> {
     let kind = varint(payload)?;
     let fields = match kind {

@@ -14,7 +14,7 @@ pub struct Inflow {
     passed: VecDeque<Bytes>,
 }
 
-/// How what comes in is read.
+/// How received bytes are interpreted.
 #[derive(Debug)]
 enum Reads {
     /// A request or a response: by its frames.

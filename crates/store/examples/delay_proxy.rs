@@ -132,7 +132,7 @@ impl Socket {
         }
     }
 
-    /// No more data goes this way; the other end is told so. One that is gone needs no telling.
+    /// Closes this direction and tells the other end, unless it has gone.
     fn end(&self) {
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),

@@ -222,8 +222,8 @@ impl RecordedFlight {
         opened.is_ok_and(|session| self.opens_with_session(&session))
     }
 
-    /// Uses 16 bytes as the seed of each node above the ticket's leaf. The construction is that of the
-    /// crate `puncture`, on its own feet.
+    /// Uses 16 bytes as the seed of each node above the ticket's leaf. This implements the construction
+    /// of the crate `puncture` again, without its code.
     fn level_of_seed(&self, seed: &[u8; 16]) -> Option<u8> {
         if self.ticket[0] != PUNCTURED_TICKET {
             return None;

@@ -155,11 +155,6 @@ impl PuncturedTickets {
         }
     }
 
-    /// Whether the bytes have the format of these tickets.
-    pub fn is_ticket(bytes: &[u8]) -> bool {
-        parse(bytes).is_some()
-    }
-
     /// Destroys the keys of tickets that were issued before `time`, as far as all tickets of their
     /// epoch were.
     pub fn expire_before(&self, time: Duration) {

@@ -384,8 +384,7 @@ impl FetchArgs {
             target = target.with_query(&String::from_utf8_lossy(body));
         }
         let mut request = Request::get(target);
-        let form =
-            (sends && body.is_some()).then(|| "application/x-www-form-urlencoded".to_owned());
+        let form = sends.then(|| "application/x-www-form-urlencoded".to_owned());
         // As with curl, -H replaces the field of another flag.
         for (name, value) in
             [("User-Agent", &self.user_agent), ("Referer", &self.referer), ("Content-Type", &form)]

@@ -14,8 +14,8 @@ use crate::{monotonic_ns, unix_offset_ns};
 
 /// Waits until the kernel timestamps packets on arrival, which a socket has requested.
 ///
-/// The kernel enables that in a work queue, later than it says so. Until then the timestamp of a
-/// packet is the time at which it is read, and a round trip may seem shorter than it is. Packets to
+/// The setsockopt call returns before the kernel has enabled timestamps. Until then the timestamp of
+/// a packet is the time at which it is read, and a round trip may seem shorter than it is. Packets to
 /// ourselves show which of both it is; without a loopback interface this only waits a moment.
 pub(super) fn await_arrival_timestamps() {
     let started = Instant::now();

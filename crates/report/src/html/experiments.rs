@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Section, folded, panels, table_html};
+use super::{Section, folded, panels, simple_section, table_html};
 use crate::axes::{QUIC, kind, named_version, path, protocol};
 use crate::charts::{Bar, BarChart, BarGroup, WaterfallChart, kind_class};
 use crate::format::format_ms;
@@ -158,14 +158,6 @@ fn bars(costs: &[&Cost], of: fn(&Cost) -> f64) -> Vec<Bar> {
         published: None,
     };
     costs.iter().map(bar).collect()
-}
-
-fn simple_section(id: &'static str, short: &'static str, table: Table) -> Option<Section> {
-    let body = html! {
-        p { (table.lead) }
-        (table_html(&table))
-    };
-    Some(Section { id, title: table.title, short, body })
 }
 
 pub(super) fn waterfalls(record: &Record) -> Option<Section> {

@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::{Section, folded, panels, table_html};
+use super::{Section, folded, panels, simple_section};
 use crate::axes::{self, REMOTE_EXPERIMENT, kind, path};
 use crate::charts::{Bar, BarChart, BarGroup, kind_class};
 use crate::format::format_ms;
-use crate::tables::{self, Group, Table, columns, groups, network_column, rows};
+use crate::tables::{self, Group, columns, groups, network_column, rows};
 use crate::{Cell, Record, published};
 
 /// A matrix for each server and workload.
@@ -193,49 +193,40 @@ fn bar(cell: &Cell, place: usize) -> Option<Bar> {
 
 /// Pages over QUIC from packets.
 pub(super) fn page(record: &Record) -> Option<Section> {
-    plain("page", "Page", tables::page(record)?)
+    simple_section("page", "Page", tables::page(record)?)
 }
 
 /// Loss over TCP and QUIC.
 pub(super) fn loss(record: &Record) -> Option<Section> {
-    plain("loss", "Loss", tables::loss(record)?)
+    simple_section("loss", "Loss", tables::loss(record)?)
 }
 
 /// The blueprint's percentiles.
 pub(super) fn blueprint(record: &Record) -> Option<Section> {
-    plain("blueprint", "Blueprint", tables::blueprint(record)?)
+    simple_section("blueprint", "Blueprint", tables::blueprint(record)?)
 }
 
 /// Clients beside each other.
 pub(super) fn clients(record: &Record) -> Option<Section> {
-    plain("clients", "Clients", tables::clients(record)?)
+    simple_section("clients", "Clients", tables::clients(record)?)
 }
 
 /// Published claims.
 pub(super) fn claims(record: &Record) -> Option<Section> {
-    plain("claims", "Claims", tables::claims(record)?)
+    simple_section("claims", "Claims", tables::claims(record)?)
 }
 
 /// Access networks.
 pub(super) fn access(record: &Record) -> Option<Section> {
-    plain("access", "Access", tables::access(record)?)
+    simple_section("access", "Access", tables::access(record)?)
 }
 
 /// The bytes of each kind of connection.
 pub(super) fn bytes(record: &Record) -> Option<Section> {
-    plain("bytes", "Bytes", tables::bytes(record)?)
+    simple_section("bytes", "Bytes", tables::bytes(record)?)
 }
 
 /// Comparison with the published ping-pong matrix.
 pub(super) fn ping_pong(record: &Record) -> Option<Section> {
-    plain("published", "Ping-pong", tables::ping_pong(record)?)
-}
-
-/// A section that is a table.
-fn plain(id: &'static str, short: &'static str, table: Table) -> Option<Section> {
-    let body = html! {
-        p { (table.lead) }
-        (table_html(&table))
-    };
-    Some(Section { id, title: table.title, short, body })
+    simple_section("published", "Ping-pong", tables::ping_pong(record)?)
 }

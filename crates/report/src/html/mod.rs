@@ -138,6 +138,15 @@ pub fn page(title: &str, header: &Markup, sections: &[Section]) -> Markup {
     }
 }
 
+/// A section that is a table.
+fn simple_section(id: &'static str, short: &'static str, table: Table) -> Option<Section> {
+    let body = html! {
+        p { (table.lead) }
+        (table_html(&table))
+    };
+    Some(Section { id, title: table.title, short, body })
+}
+
 /// A table that scrolls, also by keyboard, where it is wider than the window.
 pub(crate) fn table_html(table: &Table) -> Markup {
     html! {

@@ -228,8 +228,8 @@ impl EarlyDataGate {
         self.gate.claim(&offer, self.now()).map_err(EarlyDataRefusal::Gate)
     }
 
-    /// Whether a flight on a ticket that was used before is a copy, or its original: whether this flight
-    /// was received before. If another process has the register, that is not known here.
+    /// Whether this flight, whose ticket was used before, was received before: then it is a copy, or the
+    /// original that its copy has overtaken. Not known here if another process has the register.
     pub(crate) fn is_copy(&self, facts: &Handshake) -> bool {
         let Some(offered) = facts.offered_flight else { return false };
         let key = ClaimKey::of_flight(&offered.digest);

@@ -70,7 +70,7 @@ impl AcceptedEncodings {
             weaken_tag(response.headers_mut());
         }
         if is_head {
-            // The encoding of nothing has bytes too.
+            // Compressing an empty body produces bytes; a response to HEAD has none.
             return response.map(|_| crate::handler::response::empty());
         }
         response.map(|body| body.boxed_unsync())

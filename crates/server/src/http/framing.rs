@@ -363,7 +363,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FramedStream<S> {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // The rest of one that the socket took in part, or it would end in the response.
+        // Finish a partly written interim response first; its rest must not appear inside the
+        // response.
         if this.requests.has_interim() && this.requests.lock().interim_sent > 0 {
             ready!(this.requests.poll_interim(&mut this.stream, cx))?;
         }

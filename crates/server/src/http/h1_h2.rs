@@ -4,8 +4,8 @@
 //! # Why one task
 //!
 //! BoringSSL completes a handshake by reading, and an HTTP library does not read while it waits for
-//! a response. A held request would wait forever. So `share` splits the TLS stream into a part for
-//! the library and a [`HandshakeDriver`], and one task polls both, since a socket wakes only the
+//! a response. A held request would wait forever. So `split_driver` splits the TLS stream into a part
+//! for the library and a [`HandshakeDriver`], and one task polls both, since a socket wakes only the
 //! last task that polled it.
 //!
 //! HTTP/2 streams run on this task too. They end with the connection, and a response that is ready

@@ -50,9 +50,9 @@ pub(crate) struct TicketRing {
 impl TicketRing {
     /// Opens the ring that the settings name. Needs a tokio runtime.
     ///
-    /// A ring from the store starts with keys of this process, until [Self::wait_for_first_ring or
-    /// [`follow`](Self::follow) has received the store's. `inherited`: the keys of the previous
-    /// process, if they were its own.
+    /// A ring from the store starts with keys of this process, until
+    /// [`wait_for_first_ring`](Self::wait_for_first_ring) or [`follow`](Self::follow) has received the
+    /// store's. `inherited`: the keys of the previous process, if they were its own.
     ///
     /// # Errors
     /// [`ServerError::TicketKeys`], [`ServerError::KeyEncryption`].

@@ -1,9 +1,9 @@
 //! Punctured tickets: their ages, and their opening by the successor during an upgrade.
 //!
-//! TLS refuses early data whose client states an age that is 60 s off. That bounds for how long an
-//! attacker can hold a first flight back that its client has given up. So that the bound depends on no
-//! clock that can be set, the age is measured by the machine's monotonic clock, which this process and
-//! its successor share, and told to TLS in the terms of its own clock.
+//! TLS refuses early data if the ticket age that its client states is 60 s off. So an attacker cannot
+//! hold back a first flight that its client has given up for longer than that. The machine's clock can
+//! be set, so the true age is measured by the monotonic clock, which this process and its successor
+//! share, and converted to the clock that TLS uses.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ impl TicketOffer {
 
 /// Opens a ticket that arrived while the keys were handed over, in the process that has them.
 ///
-/// The client has already been through the handshake of this process, or will be: nobody else may use
-/// its ticket from now on. If that process has ended, this one has the keys again, or new ones.
+/// The client's handshake continues in this process, so nobody else may use its ticket from now on. If
+/// the process with the keys has ended, this one has them again, or new ones.
 pub(crate) async fn open_handed_over(
     tickets: &PuncturedTickets,
     gate: &EarlyDataGate,
@@ -68,12 +68,13 @@ pub(crate) async fn open_handed_over(
     OpenedTicket::Ignored
 }
 
-/// The session with the true age of its ticket. Without one that TLS understands, it is as it was.
+/// The session, dated so that TLS computes the ticket's true age. One that TLS cannot parse is returned
+/// unchanged.
 pub(crate) fn aged(session: Zeroizing<Vec<u8>>, sealed_at: Duration) -> Zeroizing<Vec<u8>> {
     session_of_age(&session, monotonic().saturating_sub(sealed_at)).unwrap_or(session)
 }
 
-/// The session of a ticket that is used up thereby.
+/// The session of a ticket that its opening has used up.
 fn used_up(mut session: Zeroizing<Vec<u8>>) -> OpenedTicket {
     OpenedTicket::UsedUp(std::mem::take(&mut *session))
 }
