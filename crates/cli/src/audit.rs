@@ -57,7 +57,7 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "CHECK", conflicts_with = "url")]
     explain: Option<String>,
 
-    /// Print a checklist of the trade-offs of 0-RTT, by check or for you to answer, and exit.
+    /// Print a checklist of the trade-offs of 0-RTT, each verified by a check or yours to decide, and exit.
     #[arg(long, conflicts_with_all = ["url", "explain"])]
     checklist: bool,
 

@@ -15,7 +15,7 @@ use firstflight_units::printable_lines;
 /// Check whether a running server is ready.
 ///
 /// Exits with 0 if it is ready, 1 if it is not or does not respond, and 2 if there is no address to
-/// ask. Requests `/readyz` at the admin address, which needs no token.
+/// query. Requests `/readyz` at the admin address, which needs no token.
 #[derive(Args)]
 pub(crate) struct HealthArgs {
     /// Admin address of the server: 127.0.0.1:9090, unix:/PATH.

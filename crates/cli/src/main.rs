@@ -118,6 +118,6 @@ fn command() -> clap::Command {
 }
 
 const ENVIRONMENT: &str = "Environment:
-  RUST_LOG                what is logged to stderr: error, warn, info (default), debug, trace
+  RUST_LOG                what is logged to stderr: error, warn, info, debug, trace
   FIRSTFLIGHT_LOG_FORMAT  json: each log message as a JSON object
   SSLKEYLOGFILE           a file to which serve and fetch append their TLS secrets";

@@ -161,7 +161,7 @@ pub struct Timestamp {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nonce {
-    /// Name of the field. Its value has 1 to 128 bytes.
+    /// Name of the field. Its value has 1 to 255 bytes.
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
     /// How long values are remembered, 1s to 168h.

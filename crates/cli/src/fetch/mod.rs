@@ -171,7 +171,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, allow_hyphen_values = true, value_name = "FILE", help_heading = FLIGHT)]
     ssl_sessions: Option<PathBuf>,
     /// Key of that file, made on first use (default: firstflight/session-key in
-    /// $XDG_CONFIG_HOME or ~/.config; a passphrase in FIRSTFLIGHT_SESSIONS_PASSPHRASE goes before)
+    /// $XDG_CONFIG_HOME or ~/.config; a passphrase in FIRSTFLIGHT_SESSIONS_PASSPHRASE takes precedence)
     #[arg(long, allow_hyphen_values = true, value_name = "FILE", help_heading = FLIGHT)]
     ssl_sessions_key: Option<PathBuf>,
     /// Send the request as early data (0-RTT) if a session allows it and its method is safe
@@ -181,7 +181,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, requires = "tls_earlydata", help_heading = FLIGHT)]
     early_data_any_method: bool,
     /// Wait for the response to early data over TCP, however long it takes. Otherwise a second
-    /// connection without early data starts after 200 ms or 1.5 round trips (safe methods only).
+    /// connection without early data starts after 200 ms or 1.5 round trips, whichever is longer (safe methods only).
     #[arg(long, help_heading = FLIGHT)]
     no_second_connection: bool,
 }

@@ -37,9 +37,9 @@ pub(crate) struct BrowserArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "browser")]
     page: Option<Vec<VisitPage>>,
 
-    /// Returns a cell, with 0-RTT off and on each; for 12 and more the browser is started six
-    /// times or more for either. Beside the walk-through's table at most two a start, on access
-    /// networks one [default: 30]
+    /// Return visits for each cell, with 0-RTT off and on each. From 12 on, the browser is started
+    /// at least six times for either; beside the walk-through's table at most two visits a start,
+    /// on access networks one [default: 30]
     #[arg(long, value_name = "N", requires = "browser",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     visits: Option<u32>,

@@ -21,8 +21,8 @@ use crate::results;
 #[derive(Args)]
 #[command(next_help_heading = "Exploring")]
 pub(super) struct ExploreArgs {
-    /// Keep the network and the servers up, print how to enter and what to try, and name each
-    /// connection as it comes, by its packets; until Ctrl-C
+    /// Keep the network and the servers up, print how to enter and what to try, and label each
+    /// new connection by its packets; until Ctrl-C
     ///
     /// Takes --server, --server-cmd, --profile and --rtt (by default one network of 112 ms),
     /// --backend, --keep-awake, --seed, --json (a line each) and --captures: all packets go to

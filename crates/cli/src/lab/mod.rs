@@ -30,8 +30,8 @@ use select::{Selection, select};
 /// the servers by replaying captured first flights.
 ///
 /// Connects over TCP and QUIC to this program's own server and to others, labels every connection
-/// and counts its round trips from its packets, and writes a report, decrypted captures and every
-/// sample. Without flags it runs the experiments ping-pong, get, curl, blueprint, access, image and
+/// and counts its round trips from its packets, and writes a report, captures with their TLS
+/// secrets and every sample. Without flags it runs the experiments ping-pong, get, curl, blueprint, access, image and
 /// clients. Any flag for axes, networks or pages defines a matrix instead. Needs no root if users may
 /// create user namespaces: see `firstflight doctor`.
 ///
@@ -139,7 +139,7 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "WHICH", default_value = "one", value_parser = ["one", "all", "none"], help_heading = EVIDENCE)]
     captures: String,
 
-    /// Leave out the count of processor time, and with it what is held against the model
+    /// Do not measure processor time, nor compare times with the model
     #[arg(long, help_heading = EVIDENCE)]
     no_costs: bool,
 

@@ -17,7 +17,7 @@ use firstflight_tls::Version;
 /// that file; there is no flag for it, because it undoes the encryption.
 ///
 /// SIGTERM and SIGINT finish running requests and exit; a second one exits immediately. SIGHUP
-/// reloads the configuration and its files, SIGUSR1 reopens the logs, and SIGUSR2 starts the
+/// reloads the configuration and its files, SIGUSR1 reopens the access log, and SIGUSR2 starts the
 /// program again to take over from this process without refusing a connection
 /// (docs/operate/lifecycle.md).
 #[derive(Args)]
@@ -167,7 +167,8 @@ pub(super) struct TlsArgs {
     #[arg(long, value_name = "VERSION")]
     pub(super) tls_max: Option<Version>,
 
-    /// Ciphers for TLS 1.2 and older, as `openssl ciphers` names them. Default: BoringSSL's.
+    /// Ciphers for TLS 1.2 and older, as `openssl ciphers` names them. Default: those with
+    /// ECDHE and AEAD.
     #[arg(long, value_name = "LIST")]
     pub(super) ciphers: Option<String>,
 

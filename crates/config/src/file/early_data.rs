@@ -33,7 +33,8 @@ pub(crate) struct EarlyDataSection {
     #[serde(with = "DurationText")]
     pub(crate) freshness: Duration,
     /// Capacity of the strike register, in flights. When it is full, no early data is accepted; no
-    /// record is dropped.
+    /// record is dropped. Idempotency keys and nonces have a second register of this capacity, which
+    /// keeps each for its whole lifetime; when it is full, new ones get 503.
     ///
     /// By default about 38 MB when full.
     pub(crate) register_capacity: usize,

@@ -79,7 +79,7 @@ async fn an_invalid_configuration_changes_nothing() {
         let nowhere = config.access_log.as_ref().unwrap().file.clone().unwrap().join("no");
         config.certificate = CertificateSource::Files { cert: nowhere.clone(), key: nowhere };
     };
-    let changes: [(&str, Change); 4] = [
+    let changes: [(&str, Change); 6] = [
         (
             "is in use already",
             Box::new(move |config| {
@@ -94,6 +94,8 @@ async fn an_invalid_configuration_changes_nothing() {
                 config.early_data.freshness = Duration::from_secs(3);
             }),
         ),
+        ("[log] cannot change", Box::new(|config| config.log.level = "debug".to_owned())),
+        ("limits.backlog cannot change", Box::new(|config| config.limits.backlog += 1)),
     ];
     for (words, change) in changes {
         let error = server.reload(|config| {

@@ -236,5 +236,5 @@ static RECORDS: Description = Description::gauge(
 static CAPACITY: Description = Description::gauge(
     "firstflight_register_capacity",
     "Maximum number of records in the strike register.",
-    "Size it for early connections per second times 96 s.",
+    "Size it for early connections per second times 66 s.",
 );
