@@ -105,11 +105,10 @@ impl Settings {
     }
 }
 
-/// The command that claims a name. Only the existence of the record matters; the store shares small
-/// numbers, so the value costs no memory.
-pub(crate) fn claim_name(key: &[u8], ttl: Duration) -> Cmd {
+/// The command that claims a name. The value tells whose claim it is.
+pub(crate) fn claim_name(key: &[u8], claimant: Claimant, ttl: Duration) -> Cmd {
     let mut command = redis::cmd("SET");
-    command.arg(key).arg(1).arg("NX").arg("PX").arg(millis(ttl));
+    command.arg(key).arg(claimant.number()).arg("NX").arg("PX").arg(millis(ttl));
     command
 }
 

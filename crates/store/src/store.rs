@@ -1,16 +1,18 @@
 //! The store as the rest of the program uses it: claims of flights, and small records.
 
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use firstflight_replay::{ClaimKey, StoreReply, Unknown};
 use redis::{Cmd, Value};
+use tokio::sync::Semaphore;
 
 use crate::connection::{error_of, integer, refusal, unexpected_reply};
 use crate::master::{Check, Reply};
 use crate::settings::{REQUEST_TIMEOUT, Settings, claim_name, millis, record};
-use crate::topology::Masters;
+use crate::topology::{Masters, Owner};
 use crate::{StoreConfig, StoreError, StoreStatistics};
 
 /// A store that nodes share. Cheap to clone. Tasks open and maintain its connections, so opening an
@@ -21,6 +23,8 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     settings: Arc<Settings>,
     masters: Masters,
+    /// Permits to remove claims of names that do not count.
+    withdrawals: Arc<Semaphore>,
 }
 
 /// Identifies the client connection that wrote a record, so that it recognises its own record. Choose
@@ -71,7 +75,8 @@ impl Store {
         let topology = config.topology.clone();
         let settings = Arc::new(Settings::new(config, unix_micros)?);
         let masters = Masters::start(&settings, topology);
-        Ok(Self(Arc::new(Inner { settings, masters })))
+        let withdrawals = Arc::new(Semaphore::new(MAX_WITHDRAWALS));
+        Ok(Self(Arc::new(Inner { settings, masters, withdrawals })))
     }
 
     /// Claims a flight for the connection `claimant`, within the budget, which starts with this call.
@@ -88,7 +93,10 @@ impl Store {
         let started = Instant::now();
         let key = settings.claim_key(key);
         let command = record(&key, claimant, expires_at, "NX");
-        let reply = self.set_new(&key, &command, settings.budget).await;
+        let reply = match self.owner_for_claims(&key) {
+            Ok(owner) => set_new(owner, &command, settings.budget).await,
+            Err(why) => Err(why),
+        };
         let reply = reply.unwrap_or_else(StoreReply::Unknown);
         settings.counters.claim(reply, started.elapsed());
         reply
@@ -167,12 +175,54 @@ impl Store {
     /// Claims a name (an idempotency key or a nonce) for `ttl`. No handshake waits for it, so it may
     /// take a second. The reply counts under the same conditions as for flights.
     ///
-    /// After [`StoreReply::Unknown`] the caller must not act on the name, which may be claimed.
+    /// After [`StoreReply::Unknown`] the caller must not act on the name. If the store has recorded
+    /// the claim nevertheless, it is removed in the background, so that the request can be tried
+    /// again.
     pub async fn claim_name(&self, name: ClaimKey, ttl: Duration) -> StoreReply {
         let key = self.0.settings.name_key(name);
-        self.set_new(&key, &claim_name(&key, ttl), REQUEST_TIMEOUT)
-            .await
-            .unwrap_or_else(StoreReply::Unknown)
+        let claimant = Claimant::new(RandomState::new().build_hasher().finish());
+        let command = claim_name(&key, claimant, ttl);
+        let owner = match self.owner_for_claims(&key) {
+            Ok(owner) => owner,
+            // Nothing was sent.
+            Err(why) => return StoreReply::Unknown(why),
+        };
+        let until = Instant::now() + ttl.saturating_sub(REQUEST_TIMEOUT);
+        match set_new(owner, &command, REQUEST_TIMEOUT).await {
+            Ok(reply) => reply,
+            Err(why) => {
+                self.withdraw_name(key, claimant, until);
+                StoreReply::Unknown(why)
+            }
+        }
+    }
+
+    /// Removes the record of a claim that does not count, in the background; but not after `until`,
+    /// when the name may be another request's. Its command may still be on its way to the store, so
+    /// this looks more than once.
+    fn withdraw_name(&self, key: Vec<u8>, claimant: Claimant, until: Instant) {
+        let Ok(permit) = self.0.withdrawals.clone().try_acquire_owned() else { return };
+        let store = Arc::downgrade(&self.0);
+        tokio::spawn(async move {
+            for pause in WITHDRAWAL_PAUSES {
+                tokio::time::sleep(pause).await;
+                let Some(store) = Weak::upgrade(&store).map(Self) else { break };
+                let removed = store.remove_name_of(&key, claimant);
+                if Instant::now() >= until || matches!(removed.await, Ok(true)) {
+                    break;
+                }
+            }
+            drop(permit);
+        });
+    }
+
+    /// Removes the record at `key` if it is of this claimant. Returns whether there is a record.
+    async fn remove_name_of(&self, key: &[u8], claimant: Claimant) -> Result<bool, StoreError> {
+        let owner = bytes(self.request(key, redis::cmd("GET").arg(key)).await?)?;
+        if owner.as_deref() == Some(claimant.number().to_string().as_bytes()) {
+            self.request(key, redis::cmd("DEL").arg(key)).await?;
+        }
+        Ok(owner.is_some())
     }
 
     /// Releases a name that was won, because its request was certainly not executed. Call it soon
@@ -185,24 +235,10 @@ impl Store {
         self.request(&key, redis::cmd("DEL").arg(&key)).await.map(drop)
     }
 
-    async fn set_new(
-        &self,
-        key: &[u8],
-        command: &Cmd,
-        timeout: Duration,
-    ) -> Result<StoreReply, Unknown> {
+    /// The owner of `key`, if it is asked for claims now.
+    fn owner_for_claims(&self, key: &[u8]) -> Result<Owner, Unknown> {
         let owner = self.0.masters.owner(key)?;
-        if let Some(why) = owner.master.unavailable_reason() {
-            return Err(why);
-        }
-        let reply = owner.master.request(command, timeout, Check::Claim).await;
-        let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
-        match value {
-            // An existing record proves a claim, however recently the store has started.
-            Value::Nil => Ok(StoreReply::Lost),
-            Value::Okay => verdict.and(owner.settled).map(|()| StoreReply::Won),
-            other => Err(refusal(&other).unwrap_or(Unknown::Refused)),
-        }
+        owner.master.unavailable_reason().map_or(Ok(owner), Err)
     }
 
     /// Returns why claims are not attempted now: no connection, or an open breaker. `None` if they are.
@@ -292,10 +328,7 @@ impl Store {
     pub async fn take(&self, key: &str) -> Result<Taken, StoreError> {
         let settings = &self.0.settings;
         let key = settings.key(key);
-        let owner = self.0.masters.owner(key.as_bytes()).map_err(StoreError::Unknown)?;
-        if let Some(why) = owner.master.unavailable_reason() {
-            return Err(StoreError::Unknown(why));
-        }
+        let owner = self.owner_for_claims(key.as_bytes()).map_err(StoreError::Unknown)?;
         let command = redis::cmd("GETDEL").arg(&key).to_owned();
         let reply = owner.master.request(&command, settings.budget, Check::Claim).await?;
         if let Some(error) = error_of(&reply.value) {
@@ -312,10 +345,7 @@ impl Store {
     pub async fn set_bit(&self, key: &str, bit: u32, ttl: Duration) -> Result<bool, StoreError> {
         let settings = &self.0.settings;
         let key = settings.key(key);
-        let owner = self.0.masters.owner(key.as_bytes()).map_err(StoreError::Unknown)?;
-        if let Some(why) = owner.master.unavailable_reason() {
-            return Err(StoreError::Unknown(why));
-        }
+        let owner = self.owner_for_claims(key.as_bytes()).map_err(StoreError::Unknown)?;
         let command = redis::cmd("SETBIT").arg(&key).arg(bit).arg(1).to_owned();
         let reply = owner.master.request(&command, settings.budget, Check::None).await?;
         if let Some(error) = error_of(&reply.value) {
@@ -386,6 +416,30 @@ impl fmt::Debug for Store {
             .finish_non_exhaustive()
     }
 }
+
+/// Runs a command that writes a record unless there is one.
+async fn set_new(owner: Owner, command: &Cmd, timeout: Duration) -> Result<StoreReply, Unknown> {
+    let reply = owner.master.request(command, timeout, Check::Claim).await;
+    let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
+    match value {
+        // An existing record proves a claim, however recently the store has started.
+        Value::Nil => Ok(StoreReply::Lost),
+        Value::Okay => verdict.and(owner.settled).map(|()| StoreReply::Won),
+        other => Err(refusal(&other).unwrap_or(Unknown::Refused)),
+    }
+}
+
+/// The pauses before each look for a claim of a name that does not count.
+const WITHDRAWAL_PAUSES: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(15),
+    Duration::from_secs(60),
+];
+
+/// How many such claims are removed at once. Further ones stay until they expire.
+const MAX_WITHDRAWALS: usize = 1024;
 
 fn bytes(value: Value) -> Result<Option<Vec<u8>>, StoreError> {
     match value {

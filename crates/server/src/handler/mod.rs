@@ -45,21 +45,22 @@ pub(crate) struct RequestContext<'a> {
 /// The claims of a request, and the field that identifies its flight for the upstream.
 #[derive(Debug, Default)]
 pub(crate) struct RequestClaims {
-    /// The claim that is released if the request is not sent.
-    key: Option<ClaimKey>,
+    /// The names that are released if the request is not executed: nonce and key.
+    names: [Option<ClaimKey>; 2],
     flight: FlightField,
 }
 
 /// The field that identifies the flight for the upstream, and its value.
 pub(crate) type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
 
-/// Marks a response of this server: certainly no byte of the request has reached an application.
+/// Marks a response: certainly no application has executed the request. No byte of it has reached
+/// one, or the response is 425 (RFC 8470 section 5.2).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NotSent;
+pub(crate) struct NotExecuted;
 
 impl RequestClaims {
-    pub(crate) fn new(key: Option<ClaimKey>, flight: FlightField) -> Self {
-        Self { key, flight }
+    pub(crate) fn new(names: [Option<ClaimKey>; 2], flight: FlightField) -> Self {
+        Self { names, flight }
     }
 
     /// The field that identifies the flight for the upstream.
@@ -78,14 +79,16 @@ impl RequestClaims {
         }
     }
 
-    /// Releases the claim if the response's extensions say that the request was not sent.
-    pub(crate) async fn release_if_unsent(
+    /// Releases the names if the response's extensions say that the request was not executed.
+    pub(crate) async fn release_if_not_executed(
         &self,
         response: &http::Extensions,
         gate: &EarlyDataGate,
     ) {
-        if let (Some(key), Some(NotSent)) = (self.key, response.get()) {
-            gate.release_name(key).await;
+        if let Some(NotExecuted) = response.get() {
+            for name in self.names.into_iter().flatten() {
+                gate.release_name(name).await;
+            }
         }
     }
 }

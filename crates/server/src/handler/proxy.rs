@@ -23,7 +23,7 @@ use crate::handler::forwarded::{self, Forwarded};
 use crate::handler::response::{empty, plain};
 use crate::handler::rewrite::Rewrite;
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
-use crate::handler::{NotSent, RequestContext};
+use crate::handler::{NotExecuted, RequestContext};
 use crate::observe::trace::UpstreamNotes;
 
 /// Forwards requests to a pool.
@@ -65,7 +65,7 @@ impl Proxy {
     {
         if !context.record.may_be_forwarded() {
             let mut response = plain(StatusCode::SERVICE_UNAVAILABLE);
-            response.extensions_mut().insert(NotSent);
+            response.extensions_mut().insert(NotExecuted);
             return Some(response);
         }
         if let Some(kind) = context.websocket {
@@ -89,19 +89,22 @@ impl Proxy {
         }
         let replayable = body.is_end_stream();
         let retry = (early && !had_early_data && replayable).then(|| parts.clone());
-        let response = self.send(Request::from_parts(parts, body), context).await;
-        match retry {
-            // RFC 8470 section 5.2: the proxy may retry after the handshake if it marked the
-            // request itself and got 425.
-            Some(mut parts) if response.status() == StatusCode::TOO_EARLY => {
-                if !context.handshake.completes().await {
-                    return None;
-                }
-                parts.headers.remove(EARLY_DATA);
-                Some(self.send(Request::from_parts(parts, empty()), context).await)
+        let mut response = self.send(Request::from_parts(parts, body), context).await;
+        // RFC 8470 section 5.2: the proxy may retry after the handshake if it marked the request
+        // itself and got 425.
+        if let Some(mut parts) = retry
+            && response.status() == StatusCode::TOO_EARLY
+        {
+            if !context.handshake.completes().await {
+                return None;
             }
-            _ => Some(response),
+            parts.headers.remove(EARLY_DATA);
+            response = self.send(Request::from_parts(parts, empty()), context).await;
         }
+        if response.status() == StatusCode::TOO_EARLY {
+            response.extensions_mut().insert(NotExecuted);
+        }
+        Some(response)
     }
 
     /// Requests a WebSocket from the upstream.
@@ -237,7 +240,7 @@ impl Proxy {
             warn!("upstream {}: {error}", self.pool.name());
             let mut response = plain(status(&error));
             if is_unsent(&error) {
-                response.extensions_mut().insert(NotSent);
+                response.extensions_mut().insert(NotExecuted);
             }
             response
         })

@@ -223,7 +223,7 @@ where
     };
     let request = request.map(|body| record.count(body));
     let response = matched.handle(request, &context).await?;
-    claims.release_if_unsent(response.extensions(), gate).await;
+    claims.release_if_not_executed(response.extensions(), gate).await;
     Some(response)
 }
 

@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 
 use crate::support::cluster::Cluster;
 use crate::support::{
-    Client, RunningServer, executions, full, line, process_keys, replay, start_upstream,
+    Client, RunningServer, TEST_TIMEOUT, executions, full, line, process_keys, replay,
+    start_upstream,
 };
 
 /// Routes all requests to the upstream by these rules.
@@ -190,9 +191,30 @@ async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
     assert_eq!(status(&response), "503", "{response}");
     assert!(response.to_ascii_lowercase().contains("retry-after:"), "{response}");
     cluster.store.thaw();
+    // Its claim may have been written nevertheless, and does not keep it from running later.
+    let later = async {
+        while status(&full(b.address, &text(post("/pay", "Idempotency-Key: m"))).await) != "200" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, later).await.expect("the request runs after all");
     let (a, b) = (a.stop().await, b.stop().await);
-    assert_eq!(upstream.recorded("/pay").len(), 1);
-    assert_eq!(executions(&a, "/pay") + executions(&b, "/pay"), 1);
+    assert_eq!(upstream.recorded("/pay").len(), 2);
+    assert_eq!(executions(&a, "/pay") + executions(&b, "/pay"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_a_key_can_be_used_again_after_the_upstreams_425() {
+    let upstream = start_upstream();
+    let server = RunningServer::proxy(&upstream, by(keys())).await;
+    let session = server.session("http/1.1").await;
+    let request = post("/refuse-early", "Idempotency-Key: e");
+    let response = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
+    assert_eq!(status(&response), "425", "{response}");
+    assert_eq!(status(&full(server.address, &text(request.clone())).await), "200");
+    assert_eq!(status(&full(server.address, &text(request)).await), "409");
+    assert_eq!(upstream.recorded("/refuse-early").len(), 2);
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

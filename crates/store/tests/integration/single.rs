@@ -35,7 +35,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_clock_that_is_off_does_not_count,
         replicas_have_to_have_it_if_asked_for,
         of_two_nodes_that_race_exactly_one_wins,
-        a_name_is_won_once_until_it_is_given_back,
+        a_name_is_won_once_until_it_is_released,
+        a_claim_of_a_name_that_does_not_count_is_removed,
         records_are_kept_taken_and_dropped,
         nobody_at_all,
         nodes_that_count_by_other_times_do_not_count,
@@ -507,7 +508,34 @@ async fn replicas_have_to_have_it_if_asked_for() {
     assert_eq!(store.spend(spent, mine, end).await, Ok(Spent::Recorded));
 }
 
-async fn a_name_is_won_once_until_it_is_given_back() {
+async fn a_claim_of_a_name_that_does_not_count_is_removed() {
+    let redis = StoreProcess::redis(StoreListen::Unix);
+    let (store, day) = (open(single(at_socket(&redis))), Duration::from_secs(24 * 3600));
+    reached(&store).await;
+    let in_window = fresh();
+    assert_eq!(store.claim_name(in_window, day).await, unknown(Unknown::Window));
+    until(&store, Won).await;
+    assert_eq!(store.claim_name(in_window, day).await, Won);
+    // The store executes it, but too late for its reply.
+    let frozen = fresh();
+    redis.freeze();
+    assert_eq!(store.claim_name(frozen, day).await, unknown(Unknown::Slow));
+    redis.thaw();
+    until(&store, Won).await;
+    let began = Instant::now();
+    while store.claim_name(frozen, day).await != Won {
+        assert!(began.elapsed() < Duration::from_secs(30), "it is removed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // What has been won stays.
+    let other = open(single(at_socket(&redis)));
+    until(&other, Won).await;
+    for name in [in_window, frozen] {
+        assert_eq!(other.claim_name(name, day).await, Lost);
+    }
+}
+
+async fn a_name_is_won_once_until_it_is_released() {
     let (redis, store) = redis().await;
     let other = open(single(at_socket(&redis)));
     until(&other, Won).await;

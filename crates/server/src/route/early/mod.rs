@@ -121,14 +121,21 @@ impl RequiredClaims {
                 NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
+        let nonce = self.nonce.map(|(nonce, _)| nonce);
         if let Some((key, lifetime)) = self.key {
-            match gate.claim_name(key, lifetime).await {
-                NameClaim::Won => {}
-                NameClaim::Taken => return Err(Rejection::KeyUsed),
-                NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
+            let rejection = match gate.claim_name(key, lifetime).await {
+                NameClaim::Won => None,
+                NameClaim::Taken => Some(Rejection::KeyUsed),
+                NameClaim::Unknown(why) => Some(Rejection::Unknown(why)),
+            };
+            if let Some(rejection) = rejection {
+                if let Some(nonce) = nonce {
+                    gate.release_name(nonce).await;
+                }
+                return Err(rejection);
             }
         }
-        Ok(RequestClaims::new(self.key.map(|(key, _)| key), self.flight))
+        Ok(RequestClaims::new([nonce, self.key.map(|(key, _)| key)], self.flight))
     }
 }
 

@@ -132,18 +132,23 @@ async fn a_request_whose_claim_cannot_be_recorded_does_not_run() {
 }
 
 #[tokio::test]
-async fn a_key_is_released_if_certainly_nothing_was_sent() {
+async fn names_are_released_if_the_request_was_certainly_not_executed() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
-    for sent in [false, true] {
-        let claims = claim(&rules, &keyed("a"), (None, None), &gate).await.unwrap();
+    let with_both = |nonce| request("POST", &[("idempotency-key", "a"), ("x-nonce", nonce)]);
+    for executed in [false, true] {
+        let claims = claim(&rules, &with_both("1"), (None, None), &gate).await.unwrap();
         let mut response = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
-        if !sent {
-            response.extensions_mut().insert(crate::handler::NotSent);
+        if !executed {
+            response.extensions_mut().insert(crate::handler::NotExecuted);
         }
-        claims.release_if_unsent(response.extensions(), &gate).await;
+        claims.release_if_not_executed(response.extensions(), &gate).await;
     }
-    assert!(claim(&rules, &keyed("a"), (None, None), &gate).await.is_err());
+    // The key is used, and the second attempt leaves its nonce as it was.
+    for _ in 0..2 {
+        let rejected = claim(&rules, &with_both("2"), (None, None), &gate).await;
+        assert!(matches!(rejected, Err(Rejection::KeyUsed)));
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use self::auth::BasicAuth;
 use self::rate::RateLimiter;
 use crate::ServerError;
 use crate::context::{ResponseBody, monotonic};
-use crate::handler::NotSent;
+use crate::handler::NotExecuted;
 use crate::handler::response::plain;
 
 /// The guards of one route.
@@ -56,7 +56,7 @@ impl Guards {
             return Ok(());
         };
         let mut refusal = refusal;
-        refusal.extensions_mut().insert(NotSent);
+        refusal.extensions_mut().insert(NotExecuted);
         Err(refusal)
     }
 }
