@@ -26,6 +26,10 @@ pub struct OfferedFlight {
     /// The ticket age stated by the client minus the one measured by the server, in seconds (RFC
     /// 8446 section 8.3). `None` if the server cannot open the ticket.
     pub ticket_age_skew: Option<i32>,
+    /// When that was measured, in microseconds since 1970 by [`SteadyClock`]: the time and the skew
+    /// together say when the stated age is exact, however long the handshake takes, and even if the
+    /// clock is set meanwhile.
+    pub measured_at: i64,
 }
 
 /// Set on a connection whose first ClientHello offers early data.
@@ -76,7 +80,11 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
             true => Some(ffi::SSL_get_ticket_age_skew((*hello).ssl)),
             false => skew_of_unused_ticket(ssl, &offered),
         };
-        ssl.set_ex_data(*OFFERED, OfferedFlight { digest: digest.finish(), ticket_age_skew });
+        // Read after BoringSSL has read it for the skew: a pause in between makes a record live
+        // longer, and never shorter.
+        let measured_at = SteadyClock::unix_micros();
+        let digest = digest.finish();
+        ssl.set_ex_data(*OFFERED, OfferedFlight { digest, ticket_age_skew, measured_at });
     }
     CONTINUE
 }

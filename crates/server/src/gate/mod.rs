@@ -118,7 +118,8 @@ pub(crate) struct UnspentFlight {
     store_silent: bool,
 }
 
-/// The time just before TLS received a ClientHello, by both clocks.
+/// The time just before TLS received a ClientHello, or when it measured the ticket's age, by both
+/// clocks.
 #[derive(Clone, Copy)]
 pub(crate) struct ReceivedAt {
     /// By the gate's clock, which is monotonic.
@@ -178,6 +179,13 @@ impl EarlyDataGate {
         let unix_micros = unix_micros.unwrap_or(now);
         // Zero if the clock was set back meanwhile. A new ticket epoch has started then.
         ReceivedAt { gate_time: gate_time.saturating_sub(micros(now - unix_micros)), unix_micros }
+    }
+
+    /// When TLS measured the age of the flight's ticket; now, if there is no flight. Records of
+    /// refused flights need this time: the handshake that their clients complete may take as long as
+    /// they like, and the clock may be set meanwhile.
+    pub(crate) fn measured_at(&self, facts: &Handshake) -> ReceivedAt {
+        self.received_at(facts.offered_flight.map(|flight| flight.measured_at))
     }
 
     /// Claims a flight whose early data TLS would accept. If the store does not reply within its
@@ -274,8 +282,12 @@ impl EarlyDataGate {
 
     async fn try_spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
         if let Some(shared) = &self.shared {
-            let claimant = flight.arrival.claimant;
-            return shared.spend(&flight.offer_by_unix_time(), claimant, || self.now()).await;
+            let offer = flight.offer_by_unix_time();
+            let spent = shared.spend(&offer, flight.arrival.claimant, || self.now()).await;
+            // In the same epoch, the clock has not been set since the flight arrived.
+            let is_stale =
+                || shared.is_stale(&offer) && flight.arrival.epoch == self.epochs.current();
+            return spent.or_else(|| is_stale().then_some(SpendOutcome::Recorded));
         }
         let mut spent = self.gate.spend(&flight.offer_by_gate_clock(), self.now());
         if spent == SpendOutcome::HandedOver
@@ -484,7 +496,7 @@ impl UnspentFlight {
     }
 
     fn offer(&self, seen_at: Duration) -> FlightOffer {
-        let OfferedFlight { digest, ticket_age_skew } = self.offered;
+        let OfferedFlight { digest, ticket_age_skew, .. } = self.offered;
         // A ticket that cannot be opened here may be opened elsewhere or later. The client's clock
         // is assumed to be right.
         let skew = ticket_age_skew.unwrap_or(0);
@@ -570,3 +582,6 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// The largest step of the clock that is ignored: less than the gate's clock margin, and more than
 /// clocks are slewed between two checks.
 const MAX_CLOCK_STEP: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

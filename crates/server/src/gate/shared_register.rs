@@ -60,7 +60,8 @@ impl SharedRegister {
     }
 
     /// Tries once to record a flight whose early data was refused. Returns `None` if it is not
-    /// recorded: a copy may have been accepted by another node since it arrived, or may be later.
+    /// recorded: unless it [was stale](Self::is_stale), a copy may have been accepted by another node
+    /// since it arrived, or may be later.
     pub(crate) async fn spend(
         &self,
         offer: &FlightOffer,
@@ -75,12 +76,17 @@ impl SharedRegister {
             Ok(store::Spent::Taken) => Some(SpendOutcome::Executed),
             Err(why) => {
                 debug!("a flight is not recorded yet: {why:?}");
-                // By the clocks at its arrival: a copy that was fresh then may have run since.
-                let arrived_at = self.by_store_clock(offer.received_at());
-                let is_stale = arrived_at >= self.gate.config().closed_at(offer.exact_at());
-                is_stale.then_some(SpendOutcome::Recorded)
+                None
             }
         }
+    }
+
+    /// Whether no node accepted a copy of the flight any more when it arrived, so that it needs no
+    /// record. A copy that was fresh then may have run since. This node's clock may be wrong: before
+    /// it has heard the store's, it cannot say so of any flight.
+    pub(crate) fn is_stale(&self, offer: &FlightOffer) -> bool {
+        let closed_at = self.gate.config().closed_at(offer.exact_at());
+        self.by_store_clock(offer.received_at()).is_some_and(|arrived_at| arrived_at >= closed_at)
     }
 
     /// When the flight's record may expire, by the store's clock. The limit is the lifetime of a
@@ -90,14 +96,14 @@ impl SharedRegister {
         self.gate.config().record_end(offer.exact_at().min(latest))
     }
 
-    /// Converts this node's time to the store's, as far as the offset is known.
-    fn by_store_clock(&self, time: Duration) -> Duration {
-        let offset = self.store.clock_offset_micros().unwrap_or(0);
+    /// Converts this node's time to the store's. Returns `None` before the first heartbeat.
+    fn by_store_clock(&self, time: Duration) -> Option<Duration> {
+        let offset = self.store.clock_offset_micros()?;
         let distance = Duration::from_micros(offset.unsigned_abs());
-        match offset < 0 {
+        Some(match offset < 0 {
             true => time.saturating_sub(distance),
             false => time.saturating_add(distance),
-        }
+        })
     }
 
     fn remember(&self, key: ClaimKey, now: Duration) {

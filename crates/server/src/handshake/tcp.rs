@@ -109,15 +109,14 @@ async fn accept(
     let mut refused = gate.admission(snapshot.early_data).err();
     let mut accepting = Accepting::new(&snapshot.acceptor, socket, refused.is_none())?;
     let mut claim = None;
-    let mut received_at = None;
     let mut is_copy = false;
     let mut used = None;
     let (flight, facts) = loop {
         let state = match accepting.advance().await {
             Ok(state) => state,
             Err(error) => {
-                let received_at = received_at.unwrap_or_else(|| gate.received_at(None));
-                let (facts, arrived) = (accepting.facts(), (arrival, received_at));
+                let facts = accepting.facts();
+                let arrived = (arrival, gate.measured_at(&facts));
                 if let Some(flight) = UnspentFlight::needing_record(&facts, arrived, refused) {
                     handshakes.shared.spend_abandoned_in_background(flight);
                 }
@@ -142,8 +141,7 @@ async fn accept(
             tls::AcceptState::Complete => break (None, accepting.facts()),
             tls::AcceptState::EarlyData => {
                 let facts = accepting.facts();
-                let received_at =
-                    *received_at.insert(gate.received_at(Some(accepting.received_at())));
+                let received_at = gate.received_at(Some(accepting.received_at()));
                 let requested_at = Instant::now();
                 let claimed = gate.claim(&facts, (arrival, received_at)).await;
                 claim = Some((requested_at, Instant::now()));
@@ -160,12 +158,7 @@ async fn accept(
     is_copy |= used.as_ref().is_some_and(UsedTicket::count_copy);
     let unspent = match flight {
         Some(_) => None,
-        None => {
-            // This is later than the ClientHello arrived, so the record lives slightly longer than
-            // needed.
-            let received_at = received_at.unwrap_or_else(|| gate.received_at(None));
-            UnspentFlight::needing_record(&facts, (arrival, received_at), refused)
-        }
+        None => UnspentFlight::needing_record(&facts, (arrival, gate.measured_at(&facts)), refused),
     };
     let refused = match is_copy {
         true => Some(RefusedReason::Replayed),

@@ -46,6 +46,25 @@ fn rfc8446_8_3_a_session_that_claims_to_be_older_is_resumed_without_early_data()
 }
 
 #[test]
+fn the_skew_of_an_offer_comes_with_the_time_of_its_measurement() {
+    let setup = Setup::default();
+    let older = setup.session().issued_earlier(100).unwrap();
+    let mut pair = Pair::new(&setup, Some(older), true);
+    pair.client.handshake().unwrap();
+    assert_eq!(pair.client.write(b"GET").unwrap(), Progress::Done(3));
+    let before = SteadyClock::unix_micros();
+    pair.client_to_server();
+    assert_eq!(pair.server.handshake().unwrap(), Progress::NeedsInput);
+    let after = SteadyClock::unix_micros();
+    let measured_at = |pair: &Pair| pair.server.facts().offered_flight.unwrap().measured_at;
+    let measured = measured_at(&pair);
+    assert!((before..=after).contains(&measured), "{before} {measured} {after}");
+    // It is not that of the client's Finished, which may come much later.
+    pair.complete();
+    assert_eq!(measured_at(&pair), measured);
+}
+
+#[test]
 fn a_session_can_state_a_smaller_or_larger_age() {
     let session = Setup::default().session();
     let issued = |session: &Session| session.issued_and_lifetime().0;

@@ -72,9 +72,9 @@ impl Node {
         now + self.offset
     }
 
-    /// Its clock, corrected by the last known difference to the store's.
-    pub(crate) fn corrected_clock(&self, now: i64) -> i64 {
-        now + self.store_offset.unwrap_or(self.offset)
+    /// Its clock, corrected by the last known difference to the store's, if one is known.
+    pub(crate) fn corrected_clock(&self, now: i64) -> Option<i64> {
+        self.store_offset.map(|offset| now + offset)
     }
 
     pub(crate) fn connect(&mut self, store: usize, process: &Process) {

@@ -304,7 +304,8 @@ impl World {
         if self.can_reach(waiting.node) {
             steps.push(Step::Spend);
         }
-        let is_closed = node.corrected_clock(self.now()) >= setting.closed_at();
+        let is_closed =
+            node.corrected_clock(self.now()).is_some_and(|clock| clock >= setting.closed_at());
         if is_closed || setting.leaves_out(Rule::Waiting) {
             steps.push(Step::Close);
         }

@@ -1,0 +1,73 @@
+//! Flights without a record, while the store is away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_config::EarlyDataSettings;
+use firstflight_replay::{EpochScope, SpendOutcome, TicketEpochs, Unknown};
+use firstflight_store::{Address, Store, StoreConfig, StoreUrl, Topology};
+use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
+use firstflight_tls::{OfferedFlight, SteadyClock};
+use tokio::time::{sleep, timeout};
+
+use crate::gate::{EarlyDataGate, UnspentFlight};
+
+/// A gate with the store at this address.
+fn gate_with(address: Address) -> (EarlyDataGate, Store) {
+    let config = StoreConfig::new(Topology::Single(address));
+    let shared = config.shared;
+    let store = Store::open(config, SteadyClock::unix_micros).unwrap();
+    let epochs = Arc::new(TicketEpochs::new(EpochScope::Store));
+    let (settings, known) = (EarlyDataSettings::default(), Some((store.clone(), shared)));
+    (EarlyDataGate::new(&settings, epochs, Duration::from_secs(3600), known), store)
+}
+
+/// A flight that arrives now, whose stated ticket age has this skew.
+fn refused_flight(gate: &EarlyDataGate, ticket_age_skew: Option<i32>) -> UnspentFlight {
+    let measured_at = SteadyClock::unix_micros();
+    UnspentFlight {
+        offered: OfferedFlight { digest: [1; 32], ticket_age_skew, measured_at },
+        arrival: gate.arrival(),
+        received_at: gate.received_at(Some(measured_at)),
+        used_up: false,
+        store_silent: false,
+    }
+}
+
+/// Waits until `reached`.
+async fn until(reached: impl Fn() -> bool) {
+    let waiting = async {
+        while !reached() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), waiting).await.expect("it happens");
+}
+
+#[tokio::test]
+async fn no_flight_is_stale_before_the_first_heartbeat() {
+    let directory = tempfile::tempdir().unwrap();
+    // Nobody listens there.
+    let (gate, _store) = gate_with(Address::Unix(directory.path().join("store")));
+    // Stale, unless this node's clock is ahead: then other nodes accept a copy.
+    let flight = refused_flight(&gate, Some(-30));
+    assert_eq!(gate.try_spend(&flight).await, None);
+}
+
+#[tokio::test]
+async fn a_stale_flight_needs_no_record_unless_the_clock_was_set_since_it_arrived() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let mut process = StoreProcess::redis(StoreListen::Unix);
+    let (gate, store) = gate_with(StoreUrl::parse(&process.url(), 6379).unwrap().address);
+    until(|| store.clock_offset_micros().is_some()).await;
+    process.kill();
+    until(|| store.unavailable_reason() == Some(Unknown::Absent)).await;
+    let flight = refused_flight(&gate, Some(-30));
+    assert_eq!(gate.try_spend(&flight).await, Some(SpendOutcome::Recorded));
+    assert_eq!(gate.try_spend(&refused_flight(&gate, Some(0))).await, None);
+    // As after a step of the clock: the offset to the store's clock is now another one.
+    gate.start_epoch();
+    assert_eq!(gate.try_spend(&flight).await, None);
+}
