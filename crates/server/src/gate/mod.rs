@@ -182,8 +182,8 @@ impl EarlyDataGate {
     }
 
     /// When TLS measured the age of the flight's ticket; now, if there is no flight. Records of
-    /// refused flights need this time: the handshake that their clients complete may take as long as
-    /// they like, and the clock may be set meanwhile.
+    /// refused flights need this time: parts of a ClientHello, and the end of the handshake, may come
+    /// as late as the sender likes, and the clock may be set meanwhile.
     pub(crate) fn measured_at(&self, facts: &Handshake) -> ReceivedAt {
         self.received_at(facts.offered_flight.map(|flight| flight.measured_at))
     }
@@ -221,7 +221,9 @@ impl EarlyDataGate {
         Err(EarlyDataRefusal::Gate(Refusal::HandedOver))
     }
 
-    /// Like [`claim`](Self::claim), but without waiting, if no store is configured.
+    /// Like [`claim`](Self::claim), but without waiting, if no store is configured. The flight ages
+    /// from when TLS measured its ticket's age: over QUIC the first datagram may have come long
+    /// before the rest of the ClientHello.
     ///
     /// [`Refusal::HandedOver`] means that nothing is recorded yet. Nothing of the flight may run
     /// before [`EarlyDataGate::claim`] has settled it.
@@ -229,11 +231,9 @@ impl EarlyDataGate {
         &self,
         facts: &Handshake,
         arrival: Arrival,
-        received_at: ReceivedAt,
     ) -> Result<Flight, EarlyDataRefusal> {
-        let offer =
-            UnspentFlight::from_handshake(facts, arrival, received_at)?.offer_by_gate_clock();
-        self.gate.claim(&offer, self.now()).map_err(EarlyDataRefusal::Gate)
+        let flight = UnspentFlight::from_handshake(facts, arrival, self.measured_at(facts))?;
+        self.gate.claim(&flight.offer_by_gate_clock(), self.now()).map_err(EarlyDataRefusal::Gate)
     }
 
     /// Whether this flight, whose ticket was used before, was received before: then it is a copy, or the

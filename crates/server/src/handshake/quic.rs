@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 use tracing::debug;
 
 use crate::context::{ShutdownStage, wait_for_stage};
-use crate::gate::{Arrival, EarlyDataRefusal, ReceivedAt, UnspentFlight};
+use crate::gate::{Arrival, EarlyDataRefusal, UnspentFlight};
 use crate::handshake::initials::{InitialPackets, ReceivedInitial};
 use crate::handshake::{Handshakes, refusal};
 use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
@@ -123,11 +123,10 @@ pub(crate) async fn accept(
     };
     let outcome = Arc::new(Mutex::new(ClaimOutcome::default()));
     let (mut session, mut withheld) = (None, None);
-    let arrival = shared.gate.arrival();
     // TLS has received nothing yet.
-    let received_at = shared.gate.received_at(None);
+    let arrival = shared.gate.arrival();
     let judge = match initials {
-        None => judge(shared.clone(), outcome.clone(), (arrival, received_at)),
+        None => judge(shared.clone(), outcome.clone(), arrival),
         Some(initials) => {
             let arrived = initials.client_hello_of(&incoming).await;
             // The token comes before the claim: a client that is sent a Retry must find its flight
@@ -181,7 +180,7 @@ pub(crate) async fn accept(
         // Nothing of it has been executed, because the connection is not served yet. Its client
         // will send the refused requests again; a copy must not have been executed by the successor
         // before that.
-        match shared.gate.claim(&facts, (arrival, received_at)).await {
+        match shared.gate.claim(&facts, (arrival, shared.gate.measured_at(&facts))).await {
             // Too late for TLS to accept the early data, but the flight has its record.
             Ok(theirs) if theirs.won() => recorded = true,
             Ok(theirs) => flight = Some(theirs),
@@ -193,7 +192,8 @@ pub(crate) async fn accept(
     }
     let unspent = match flight {
         None if !recorded => {
-            UnspentFlight::needing_record(&facts, (arrival, received_at), refused.or(withheld))
+            let arrived = (arrival, shared.gate.measured_at(&facts));
+            UnspentFlight::needing_record(&facts, arrived, refused.or(withheld))
         }
         _ => None,
     };
@@ -219,11 +219,11 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 fn judge(
     shared: Arc<ServerContext>,
     outcome: Arc<Mutex<ClaimOutcome>>,
-    (arrival, received_at): (Arrival, ReceivedAt),
+    arrival: Arrival,
 ) -> EarlyDataJudge {
     Box::new(move |facts| {
         let requested_at = Instant::now();
-        let claim = shared.gate.claim_at_once(facts, arrival, received_at);
+        let claim = shared.gate.claim_at_once(facts, arrival);
         lock(&outcome).note(claim, requested_at)
     })
 }

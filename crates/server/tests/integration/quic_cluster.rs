@@ -8,7 +8,9 @@ use std::time::Duration;
 use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
 use firstflight_quic::test_packets::{crypto_frame, initial_packet};
+use firstflight_replay::SharedConfig;
 use firstflight_testkit::{Upstream, skipped_without};
+use firstflight_tls::SteadyClock;
 use http::{Method, StatusCode};
 use tokio::time::{sleep, timeout};
 
@@ -162,6 +164,41 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
         assert_eq!((&line["early"], &line["resumed"]), (&false.into(), &true.into()));
         assert_eq!(line["early_data"], "store_down", "{line}");
     }
+}
+
+/// An attacker delays the second datagram of a ClientHello. TLS measures the ticket's age when it
+/// has arrived, so the exact time must not be reckoned from the first one.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_of_a_flight_does_not_end_earlier_if_its_client_hello_is_slow() {
+    const PAUSE: Duration = Duration::from_secs(2);
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = start_upstream();
+    let cluster = Cluster::new();
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let mut remembered = Remembered { token: None, ..remembered(node.address).await };
+    let resumption = remembered.resumption.as_mut().unwrap();
+    // TLS refuses its early data. No other flight's record lives as long.
+    resumption.session = resumption.session.issued_earlier(100).unwrap();
+    let relay = UdpRelay::to(node.address).await;
+    relay.delay_after_next_client_datagram(PAUSE);
+    let arrived_at = SteadyClock::unix_micros() + PAUSE.as_micros() as i64;
+    let mut client = Quic::refused_over(relay, "localhost", remembered, "/slow").await;
+    assert_eq!(client.get("/slow").await.status, StatusCode::OK);
+    let left = cluster.longest_record();
+    let ends_at = SteadyClock::unix_micros() + left.as_micros() as i64;
+    client.close().await;
+    let log = node.stop().await;
+    assert_eq!((upstream.recorded("/slow").len(), executions(&log, "/slow")), (1, 1));
+    let slow = line(&log, "/slow");
+    assert_eq!(slow["early_data"], "ticket_age_skew", "{slow}");
+    let skew = slow["ticket_age_skew"].as_i64().unwrap();
+    let life = SharedConfig::default().record_lifetime();
+    let missing = arrived_at + skew * 1_000_000 + life.as_micros() as i64 - ends_at;
+    // The store has another clock, and whole milliseconds.
+    assert!(missing < PAUSE.as_micros() as i64 / 2, "the record ends {missing} us early");
 }
 
 #[tokio::test(flavor = "multi_thread")]

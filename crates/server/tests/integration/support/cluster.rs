@@ -75,6 +75,14 @@ impl Cluster {
         }
     }
 
+    /// The remaining lifetime of the flight's record that lives longest.
+    pub(crate) fn longest_record(&self) -> Duration {
+        let script = "local longest = 0 for _, key in ipairs(redis.call('KEYS', KEYS[1])) do \
+                      longest = math.max(longest, redis.call('PTTL', key)) end return longest";
+        let longest = self.store.cli(&["EVAL", script, "1", "firstflight:c:*"]);
+        Duration::from_millis(longest.parse().unwrap())
+    }
+
     /// The remaining lifetime of the epoch's record, in milliseconds.
     pub(crate) fn epoch(&self) -> Option<u128> {
         self.store.cli(&["PTTL", EPOCH]).parse().ok()

@@ -139,7 +139,16 @@ impl Quic {
         remembered: Remembered,
         target: &str,
     ) -> Self {
-        let relay = UdpRelay::to(address).await;
+        Self::refused_over(UdpRelay::to(address).await, host, remembered, target).await
+    }
+
+    /// The same over this relay.
+    pub(crate) async fn refused_over(
+        relay: UdpRelay,
+        host: &str,
+        remembered: Remembered,
+        target: &str,
+    ) -> Self {
         relay.hold_server_datagrams();
         let (config, inbox) = config_with(host, "h3", remembered, CipherPolicy::default());
         let endpoint = endpoint();
@@ -290,6 +299,8 @@ struct State {
     drops_client_datagrams: bool,
     /// Whether the server's datagrams are delayed.
     holds_server_datagrams: bool,
+    /// How long the client's datagrams after the next one are delayed.
+    client_delay: Option<Duration>,
     /// The delayed datagrams of the server.
     kept: Vec<Vec<u8>>,
     client: Option<SocketAddr>,
@@ -307,14 +318,17 @@ impl UdpRelay {
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
                 while let Ok((count, from)) = front.recv_from(&mut buffer).await {
-                    let drops = {
+                    let (drops, pause) = {
                         let mut state = state.lock().unwrap();
                         state.client = Some(from);
                         state.up.push(buffer[..count].to_vec());
-                        state.drops_client_datagrams
+                        (state.drops_client_datagrams, state.client_delay.take())
                     };
                     if !drops {
                         let _ = back.send(&buffer[..count]).await;
+                    }
+                    if let Some(pause) = pause {
+                        tokio::time::sleep(pause).await;
                     }
                 }
             })
@@ -346,6 +360,11 @@ impl UdpRelay {
     /// Delays the server's datagrams from now on.
     pub(crate) fn hold_server_datagrams(&self) {
         self.state.lock().unwrap().holds_server_datagrams = true;
+    }
+
+    /// Delays the client's datagrams after the next one.
+    pub(crate) fn delay_after_next_client_datagram(&self, pause: Duration) {
+        self.state.lock().unwrap().client_delay = Some(pause);
     }
 
     /// Starts or stops dropping the client's datagrams.
