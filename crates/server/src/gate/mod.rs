@@ -282,11 +282,23 @@ impl EarlyDataGate {
 
     async fn try_spend(&self, flight: &UnspentFlight) -> Option<SpendOutcome> {
         if let Some(shared) = &self.shared {
-            let offer = flight.offer_by_unix_time();
+            let has_exact_time = flight.offered.ticket_age_skew.is_some();
+            let offer = match has_exact_time {
+                true => flight.offer_by_unix_time(),
+                false => {
+                    // Other nodes may open the ticket for as long as it lives. This node's clock may
+                    // be wrong, so the record's end follows from the store's.
+                    let lifetime = self.gate.config().ticket_lifetime;
+                    flight.offer(shared.store_time()?.saturating_add(lifetime))
+                }
+            };
             let spent = shared.spend(&offer, flight.arrival.claimant, || self.now()).await;
             // In the same epoch, the clock has not been set since the flight arrived.
-            let is_stale =
-                || shared.is_stale(&offer) && flight.arrival.epoch == self.epochs.current();
+            let is_stale = || {
+                has_exact_time
+                    && shared.is_stale(&offer)
+                    && flight.arrival.epoch == self.epochs.current()
+            };
             return spent.or_else(|| is_stale().then_some(SpendOutcome::Recorded));
         }
         let mut spent = self.gate.spend(&flight.offer_by_gate_clock(), self.now());
@@ -497,8 +509,8 @@ impl UnspentFlight {
 
     fn offer(&self, seen_at: Duration) -> FlightOffer {
         let OfferedFlight { digest, ticket_age_skew, .. } = self.offered;
-        // A ticket that cannot be opened here may be opened elsewhere or later. The client's clock
-        // is assumed to be right.
+        // The exact time of a ticket that cannot be opened here is not known. In a store, `try_spend`
+        // takes another time for it. Without one, only tickets of this process bring early data.
         let skew = ticket_age_skew.unwrap_or(0);
         let key = ClaimKey::of_flight(&digest);
         match self.used_up {

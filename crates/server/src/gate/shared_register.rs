@@ -89,10 +89,15 @@ impl SharedRegister {
         self.by_store_clock(offer.received_at()).is_some_and(|arrived_at| arrived_at >= closed_at)
     }
 
+    /// The store's clock now. Returns `None` before the first heartbeat.
+    pub(crate) fn store_time(&self) -> Option<Duration> {
+        self.by_store_clock(unix_time())
+    }
+
     /// When the flight's record may expire, by the store's clock. The limit is the lifetime of a
     /// ticket, whatever age the client states.
     fn record_end(&self, offer: &FlightOffer) -> Duration {
-        let latest = unix_time().saturating_add(MAX_TICKET_LIFETIME);
+        let latest = offer.received_at().saturating_add(MAX_TICKET_LIFETIME);
         self.gate.config().record_end(offer.exact_at().min(latest))
     }
 

@@ -1,4 +1,4 @@
-//! Flights without a record, while the store is away.
+//! Flights whose early data was refused, with a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::gate::{EarlyDataGate, UnspentFlight};
 
+/// The life of tickets.
+const LIFETIME: Duration = Duration::from_secs(3600);
+
 /// A gate with the store at this address.
 fn gate_with(address: Address) -> (EarlyDataGate, Store) {
     let config = StoreConfig::new(Topology::Single(address));
@@ -19,7 +22,7 @@ fn gate_with(address: Address) -> (EarlyDataGate, Store) {
     let store = Store::open(config, SteadyClock::unix_micros).unwrap();
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Store));
     let (settings, known) = (EarlyDataSettings::default(), Some((store.clone(), shared)));
-    (EarlyDataGate::new(&settings, epochs, Duration::from_secs(3600), known), store)
+    (EarlyDataGate::new(&settings, epochs, LIFETIME, known), store)
 }
 
 /// A flight that arrives now, whose stated ticket age has this skew.
@@ -70,4 +73,21 @@ async fn a_stale_flight_needs_no_record_unless_the_clock_was_set_since_it_arrive
     // As after a step of the clock: the offset to the store's clock is now another one.
     gate.start_epoch();
     assert_eq!(gate.try_spend(&flight).await, None);
+}
+
+/// A copy may be fresh at any time, if another node can open the ticket.
+#[tokio::test]
+async fn a_flight_whose_exact_time_is_unknown_is_recorded_for_the_life_of_a_ticket() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let process = StoreProcess::redis(StoreListen::Unix);
+    let (gate, store) = gate_with(StoreUrl::parse(&process.url(), 6379).unwrap().address);
+    until(|| store.clock_offset_micros().is_some()).await;
+    let flight = refused_flight(&gate, None);
+    assert_eq!(gate.spend(&flight).await, Some(SpendOutcome::Recorded));
+    // The key is binary: the digest's first half.
+    let key = format!("firstflight:c:{}", "\u{1}".repeat(16));
+    let left = Duration::from_millis(process.cli(&["PTTL", &key]).parse().unwrap());
+    assert!(left >= LIFETIME, "{left:?}");
 }

@@ -1,10 +1,11 @@
 //! Two servers that share a real store and their ticket keys. A flight is executed once over both.
 //! Without the store's reply its early data is refused, and the request runs after the handshake.
 
-use firstflight_config::Content;
+use firstflight_config::{Content, KeySource};
 use firstflight_testkit::skipped_without;
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::EarlyData;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 
 use crate::support::cluster::{Cluster, request};
@@ -231,6 +232,32 @@ async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
     let line = line(&log, "/single");
     assert_eq!((&line["resumed"], &line["early"]), (&false.into(), &false.into()), "{line}");
     assert_eq!(line["early_data"], "store_down", "{line}");
+}
+
+/// Here its exact time is not known, and the node that issued it can still open it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_on_a_ticket_that_cannot_be_opened_is_recorded_for_the_life_of_a_ticket() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = start_upstream();
+    let cluster = Cluster::new();
+    let a = cluster.node(&upstream).await;
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("other");
+    KeyFile::new(&keys).write_new(Schedule::default(), UnixTime::from(SystemTime::now())).unwrap();
+    let content = Content::upstream(&upstream.url()).unwrap();
+    let b = cluster.start(content, |config| config.tickets.keys = KeySource::File(keys)).await;
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let session = a.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/unopened"));
+    let response = client.run(b.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    let left = cluster.longest_record();
+    let log = b.stop().await;
+    assert_eq!(line(&log, "/unopened")["early_data"], "session_not_resumed");
+    assert!(left >= Schedule::default().lifetime(), "{left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
