@@ -16,7 +16,8 @@ use firstflight_packets::{Label, Observer};
 use firstflight_puncture::{Limits, PuncturableFunction};
 use firstflight_quic::test_packets::{crypto_frame, initial_packet};
 use firstflight_replay::{
-    ClaimKey, EpochScope, FlightOffer as FirstFlight, Gate, GateConfig, HandoffQuery, TicketEpochs,
+    ClaimKey, EpochScope, FlightOffer as FirstFlight, Gate, GateConfig, HandoffQuery, HandoffTime,
+    TicketEpochs,
 };
 use firstflight_report::{
     Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,
@@ -109,7 +110,9 @@ fn register() -> Vec<u8> {
     let gate = Gate::new(GateConfig::default(), epochs);
     let _ = gate.claim(&flight, Duration::ZERO);
     gate.claim_name(ClaimKey::from_name(&[b"seed"]), Duration::from_secs(60), Duration::ZERO);
-    gate.hand_off(Duration::from_secs(1000), Duration::ZERO).to_bytes()
+    let common = Duration::from_secs(1000);
+    let time = HandoffTime { gate: Duration::ZERO, common, tickets: Duration::from_secs(1 << 30) };
+    gate.hand_off(time).to_bytes()
 }
 
 /// Ticket keys of which some were used.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_replay::{
-    EpochScope, Gate, GateConfig, HandoffQuery, HandoffReply, RegisterSnapshot, TicketEpochs,
+    EpochScope, Gate, GateConfig, HandoffQuery, HandoffReply, HandoffTime, RegisterSnapshot,
+    TicketEpochs,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -15,8 +16,9 @@ fuzz_target!(|bytes: &[u8]| {
     let gate = Gate::new(config, Arc::new(TicketEpochs::new(EpochScope::Process)));
     if let Ok(inheritance) = RegisterSnapshot::parse(bytes) {
         assert_eq!(inheritance.to_bytes(), bytes);
-        gate.restore(&inheritance, common, now);
-        let left = gate.hand_off(common, now);
+        let time = HandoffTime { gate: now, common, tickets: common };
+        gate.restore(&inheritance, time);
+        let left = gate.hand_off(time);
         assert_eq!(RegisterSnapshot::parse(&left.to_bytes()).as_ref(), Ok(&left));
         return;
     }

@@ -8,7 +8,7 @@ use crate::ClaimKey;
 use crate::epochs::TicketEpochs;
 use crate::flight::{Flight, FlightOffer};
 use crate::register::{ClaimOutcome, RegisterStatistics, SnapshotRecord, StrikeRegister};
-use crate::snapshot::RegisterSnapshot;
+use crate::snapshot::{HandoffTime, RegisterSnapshot};
 
 /// Settings of a [`Gate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,15 +159,19 @@ impl Gate {
     }
 
     /// Closes the gate and returns all its records. Nothing is recorded here any more: a concurrent
-    /// claim is either in the snapshot or gets [`Refusal::HandedOver`].
-    ///
-    /// `common` is the current time on a clock that both processes read.
-    pub fn hand_off(&self, common: Duration, now: Duration) -> RegisterSnapshot {
-        let flights = self.register.close(now);
-        let names = self.names.close(now);
+    /// claim is either in the snapshot or gets [`Refusal::HandedOver`]. `time`: now.
+    pub fn hand_off(&self, time: HandoffTime) -> RegisterSnapshot {
+        let flights = self.register.close(time.gate);
+        let names = self.names.close(time.gate);
         // Read after closing: a flight that found no room meanwhile has started a new epoch.
         let epoch = self.epochs.current();
-        RegisterSnapshot { closed_at: common, epoch, flights, names }
+        RegisterSnapshot {
+            closed_at: time.common,
+            closed_at_ticket_time: time.tickets,
+            epoch,
+            flights,
+            names,
+        }
     }
 
     /// Reopens the gate, because the other process did not take the register.
@@ -178,17 +182,20 @@ impl Gate {
 
     /// Restores the records of another process, so that its flights stay recorded and its tickets
     /// keep bringing early data. Call it before the first flight is accepted here, and only if no
-    /// other process has the register.
+    /// other process has the register. `time`: now.
     ///
-    /// A flight that finds no room starts a new epoch.
-    pub fn restore(&self, snapshot: &RegisterSnapshot, common: Duration, now: Duration) {
-        let passed = common.saturating_sub(snapshot.closed_at);
-        let then = now.saturating_sub(passed);
+    /// A flight that finds no room starts a new epoch. So does a clock that was set and that the
+    /// other process still read as before: by this process's clock, its records end too early.
+    pub fn restore(&self, snapshot: &RegisterSnapshot, time: HandoffTime) {
+        let passed = time.common.saturating_sub(snapshot.closed_at);
+        let then = time.gate.saturating_sub(passed);
         let missed = |register: &StrikeRegister, held: &[SnapshotRecord]| {
             held.iter().filter(|held| !register.restore(held, then)).map(|held| held.left).max()
         };
+        let lacks_flights = missed(&self.register, &snapshot.flights).is_some();
+        let ticket_time = snapshot.closed_at_ticket_time.saturating_add(passed);
         self.epochs.resume(snapshot.epoch);
-        if missed(&self.register, &snapshot.flights).is_some() {
+        if lacks_flights || time.tickets.abs_diff(ticket_time) > MAX_CLOCK_STEP {
             self.epochs.start_next();
         }
         if let Some(left) = missed(&self.names, &snapshot.names) {
@@ -301,6 +308,10 @@ fn exact_at(offer: &FlightOffer) -> i64 {
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
+
+/// The largest step of a clock that is ignored: less than [`GateConfig::clock_margin`], and more
+/// than clocks are slewed between two checks.
+pub const MAX_CLOCK_STEP: Duration = Duration::from_secs(2);
 
 /// The time unit of the register of names, in seconds.
 const NAMES_UNIT: u32 = 16;

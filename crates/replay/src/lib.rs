@@ -116,7 +116,7 @@ mod snapshot;
 
 pub use epochs::{EpochScope, TicketEpochs};
 pub use flight::{ClaimKey, Decision, Flight, FlightOffer, HoldReason, Release};
-pub use gate::{Gate, GateConfig, Refusal, SpendOutcome};
+pub use gate::{Gate, GateConfig, MAX_CLOCK_STEP, Refusal, SpendOutcome};
 pub use handoff::{HandoffQuery, HandoffReply};
 pub use register::{ClaimOutcome, RegisterStatistics, StrikeRegister};
 pub use shared::{
@@ -124,4 +124,4 @@ pub use shared::{
     Mark, Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply,
     Unknown, check_observation,
 };
-pub use snapshot::{InvalidSnapshot, RegisterSnapshot};
+pub use snapshot::{HandoffTime, InvalidSnapshot, RegisterSnapshot};

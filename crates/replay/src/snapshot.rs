@@ -5,11 +5,24 @@ use std::time::Duration;
 use crate::ClaimKey;
 use crate::register::SnapshotRecord;
 
+/// One moment by the clocks of a handoff.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandoffTime {
+    /// By the gate's clock.
+    pub gate: Duration,
+    /// By a monotonic clock that both processes read.
+    pub common: Duration,
+    /// By the process's clock that issues and ages tickets.
+    pub tickets: Duration,
+}
+
 /// The records of a closed [`crate::Gate`], with their remaining lifetimes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegisterSnapshot {
     /// When the gate was closed, by a clock that both processes read.
     pub(crate) closed_at: Duration,
+    /// The same moment by the clock that aged the flights' tickets.
+    pub(crate) closed_at_ticket_time: Duration,
     /// The ticket epoch of the recorded flights.
     pub(crate) epoch: u32,
     pub(crate) flights: Vec<SnapshotRecord>,
@@ -22,13 +35,14 @@ pub struct RegisterSnapshot {
 pub struct InvalidSnapshot;
 
 impl RegisterSnapshot {
-    /// Serializes as a format name, the epoch, a time and two lists of records, all big endian.
+    /// Serializes as a format name, the epoch, two times and two lists of records, all big endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let records = self.flights.len() + self.names.len();
-        let mut bytes = Vec::with_capacity(MAGIC.len() + 20 + records * RECORD_BYTES);
+        let mut bytes = Vec::with_capacity(MAGIC.len() + 28 + records * RECORD_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&self.epoch.to_be_bytes());
         bytes.extend_from_slice(&millis(self.closed_at).to_be_bytes());
+        bytes.extend_from_slice(&millis(self.closed_at_ticket_time).to_be_bytes());
         for list in [&self.flights, &self.names] {
             // A register has far fewer records.
             bytes.extend_from_slice(&u32::try_from(list.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -44,10 +58,10 @@ impl RegisterSnapshot {
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidSnapshot> {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(InvalidSnapshot)?;
         let epoch = u32::from_be_bytes(*take(&mut rest)?);
-        let closed_at = time(&mut rest)?;
+        let (closed_at, closed_at_ticket_time) = (time(&mut rest)?, time(&mut rest)?);
         let (flights, names) = (list(&mut rest)?, list(&mut rest)?);
         match rest.is_empty() {
-            true => Ok(Self { closed_at, epoch, flights, names }),
+            true => Ok(Self { closed_at, closed_at_ticket_time, epoch, flights, names }),
             false => Err(InvalidSnapshot),
         }
     }
@@ -94,7 +108,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// Name and version of the format.
-const MAGIC: &[u8; 8] = b"ff-reg-2";
+const MAGIC: &[u8; 8] = b"ff-reg-3";
 
 /// Bytes of a record: the key, then the remaining seconds with the state in the highest bit.
 const RECORD_BYTES: usize = 20;
@@ -112,9 +126,10 @@ mod tests {
             SnapshotRecord { key: ClaimKey::from_bytes(key), barred, left }
         });
         let list = prop::collection::vec(held, 0..9);
-        (any::<u32>(), any::<u32>(), list.clone(), list).prop_map(
-            |(closed_at, epoch, flights, names)| RegisterSnapshot {
-                closed_at: Duration::from_millis(closed_at.into()),
+        (any::<[u32; 2]>(), any::<u32>(), list.clone(), list).prop_map(
+            |(times, epoch, flights, names)| RegisterSnapshot {
+                closed_at: Duration::from_millis(times[0].into()),
+                closed_at_ticket_time: Duration::from_millis(times[1].into()),
                 epoch,
                 flights,
                 names,
@@ -147,8 +162,15 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_of_an_earlier_version_is_rejected() {
+        // Without the ticket clock, nobody could tell whether it was set.
+        let bytes = [&b"ff-reg-2"[..], &[0; 12], &[0; 8]].concat();
+        assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+    }
+
+    #[test]
     fn a_count_beyond_the_bytes_allocates_nothing() {
-        let bytes = [&MAGIC[..], &[0; 12], &[0xff; 4], &[0; 40]].concat();
+        let bytes = [&MAGIC[..], &[0; 20], &[0xff; 4], &[0; 40]].concat();
         assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
     }
 }

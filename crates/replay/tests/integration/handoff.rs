@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use firstflight_replay::{
     ClaimKey, ClaimOutcome, EpochScope, FlightOffer, Gate, GateConfig, HandoffQuery, HandoffReply,
-    Refusal, RegisterSnapshot, SpendOutcome, TicketEpochs,
+    HandoffTime, Refusal, RegisterSnapshot, SpendOutcome, TicketEpochs,
 };
 use proptest::prelude::*;
 
@@ -72,6 +72,13 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// A moment in a process. The clock that ages tickets was never set.
+fn time(gate: Duration, common: Duration) -> HandoffTime {
+    HandoffTime { gate, common, tickets: common + TICKET_TIME }
+}
+
+const TICKET_TIME: Duration = Duration::from_secs(1_000_000_000);
+
 fn name(n: u8) -> ClaimKey {
     ClaimKey::from_name(&[b"test", &[n]])
 }
@@ -133,13 +140,13 @@ impl World {
             Step::Name { new, name } => self.name(new, name),
             Step::Release { new, name } => self.release(new, name),
             Step::Close if matches!(self.stage, Stage::Before) => {
-                let left = self.old.hand_off(self.common(), self.old_now());
+                let left = self.old.hand_off(time(self.old_now(), self.common()));
                 self.stage = Stage::Closed(left.to_bytes());
             }
             Step::TakeOver => {
                 let Stage::Closed(bytes) = &self.stage else { return };
                 let snapshot = RegisterSnapshot::parse(bytes).unwrap();
-                self.new.restore(&snapshot, self.common(), self.new_now());
+                self.new.restore(&snapshot, time(self.new_now(), self.common()));
                 self.stage = Stage::Done;
                 self.advance();
             }
@@ -296,12 +303,17 @@ proptest! {
     }
 }
 
+/// At the start of all clocks.
+fn hand_over(old: &Gate, new: &Gate) {
+    new.restore(&old.hand_off(time(ms(0), ms(0))), time(ms(0), ms(0)));
+}
+
 #[test]
 fn the_new_process_accepts_early_data_with_tickets_of_the_old_one() {
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(10, &before), gate(10, &after));
     assert!(!after.accepts(before.current()));
-    new.restore(&old.hand_off(ms(0), ms(0)), ms(0), ms(0));
+    hand_over(&old, &new);
     assert!(after.accepts(before.current()));
 }
 
@@ -313,11 +325,38 @@ fn records_without_room_in_the_new_process_start_an_epoch() {
         old.claim(&offer([flight; 32], 0, ms(0), &before), ms(0)).unwrap();
         old.claim_name(name(flight), ms(100_000), ms(0));
     }
-    new.restore(&old.hand_off(ms(0), ms(0)), ms(0), ms(0));
+    hand_over(&old, &new);
     assert!(!after.accepts(before.current()));
     assert_eq!(new.claim_name(name(9), ms(1000), ms(99_000)), ClaimOutcome::Full);
     let known = |n| new.claim_name(name(n), ms(1000), ms(99_000));
     assert!([known(0), known(1)].contains(&ClaimOutcome::Lost));
+}
+
+/// The machine's clock is set just before the new process reads it for the first time. The old one
+/// has not noticed.
+#[test]
+fn rfc8446_8_3_a_clock_that_is_set_during_a_handoff_starts_an_epoch() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let set_back = |step: Duration| {
+        let (before, after) = (epochs(), epochs());
+        let (old, new) = (gate(10, &before), gate(10, &after));
+        let flight = |skew, at| offer([1; 32], skew, at, &before);
+        // Its early data is refused because of its age, so its client sends it again.
+        assert_eq!(old.spend(&flight(20, ms(0)), ms(0)), SpendOutcome::Recorded);
+        let closed = time(ms(0), ms(0));
+        let opened = HandoffTime { tickets: closed.tickets - step, ..closed };
+        new.restore(&old.hand_off(closed), opened);
+        // By the new clock, the age of a copy is exact that much later.
+        let exact = ms(20_000) + step;
+        (new.claim(&flight(0, exact), exact), after.accepts(before.current()))
+    };
+    assert_eq!(set_back(MINUTE), (Err(Refusal::TicketEpoch), false));
+    // Records outlive a step that goes unnoticed in one process, too.
+    assert_eq!(set_back(ms(2_000)), (Err(Refusal::RefusedBefore), true));
+    let set_forward = HandoffTime { tickets: TICKET_TIME + MINUTE, ..time(ms(0), ms(0)) };
+    let (before, after) = (epochs(), epochs());
+    gate(1, &after).restore(&gate(1, &before).hand_off(time(ms(0), ms(0))), set_forward);
+    assert!(!after.accepts(before.current()));
 }
 
 /// Threads claim while the gate is being closed: each flight is won once, by one of them or by the
@@ -354,9 +393,9 @@ fn claims_that_race_the_handoff_are_part_of_it_or_repeated() {
         while old.statistics().won < u64::from(FLIGHTS) / 4 {
             std::thread::yield_now();
         }
-        let left = old.hand_off(ms(0), ms(0));
+        let left = old.hand_off(time(ms(0), ms(0)));
         assert!(left.len().0 >= usize::from(FLIGHTS) / 4);
-        new.restore(&left, ms(0), ms(0));
+        new.restore(&left, time(ms(0), ms(0)));
         taken.store(true, Ordering::SeqCst);
     });
     // And a copy of each.

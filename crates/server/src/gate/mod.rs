@@ -12,8 +12,8 @@ use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
     ClaimKey, ClaimOutcome, Flight, FlightOffer, Gate, GateConfig, HandoffQuery, HandoffReply,
-    Refusal, RegisterSnapshot, RegisterStatistics, SharedConfig, SharedRefusal, SpendOutcome,
-    StoreReply, TicketEpochs, Unknown,
+    HandoffTime, MAX_CLOCK_STEP, Refusal, RegisterSnapshot, RegisterStatistics, SharedConfig,
+    SharedRefusal, SpendOutcome, StoreReply, TicketEpochs, Unknown,
 };
 use firstflight_store::{Claimant, Store};
 use firstflight_telemetry::metrics::RefusedReason;
@@ -354,7 +354,7 @@ impl EarlyDataGate {
         // Sets the successor first: a task that finds the gate closed needs it.
         let earlier =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
-        earlier.is_none().then(|| self.gate.hand_off(monotonic(), self.now()))
+        earlier.is_none().then(|| self.gate.hand_off(self.handoff_time()))
     }
 
     /// Whether another process has the register.
@@ -377,7 +377,7 @@ impl EarlyDataGate {
 
     /// Takes over the records of another process's gate.
     pub(crate) fn take_over(&self, inheritance: &RegisterSnapshot) {
-        self.gate.restore(inheritance, monotonic(), self.now());
+        self.gate.restore(inheritance, self.handoff_time());
     }
 
     /// Replies to a process that has handed over its register.
@@ -431,7 +431,8 @@ impl EarlyDataGate {
     ///
     /// Freshness depends on ages that only grow. So tickets are issued and aged by the machine's
     /// clock as it was at the start, advanced by the monotonic clock. A clock that is set is
-    /// noticed within a second.
+    /// noticed within a second. A successor that starts before that compares its clock with this
+    /// one ([`Gate::restore`]).
     ///
     /// `punctured`: whether tickets are used up when they are opened. Then their early data depends
     /// neither on an epoch nor on this clock.
@@ -448,6 +449,14 @@ impl EarlyDataGate {
             false => "tickets issued before bring no early data",
         };
         warn!("the machine's clock was set by {seconds:.1} s; {effect}");
+    }
+
+    fn handoff_time(&self) -> HandoffTime {
+        HandoffTime {
+            gate: self.now(),
+            common: monotonic(),
+            tickets: micros(SteadyClock::unix_micros()),
+        }
     }
 
     fn now(&self) -> Duration {
@@ -590,10 +599,6 @@ const MAX_ABANDONED: usize = 1024;
 /// The pauses between attempts to record a flight.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(20);
 const MAX_RETRY_PAUSE: Duration = Duration::from_millis(500);
-
-/// The largest step of the clock that is ignored: less than the gate's clock margin, and more than
-/// clocks are slewed between two checks.
-const MAX_CLOCK_STEP: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;
