@@ -168,6 +168,7 @@ impl Gate {
         RegisterSnapshot {
             closed_at: time.common,
             closed_at_ticket_time: time.tickets,
+            freshness: self.config.freshness,
             epoch,
             flights,
             names,
@@ -184,8 +185,9 @@ impl Gate {
     /// keep bringing early data. Call it before the first flight is accepted here, and only if no
     /// other process has the register. `time`: now.
     ///
-    /// A flight that finds no room starts a new epoch. So does a clock that was set and that the
-    /// other process still read as before: by this process's clock, its records end too early.
+    /// A flight that finds no room starts a new epoch. So do a clock that was set and that the
+    /// other process still read as before, and a larger freshness here: refused flights' records
+    /// would end before copies stop being fresh.
     pub fn restore(&self, snapshot: &RegisterSnapshot, time: HandoffTime) {
         let passed = time.common.saturating_sub(snapshot.closed_at);
         let then = time.gate.saturating_sub(passed);
@@ -195,7 +197,10 @@ impl Gate {
         let lacks_flights = missed(&self.register, &snapshot.flights).is_some();
         let ticket_time = snapshot.closed_at_ticket_time.saturating_add(passed);
         self.epochs.resume(snapshot.epoch);
-        if lacks_flights || time.tickets.abs_diff(ticket_time) > MAX_CLOCK_STEP {
+        if lacks_flights
+            || time.tickets.abs_diff(ticket_time) > MAX_CLOCK_STEP
+            || self.config.freshness > snapshot.freshness
+        {
             self.epochs.start_next();
         }
         if let Some(left) = missed(&self.names, &snapshot.names) {

@@ -23,6 +23,8 @@ pub struct RegisterSnapshot {
     pub(crate) closed_at: Duration,
     /// The same moment by the clock that aged the flights' tickets.
     pub(crate) closed_at_ticket_time: Duration,
+    /// Until when after a flight's exact time the records of refused flights live, without margins.
+    pub(crate) freshness: Duration,
     /// The ticket epoch of the recorded flights.
     pub(crate) epoch: u32,
     pub(crate) flights: Vec<SnapshotRecord>,
@@ -35,14 +37,15 @@ pub struct RegisterSnapshot {
 pub struct InvalidSnapshot;
 
 impl RegisterSnapshot {
-    /// Serializes as a format name, the epoch, two times and two lists of records, all big endian.
+    /// Serializes as a format name, the epoch, two times, the freshness and two lists of records, all big endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let records = self.flights.len() + self.names.len();
-        let mut bytes = Vec::with_capacity(MAGIC.len() + 28 + records * RECORD_BYTES);
+        let mut bytes = Vec::with_capacity(MAGIC.len() + 36 + records * RECORD_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&self.epoch.to_be_bytes());
-        bytes.extend_from_slice(&millis(self.closed_at).to_be_bytes());
-        bytes.extend_from_slice(&millis(self.closed_at_ticket_time).to_be_bytes());
+        for time in [self.closed_at, self.closed_at_ticket_time, self.freshness] {
+            bytes.extend_from_slice(&millis(time).to_be_bytes());
+        }
         for list in [&self.flights, &self.names] {
             // A register has far fewer records.
             bytes.extend_from_slice(&u32::try_from(list.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -59,9 +62,10 @@ impl RegisterSnapshot {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(InvalidSnapshot)?;
         let epoch = u32::from_be_bytes(*take(&mut rest)?);
         let (closed_at, closed_at_ticket_time) = (time(&mut rest)?, time(&mut rest)?);
+        let freshness = time(&mut rest)?;
         let (flights, names) = (list(&mut rest)?, list(&mut rest)?);
         match rest.is_empty() {
-            true => Ok(Self { closed_at, closed_at_ticket_time, epoch, flights, names }),
+            true => Ok(Self { closed_at, closed_at_ticket_time, freshness, epoch, flights, names }),
             false => Err(InvalidSnapshot),
         }
     }
@@ -126,10 +130,11 @@ mod tests {
             SnapshotRecord { key: ClaimKey::from_bytes(key), barred, left }
         });
         let list = prop::collection::vec(held, 0..9);
-        (any::<[u32; 2]>(), any::<u32>(), list.clone(), list).prop_map(
+        (any::<[u32; 3]>(), any::<u32>(), list.clone(), list).prop_map(
             |(times, epoch, flights, names)| RegisterSnapshot {
                 closed_at: Duration::from_millis(times[0].into()),
                 closed_at_ticket_time: Duration::from_millis(times[1].into()),
+                freshness: Duration::from_millis(times[2].into()),
                 epoch,
                 flights,
                 names,
@@ -163,14 +168,14 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_an_earlier_version_is_rejected() {
-        // Without the ticket clock, nobody could tell whether it was set.
+        // Without its ticket time and its freshness, nobody could tell how long its records live.
         let bytes = [&b"ff-reg-2"[..], &[0; 12], &[0; 8]].concat();
         assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
     }
 
     #[test]
     fn a_count_beyond_the_bytes_allocates_nothing() {
-        let bytes = [&MAGIC[..], &[0; 20], &[0xff; 4], &[0; 40]].concat();
+        let bytes = [&MAGIC[..], &[0; 28], &[0xff; 4], &[0; 40]].concat();
         assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
     }
 }

@@ -359,6 +359,25 @@ fn rfc8446_8_3_a_clock_that_is_set_during_a_handoff_starts_an_epoch() {
     assert!(!after.accepts(before.current()));
 }
 
+/// Records of refused flights were made for the old process's freshness.
+#[test]
+fn rfc8446_8_3_a_larger_freshness_of_the_new_process_starts_an_epoch() {
+    let upgraded_to = |freshness: Duration| {
+        let (before, after) = (epochs(), epochs());
+        let config = GateConfig { freshness, ..GateConfig::default() };
+        let (old, new) = (gate(10, &before), Gate::new(config, after.clone()));
+        let flight = |skew, at| offer([1; 32], skew, at, &before);
+        assert_eq!(old.spend(&flight(20, ms(0)), ms(0)), SpendOutcome::Recorded);
+        hand_over(&old, &new);
+        // The record has ended, and a copy is 25 s late.
+        let late = ms(45_000);
+        (new.claim(&flight(-25, late), late), after.accepts(before.current()))
+    };
+    assert_eq!(upgraded_to(ms(30_000)), (Err(Refusal::TicketEpoch), false));
+    assert_eq!(upgraded_to(ms(10_000)), (Err(Refusal::TicketAge), true));
+    assert_eq!(upgraded_to(ms(5_000)), (Err(Refusal::TicketAge), true));
+}
+
 /// Threads claim while the gate is being closed: each flight is won once, by one of them or by the
 /// next process.
 #[test]
