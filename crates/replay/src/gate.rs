@@ -204,9 +204,37 @@ impl Gate {
             self.epochs.start_next();
         }
         if let Some(left) = missed(&self.names, &snapshot.names) {
-            let needed = millis(then).saturating_add(i64::from(left).saturating_mul(1000));
-            self.names_incomplete_until.fetch_max(needed, Ordering::SeqCst);
+            self.lose_names(Duration::from_secs(left.into()), then);
         }
+    }
+
+    /// Records a flight whose claim another process has settled, also if this gate is closed.
+    pub(crate) fn restore_flight(&self, offer: &FlightOffer, now: Duration) {
+        let left = self.expiry(offer, now).saturating_sub(now);
+        // Without room it is as unrecorded as after a restart, and its epoch has ended by then.
+        self.register.restore(&SnapshotRecord::claimed(offer.key, left), now);
+    }
+
+    /// Records a name that is claimed in another process, also if this gate is closed.
+    pub(crate) fn restore_name(&self, name: ClaimKey, life: Duration, now: Duration) {
+        // A known name keeps its end, however often it is claimed in vain.
+        if !self.names.contains(name, now)
+            && !self.names.restore(&SnapshotRecord::claimed(name, life), now)
+        {
+            self.lose_names(life, now);
+        }
+    }
+
+    /// Releases a name that is released in another process, also if this gate is closed.
+    pub(crate) fn restore_release(&self, name: ClaimKey, now: Duration) {
+        self.names.restore_release(name, now);
+    }
+
+    /// Refuses unknown names for this long. Call it if names may be missing that were claimed for
+    /// so long.
+    pub fn lose_names(&self, life: Duration, now: Duration) {
+        let until = millis(now).saturating_add(millis(life));
+        self.names_incomplete_until.fetch_max(until, Ordering::SeqCst);
     }
 
     /// Starts a new ticket epoch. Call it if flights may be missing in the register, or if the clock

@@ -3,7 +3,8 @@
 //!
 //! While connections are still open in the old process, a flight may arrive there after the
 //! snapshot was taken. The old process forwards it to the new one as a [`HandoffQuery`] of 33 bytes.
-//! So there is one register at any time, and no need for a new ticket epoch.
+//! So there is one register at any time, and no need for a new ticket epoch. The old one also
+//! records what is claimed by its queries: if the new process dies, its own gate opens again.
 
 use std::time::Duration;
 
@@ -61,6 +62,25 @@ impl HandoffQuery {
                 gate.release_name(*name, now);
                 HandoffReply::Released
             }
+        }
+    }
+
+    /// Records in the process that sent the query, before anything runs by the reply, what it
+    /// claimed or released. Refused flights need no record there, because a new epoch starts before
+    /// its gate opens again. `common` as in [`execute`](Self::execute).
+    pub fn record(&self, reply: HandoffReply, gate: &Gate, common: Duration, now: Duration) {
+        match (self, reply) {
+            (Self::Flight(offer), HandoffReply::Flight(Ok(_))) => {
+                gate.restore_flight(&by_local_clock(offer, common, now), now);
+            }
+            (
+                Self::Name(name, life),
+                HandoffReply::Name(ClaimOutcome::Won | ClaimOutcome::Lost),
+            ) => {
+                gate.restore_name(*name, *life, now);
+            }
+            (Self::Release(name), HandoffReply::Released) => gate.restore_release(*name, now),
+            _ => {}
         }
     }
 

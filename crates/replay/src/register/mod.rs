@@ -87,6 +87,13 @@ pub(crate) struct SnapshotRecord {
 impl SnapshotRecord {
     /// 31 bits, 68 years. The bit above is the state.
     pub(crate) const MAX_LIFE_UNITS: u32 = u32::MAX >> 1;
+
+    /// The record of a key that was won.
+    pub(crate) fn claimed(key: ClaimKey, life: Duration) -> Self {
+        let seconds = life.as_secs().saturating_add(u64::from(life.subsec_nanos() > 0));
+        let left = u32::try_from(seconds).unwrap_or(u32::MAX).min(Self::MAX_LIFE_UNITS);
+        Self { key, barred: false, left }
+    }
 }
 
 impl StrikeRegister {
@@ -203,14 +210,13 @@ impl StrikeRegister {
     /// Releases a won key, so that it can be won again. Returns whether it was won.
     pub fn release(&self, key: ClaimKey, now: Duration) -> bool {
         let (mut shard, hash) = self.locked(key, now);
-        let is_open = !self.closed.load(Ordering::SeqCst);
-        match shard.find(key, hash) {
-            Some(record) if is_open && record.state() == State::Claimed => {
-                record.set_state(State::Released);
-                true
-            }
-            _ => false,
-        }
+        !self.closed.load(Ordering::SeqCst) && shard.release(key, hash)
+    }
+
+    /// Releases a key that another process has released, also if this register is closed.
+    pub(crate) fn restore_release(&self, key: ClaimKey, now: Duration) {
+        let (mut shard, hash) = self.locked(key, now);
+        shard.release(key, hash);
     }
 
     /// Whether `key` is recorded.
@@ -257,7 +263,8 @@ impl StrikeRegister {
         self.closed.store(false, Ordering::SeqCst);
     }
 
-    /// Restores a record of another process. Returns whether there was room.
+    /// Restores a record of another process, also if this register is closed. Returns whether there
+    /// was room.
     pub(crate) fn restore(&self, held: &SnapshotRecord, now: Duration) -> bool {
         let expires =
             self.units_rounded_up(now.saturating_add(Duration::from_secs(held.left.into())));

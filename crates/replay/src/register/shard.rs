@@ -89,6 +89,17 @@ impl Shard {
         None
     }
 
+    /// Releases a won key. Returns whether it was won.
+    pub(super) fn release(&mut self, key: ClaimKey, hash: u32) -> bool {
+        match self.find(key, hash) {
+            Some(record) if record.state() == State::Claimed => {
+                record.set_state(State::Released);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// All records, in arbitrary order.
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
         let linked = |first: &Link| {

@@ -332,6 +332,35 @@ fn records_without_room_in_the_new_process_start_an_epoch() {
     assert!([known(0), known(1)].contains(&ClaimOutcome::Lost));
 }
 
+/// The new process dies before it serves, after the old one has run requests by its replies.
+#[test]
+fn rfc8446_8_2_what_a_process_claimed_before_it_died_stays_claimed() {
+    let (before, after) = (epochs(), epochs());
+    let (old, new) = (gate(10, &before), gate(10, &after));
+    let flight = offer([1; 32], 0, ms(0), &before);
+    hand_over(&old, &new);
+    let query = |query: HandoffQuery| {
+        let reply = query.execute(&new, ms(0), ms(0));
+        query.record(reply, &old, ms(0), ms(0));
+        reply
+    };
+    let life = ms(100_000);
+    assert_eq!(query(HandoffQuery::Flight(flight.clone())), HandoffReply::Flight(Ok(true)));
+    for n in 0..2 {
+        let won = HandoffReply::Name(ClaimOutcome::Won);
+        assert_eq!(query(HandoffQuery::Name(name(n), life)), won);
+    }
+    assert_eq!(query(HandoffQuery::Release(name(1))), HandoffReply::Released);
+    // While the new process lives, names that are not claimed are its own.
+    assert_eq!(old.claim_name(name(1), life, ms(0)), ClaimOutcome::Closed);
+    old.start_epoch();
+    old.reopen();
+    // A copy ran, and its original was held back.
+    assert_eq!(old.spend(&flight, ms(60_000)), SpendOutcome::Executed);
+    assert_eq!(old.claim_name(name(0), life, ms(99_000)), ClaimOutcome::Lost);
+    assert_eq!(old.claim_name(name(1), life, ms(99_000)), ClaimOutcome::Won);
+}
+
 /// The machine's clock is set just before the new process reads it for the first time. The old one
 /// has not noticed.
 #[test]

@@ -385,6 +385,11 @@ impl EarlyDataGate {
         query.execute(&self.gate, monotonic(), self.now())
     }
 
+    /// Records a reply of the process that has the register, which may die.
+    pub(crate) fn record_reply(&self, query: &HandoffQuery, reply: HandoffReply) {
+        query.record(reply, &self.gate, monotonic(), self.now());
+    }
+
     /// Opens a punctured ticket in the process that has the keys. Returns `None` if no other process has
     /// them any more.
     pub(crate) async fn open_at_successor(&self, offer: &[u8]) -> Option<SuccessorSession> {

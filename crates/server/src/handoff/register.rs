@@ -89,8 +89,8 @@ pub(crate) async fn hand_off(
     info!("the strike register is handed over: {flights} flights, {names} names");
     let (shared, ring) = (shared.clone(), ring.clone());
     tokio::spawn(async move {
-        if let Err(error) = forward_queries(&mut stream, &mut received).await {
-            // Nobody knows what the successor has claimed.
+        if let Err(error) = forward_queries(&mut stream, &mut received, &shared.gate).await {
+            // Nobody knows what the successor has claimed by itself.
             if shared.shutdown.stage() == ShutdownStage::Running {
                 warn!(
                     "the process that has the strike register has ended: {error}; tickets issued \
@@ -136,6 +136,7 @@ async fn send_register(
 async fn forward_queries(
     stream: &mut UnixStream,
     received: &mut mpsc::UnboundedReceiver<SuccessorRequest>,
+    gate: &EarlyDataGate,
 ) -> std::io::Result<()> {
     loop {
         let request = tokio::select! {
@@ -151,7 +152,11 @@ async fn forward_queries(
             Some(SuccessorRequest::Claim { query, reply }) => {
                 stream.write_all(&query.to_bytes()).await?;
                 match HandoffReply::parse(stream.read_u8().await?) {
-                    Some(response) => drop(reply.send(response)),
+                    Some(response) => {
+                        // Before the request runs.
+                        gate.record_reply(&query, response);
+                        let _ = reply.send(response);
+                    }
                     None => debug!("invalid reply to {query:?}"),
                 }
             }

@@ -6,14 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, KeySource, ServerConfig};
+use firstflight_replay::{ClaimOutcome, HandoffQuery, HandoffReply};
 use firstflight_server::HandoffError;
 use firstflight_store::{Address, StoreConfig, Topology};
 use firstflight_testkit::Upstream;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
-use crate::support::{Client, RunningServer, executions, full, get, line, replay, start_upstream};
+use crate::support::{
+    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, replay, start_upstream,
+};
 
 /// Starts processes that share ticket keys and accept early POSTs with a key.
 struct Generations {
@@ -153,6 +157,40 @@ async fn a_register_that_no_process_takes_stays_where_it_was() {
     for target in ["/meanwhile", "/after"] {
         assert_eq!(line(&log, target)["claim"], "won", "{target}");
     }
+}
+
+/// Takes the register, as a process that does not serve.
+async fn take_register(stream: &mut UnixStream) {
+    // Digest of where the store is.
+    stream.read_exact(&mut [0; 32]).await.unwrap();
+    let length = stream.read_u64().await.unwrap();
+    stream.read_exact(&mut vec![0; length as usize]).await.unwrap();
+    stream.write_u8(1).await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_was_claimed_at_a_successor_that_died_stays_used() {
+    let generations = Generations::new().await;
+    let old = generations.first().await;
+    let (stream, mut other) = UnixStream::pair().unwrap();
+    let (handed_over, ()) = tokio::join!(old.handle.hand_off(stream), take_register(&mut other));
+    handed_over.unwrap();
+    let used = String::from_utf8(post("/used", "k")).unwrap();
+    let replying = async {
+        other.read_exact(&mut [0; HandoffQuery::LENGTH]).await.unwrap();
+        let won = HandoffReply::Name(ClaimOutcome::Won);
+        other.write_u8(won.to_byte()).await.unwrap();
+    };
+    let (response, ()) = tokio::join!(full(old.address, &used), replying);
+    assert_eq!(status(&response), "200", "{response}");
+    drop(other);
+    timeout(TEST_TIMEOUT, old.handle.wait_until_taken_back()).await.unwrap();
+    assert_eq!(status(&full(old.address, &used).await), "409");
+    let unused = String::from_utf8(post("/unused", "l")).unwrap();
+    assert_eq!(status(&full(old.address, &unused).await), "200");
+    old.stop().await;
+    assert_eq!(generations.upstream.recorded("/used").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
