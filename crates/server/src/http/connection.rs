@@ -196,6 +196,12 @@ impl Connection {
         matches!(self.spent.get(), Some(None | Some(SpendOutcome::Executed)))
     }
 
+    /// Whether a copy of this connection's refused flight may have been executed: also as long as the
+    /// flight is not spent.
+    pub(crate) fn may_be_replayed(&self) -> bool {
+        self.unspent.is_some() && self.spent.get() != Some(&Some(SpendOutcome::Recorded))
+    }
+
     async fn spend(&self, record: &mut RequestRecord) -> RequestAdmission {
         let Some(flight) = &self.unspent else { return RequestAdmission::Run };
         let since = Instant::now();

@@ -177,15 +177,15 @@ impl Session {
     /// Sends a GOAWAY (RFC 9114 section 5.2). Requests that have not arrived are rejected, which
     /// tells the client that nobody has executed them.
     ///
-    /// If another connection has the flight's claim, that may be untrue. Requests are then still
-    /// accepted, including late ones, to get 425.
+    /// If another connection has the flight's claim, or may have it because the flight is not spent
+    /// yet, that may be untrue. Requests are then still accepted, including late ones, to get 425.
     async fn finish(
         &mut self,
         stop: &mut watch::Receiver<ShutdownStage>,
     ) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
-        let claim_lost = self.has_lost_claim();
+        let claim_lost = self.has_lost_claim() || self.connection.may_be_replayed();
         if claim_lost && self.watch.next_id() == 0 {
             self.close(Code::H3_NO_ERROR);
             return Ok(());

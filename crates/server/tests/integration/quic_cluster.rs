@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::cluster::Cluster;
 use crate::support::flights::{client_hello, first_flight, replay, send, sent_datagrams};
-use crate::support::quic::{Quic, UdpRelay, remembered, reply, request};
+use crate::support::quic::{Quic, UdpRelay, head, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
 async fn two(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningServer) {
@@ -217,6 +217,47 @@ async fn a_frozen_store_times_out_and_nothing_unrecorded_runs() {
     let log = node.stop().await;
     assert_eq!((upstream.recorded("/frozen").len(), executions(&log, "/frozen")), (0, 0));
     assert_eq!(line(&log, "/frozen")["early_data"], "store_timeout");
+}
+
+/// A rejection would say that nobody has executed the request, but a copy may have been executed on
+/// another node.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_5_2_a_goaway_rejects_no_request_while_its_flight_is_unrecorded() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = start_upstream();
+    let cluster = Cluster::new().budget(Duration::from_millis(100));
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let flight = Remembered { token: None, ..remembered(node.address).await };
+    cluster.store.freeze();
+    let mut client = Quic::refused(node.address, flight, "/first").await;
+    let first = client.send_head(request(Method::GET, "/first"), true).await;
+    node.handle.stop();
+    let mut waiting = Vec::new();
+    // From a GOAWAY on, the library sends no further request.
+    let receives_goaway = async {
+        while let Ok(stream) = client.requests.send_request(request(Method::GET, "/probe")).await {
+            waiting.push(stream);
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, receives_goaway).await.expect("a GOAWAY comes");
+    // As if its packet had been lost before.
+    let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/second")).await.unwrap();
+    send.finish().unwrap();
+    let second = timeout(TEST_TIMEOUT, recv.read_to_end(4096)).await.unwrap();
+    assert!(second.is_ok(), "{second:?}");
+    assert_eq!(reply(first).await.unwrap().status, StatusCode::TOO_EARLY);
+    drop(waiting);
+    client.close().await;
+    let log = node.stop().await;
+    for target in ["/first", "/second"] {
+        assert_eq!((upstream.recorded(target).len(), executions(&log, target)), (0, 0));
+    }
+    assert_eq!(line(&log, "/second")["status"], 425);
 }
 
 #[tokio::test(flavor = "multi_thread")]
