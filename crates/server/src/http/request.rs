@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use firstflight_replay::Decision;
+use firstflight_replay::{Decision, HoldReason};
 use firstflight_tls::HandshakeDriver;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
@@ -132,8 +132,11 @@ where
     let head = request.method() == Method::HEAD;
     let validated = validation::check(&request);
     remove_lookalikes(request.headers_mut());
+    let is_replayed = started.decision == Some(Decision::Hold(HoldReason::Replayed));
     let admission = match started.record.fits() {
         true => connection.admit(started.decision, &mut started.record).await,
+        // A 503 says that nobody has executed the request, but a copy may have been executed.
+        false if is_replayed || connection.may_be_replayed() => RequestAdmission::TooEarly,
         false => RequestAdmission::Busy,
     };
     let mut response = match (admission, validated) {

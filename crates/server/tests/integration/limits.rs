@@ -206,6 +206,43 @@ async fn a_copy_that_never_finishes_is_closed_in_time() {
     assert!(held["held_ms"].is_null() || held["held_ms"].as_f64().is_some());
 }
 
+/// A 503 would say that nobody has executed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_a_request_of_a_lost_flight_gets_425_at_the_memory_limit() {
+    let server = RunningServer::files(|config| {
+        config.limits.memory = 1 << 20;
+        config.limits.header_size = 1 << 19;
+        process_keys(config);
+    })
+    .await;
+    // GET /full, and a field of HPACK's static table that takes one byte here, and 376 in memory.
+    let mut block = b"\x87\x82\x04\x05/full\x01\x01h".to_vec();
+    block.extend([0x90; 4000]);
+    let length = u8::try_from(block.len() >> 8).unwrap();
+    let mut request = [crate::support::PREFACE, &[0, length, block.len() as u8]].concat();
+    request.extend([1, 5, 0, 0, 0, 1]);
+    request.extend(block);
+    let session = server.session("h2").await;
+    let mut client = Client::prepare("h2", Some(&session), &request);
+    let copy = crate::support::replay(server.address, &client.flight).await;
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    let logged = async {
+        while !(server.has_logged(r#""claim":"won""#) && server.has_logged(r#""claim":"lost""#)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, logged).await.expect("both get a response");
+    drop((copy, tcp));
+    let log = server.stop().await;
+    let status = |claim: &str| {
+        let line = log.iter().find(|line| line["claim"] == claim).unwrap();
+        assert_eq!((&line["target"], &line["executed"]), (&"/full".into(), &false.into()));
+        line["status"].as_u64()
+    };
+    assert_eq!((status("won"), status("lost")), (Some(503), Some(425)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_is_too_large_gets_431() {
     let server = RunningServer::files(|config| config.limits.header_size = 2048).await;
