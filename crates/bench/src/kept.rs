@@ -153,7 +153,9 @@ impl KeptConnection {
     async fn drive(&mut self, share: Share) -> Result<(u64, u64), ClientError> {
         let (mut completed, mut bytes) = (0, 0);
         while !share.has_ended(completed) {
-            bytes += self.request().await?;
+            let response = tokio::time::timeout(RESPONSE_TIMEOUT, self.request());
+            let timed_out = || ClientError::WeirdReply("no response in a minute".to_owned());
+            bytes += response.await.unwrap_or_else(|_| Err(timed_out()))?;
             completed += 1;
         }
         Ok((completed, bytes))
@@ -198,6 +200,9 @@ impl KeptConnection {
 }
 
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Without it, a server that no longer responds would stop a whole comparison.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why there is no connection.
 enum Unusable {
