@@ -101,7 +101,9 @@ mod node;
 mod seed;
 mod segment;
 mod snapshot;
+mod stack;
 
 pub use epoch::EpochId;
 pub use function::{Counts, Limits, PuncturableFunction, TicketIndex, Value};
 pub use snapshot::InvalidSnapshot;
+pub use stack::wipe_stack;

@@ -1,10 +1,9 @@
 //! One tree: the values of 32,768 indices, without those that were punctured.
 
-use zeroize::Zeroize;
-
 use crate::cover::Cover;
 use crate::node::{LEAVES, LEVELS, Node};
 use crate::seed::{Place, Seed, Value};
+use crate::stack::wipe_stack;
 
 /// A tree of seeds. Leaves are counted from 0.
 #[derive(Debug)]
@@ -70,7 +69,7 @@ impl Segment {
     /// Issues a leaf, which must be behind all that were issued, and returns its value.
     pub(crate) fn issue(&mut self, leaf: u32) -> Option<Value> {
         let value = self.descend_to_unissued(leaf);
-        wipe_stack();
+        wipe_stack::<WIPED_STACK>();
         self.outstanding += u32::from(value.is_some());
         value
     }
@@ -110,7 +109,7 @@ impl Segment {
     /// The value of a leaf, or `None` if it was punctured.
     pub(crate) fn evaluate(&mut self, leaf: u32) -> Option<Value> {
         let value = self.descend(leaf);
-        wipe_stack();
+        wipe_stack::<WIPED_STACK>();
         value
     }
 
@@ -180,7 +179,7 @@ impl Segment {
     /// Replaces the node above a leaf by the siblings on the way down to the leaf.
     fn remove(&mut self, leaf: u32) -> bool {
         let is_new = self.split(leaf);
-        wipe_stack();
+        wipe_stack::<WIPED_STACK>();
         is_new
     }
 
@@ -196,14 +195,8 @@ impl Segment {
     }
 }
 
-/// Overwrites what the call before has left on the stack: a seed that is moved leaves its bytes there.
-#[inline(never)]
-fn wipe_stack() {
-    [0_u128; WIPED_STACK / size_of::<u128>()].zeroize();
-}
-
-/// More than the calls below [`Segment::descend`] and [`Segment::split`] take, in bytes.
-const WIPED_STACK: usize = 2048;
+/// More than the calls below [`Segment::descend`] and [`Segment::split`] take, in units of 16 bytes.
+const WIPED_STACK: usize = 128;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce};
-use firstflight_puncture::{Counts, Limits, PuncturableFunction, TicketIndex, Value};
+use firstflight_puncture::{Counts, Limits, PuncturableFunction, TicketIndex, Value, wipe_stack};
 use zeroize::Zeroizing;
 
 pub use firstflight_puncture::InvalidSnapshot;
@@ -83,6 +83,13 @@ impl PuncturedTickets {
 
     /// Seals `content` under the next index. Returns `None` if another process has the keys.
     pub fn seal(&self, content: &[u8], now: Duration) -> Option<Vec<u8>> {
+        let ticket = self.seal_under_next_key(content, now);
+        wipe_stack::<WIPED_STACK>();
+        ticket
+    }
+
+    #[inline(never)]
+    fn seal_under_next_key(&self, content: &[u8], now: Duration) -> Option<Vec<u8>> {
         let (index, value) = match &mut *self.state() {
             State::Owned(function) => function.issue(now.as_secs()),
             State::HandedOver => return None,
@@ -102,6 +109,13 @@ impl PuncturedTickets {
     /// Opens a ticket without using it up. The caller has to verify that the client knows the
     /// session's secret, and to call [`PuncturedTickets::use_up`] before it does anything for the client.
     pub fn read(&self, ticket: &[u8]) -> OpenOutcome {
+        let outcome = self.read_under_its_key(ticket);
+        wipe_stack::<WIPED_STACK>();
+        outcome
+    }
+
+    #[inline(never)]
+    fn read_under_its_key(&self, ticket: &[u8]) -> OpenOutcome {
         let Some((index, sealed)) = parse(ticket) else { return OpenOutcome::Unknown };
         let value = match &mut *self.state() {
             State::Owned(function) => match function.evaluate(&index) {
@@ -221,6 +235,10 @@ const KIND: u8 = 10;
 const HEADER_BYTES: usize = 1 + 8 + 4;
 const TIME_BYTES: usize = 8;
 const TAG_BYTES: usize = 16;
+
+/// More than sealing and reading a ticket take, in units of 16 bytes: the key is moved, and the cipher
+/// copies it.
+const WIPED_STACK: usize = 512;
 
 #[cfg(test)]
 #[path = "punctured_tests.rs"]

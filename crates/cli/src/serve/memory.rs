@@ -1,7 +1,7 @@
 //! Memory that closed connections leave in the allocator.
 //!
 //! glibc keeps freed memory for the next allocations. After a peak of connections that is most of
-//! the process's memory, so it is returned to the system when half of them have closed.
+//! the process's memory, so it is returned to the system each time half of them have closed.
 
 /// Decides when to return memory.
 #[derive(Default)]
@@ -10,14 +10,15 @@ pub(super) struct MemoryReturn {
     peak: u32,
 }
 
-/// Fewer connections leave too little.
-const MIN_PEAK: u32 = 200;
+/// Fewer closed connections leave too little.
+const MIN_CLOSED: u32 = 100;
 
 impl MemoryReturn {
     /// Whether memory should be returned now. Call this once a second with the number of open
     /// connections.
     pub(super) fn is_due(&mut self, open: u32) -> bool {
-        let is_due = self.peak >= MIN_PEAK && open <= self.peak / 2;
+        let closed = self.peak.saturating_sub(open);
+        let is_due = closed >= MIN_CLOSED.max(self.peak.div_ceil(2));
         self.peak = if is_due { open } else { self.peak.max(open) };
         is_due
     }
@@ -50,6 +51,14 @@ mod tests {
         let mut memory = MemoryReturn::default();
         let open = [1000, 800, 501, 500, 400, 251, 250, 200, 126, 125, 0];
         let due: Vec<_> = open.into_iter().filter(|open| memory.is_due(*open)).collect();
-        assert_eq!(due, [500, 250, 125], "125: fewer than 200 were open afterwards");
+        assert_eq!(due, [500, 250, 125, 0]);
+    }
+
+    #[test]
+    fn the_rest_is_returned_too_if_a_check_falls_between_the_closing_connections() {
+        let mut memory = MemoryReturn::default();
+        let due: Vec<_> =
+            [310, 150, 0, 99, 0].into_iter().map(|open| memory.is_due(open)).collect();
+        assert_eq!(due, [false, true, true, false, false]);
     }
 }
