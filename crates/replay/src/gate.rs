@@ -216,12 +216,12 @@ impl Gate {
     }
 
     /// Records a name that is claimed in another process, also if this gate is closed.
-    pub(crate) fn restore_name(&self, name: ClaimKey, life: Duration, now: Duration) {
+    pub(crate) fn restore_name(&self, name: ClaimKey, lifetime: Duration, now: Duration) {
         // A known name keeps its end, however often it is claimed in vain.
         if !self.names.contains(name, now)
-            && !self.names.restore(&SnapshotRecord::claimed(name, life), now)
+            && !self.names.restore(&SnapshotRecord::claimed(name, lifetime), now)
         {
-            self.lose_names(life, now);
+            self.lose_names(lifetime, now);
         }
     }
 
@@ -230,10 +230,9 @@ impl Gate {
         self.names.restore_release(name, now);
     }
 
-    /// Refuses unknown names for this long. Call it if names may be missing that were claimed for
-    /// so long.
-    pub fn lose_names(&self, life: Duration, now: Duration) {
-        let until = millis(now).saturating_add(millis(life));
+    /// Refuses unknown names for this long, because names that live so long may be missing.
+    fn lose_names(&self, lifetime: Duration, now: Duration) {
+        let until = millis(now).saturating_add(millis(lifetime));
         self.names_incomplete_until.fetch_max(until, Ordering::SeqCst);
     }
 

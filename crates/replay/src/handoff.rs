@@ -74,10 +74,10 @@ impl HandoffQuery {
                 gate.restore_flight(&by_local_clock(offer, common, now), now);
             }
             (
-                Self::Name(name, life),
+                Self::Name(name, lifetime),
                 HandoffReply::Name(ClaimOutcome::Won | ClaimOutcome::Lost),
             ) => {
-                gate.restore_name(*name, *life, now);
+                gate.restore_name(*name, *lifetime, now);
             }
             (Self::Release(name), HandoffReply::Released) => gate.restore_release(*name, now),
             _ => {}

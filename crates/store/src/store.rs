@@ -235,7 +235,7 @@ impl Store {
         self.request(&key, redis::cmd("DEL").arg(&key)).await.map(drop)
     }
 
-    /// The owner of `key`, if it is asked for claims now.
+    /// The owner of `key`, if claims are sent to it now.
     fn owner_for_claims(&self, key: &[u8]) -> Result<Owner, Unknown> {
         let owner = self.0.masters.owner(key)?;
         owner.master.unavailable_reason().map_or(Ok(owner), Err)

@@ -89,8 +89,8 @@ impl SnapshotRecord {
     pub(crate) const MAX_LIFE_UNITS: u32 = u32::MAX >> 1;
 
     /// The record of a key that was won.
-    pub(crate) fn claimed(key: ClaimKey, life: Duration) -> Self {
-        let seconds = life.as_secs().saturating_add(u64::from(life.subsec_nanos() > 0));
+    pub(crate) fn claimed(key: ClaimKey, lifetime: Duration) -> Self {
+        let seconds = lifetime.as_secs().saturating_add(u64::from(lifetime.subsec_nanos() > 0));
         let left = u32::try_from(seconds).unwrap_or(u32::MAX).min(Self::MAX_LIFE_UNITS);
         Self { key, barred: false, left }
     }

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::gate::{EarlyDataGate, UnspentFlight};
 
-/// The life of tickets.
+/// The lifetime of tickets.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// A gate with the store at this address.

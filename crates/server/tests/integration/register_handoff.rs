@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, replay, start_upstream,
 };
+use crate::upgrade::{CrashPoint, take_register};
 
 /// Starts processes that share ticket keys and accept early POSTs with a key.
 struct Generations {
@@ -159,23 +160,16 @@ async fn a_register_that_no_process_takes_stays_where_it_was() {
     }
 }
 
-/// Takes the register, as a process that does not serve.
-async fn take_register(stream: &mut UnixStream) {
-    // Digest of where the store is.
-    stream.read_exact(&mut [0; 32]).await.unwrap();
-    let length = stream.read_u64().await.unwrap();
-    stream.read_exact(&mut vec![0; length as usize]).await.unwrap();
-    stream.write_u8(1).await.unwrap();
-    assert_eq!(stream.read_u8().await.unwrap(), 2);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_claimed_at_a_successor_that_died_stays_used() {
     let generations = Generations::new().await;
     let old = generations.first().await;
-    let (stream, mut other) = UnixStream::pair().unwrap();
-    let (handed_over, ()) = tokio::join!(old.handle.hand_off(stream), take_register(&mut other));
+    let (stream, other) = UnixStream::pair().unwrap();
+    // As a process that does not serve.
+    let taking = take_register(other, CrashPoint::WithRegister);
+    let (handed_over, other) = tokio::join!(old.handle.hand_off(stream), taking);
     handed_over.unwrap();
+    let mut other = other.unwrap();
     let used = String::from_utf8(post("/used", "k")).unwrap();
     let replying = async {
         other.read_exact(&mut [0; HandoffQuery::LENGTH]).await.unwrap();

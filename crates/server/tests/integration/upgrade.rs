@@ -234,7 +234,7 @@ async fn rfc8446_8_no_flight_is_executed_twice_during_an_upgrade() {
 
 /// When the new process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum CrashPoint {
+pub(crate) enum CrashPoint {
     /// It has read nothing of the register.
     BeforeRegister,
     /// It has read a part of the register.
@@ -251,7 +251,10 @@ enum CrashPoint {
 
 /// Reads the register as far as `crash_point` says. Returns the stream if the process has the
 /// register.
-async fn take_register(mut stream: UnixStream, crash_point: CrashPoint) -> Option<UnixStream> {
+pub(crate) async fn take_register(
+    mut stream: UnixStream,
+    crash_point: CrashPoint,
+) -> Option<UnixStream> {
     if crash_point == CrashPoint::BeforeRegister {
         return None;
     }
