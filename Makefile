@@ -14,9 +14,9 @@ BENCH_FLAGS ?=
 # with HTTP/3, which Debian's lacks.
 PEER ?=
 ROW ?=
-# The profile that release builds are optimised by is PGO, which has no default here; see scripts/release.
-# Where `bench`, `profile`, `features`, `browsers`, `quic`, `cluster`, `audit-peers` and `conformance` leave their raw data; default results/DATE-KIND.
-RESULTS ?=
+# PGO, which has no default here, says which profile release builds are optimised by: scripts/release.
+# Where measurements leave their raw data: a folder per date and kind of machine, virtual or not.
+RESULTS ?= results/$(shell date -u +%F)-$(shell grep -qw hypervisor /proc/cpuinfo && echo vm || echo metal)
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
 # Built without optimisation: they are used for seconds, and build in half the time so. (PyPI has
