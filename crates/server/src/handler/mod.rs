@@ -30,7 +30,7 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) before_completion: bool,
     /// The claims that the request holds.
     pub(crate) claims: &'a RequestClaims,
-    /// Records the upstream's work and the memory that the request holds.
+    /// For what a handler adds: the upstream's work, memory that the request holds, counts.
     pub(crate) record: &'a RequestRecord,
     /// The field that continues the request's trace at the upstream.
     pub(crate) traceparent: Option<String>,

@@ -1,4 +1,8 @@
 //! Observes connections and requests: access log, metrics, traces, status, recent replays.
+//!
+//! A connection has a [`connection::ConnectionObserver`], which counts by
+//! [`metrics::ConnectionMetrics`]; each of its requests a [`request::RequestRecord`], which counts by
+//! [`metrics::RequestMetrics`]. All write to the server's [`Observers`].
 
 pub(crate) mod access_log;
 pub(crate) mod connection;

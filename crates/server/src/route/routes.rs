@@ -46,8 +46,7 @@ enum Handler {
     /// Forwards to upstream servers.
     Proxy(Proxy),
     Redirect(firstflight_config::Redirect),
-    /// Redirects with the request's path, with the status.
-    Move(Rewrite, StatusCode),
+    RedirectKeepingPath(Rewrite, StatusCode),
     Status(StatusCode),
 }
 
@@ -150,7 +149,7 @@ impl ReadyRoute {
                 response.headers_mut().insert(header::LOCATION, redirect.to.clone());
                 response
             }
-            Handler::Move(rewrite, status) => {
+            Handler::RedirectKeepingPath(rewrite, status) => {
                 let target = rewrite.apply(request.uri().path(), request.uri().query());
                 match HeaderValue::from_str(&target) {
                     Ok(target) => {
@@ -190,7 +189,7 @@ impl Handler {
             }
             Action::Redirect(redirect) if redirect.keep_path => {
                 let to = String::from_utf8_lossy(redirect.to.as_bytes());
-                Self::Move(Rewrite::new(&route.path, &to), redirect.status)
+                Self::RedirectKeepingPath(Rewrite::new(&route.path, &to), redirect.status)
             }
             Action::Redirect(redirect) => Self::Redirect(redirect.clone()),
             Action::Status(status) => Self::Status(*status),
@@ -203,7 +202,7 @@ impl Handler {
     fn rewrites(&self) -> bool {
         match self {
             Self::Proxy(proxy) => proxy.rewrites(),
-            Self::Move(..) => true,
+            Self::RedirectKeepingPath(..) => true,
             Self::Files(_) | Self::Redirect(_) | Self::Status(_) => false,
         }
     }
