@@ -14,7 +14,7 @@ BENCH_FLAGS ?=
 # with HTTP/3, which Debian's lacks.
 PEER ?=
 ROW ?=
-# PGO, which has no default here, says which profile release builds are optimised by: scripts/release.
+# The profile that release builds are optimised by is PGO, which has no default here; see scripts/release.
 # Where measurements leave their raw data: a folder per date and kind of machine, virtual or not.
 RESULTS ?= results/$(shell date -u +%F)-$(shell grep -qw hypervisor /proc/cpuinfo && echo vm || echo metal)
 

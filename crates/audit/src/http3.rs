@@ -1,6 +1,8 @@
 //! As much HTTP/3 as an audit needs (RFC 9114), with the static table of QPACK (RFC 9204): the
 //! settings that we send allow no dynamic one.
 
+use firstflight_wire::{Input, put_varint};
+
 use crate::http::{NotHttp, Response};
 
 /// What a client's control stream starts with: its type, and SETTINGS without entries.
@@ -36,12 +38,11 @@ pub(crate) fn request(
 
 /// Reads the whole stream of a response. Interim responses are skipped.
 pub(crate) fn parse(stream: &[u8]) -> Result<Response, NotHttp> {
-    let mut rest = stream;
+    let mut input = Input(stream);
     let mut response: Option<Response> = None;
-    while !rest.is_empty() {
-        let kind = varint(&mut rest)?;
-        let length = usize::try_from(varint(&mut rest)?).map_err(|_| NotHttp)?;
-        let content = take(&mut rest, length)?;
+    while !input.0.is_empty() {
+        let kind = input.varint().ok_or(NotHttp)?;
+        let content = input.varint_vec().ok_or(NotHttp)?;
         match (kind, &mut response) {
             (DATA, Some(response)) => response.body.extend_from_slice(content),
             (HEADERS, None) => {
@@ -166,22 +167,6 @@ fn put_field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
     put_integer(out, 0x00, 7, value.len());
     out.extend_from_slice(value.as_bytes());
-}
-
-/// A variable-length integer of QUIC (RFC 9000 section 16).
-fn varint(rest: &mut &[u8]) -> Result<u64, NotHttp> {
-    let first = *rest.first().ok_or(NotHttp)?;
-    let bytes = take(rest, 1 << (first >> 6))?;
-    let start = u64::from(first & 0x3f);
-    Ok(bytes[1..].iter().fold(start, |value, byte| value << 8 | u64::from(*byte)))
-}
-
-fn put_varint(out: &mut Vec<u8>, value: u64) {
-    match value {
-        0..0x40 => out.push(value as u8),
-        0x40..0x4000 => out.extend_from_slice(&(value as u16 | 1 << 14).to_be_bytes()),
-        _ => out.extend_from_slice(&(value as u32 | 2 << 30).to_be_bytes()),
-    }
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], NotHttp> {

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use firstflight_wire::Input;
 
 /// A frame that is longer than the receiver's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -157,18 +158,8 @@ impl Backlog {
 
 /// Returns type and length once both are complete.
 fn header(bytes: &[u8]) -> Option<(u64, u64)> {
-    let (kind, rest) = number(bytes)?;
-    let (length, _) = number(rest)?;
-    Some((kind, length))
-}
-
-/// Parses a variable-length integer (RFC 9000 section 16). Returns it and the remaining bytes, or
-/// `None` if it is incomplete.
-pub(crate) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let length = 1 << (bytes.first()? >> 6);
-    let (digits, rest) = bytes.split_at_checked(length)?;
-    let first = u64::from(digits[0] & 0x3f);
-    Some((digits[1..].iter().fold(first, |value, byte| value << 8 | u64::from(*byte)), rest))
+    let mut input = Input(bytes);
+    Some((input.varint()?, input.varint()?))
 }
 
 const DATA: u64 = 0;

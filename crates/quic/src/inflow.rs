@@ -1,8 +1,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use firstflight_wire::Input;
 
-use crate::frames::{Frames, TooLong, number};
+use crate::frames::{Frames, TooLong};
 
 /// Filters the data of one HTTP/3 stream for a library that buffers everything it gets.
 /// Sans-IO: what is fed comes out again, without frames that mean nothing, and a frame that is too
@@ -51,12 +52,12 @@ impl Inflow {
             Reads::Message(frames) | Reads::Control(frames) => frames.feed(unbound(chunk)),
             Reads::Untyped(head) => {
                 let mut count = 0;
-                while number(head).is_none() && count < chunk.len() {
+                while Input(head).varint().is_none() && count < chunk.len() {
                     head.push(chunk[count]);
                     count += 1;
                 }
-                match number(head) {
-                    Some((CONTROL, _)) => {
+                match Input(head).varint() {
+                    Some(CONTROL) => {
                         let mut frames = Frames::new(MAX_CONTROL_FRAME);
                         frames.feed(unbound(chunk.slice(count..)))?;
                         self.reads = Reads::Control(frames);

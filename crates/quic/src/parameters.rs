@@ -2,6 +2,7 @@
 //! IDs.
 
 use boring::sha::Sha256;
+use firstflight_wire::Input;
 
 /// The parameters that a server may not lower for a client that sends early data on the strength of
 /// an older connection (RFC 9000 section 7.4.1, RFC 9221 section 3, RFC 9287 section 3.1). All
@@ -53,8 +54,8 @@ pub(crate) fn with_connection_id_limit(wire: &[u8], limit: u8) -> Vec<u8> {
     let mut changed = Vec::with_capacity(wire.len());
     let mut rest = wire;
     while let Some((id, value, after)) = parameter(rest) {
-        match varint(value) {
-            Some((wanted, [])) if id == ACTIVE_CONNECTION_ID_LIMIT && wanted > limit.into() => {
+        match integer(value) {
+            Some(wanted) if id == ACTIVE_CONNECTION_ID_LIMIT && wanted > limit.into() => {
                 // One byte, as each limit below 64 takes.
                 changed.extend([ACTIVE_CONNECTION_ID_LIMIT as u8, 1, limit]);
             }
@@ -70,19 +71,14 @@ const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
 
 /// The first parameter (RFC 9000 section 18): id, value, and what comes after it.
 fn parameter(wire: &[u8]) -> Option<(u64, &[u8], &[u8])> {
-    let (id, rest) = varint(wire)?;
-    let (length, rest) = varint(rest)?;
-    let (value, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-    Some((id, value, rest))
+    let mut input = Input(wire);
+    Some((input.varint()?, input.varint_vec()?, input.0))
 }
 
-/// RFC 9000 section 16.
-fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let length = 1 << (bytes.first()? >> 6);
-    let (bytes, rest) = bytes.split_at_checked(length)?;
-    let first = u64::from(bytes[0] & 0x3f);
-    let value = bytes[1..].iter().fold(first, |value, byte| value << 8 | u64::from(*byte));
-    Some((value, rest))
+/// The value of a parameter that is one integer.
+fn integer(value: &[u8]) -> Option<u64> {
+    let mut input = Input(value);
+    input.varint().filter(|_| input.0.is_empty())
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use firstflight_wire::{Input, put_varint};
+
 use crate::Exchange;
 use crate::error::BadResponse;
 
@@ -24,7 +26,7 @@ pub(crate) fn request(authority: &str, path: &str) -> Vec<u8> {
     indexed(&mut fields, ACCEPT_ANYTHING);
     literal(&mut fields, USER_AGENT, concat!("firstflight/", env!("CARGO_PKG_VERSION")));
     let mut frame = vec![HEADERS as u8];
-    varint(&mut frame, fields.len() as u64);
+    put_varint(&mut frame, fields.len() as u64);
     frame.append(&mut fields);
     frame
 }
@@ -65,15 +67,6 @@ fn integer(fields: &mut Vec<u8>, first: u8, bits: u8, value: u64) {
         rest >>= 7;
     }
     fields.push(rest as u8);
-}
-
-/// Appends a variable-length integer (RFC 9000 section 16).
-fn varint(frame: &mut Vec<u8>, value: u64) {
-    match value {
-        0..64 => frame.push(value as u8),
-        64..16_384 => frame.extend_from_slice(&(value as u16 | 0x4000).to_be_bytes()),
-        _ => frame.extend_from_slice(&(value as u32 | 0x8000_0000).to_be_bytes()),
-    }
 }
 
 /// The bytes of a request over QUIC.
@@ -141,9 +134,10 @@ impl FrameReader {
     /// Reads the header of a frame, and the whole frame if it is HEADERS. Returns the number of bytes
     /// used: 0 if they are incomplete.
     fn frame(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
-        let Some((kind, first)) = read_varint(bytes) else { return Ok(0) };
-        let Some((length, second)) = read_varint(&bytes[first..]) else { return Ok(0) };
-        let head = first + second;
+        let mut input = Input(bytes);
+        let Some(kind) = input.varint() else { return Ok(0) };
+        let Some(length) = input.varint() else { return Ok(0) };
+        let head = bytes.len() - input.0.len();
         match kind {
             HEADERS if self.status.is_none() => {
                 if length > MAX_FIELD_SECTION_BYTES {
@@ -164,13 +158,6 @@ impl FrameReader {
         }
         Ok(head)
     }
-}
-
-fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let length = 1 << (bytes.first()? >> 6);
-    let (first, rest) = bytes.get(..length)?.split_first()?;
-    let value = rest.iter().fold(u64::from(first & 63), |sum, byte| (sum << 8) | u64::from(*byte));
-    Some((value, length))
 }
 
 /// Reads the status from a field section. It is the first field, because pseudo-header fields come

@@ -1,6 +1,7 @@
 //! A client's Initial packets in a datagram (RFC 9000 section 17.2.2), and what is in them.
 
 use bytes::BytesMut;
+use firstflight_wire::Input;
 use quinn_proto::crypto::{HeaderKey, PacketKey};
 
 /// An Initial packet as it came.
@@ -57,27 +58,27 @@ impl<'a> Packet<'a> {
 /// The packet that `bytes` start with, and the bytes after it. `None`: there is none that has a
 /// length, so nothing can follow.
 fn long_packet(bytes: &[u8]) -> Option<(Packet<'_>, &[u8])> {
-    let mut reader = Reader(bytes);
-    let first = reader.byte()?;
+    let mut input = Input(bytes);
+    let first = input.u8()?;
     // The fixed bit may be greased (RFC 9287).
-    if first & LONG_HEADER == 0 || reader.take(4)? != VERSION_1 || first & TYPE == RETRY {
+    if first & LONG_HEADER == 0 || input.take(4)? != VERSION_1 || first & TYPE == RETRY {
         return None;
     }
-    let destination = reader.connection_id()?;
-    reader.connection_id()?;
+    let destination = connection_id(&mut input)?;
+    connection_id(&mut input)?;
     let token = match first & TYPE == INITIAL {
-        true => Some(reader.prefixed()?),
+        true => Some(input.varint_vec()?),
         false => None,
     };
-    let length = usize::try_from(reader.number()?).ok()?;
-    let number_at = bytes.len() - reader.0.len();
-    reader.take(length)?;
+    let length = usize::try_from(input.varint()?).ok()?;
+    let number_at = bytes.len() - input.0.len();
+    input.take(length)?;
     let packet = &bytes[..number_at + length];
     let packet = match token {
         Some(token) => Packet::Initial(Initial { destination, token, packet, number_at }),
         None => Packet::Other(destination),
     };
-    Some((packet, reader.0))
+    Some((packet, input.0))
 }
 
 /// The keys of a client's Initial packets.
@@ -132,13 +133,13 @@ fn whole_number(short: u64, bits: usize, expected: u64) -> u64 {
 /// The CRYPTO frames of an Initial packet's payload, each with its offset. `None`: there is a
 /// frame that an Initial packet must not have (RFC 9000 section 12.4), or half a frame.
 pub(super) fn crypto_frames(payload: &[u8]) -> Option<Vec<(u64, &[u8])>> {
-    let mut reader = Reader(payload);
+    let mut input = Input(payload);
     let mut frames = Vec::new();
-    while let Some(kind) = reader.byte() {
+    while let Some(kind) = input.u8() {
         match kind {
             PADDING | PING => {}
-            ACK | ACK_ECN => reader.skip_ack(kind == ACK_ECN)?,
-            CRYPTO => frames.push((reader.number()?, reader.prefixed()?)),
+            ACK | ACK_ECN => skip_ack(&mut input, kind == ACK_ECN)?,
+            CRYPTO => frames.push((input.varint()?, input.varint_vec()?)),
             // Or CONNECTION_CLOSE: there will be no connection, so the rest does not matter.
             _ => return None,
         }
@@ -146,58 +147,27 @@ pub(super) fn crypto_frames(payload: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     Some(frames)
 }
 
-/// Reads what RFC 9000 section 16 and 17 write.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
+/// The rest of an ACK frame (RFC 9000 section 19.3).
+fn skip_ack(input: &mut Input<'_>, ecn: bool) -> Option<()> {
+    input.varint()?;
+    input.varint()?;
+    let ranges = input.varint()?;
+    input.varint()?;
+    // Each takes two bytes at least, so there can't be many.
+    for _ in 0..ranges {
+        input.varint()?;
+        input.varint()?;
     }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.take(1).map(|bytes| bytes[0])
+    for _ in 0..if ecn { 3 } else { 0 } {
+        input.varint()?;
     }
+    Some(())
+}
 
-    /// A variable-length integer.
-    fn number(&mut self) -> Option<u64> {
-        let first = self.byte()?;
-        let rest = self.take((1 << (first >> 6)) - 1)?;
-        let begin = u64::from(first & 0x3f);
-        Some(rest.iter().fold(begin, |number, byte| number << 8 | u64::from(*byte)))
-    }
-
-    /// As many bytes as a number before them says.
-    fn prefixed(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.number()?).ok()?;
-        self.take(length)
-    }
-
-    fn connection_id(&mut self) -> Option<&'a [u8]> {
-        let length = self.byte()?;
-        if length > MAX_ID {
-            return None;
-        }
-        self.take(length.into())
-    }
-
-    /// The rest of an ACK frame (RFC 9000 section 19.3).
-    fn skip_ack(&mut self, ecn: bool) -> Option<()> {
-        self.number()?;
-        self.number()?;
-        let ranges = self.number()?;
-        self.number()?;
-        // Each takes two bytes at least, so there can't be many.
-        for _ in 0..ranges {
-            self.number()?;
-            self.number()?;
-        }
-        for _ in 0..if ecn { 3 } else { 0 } {
-            self.number()?;
-        }
-        Some(())
-    }
+/// A connection id of version 1 and the length before it (RFC 9000 section 17.2).
+fn connection_id<'a>(input: &mut Input<'a>) -> Option<&'a [u8]> {
+    let length = input.u8().filter(|length| *length <= MAX_ID)?;
+    input.take(length.into())
 }
 
 const LONG_HEADER: u8 = 0x80;
@@ -227,20 +197,6 @@ mod tests {
         assert_eq!(whole_number(0, 8, 255), 256);
         assert_eq!(whole_number(254, 8, 256), 254);
         assert_eq!(whole_number(200, 8, 0), 200, "there is no number below 0");
-    }
-
-    #[test]
-    fn rfc9000_16_variable_length_integers() {
-        let numbers: [(&[u8], u64); 4] = [
-            (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),
-            (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),
-            (&[0x7b, 0xbd], 15_293),
-            (&[0x25], 37),
-        ];
-        for (bytes, number) in numbers {
-            assert_eq!(Reader(bytes).number(), Some(number));
-            assert_eq!(Reader(&bytes[..bytes.len() - 1]).number(), None);
-        }
     }
 
     #[test]
