@@ -32,6 +32,8 @@ pub struct TlsStream<S> {
     delivered: DeliveredBytes,
     close_sent: bool,
     send_mode: SendMode,
+    /// See [`TlsStream::before_last_write`].
+    before_last_write: Option<fn(&S)>,
     /// What was read so far, while the handshake may have to be restarted ([`Accepting`]).
     received: Option<Vec<u8>>,
     /// When the last of it was read, by [`SteadyClock`], before BoringSSL processed it.
@@ -152,6 +154,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         &self.io
     }
 
+    /// Sets what is called with the socket before its last write, which its shutdown follows at once.
+    pub fn before_last_write(&mut self, call: fn(&S)) {
+        self.before_last_write = Some(call);
+    }
+
     /// Completes the handshake by reading, even if the application does not read. Buffers early data
     /// that arrives meanwhile (on a server at most [`crate::MAX_EARLY_DATA`]).
     ///
@@ -169,8 +176,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
                 Progress::Done(count) => {
                     self.delivered.push(self.connection.in_early_data(), &buffer[..count]);
                 }
-                // The read processed Finished and found no data after it.
-                Progress::NeedsInput if self.connection.is_complete() => break,
+                // The read processed Finished and found no data after it, or close_notify.
+                Progress::NeedsInput | Progress::Closed if self.connection.is_complete() => break,
                 Progress::NeedsInput => ready!(self.poll_exchange(cx))?,
                 Progress::Closed => {
                     return Poll::Ready(Err(TlsError::ClosedInHandshake.into_io()));
@@ -187,6 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             delivered: DeliveredBytes::new(phase),
             close_sent: false,
             send_mode: SendMode::Immediate,
+            before_last_write: None,
             received: None,
             received_at: SteadyClock::unix_micros(),
         }
@@ -398,6 +406,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
             if complete.is_ok() {
                 this.connection.close().map_err(TlsError::into_io)?;
             }
+        }
+        if let Some(call) = this.before_last_write
+            && !this.connection.outgoing().is_empty()
+        {
+            call(&this.io);
         }
         ready!(this.poll_send(cx))?;
         Pin::new(&mut this.io).poll_shutdown(cx)

@@ -70,6 +70,7 @@ pub(crate) async fn open(
             return None;
         }
     };
+    stream.before_last_write(Socket::expect_shutdown);
     if negotiated.tls.alpn.as_deref() == Some(ACME_TLS_ALPN) {
         origin.metrics.expect_no_handshake();
         debug!("{client}: an authority has validated {:?}", negotiated.tls.server_name);

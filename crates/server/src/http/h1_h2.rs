@@ -317,7 +317,14 @@ impl ConnectionTask {
     /// one write with the server's flight.
     fn poll_protocol(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let ended = self.poll_library(cx);
-        if ended.is_ready() || self.connection.is_complete() {
+        if self.connection.is_complete() {
+            return ended;
+        }
+        if ended.is_ready() {
+            // Closing reads up to the client's Finished.
+            if self.driver.is_complete() {
+                self.completion.signal(&self.connection);
+            }
             return ended;
         }
         match self.driver.poll_complete(cx) {

@@ -25,6 +25,8 @@ pub(crate) struct Socket(Arc<SocketState>);
 struct SocketState {
     stream: TcpStream,
     written: AtomicU64,
+    /// Whether the next write is the last: its last segment takes the FIN along.
+    is_last_write: AtomicBool,
     /// Whether the sending direction is closed.
     is_shut: AtomicBool,
     metrics: Arc<Metrics>,
@@ -39,6 +41,7 @@ impl Socket {
         Self(Arc::new(SocketState {
             stream,
             written: AtomicU64::new(0),
+            is_last_write: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
             metrics: shared.observers.metrics.clone(),
             in_handshake: AtomicBool::new(true),
@@ -50,6 +53,11 @@ impl Socket {
     pub(crate) fn release_handshake_memory(&self) {
         self.0.in_handshake.store(false, Ordering::Relaxed);
         self.0.charge.clear();
+    }
+
+    /// The next write is followed by the shutdown at once.
+    pub(crate) fn expect_shutdown(&self) {
+        self.0.is_last_write.store(true, Ordering::Relaxed);
     }
 
     fn shut_down(&self) -> io::Result<()> {
@@ -141,7 +149,15 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.0.stream.poll_write_ready(cx))?;
-            match self.0.stream.try_write(data) {
+            let written = match self.0.is_last_write.load(Ordering::Relaxed) {
+                false => self.0.stream.try_write(data),
+                // Without this the FIN is a packet of its own, which costs both sides some 5 us.
+                true => self.0.stream.try_io(Interest::WRITABLE, || {
+                    let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
+                    SockRef::from(&self.0.stream).send_with_flags(data, flags)
+                }),
+            };
+            match written {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(count) => {
                     self.0.written.fetch_add(count as u64, Ordering::Relaxed);

@@ -30,6 +30,10 @@ async fn half_closed(server: &RunningServer, requests: &[u8], fin: bool) -> Stri
     if fin {
         tcp.shutdown().await.unwrap();
     }
+    responses(&mut client, &mut tcp).await
+}
+
+async fn responses(client: &mut Client, tcp: &mut TcpStream) -> String {
     let (mut response, mut buffer) = (Vec::new(), vec![0; 16 * 1024]);
     loop {
         match client.machine.read(&mut buffer).unwrap() {
@@ -62,6 +66,29 @@ async fn rfc8446_6_1_a_client_that_has_closed_its_direction_gets_its_responses()
     for target in ["/slow?false", "/slow?true", "/slow?one", "/slow?two"] {
         assert_eq!(line(&log, target)["status"], 200, "{target}");
     }
+}
+
+/// Its Finished and its close_notify come in one segment.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_6_1_a_held_request_of_a_client_that_closes_after_its_finished_gets_its_response() {
+    let upstream = start_upstream();
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let session = server.session("http/1.1").await;
+    let post = b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody";
+    let mut client = Client::prepare("http/1.1", Some(&session), post);
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    tcp.write_all(&client.flight).await.unwrap();
+    while !client.machine.is_complete() {
+        if client.machine.handshake().unwrap() == Progress::NeedsInput {
+            client.exchange(&mut tcp).await;
+        }
+    }
+    client.machine.close().unwrap();
+    client.send(&mut tcp).await;
+    let response = responses(&mut client, &mut tcp).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response:?}");
+    let log = server.stop().await;
+    assert_eq!(line(&log, "/slow")["held"], "policy");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,6 +70,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
          connections_active 0
          handshakes_failed_total 0
          handshake_seconds kind=full,version=1.3,transport=tcp 3
+         handshake_seconds kind=early,version=1.3,transport=tcp 2
          first_response_seconds kind=full 3
          first_response_seconds kind=early 2
          early_data_offered_total transport=tcp 2

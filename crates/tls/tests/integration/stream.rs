@@ -1,5 +1,6 @@
 //! The stream on an in-memory socket: what leaves together, what the reader is told, how it ends.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -93,7 +94,7 @@ async fn a_library_that_reads_before_it_responds_does_not_send_the_flight_alone(
         split_driver(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
     let mut ping = [0; 4];
     io.read_exact(&mut ping).await.unwrap();
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         let mut more = [0; 16];
         let mut more = ReadBuf::new(&mut more);
         assert!(Pin::new(&mut io).poll_read(cx, &mut more).is_pending());
@@ -108,10 +109,10 @@ async fn a_library_that_reads_before_it_responds_does_not_send_the_flight_alone(
     client.read_exact(&mut pong).await.unwrap();
     client.flush().await.unwrap();
     let peer = async {
-        std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
+        poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
         client.flush().await.unwrap();
     };
-    let (done, ()) = tokio::join!(std::future::poll_fn(|cx| driver.poll_complete(cx)), peer);
+    let (done, ()) = tokio::join!(poll_fn(|cx| driver.poll_complete(cx)), peer);
     done.unwrap();
 }
 
@@ -125,18 +126,18 @@ async fn early_and_later_bytes_are_never_mixed_and_the_reader_yields_between() {
     client.flush().await.unwrap();
     let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
     server.flush().await.unwrap();
-    std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
+    poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
     client.write_all(b"later").await.unwrap();
     client.flush().await.unwrap();
     // The server completes the handshake before anybody reads; the early bytes wait.
-    std::future::poll_fn(|cx| server.poll_complete(cx)).await.unwrap();
+    poll_fn(|cx| server.poll_complete(cx)).await.unwrap();
     assert!(server.is_complete() && server.reading_early());
     let mut buffer = [0; 64];
     assert_eq!(server.read(&mut buffer).await.unwrap(), 5);
     assert_eq!(&buffer[..5], b"early");
     assert!(server.reading_early(), "a request parsed now was early, though Finished is here");
     let mut gave_way = false;
-    let count = std::future::poll_fn(|cx| {
+    let count = poll_fn(|cx| {
         let mut read = ReadBuf::new(&mut buffer);
         let poll = pin!(&mut server).poll_read(cx, &mut read);
         gave_way |= poll.is_pending();
@@ -160,10 +161,10 @@ async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
     let server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
     let (mut io, driver) = split_driver(server);
     let peer = async {
-        std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
+        poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
         client.flush().await.unwrap();
     };
-    let (completed, ()) = tokio::join!(std::future::poll_fn(|cx| driver.poll_complete(cx)), peer);
+    let (completed, ()) = tokio::join!(poll_fn(|cx| driver.poll_complete(cx)), peer);
     completed.unwrap();
     assert!(driver.is_complete() && driver.reading_early());
     let mut got = vec![0; 10_000];
@@ -189,7 +190,7 @@ async fn buffered_flushes_leave_in_one_write_when_the_driver_sends() {
         io.flush().await.unwrap();
     }
     assert_eq!(server_writes.load(Ordering::SeqCst), 0, "a flush sends nothing");
-    std::future::poll_fn(|cx| driver.poll_send(cx)).await.unwrap();
+    poll_fn(|cx| driver.poll_send(cx)).await.unwrap();
     assert_eq!(server_writes.load(Ordering::SeqCst), 1);
     let mut pong = [0; 4];
     client.read_exact(&mut pong).await.unwrap();
@@ -216,6 +217,25 @@ async fn closing_after_an_early_response_reads_to_finished_and_sends_close_notif
         assert_eq!(response, b"PONG", "close_notify ends it, no reset");
     };
     tokio::join!(server, reader);
+}
+
+#[tokio::test]
+async fn a_close_notify_with_the_finished_completes_the_handshake() {
+    let setup = Setup::default();
+    let (client_io, server_io, ..) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
+    server.write_all(b"PONG").await.unwrap();
+    server.flush().await.unwrap();
+    // The client's Finished is written, and sent with its close_notify.
+    client.read_exact(&mut [0; 4]).await.unwrap();
+    client.shutdown().await.unwrap();
+    poll_fn(|cx| server.poll_complete(cx)).await.unwrap();
+    server.shutdown().await.unwrap();
+    assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0, "the server's close_notify");
 }
 
 #[tokio::test]

@@ -272,7 +272,7 @@ impl Client {
         }
     }
 
-    async fn exchange(&mut self, tcp: &mut TcpStream) {
+    pub(crate) async fn exchange(&mut self, tcp: &mut TcpStream) {
         self.send(tcp).await;
         let mut buffer = [0; 16 * 1024];
         let read = tokio::time::timeout(TEST_TIMEOUT, tcp.read(&mut buffer)).await;
