@@ -188,7 +188,7 @@ fn tcp_exchange(
 fn check_status(head: &Head) -> Result<(), ClientError> {
     match head.status.is_success() || head.status.is_redirection() {
         true => Ok(()),
-        false => Err(ClientError::WeirdReply(format!("status {}", head.status))),
+        false => Err(ClientError::Status(head.status.as_u16())),
     }
 }
 

@@ -197,7 +197,7 @@ impl Probe {
             tokio::time::timeout(PROBE_TIMEOUT, exchanging).await.unwrap_or(Err(timeout))?;
         match response.head.status.is_success() {
             true => Ok(response),
-            false => Err(ClientError::WeirdReply(format!("status {}", response.head.status))),
+            false => Err(ClientError::Status(response.head.status.as_u16())),
         }
     }
 }
