@@ -168,6 +168,9 @@ pub enum Exchange {
         authority: String,
         /// Path and query, starting with a slash.
         path: String,
+        /// Over TCP, whether the request lacks `Connection: close`: the client closes after the
+        /// response, which has to have a Content-Length.
+        client_closes: bool,
     },
     /// `PING`, with the response `PONG`: over TCP directly on TLS and without ALPN, over QUIC on a
     /// stream (ALPN `firstflight-ping-pong`).
@@ -177,7 +180,7 @@ pub enum Exchange {
 impl Exchange {
     /// A GET.
     pub fn get(authority: &str, path: &str) -> Self {
-        Self::Get { authority: authority.to_owned(), path: path.to_owned() }
+        Self::Get { authority: authority.to_owned(), path: path.to_owned(), client_closes: false }
     }
 
     /// The name for tables.
@@ -191,10 +194,11 @@ impl Exchange {
     /// The request's bytes.
     pub(crate) fn request(&self) -> Vec<u8> {
         match self {
-            Self::Get { authority, path } => format!(
+            Self::Get { authority, path, client_closes } => format!(
                 "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: firstflight/{}\r\n\
-                 Accept: */*\r\nConnection: close\r\n\r\n",
-                env!("CARGO_PKG_VERSION")
+                 Accept: */*\r\n{}\r\n",
+                env!("CARGO_PKG_VERSION"),
+                if *client_closes { "" } else { "Connection: close\r\n" }
             )
             .into_bytes(),
             Self::PingPong => b"PING".to_vec(),
@@ -211,7 +215,7 @@ impl Exchange {
     }
 
     fn check(&self) -> Result<(), LoadError> {
-        let Self::Get { authority, path } = self else { return Ok(()) };
+        let Self::Get { authority, path, .. } = self else { return Ok(()) };
         let plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
         let sentence = match () {
             () if !path.starts_with('/') || !plain(path) => {

@@ -34,8 +34,8 @@
 //! epoll loop over [`firstflight_tls::TlsConnection`]s, with its own TLS context, connections and tickets.
 //! Threads share only counts. A flight is written with one call, and reads take as much as there is.
 //! The server closes first, so that connections in TIME_WAIT do not use up the client's ports. One
-//! connection costs the client about as much as in a loop that does nothing else
-//! (`results/2026-11-21-vm/load.txt`, made by `make load-client`).
+//! connection costs the client at most a sixth more than in a loop that does nothing else
+//! (`results/2026-11-27-vm/load.txt`, made by `make load-client`).
 //!
 //! A connection without a ticket would be a full handshake, counted as a resumed one. It is made,
 //! because tickets have to come from somewhere, but it is not measured, and the result says how

@@ -18,6 +18,8 @@ pub(crate) struct Arguments {
     /// Numbers of idle connections.
     pub(crate) idle: Vec<usize>,
     pub(crate) list: bool,
+    /// Whether clients close connections over TCP, and not the servers.
+    pub(crate) client_closes: bool,
     /// The machine's load average before the run.
     pub(crate) busy: f64,
 }
@@ -37,12 +39,17 @@ impl Arguments {
             cells: None,
             idle: Vec::new(),
             list: false,
+            client_closes: false,
             busy: load_average(),
         };
         let mut words = words;
         while let Some(flag) = words.next() {
             if flag == "--list" {
                 parsed.list = true;
+                continue;
+            }
+            if flag == "--client-closes" {
+                parsed.client_closes = true;
                 continue;
             }
             let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;

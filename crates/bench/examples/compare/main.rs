@@ -3,14 +3,14 @@
 //!
 //!     compare --output DIRECTORY --server-core N [--rounds 5] [--seconds 3] [--connections 64]
 //!         [--firstflight NAME=PROGRAM]... [--nginx NAME=PROGRAM]... [--server-cmd NAME=COMMAND]...
-//!         [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--list]
+//!         [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--client-closes] [--list]
 //!
 //! Servers are what is installed, the bare loops beside this program, and what the flags name:
 //! other builds of firstflight, other nginx programs, and any program by a command line that a
 //! shell runs, with {port}, {cert}, {key}, {root} and {upstream} in it. `--servers` and `--cells`
 //! select: servers by name, cells by a part of theirs. `--idle` selects the numbers of idle
 //! connections, by default 10, 1,000 and 50,000; with one of `--cells` and `--idle`, the other part
-//! is left out. Run it pinned to the core of the load.
+//! is left out. With `--client-closes` requests of new connections over TCP lack `Connection: close`. Run it pinned to the core of the load.
 //!
 //! Each round has all cells, each cell all servers, in another order each round. A server that
 //! cannot do what a cell wants is left out there, with the reason. Raw data:
@@ -160,6 +160,7 @@ struct Raw<'a> {
     rounds: usize,
     seconds: f64,
     connections: usize,
+    client_closes: bool,
     servers: BTreeMap<&'a str, &'a str>,
     left_out: Vec<(&'a str, &'a str, &'a str)>,
     runs: &'a [Row],
@@ -210,6 +211,9 @@ fn publish(
          Load average before: {}\n",
         arguments.connections, arguments.rounds, arguments.seconds, names[0], arguments.busy,
     );
+    if arguments.client_closes {
+        text.push_str("New connections over TCP are closed by the client\n");
+    }
     text.push_str(&summary.table());
     text.push_str(&summary.datagrams());
     text.push('\n');
@@ -230,6 +234,7 @@ fn publish(
         date: date(),
         machine: Machine::this()?,
         load_average_before: arguments.busy,
+        client_closes: arguments.client_closes,
         rounds: arguments.rounds,
         seconds: arguments.seconds,
         connections: arguments.connections,

@@ -54,7 +54,11 @@ impl Cell {
                     transport: *transport,
                     kind: *kind,
                     ciphers,
-                    exchange: Exchange::get(&server.address.to_string(), &path),
+                    exchange: Exchange::Get {
+                        authority: server.address.to_string(),
+                        path,
+                        client_closes: arguments.client_closes,
+                    },
                     trust: Trust::Anyone,
                     model: Model::Closed { connections: arguments.connections },
                     limit,

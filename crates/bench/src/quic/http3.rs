@@ -72,7 +72,7 @@ fn integer(fields: &mut Vec<u8>, first: u8, bits: u8, value: u64) {
 /// The bytes of a request over QUIC.
 pub(crate) fn encode_request(exchange: &Exchange) -> Vec<u8> {
     match exchange {
-        Exchange::Get { authority, path } => request(authority, path),
+        Exchange::Get { authority, path, .. } => request(authority, path),
         Exchange::PingPong => b"PING".to_vec(),
     }
 }
