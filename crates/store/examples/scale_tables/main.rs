@@ -2,7 +2,7 @@
 //!
 //!     scale_tables DIRECTORY [PAGE]
 //!
-//! With a PAGE (`results/2026-11-21-vm/scale.md`, or a copy of it), also replaces the tables in it.
+//! With a PAGE (`results/2026-11-27-vm/scale.md`, or a copy of it), also replaces the tables in it.
 
 mod claims;
 mod costs;
