@@ -228,7 +228,7 @@ mod tests {
 
     fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![kind];
-        varint(&mut frame, payload.len() as u64);
+        put_varint(&mut frame, payload.len() as u64);
         frame.extend_from_slice(payload);
         frame
     }
