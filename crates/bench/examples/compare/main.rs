@@ -10,7 +10,8 @@
 //! shell runs, with {port}, {cert}, {key}, {root} and {upstream} in it. `--servers` and `--cells`
 //! select: servers by name, cells by a part of theirs. `--idle` selects the numbers of idle
 //! connections, by default 10, 1,000 and 50,000; with one of `--cells` and `--idle`, the other part
-//! is left out. With `--client-closes` requests of new connections over TCP lack `Connection: close`. Run it pinned to the core of the load.
+//! is left out. With `--client-closes` requests of new connections over TCP lack
+//! `Connection: close`. Run it pinned to the core of the load.
 //!
 //! Each round has all cells, each cell all servers, in another order each round. A server that
 //! cannot do what a cell wants is left out there, with the reason. Raw data:

@@ -52,6 +52,15 @@ fn counted() -> (Counting, Counting, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Counting(a, of_a.clone()), Counting(b, of_b.clone()), of_a, of_b)
 }
 
+/// A client that has sent `PING` as early data.
+async fn early_ping(setup: &Setup, io: Counting) -> TlsStream<Counting> {
+    let offer = early_offer(setup);
+    let mut client = TlsStream::connect(&setup.connector(), io, &offer).await.unwrap();
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    client
+}
+
 fn early_offer(setup: &Setup) -> ConnectOptions {
     ConnectOptions { host: "localhost".into(), session: Some(setup.session()), early_data: true }
 }
@@ -86,10 +95,8 @@ async fn client_hello_and_request_leave_in_one_write_and_so_do_flight_and_respon
 async fn a_library_that_reads_before_it_responds_does_not_send_the_flight_alone() {
     let setup = Setup::default();
     let (client_io, server_io, _, server_writes) = counted();
-    let (connector, acceptor) = (setup.connector(), setup.acceptor());
-    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
-    client.write_all(b"PING").await.unwrap();
-    client.flush().await.unwrap();
+    let acceptor = setup.acceptor();
+    let mut client = early_ping(&setup, client_io).await;
     let (mut io, driver) =
         split_driver(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
     let mut ping = [0; 4];
@@ -176,10 +183,8 @@ async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
 async fn buffered_flushes_leave_in_one_write_when_the_driver_sends() {
     let setup = Setup::default();
     let (client_io, server_io, _, server_writes) = counted();
-    let (connector, acceptor) = (setup.connector(), setup.acceptor());
-    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
-    client.write_all(b"PING").await.unwrap();
-    client.flush().await.unwrap();
+    let acceptor = setup.acceptor();
+    let mut client = early_ping(&setup, client_io).await;
     let (mut io, driver) =
         split_driver(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
     driver.buffer_writes();
@@ -201,10 +206,8 @@ async fn buffered_flushes_leave_in_one_write_when_the_driver_sends() {
 async fn closing_after_an_early_response_reads_to_finished_and_sends_close_notify() {
     let setup = Setup::default();
     let (client_io, server_io, ..) = counted();
-    let (connector, acceptor) = (setup.connector(), setup.acceptor());
-    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
-    client.write_all(b"PING").await.unwrap();
-    client.flush().await.unwrap();
+    let acceptor = setup.acceptor();
+    let mut client = early_ping(&setup, client_io).await;
     let server = async {
         let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
         server.write_all(b"PONG").await.unwrap();
@@ -223,10 +226,8 @@ async fn closing_after_an_early_response_reads_to_finished_and_sends_close_notif
 async fn a_close_notify_with_the_finished_completes_the_handshake() {
     let setup = Setup::default();
     let (client_io, server_io, ..) = counted();
-    let (connector, acceptor) = (setup.connector(), setup.acceptor());
-    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
-    client.write_all(b"PING").await.unwrap();
-    client.flush().await.unwrap();
+    let acceptor = setup.acceptor();
+    let mut client = early_ping(&setup, client_io).await;
     let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
     server.write_all(b"PONG").await.unwrap();
     server.flush().await.unwrap();
