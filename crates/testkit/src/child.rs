@@ -294,12 +294,13 @@ mod tests {
         let (_running, address) = shell(says, announced).unwrap();
         assert_eq!(address.port(), 2);
         assert!(shell("exit 0", announced).is_none());
-        let (tcp, udp) = (TcpListener::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
-        let (tcp, udp) = (tcp.unwrap().local_addr().unwrap(), udp.unwrap());
-        let free = free_port();
+        // Not one that the system may give to another test's UDP socket.
+        let (free, port) = (free_port(), free_port());
+        let _listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(shell("exit 0", Serving::Tcp(free)).is_none());
         assert!(shell("exit 0", Serving::Udp(free)).is_none());
-        assert!(!has_udp_socket(tcp.port()));
+        assert!(!has_udp_socket(port));
         assert!(has_udp_socket(udp.local_addr().unwrap().port()));
     }
 

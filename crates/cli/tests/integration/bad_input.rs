@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 
+use firstflight_testkit::free_port;
+
 use crate::support::peer::certificate;
 use crate::support::program::{PAGE, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text};
 
@@ -155,8 +157,7 @@ fn flags_of_curl_that_fetch_lacks_are_named_and_values_may_start_with_a_dash() {
         &["curl has --compressed", "leave it out"],
     );
     refused(dir, &["fetch", "-u", "a:b", "https://a/"], 2, &["curl has --user"]);
-    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    let url = format!("https://{closed}/");
+    let url = format!("https://127.0.0.1:{}/", free_port());
     let ended = run(firstflight(dir).args(["fetch", "-s", "-w", "--x %{http_code}", &url]));
     assert_eq!((ended.code, &*ended.out), (Some(7), "--x 000"), "{ended:?}");
 }

@@ -1,11 +1,11 @@
 //! `firstflight bench` against `firstflight serve` over loopback.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use firstflight_testkit::free_port;
 use serde_json::Value;
 
 use crate::support::program::{Ended, PROGRAM, Serve, firstflight, run, site};
@@ -69,8 +69,7 @@ fn an_open_loop_reports_the_requested_rate() {
 #[test]
 fn unsupported_load_flags_are_refused_at_once() {
     let site = site();
-    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    let url = format!("https://{closed}/");
+    let url = format!("https://127.0.0.1:{}/", free_port());
     for (arguments, expected) in [
         (&["-k", "--rate", "5", "--duration", "1"][..], "refused"),
         (&["-k", "--rate", "5", "--kind", "refused"], "leave refused out"),

@@ -152,9 +152,7 @@ impl QuicPeer {
         let cert = certificate(dir);
         let stderr = dir.join("peer.stderr");
         for _ in 0..5 {
-            let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            let port = free.local_addr().unwrap().port();
-            drop(free);
+            let port = free_port();
             let log = File::create(&stderr).unwrap();
             let mut command = command(port);
             command.current_dir(dir).stdin(Stdio::null());

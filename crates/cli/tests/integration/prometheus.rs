@@ -3,14 +3,16 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use firstflight_testkit::{Recorder, StoreListen, StoreProcess, Upstream, resend, skipped_without};
+use firstflight_testkit::{
+    Recorder, StoreListen, StoreProcess, Upstream, free_port, resend, skipped_without,
+};
 use serde_json::Value;
 
 use crate::examples::start_nginx;
@@ -112,7 +114,7 @@ fn the_dashboard_shows_nginx_too() {
     let upstream = Upstream::start();
     let nginx = start_nginx(dir, &upstream.address().to_string());
     let log = dir.join("early-data.log");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let output = File::create(dir.join("mtail.out")).unwrap();
     let mut mtail = Command::new("mtail");
     mtail.args(["--address", "127.0.0.1", "--port", &port.to_string(), "--logtostderr"]);

@@ -204,9 +204,13 @@ mod tests {
     use super::*;
 
     fn sockets() -> (TcpListener, UdpSocket) {
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let udp = UdpSocket::bind(tcp.local_addr().unwrap()).unwrap();
-        (tcp, udp)
+        // Another test may have the UDP port of the same number.
+        loop {
+            let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+            if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
+                return (tcp, udp);
+            }
+        }
     }
 
     #[test]
