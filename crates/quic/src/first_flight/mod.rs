@@ -4,16 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use firstflight_wire::{PacketKeys, Protected, Sender, Version};
 use quinn_proto::ConnectionId;
 
 mod assembly;
 mod packet;
 
-use crate::header::HeaderKey;
-use crate::initial::initial_secrets;
-use crate::packet::PacketKey;
 use assembly::{Assembly, NoClientHello};
-use packet::{ClientKeys, Initial};
 
 /// Collects the ClientHellos of new connections from datagrams, before quinn processes them.
 /// Sans-IO: time is an argument, nothing blocks, memory is bounded.
@@ -76,11 +73,11 @@ type Key = (SocketAddr, ConnectionId);
 struct Flight {
     number: u64,
     since: Duration,
-    keys: ClientKeys,
+    keys: PacketKeys,
     token: Vec<u8>,
     assembly: Assembly,
-    /// The packet number after the largest received one.
-    expected: u64,
+    /// The largest packet number received.
+    largest: Option<u64>,
 }
 
 impl FirstFlights {
@@ -157,7 +154,12 @@ impl FirstFlights {
     }
 
     /// Returns whether the packet completes its flight's ClientHello.
-    fn process_packet(&mut self, remote: SocketAddr, initial: &Initial<'_>, now: Duration) -> bool {
+    fn process_packet(
+        &mut self,
+        remote: SocketAddr,
+        initial: &Protected<'_>,
+        now: Duration,
+    ) -> bool {
         let key = (remote, ConnectionId::new(initial.destination));
         let limit = self.limits.client_hello;
         if let Some(flight) = self.flights.get_mut(&key) {
@@ -169,7 +171,7 @@ impl FirstFlights {
                 }
             };
         }
-        let mut flight = Flight::new(initial, self.started, now);
+        let Some(mut flight) = Flight::new(initial, self.started, now) else { return false };
         // Only a packet that decrypts and contains a part of a ClientHello starts a flight.
         let Ok(became_whole) = flight.process_packet(initial, limit) else { return false };
         if flight.assembly.is_empty() {
@@ -229,31 +231,28 @@ impl FirstFlights {
 }
 
 impl Flight {
-    fn new(initial: &Initial<'_>, number: u64, now: Duration) -> Self {
-        let (secret, _) = initial_secrets(initial.destination);
-        let keys = ClientKeys {
-            header: Box::new(HeaderKey::new(&secret)),
-            packet: Box::new(PacketKey::new(&secret)),
-        };
+    fn new(initial: &Protected<'_>, number: u64, now: Duration) -> Option<Self> {
+        let keys = PacketKeys::initial(Version::One, initial.destination, Sender::Client)?;
         // Our tokens are shorter.
         let token = if initial.token.len() > MAX_TOKEN { &[] } else { initial.token };
         let (token, assembly) = (token.to_vec(), Assembly::default());
-        Self { number, since: now, keys, token, assembly, expected: 0 }
+        Some(Self { number, since: now, keys, token, assembly, largest: None })
     }
 
     /// Processes a packet. Returns whether it completes the ClientHello. Ignores packets that do not
     /// decrypt.
     fn process_packet(
         &mut self,
-        initial: &Initial<'_>,
+        initial: &Protected<'_>,
         limit: usize,
     ) -> Result<bool, NoClientHello> {
         if self.assembly.message().is_some() {
             return Ok(false);
         }
-        let Some(opened) = initial.open(&self.keys, self.expected) else { return Ok(false) };
-        let Some(frames) = packet::crypto_frames(&opened.payload) else { return Ok(false) };
-        self.expected = self.expected.max(opened.number + 1);
+        let opened = self.keys.open(initial.bytes, initial.number_at, self.largest);
+        let Some(opened) = opened else { return Ok(false) };
+        let Some(frames) = packet::crypto_frames(&opened.frames) else { return Ok(false) };
+        self.largest = self.largest.max(Some(opened.number));
         let mut whole = false;
         for (offset, piece) in frames {
             whole = self.assembly.add(offset, piece, limit)?;

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::header::HeaderKey;
+use crate::initial::initial_secrets;
+use crate::packet::PacketKey;
 use crate::test_packets::{crypto_frame, initial_packet};
 
 const ID: [u8; 8] = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
