@@ -25,7 +25,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help check bless lab browsers bench profile features load-client quic flood cluster audit-peers operations pictures conformance control first-response test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
+.PHONY: help check bless lab browsers bench profile features load-client quic flood cluster audit-peers operations pictures conformance control test package deps-lab deps-bench deps-profile deps-fuzz deps-test deps-package build fmt lint doc deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -101,9 +101,6 @@ audit-peers: deps-test ## Audits servers for RFC 9846 section 8, data to results
 
 operations: deps-test ## Reloads, key rotations and an upgrade under load, results to results/... (RESULTS=...)
 	@scripts/operations $(RESULTS)
-
-first-response: deps-lab ## Times the way from git clone to the first 0-RTT response (RESULTS=...)
-	@scripts/first-response $(RESULTS)
 
 conformance: deps-test ## Tries the server by tools and attacks, raw data to results/... (RESULTS=...)
 	@scripts/conformance $(RESULTS)

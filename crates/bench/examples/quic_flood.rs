@@ -50,7 +50,7 @@ fn main() -> Result<(), Failed> {
     println!(
         "{:<7} {:>7} {:<7}  {:>15}  {:>15}  {:>7}  {:>21}  {:>8}  {:>24}  {:>6}",
         "part",
-        "answered",
+        "served",
         "of",
         "full: p50, p99",
         "0-RTT: p50, p99",

@@ -83,7 +83,6 @@ pub enum ErrorKind {
     /// The peer closed before the response was complete.
     Truncated,
     /// The bytes received are not a valid response.
-    #[serde(rename = "bad-answer")]
     BadResponse,
     /// The response is complete and its status is 400 or above.
     HttpStatus,

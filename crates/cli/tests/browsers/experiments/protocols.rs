@@ -201,13 +201,13 @@ fn describe_requests(connections: &[Connection], lines: &[LogLine], target: &str
             (false, _) => "full",
         };
         let held = line.held.as_ref().map_or(String::new(), |why| format!(", held ({why})"));
-        let status = line.status.map_or("no answer".to_owned(), |status| status.to_string());
+        let status = line.status.map_or("no response".to_owned(), |status| status.to_string());
         descriptions.push(format!("{label}{held}: {status}"));
     }
     let connections: std::collections::BTreeSet<_> =
         requested.iter().map(|line| line.client).collect();
     let suffix = match (requested.len(), connections.len()) {
-        (0, _) => return "does not ask".to_owned(),
+        (0, _) => return "no request".to_owned(),
         (1, _) => "",
         (_, 1) => " on one connection",
         _ => " on connections of their own",

@@ -62,10 +62,10 @@ pub(crate) fn always_too_early(installed: &Installed) -> Result<(), String> {
     let times =
         connections.iter().flat_map(Connection::requests).filter(|r| r.target == target).count();
     let shown = match shown {
-        Ok(navigation) => format!("shows the answer {}", navigation.status()),
+        Ok(navigation) => format!("shows the response {}", navigation.status()),
         Err(_) => "shows an error of its own".to_owned(),
     };
-    session.record_finding("425-always-page", format!("asks {times} times, {shown}"))?;
+    session.record_finding("425-always-page", format!("requested {times} times, {shown}"))?;
 
     // A GET and a POST on an established connection.
     session.behaviour(|behaviour| behaviour.always_too_early = false);
@@ -91,7 +91,7 @@ fn describe_retry(connections: &[Connection], target: &str) -> String {
     }
     let when = |request: &Request| if request.early_data { "early" } else { "late" };
     match requested[..] {
-        [] => "does not ask".to_owned(),
+        [] => "no request".to_owned(),
         [(_, only)] if only.status == 425 => format!("{}, and not again", when(only)),
         [(_, only)] => format!("{}: {}", when(only), only.status),
         [(first, one), (second, other)] => {

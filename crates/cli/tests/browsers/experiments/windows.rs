@@ -84,8 +84,8 @@ pub(crate) fn history(installed: &Installed) -> Result<(), String> {
     let connections = session.finish_visit();
     let requested = connections.iter().any(|connection| connection.requested("/kept"));
     let response = match requested {
-        true => format!("asks, {}", request_label(&connections, "/kept")),
-        false => "asks nobody".to_owned(),
+        true => format!("requested, {}", request_label(&connections, "/kept")),
+        false => "no request".to_owned(),
     };
     session.record_finding("back", response)
 }
