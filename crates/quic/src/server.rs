@@ -20,7 +20,7 @@ use crate::session::{Handshaking, Step};
 /// quinn's `Connection::handshake_data` returns a [`Handshake`] in a `Box<dyn Any>`.
 pub struct ServerCrypto {
     context: SslContext,
-    early_data: bool,
+    pub(crate) early_data: bool,
     sealer: Option<Arc<dyn TicketSealer>>,
     /// Settings of the application protocol that early data depends on.
     pub(crate) settings: Vec<u8>,

@@ -96,6 +96,7 @@ impl ServerSession {
             _ => Ok(()),
         };
         quic_support::forget_session(&self.tls.ssl);
+        quic_support::decide_early_data_of_tickets(&mut self.tls.ssl, self.crypto.early_data);
         decided
     }
 

@@ -109,7 +109,7 @@ impl Acceptor {
 
     /// Creates a connection. If `early_data` is false, this connection refuses early data, and the
     /// client sends its request again after the handshake. The tickets that the connection issues
-    /// still allow early data.
+    /// still allow early data, if the sealer does.
     ///
     /// # Errors
     /// Returns [`TlsError::Setup`] if there is no memory.
@@ -119,13 +119,13 @@ impl Acceptor {
         // an idle connection should hold little memory.
         unsafe { ffi::SSL_set_shed_handshake_config(ssl.as_ptr(), 1) };
         if self.early_data && !early_data {
-            // Tickets issued while the flag is off would not allow early data, so the flag is
-            // restored once the ClientHello has been processed (`TlsConnection::after_step`).
+            // Tickets issued while the flag is off would not allow early data, so it is set anew
+            // once the ClientHello has been processed (`TlsConnection::after_step`).
             // SAFETY: the connection is valid and not yet in its handshake.
             unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
         }
-        let (restore_early_data, ticket_unused) = (self.early_data, self.uses_up_tickets);
-        TlsConnection::new(ssl, Role::Server { restore_early_data, ticket_unused })
+        let (tickets_undecided, ticket_unused) = (self.early_data, self.uses_up_tickets);
+        TlsConnection::new(ssl, Role::Server { tickets_undecided, ticket_unused })
     }
 }
 

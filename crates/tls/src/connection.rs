@@ -52,8 +52,9 @@ pub struct TlsConnection {
 
 pub(crate) enum Role {
     Server {
-        /// Whether early data is off until the ClientHello has been processed.
-        restore_early_data: bool,
+        /// Whether it is to be decided if its tickets allow early data, once the ClientHello has been
+        /// processed.
+        tickets_undecided: bool,
         /// Whether the client's ticket may still have to be used up.
         ticket_unused: bool,
     },
@@ -213,10 +214,10 @@ impl TlsConnection {
     }
 
     /// Refuses early data on a server that has not processed its ClientHello yet. Later this does
-    /// nothing. Tickets still allow early data.
+    /// nothing. Its tickets may still allow early data.
     pub(crate) fn decline_early_data(&mut self) {
         if self.reason() == EarlyDataReason::Unknown {
-            // SAFETY: the connection is valid. `after_step` restores the flag.
+            // SAFETY: the connection is valid. `after_step` sets the flag anew.
             unsafe { ffi::SSL_set_early_data_enabled(self.stream.ssl().as_ptr(), 0) };
         }
     }
@@ -355,13 +356,11 @@ impl TlsConnection {
 
     /// Updates the state after BoringSSL has run.
     fn after_step(&mut self) {
-        if let Role::Server { restore_early_data: true, ticket_unused } = self.role
+        if let Role::Server { tickets_undecided: true, ticket_unused } = self.role
             && self.reason() != EarlyDataReason::Unknown
         {
-            self.role = Role::Server { restore_early_data: false, ticket_unused };
-            // SAFETY: the connection is valid. Its ClientHello has been processed, so from now on
-            // the flag only decides whether tickets allow early data.
-            unsafe { ffi::SSL_set_early_data_enabled(self.stream.ssl().as_ptr(), 1) };
+            self.role = Role::Server { tickets_undecided: false, ticket_unused };
+            ticket::decide_early_data_of_tickets(self.stream.ssl_mut(), true);
         }
         if self.is_client() {
             self.client.offered |= self.in_early_data();
@@ -374,14 +373,14 @@ impl TlsConnection {
     /// Uses up the client's ticket once BoringSSL has processed the ClientHello, and so has verified its
     /// binder. Nothing was sent before.
     fn use_up_ticket(&mut self) -> Result<(), TlsError> {
-        let Role::Server { ticket_unused: true, restore_early_data } = self.role else {
+        let Role::Server { ticket_unused: true, tickets_undecided } = self.role else {
             return Ok(());
         };
         if self.reason() == EarlyDataReason::Unknown {
             return Ok(());
         }
         if ticket::use_up(self.stream.ssl_mut()) {
-            self.role = Role::Server { ticket_unused: false, restore_early_data };
+            self.role = Role::Server { ticket_unused: false, tickets_undecided };
             return Ok(());
         }
         // So does each further step.

@@ -28,6 +28,12 @@ pub trait TicketSealer: Send + Sync {
     /// Opens a ticket from a client. The bytes are untrusted.
     fn open(&self, ticket: &[u8]) -> OpenedTicket;
 
+    /// Whether tickets that are issued now may allow early data. Their clients do not offer any
+    /// otherwise.
+    fn allows_early_data(&self) -> bool {
+        true
+    }
+
     /// Whether tickets of TLS 1.3 are used up. Then [`TicketSealer::seal_once`],
     /// [`TicketSealer::read_once`] and [`TicketSealer::use_up`] are called for TLS 1.3, and
     /// [`TicketSealer::seal`] and [`TicketSealer::open`] for TLS 1.2 only.
@@ -490,7 +496,7 @@ unsafe extern "C" fn open(
                 match ffi::SSL_is_quic(ssl) {
                     1 => session::without_early_data(&session).map(Zeroizing::new),
                     _ => {
-                        // BoringSSL reads the flag after this; `TlsConnection` restores it.
+                        // BoringSSL reads the flag after this; `TlsConnection` sets it anew.
                         ffi::SSL_set_early_data_enabled(ssl, 0);
                         Some(session)
                     }
@@ -511,6 +517,16 @@ unsafe extern "C" fn open(
         slice::from_raw_parts_mut(out, session.len()).copy_from_slice(&session);
         *out_len = session.len();
         TicketResult::ssl_ticket_aead_success
+    }
+}
+
+/// Decides whether the tickets of a server's connection allow early data: if `enabled`, and the sealer
+/// does. The connection's ClientHello has been processed, so BoringSSL's switch decides nothing else.
+pub fn decide_early_data_of_tickets(ssl: &mut SslRef, enabled: bool) {
+    // SAFETY: the connection is valid.
+    unsafe {
+        let allowed = sealer_of(ssl.as_ptr()).is_none_or(|sealer| sealer.allows_early_data());
+        ffi::SSL_set_early_data_enabled(ssl.as_ptr(), (enabled && allowed).into());
     }
 }
 

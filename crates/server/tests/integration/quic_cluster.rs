@@ -150,9 +150,12 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
     let mut cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
     cluster.runs_early(&node, "http/1.1").await;
+    let mut flights = Vec::new();
+    for _ in 0..3 {
+        flights.push(remembered(node.address).await);
+    }
     cluster.store.kill();
-    for round in 0..3 {
-        let remembered = remembered(node.address).await;
+    for (round, remembered) in flights.into_iter().enumerate() {
         let status = refused(&node, remembered, &format!("/absent?{round}.")).await;
         assert_eq!(status, StatusCode::TOO_EARLY);
     }

@@ -73,7 +73,7 @@ impl Cluster {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
             self.age();
-            let session = from.session("http/1.1").await;
+            let session = from.sessions_of("localhost", "http/1.1").await.remove(0);
             tokio::time::sleep(Duration::from_millis(100)).await;
             let facts = facts(to, &session).await;
             if wanted(&facts) {
@@ -275,7 +275,7 @@ async fn nodes_that_start_without_the_store_get_its_keys_later() {
     cluster.store.kill();
     let (a, b) = (cluster.node(&upstream, |_| {}).await, cluster.node(&upstream, |_| {}).await);
     // Each node serves with its own keys.
-    let own = a.session("http/1.1").await;
+    let own = a.sessions_of("localhost", "http/1.1").await.remove(0);
     assert!(facts(&a, &own).await.resumed);
     assert!(!facts(&b, &own).await.resumed);
     cluster.store.restart();

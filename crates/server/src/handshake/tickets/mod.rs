@@ -301,6 +301,12 @@ impl TicketSealer for TicketRing {
         }
     }
 
+    /// While the store is away, each offer of early data ends with a 425, because it cannot be
+    /// recorded. So clients get tickets without.
+    fn allows_early_data(&self) -> bool {
+        self.sessions.as_ref().is_none_or(|sessions| !sessions.is_store_absent())
+    }
+
     fn uses_up_tickets(&self) -> bool {
         self.punctured.is_some()
     }

@@ -77,6 +77,11 @@ impl SessionStore {
         }
     }
 
+    /// Whether there is no connection to the store.
+    pub(crate) fn is_store_absent(&self) -> bool {
+        self.store.unavailable_reason() == Some(Unknown::Absent)
+    }
+
     /// The number of sessions that could not be stored.
     pub(crate) fn lost(&self) -> u64 {
         self.failures.all.load(Ordering::Relaxed)

@@ -109,6 +109,12 @@ impl RunningServer {
 
     /// The same for a server name.
     pub(crate) async fn session_of(&self, host: &str, alpn: &str) -> Session {
+        let sessions = self.sessions_of(host, alpn).await;
+        sessions.into_iter().find(Session::early_data_capable).expect("a ticket for early data")
+    }
+
+    /// The sessions from a full handshake.
+    pub(crate) async fn sessions_of(&self, host: &str, alpn: &str) -> Vec<Session> {
         let mut client = Client::calling(host, alpn, None, b"");
         let mut tcp = TcpStream::connect(self.address).await.unwrap();
         let request: &[u8] = match alpn {
@@ -118,8 +124,7 @@ impl RunningServer {
         };
         client.handshake(&mut tcp).await;
         client.write(request);
-        let sessions = client.until_session(&mut tcp).await;
-        sessions.into_iter().find(Session::early_data_capable).expect("a ticket for early data")
+        client.until_session(&mut tcp).await
     }
 }
 
@@ -159,7 +164,8 @@ impl Client {
         Self::calling("localhost", alpn, session, request)
     }
 
-    /// A client that sends this server name (SNI); none for an address.
+    /// A client that sends this server name (SNI); none for an address. Without a session that allows
+    /// early data the request is not sent.
     pub(crate) fn calling(
         host: &str,
         alpn: &str,
@@ -174,15 +180,12 @@ impl Client {
             ..ConnectorConfig::new(Trust::Anyone)
         })
         .unwrap();
-        let offer = ConnectOptions {
-            host: host.to_owned(),
-            session: session.cloned(),
-            early_data: session.is_some(),
-        };
+        let early_data = session.is_some_and(Session::early_data_capable);
+        let offer = ConnectOptions { host: host.to_owned(), session: session.cloned(), early_data };
         let mut machine = connector.connection(&offer).unwrap();
         let progress = machine.handshake().unwrap();
         let hello = machine.outgoing().len();
-        if session.is_some() {
+        if early_data {
             assert_eq!(progress, Progress::Done(()), "the session allows early data");
             let mut rest = request;
             while !rest.is_empty() {

@@ -189,7 +189,9 @@ impl Quic {
                 tokens.extend(self.inbox.take_tokens());
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            Remembered { resumption: resumptions.pop(), token: tokens.pop(), early_data: true }
+            let resumption = resumptions.pop();
+            let early_data = resumption.as_ref().is_some_and(|it| it.session.early_data_capable());
+            Remembered { resumption, token: tokens.pop(), early_data }
         };
         timeout(TEST_TIMEOUT, waiting).await.expect("a ticket and a token come")
     }
