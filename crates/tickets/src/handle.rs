@@ -222,12 +222,12 @@ impl TicketKeys {
     }
 
     fn advance(&self, now: UnixTime) -> RefreshOutcome {
-        if now < self.ring().due() {
+        if !self.ring().is_due(now) {
             return RefreshOutcome::Unchanged;
         }
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have rotated the ring meanwhile.
-        if now < active.ring.due() {
+        if !active.ring.is_due(now) {
             return RefreshOutcome::Unchanged;
         }
         let mut ring = (*active.ring).clone();

@@ -1,6 +1,7 @@
 //! The ring: keys with the times from which they are current.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -71,6 +72,12 @@ pub enum Warning {
          keys rotate FILE`"
     )]
     NoNext(u64),
+    /// The current key's time is so many seconds ahead: the clock by which it was generated was.
+    #[error(
+        "the current ticket key is from {0} seconds in the future, by a clock that was ahead; run \
+         `firstflight keys rotate FILE`"
+    )]
+    Ahead(u64),
 }
 
 impl Ring {
@@ -144,8 +151,12 @@ impl Ring {
         self.schedule
     }
 
-    /// When [`advance`](Self::advance) has to be called: when the last key becomes current, or the
-    /// oldest is dead, whichever is earlier.
+    /// Whether [`advance`](Self::advance) has to be called at `now`.
+    pub fn is_due(&self, now: UnixTime) -> bool {
+        self.due() <= now || self.is_ahead(now)
+    }
+
+    /// When the last key becomes current, or the oldest is dead, whichever is earlier.
     pub fn due(&self) -> UnixTime {
         let last = self.keys[self.keys.len() - 1].not_before;
         match self.keys.get(1) {
@@ -156,6 +167,7 @@ impl Ring {
 
     /// Drops the keys that are dead at `now`, and generates keys until there is a next one.
     pub fn advance(&mut self, now: UnixTime) {
+        self.date_back(now);
         self.keys.drain(..self.first_live(now));
         let period = self.schedule.rotation();
         let last = self.keys[self.keys.len() - 1].not_before;
@@ -176,6 +188,7 @@ impl Ring {
     ///
     /// Other processes that share the ring already have the new current key, as their next one.
     pub fn rotate(&mut self, now: UnixTime) {
+        self.date_back(now);
         let current = self.current_index(now);
         // The clock may have been set back, but times have to ascend.
         let from = UnixTime(now.0.max(self.keys[current].not_before.0.saturating_add(1)));
@@ -188,8 +201,33 @@ impl Ring {
         self.keys.drain(..self.first_live(now));
     }
 
+    /// Corrects the times of keys from a clock that was ahead. Otherwise the current key would stay
+    /// current until the time that it showed.
+    fn date_back(&mut self, now: UnixTime) {
+        if !self.is_ahead(now) {
+            return;
+        }
+        let current = self.current_index(now);
+        self.keys.truncate(current + 2);
+        self.keys[0].not_before = self.keys[0].not_before.min(now);
+        if let Some(next) = self.keys.get_mut(current + 1) {
+            next.not_before = next.not_before.min(now.after(self.schedule.rotation()));
+        }
+    }
+
+    /// Whether the current key is from the future, or the next one more than a period away.
+    fn is_ahead(&self, now: UnixTime) -> bool {
+        let now = now.after(CLOCK_TOLERANCE);
+        let latest = now.after(self.schedule.rotation());
+        self.keys[0].not_before > now || self.next(now).is_some_and(|next| next.not_before > latest)
+    }
+
     /// Problems that an operator should know at `now`.
     pub fn warnings(&self, now: UnixTime) -> Vec<Warning> {
+        let ahead = self.current(now).not_before.0.saturating_sub(now.0);
+        if ahead > CLOCK_TOLERANCE.as_secs() {
+            return vec![Warning::Ahead(ahead)];
+        }
         if self.next(now).is_some() {
             return Vec::new();
         }
@@ -223,6 +261,9 @@ impl Ring {
         successor.not_before.after(self.schedule.lifetime())
     }
 }
+
+/// How far the clocks of processes that share a ring may be apart.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(300);
 
 fn dated(not_before: UnixTime) -> DatedKey {
     DatedKey { key: TicketKey::random(), not_before }

@@ -74,6 +74,34 @@ fn after_a_long_sleep_all_old_keys_go() {
     assert_eq!(*ring.previous(at(1000))[0].key.name(), old[1]);
 }
 
+/// Keys from a clock that was a year ahead, with and without one from before.
+#[test]
+fn keys_of_a_clock_that_was_ahead_rotate_once_it_is_right() {
+    let year = 365 * 24;
+    let mut generated = Ring::generate(Schedule::default(), at(year));
+    assert_eq!(generated.warnings(START), [Warning::Ahead(year * 3600)]);
+    let mut rotated = Ring::generate(Schedule::default(), START);
+    rotated.advance(at(year));
+    rotated.advance(at(year + 12));
+    for ring in [&mut generated, &mut rotated] {
+        let sealed_by = ring.current(at(1)).key.clone();
+        assert!(ring.is_due(at(1)));
+        ring.advance(at(1));
+        assert_eq!((&ring.current(at(1)).key, ring.warnings(at(1))), (&sealed_by, vec![]));
+        assert!(!ring.is_due(at(1)) && ring.is_due(at(13)));
+        ring.advance(at(13));
+        assert_ne!(ring.current(at(13)).key, sealed_by);
+    }
+    let mut ring = Ring::generate(Schedule::default(), at(year));
+    let (stolen, next) = (ring.keys()[0].key.clone(), ring.keys()[1].key.clone());
+    ring.rotate(START);
+    let soon = UnixTime(START.0 + 1);
+    assert_eq!(ring.current(soon).key, next);
+    assert_eq!(ring.previous(soon)[0].key, stolen);
+    // Another process's clock may be ahead by little.
+    assert!(!Ring::generate(Schedule::default(), UnixTime(START.0 + 200)).is_due(START));
+}
+
 #[test]
 fn a_clock_before_the_first_key_uses_the_first() {
     let ring = Ring::generate(Schedule::default(), START);
