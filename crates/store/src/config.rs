@@ -115,6 +115,13 @@ impl StoreConfig {
         }
     }
 
+    /// Whether `other` has the same settings, the passwords aside.
+    pub fn is_same_store(&self, other: &Self) -> bool {
+        let without =
+            |config: &Self| Self { password: None, sentinel_password: None, ..config.clone() };
+        without(self) == without(other)
+    }
+
     /// Checks that the settings are valid together.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! State that all tasks of a store share, and the names of its keys.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use firstflight_replay::{ClaimKey, SharedConfig};
@@ -42,18 +43,20 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new(config: StoreConfig, unix_micros: fn() -> i64) -> Result<Self, StoreError> {
         config.validate()?;
+        let tls = config.tls.as_ref().map(TlsClient::new).transpose()?;
         let connect_options = ConnectOptions {
-            tls: config.tls.as_ref().map(TlsClient::new).transpose()?,
+            tls: tls.clone(),
             username: config.username,
-            password: config.password,
+            password: RwLock::new(config.password),
             database: config.database,
             timeout: REQUEST_TIMEOUT,
         };
         let sentinel_connect_options = ConnectOptions {
+            tls,
             username: None,
-            password: config.sentinel_password,
+            password: RwLock::new(config.sentinel_password),
             database: 0,
-            ..connect_options.clone()
+            timeout: REQUEST_TIMEOUT,
         };
         Ok(Self {
             connect_options,
@@ -72,6 +75,17 @@ impl Settings {
             prefix: config.prefix,
             unix_micros,
         })
+    }
+
+    /// Replaces the passwords for connections to come.
+    pub(crate) fn set_passwords(&self, config: &StoreConfig) {
+        for (options, password) in [
+            (&self.connect_options, &config.password),
+            (&self.sentinel_connect_options, &config.sentinel_password),
+        ] {
+            password
+                .clone_into(&mut options.password.write().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// Returns the monotonic clock.

@@ -79,6 +79,12 @@ impl Store {
         Ok(Self(Arc::new(Inner { settings, masters, withdrawals })))
     }
 
+    /// Logs in with the passwords of `config` from the next connection on. Its other settings have no
+    /// effect.
+    pub fn set_passwords(&self, config: &StoreConfig) {
+        self.0.settings.set_passwords(config);
+    }
+
     /// Claims a flight for the connection `claimant`, within the budget, which starts with this call.
     /// The store drops the record when its own clock shows `expires_at` (since 1970, see
     /// [`firstflight_replay::SharedConfig::record_end`]). A time in the past leaves no record, and

@@ -6,7 +6,7 @@ use firstflight_replay::{
     ClaimKey, FlightOffer, RegisterStatistics, SharedConfig, SharedGate, SpendOutcome, StoreReply,
     StrikeRegister, Unknown,
 };
-use firstflight_store::{self as store, Claimant, Store, StoreStatistics};
+use firstflight_store::{self as store, Claimant, Store, StoreConfig, StoreStatistics};
 use firstflight_tls::SteadyClock;
 use tracing::debug;
 
@@ -23,6 +23,11 @@ impl SharedRegister {
     /// The register in `store` with the settings `config`, and a filter for `capacity` flights.
     pub(crate) fn new(store: Store, config: SharedConfig, capacity: usize) -> Self {
         Self { store, gate: SharedGate::new(config), filter: StrikeRegister::new(capacity) }
+    }
+
+    /// Logs in with the passwords of `config` from the next connection on.
+    pub(crate) fn set_passwords(&self, config: &StoreConfig) {
+        self.store.set_passwords(config);
     }
 
     /// Why the store is not used at the moment, if it is not.

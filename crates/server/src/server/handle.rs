@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::{KeySource, ServerConfig};
+use firstflight_store::StoreConfig;
 use firstflight_telemetry::metrics::{self, RefusedReason};
 use firstflight_tickets::KeyStatus;
 use firstflight_upstream::{Pool, PoolStatus};
@@ -282,6 +283,9 @@ impl ServerHandle {
         let changes = server.listeners.plan(&config)?;
         server.quic_ports.apply_config(snapshot.quic.as_ref(), &config.http3);
         server.permits.resize(config.limits.connections);
+        if let (Some(register), Some(store)) = (server.shared.gate.shared(), &config.store) {
+            register.set_passwords(store);
+        }
         server.shared.memory.resize(config.limits.memory);
         snapshot.start();
         server.shared.snapshot.store(Arc::new(snapshot));
@@ -321,6 +325,14 @@ fn keys(ring: &TicketRing) -> Keys {
     }
 }
 
+/// Whether it is the same store, though its passwords may be new.
+fn is_same_store(old: Option<&StoreConfig>, new: Option<&StoreConfig>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => old.is_same_store(new),
+        (old, new) => old.is_none() && new.is_none(),
+    }
+}
+
 /// Whether `[tickets]` is the same, apart from the default of `keys`: a file with a section `[store]`
 /// has another one than a file without.
 fn has_same_tickets(old: &ServerConfig, new: &ServerConfig) -> bool {
@@ -343,7 +355,7 @@ fn refuse_changes_that_need_a_restart(
 ) -> Result<(), ServerError> {
     let (old_early, new_early) = (&old.early_data, &new.early_data);
     let checks = [
-        ("[store]", old.store == new.store),
+        ("[store]", is_same_store(old.store.as_ref(), new.store.as_ref())),
         ("[tickets]", has_same_tickets(old, new)),
         ("early_data.freshness", old_early.freshness == new_early.freshness),
         (

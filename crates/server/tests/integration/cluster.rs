@@ -311,6 +311,24 @@ async fn a_flight_on_a_ticket_that_cannot_be_opened_is_recorded_for_the_life_of_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reload_takes_new_passwords_of_the_store_and_no_other_store() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = start_upstream();
+    let cluster = Cluster::new();
+    let node = cluster.node(&upstream).await;
+    let new_password = node.reload(|config| {
+        config.store.as_mut().unwrap().password = Some("new".to_owned());
+    });
+    new_password.await.unwrap();
+    let other_store = node.reload(|config| config.store.as_mut().unwrap().prefix.push('x'));
+    let error = other_store.await.unwrap_err().to_string();
+    assert!(error.contains("[store] cannot change"), "{error}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_node_needs_no_recording_window() {
     if skipped_without(&["redis-server"]) {
         return;

@@ -1,5 +1,6 @@
 //! One connection to a store process: its socket, its login, requests and replies.
 
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use combine::parser::combinator::AnySendSyncPartialState;
@@ -19,11 +20,11 @@ mod socket;
 const MAX_REPLY_BYTES: usize = 4 << 20;
 
 /// How to connect and log in.
-#[derive(Clone)]
 pub(crate) struct ConnectOptions {
     pub tls: Option<TlsClient>,
     pub username: Option<String>,
-    pub password: Option<String>,
+    /// Changes when an operator replaces it.
+    pub password: RwLock<Option<String>>,
     pub database: u32,
     /// Timeout of connecting and logging in together.
     pub timeout: Duration,
@@ -55,7 +56,9 @@ impl Connection {
     ) -> Result<Self, StoreError> {
         let stream = LimitedStream::new(connect(address, connect_options.tls.as_ref()).await?);
         let mut connection = Self { stream, decoder: Decoder::default() };
-        if let Some(password) = &connect_options.password {
+        let password =
+            connect_options.password.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(password) = password {
             let mut auth = redis::cmd("AUTH");
             if let Some(username) = &connect_options.username {
                 auth.arg(username);

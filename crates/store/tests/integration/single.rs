@@ -452,7 +452,6 @@ async fn who_is_to_log_in_logs_in() {
     let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];
     words.extend(rules.split(' '));
     assert_eq!(redis.cli(&words), "OK");
-    assert_eq!(redis.cli(&["acl", "setuser", "default", "off"]), "OK");
     let with = |username: Option<&str>, password: Option<&str>| StoreConfig {
         username: username.map(ToOwned::to_owned),
         password: password.map(ToOwned::to_owned),
@@ -462,6 +461,12 @@ async fn who_is_to_log_in_logs_in() {
     let store = open(with(Some("ff"), Some("s3cret word")));
     until(&store, Won).await;
     all_records(&store).await;
+    // The password is replaced, first here, then in the store, which ends all connections.
+    store.set_passwords(&with(Some("ff"), Some("another")));
+    assert_eq!(redis.cli(&["acl", "setuser", "ff", "resetpass", ">another"]), "OK");
+    assert_ne!(redis.cli(&["client", "kill", "user", "ff"]), "0");
+    until(&store, Won).await;
+    assert_eq!(redis.cli(&["acl", "setuser", "default", "off"]), "OK");
     for wrong in [with(Some("ff"), Some("no")), with(None, Some("no")), with(None, None)] {
         let store = open(wrong);
         let error = store.get("x").await.unwrap_err();
