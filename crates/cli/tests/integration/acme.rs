@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use firstflight_testkit::{Pebble, PebblePlan, StoreListen, StoreProcess, skipped_without};
+use firstflight_testkit::{
+    Pebble, PebblePlan, ServiceManager, StoreListen, StoreProcess, skipped_without,
+};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -19,7 +21,7 @@ use self::setup::{
     Ports, certificate, configure, is_served, metric, serial, start_server, start_server_with,
     stderr, trusted,
 };
-use crate::lifecycle::{Manager, main_process};
+use crate::lifecycle::main_process;
 use crate::support::openssl::connect;
 use crate::support::program::{
     Serve, TEST_TIMEOUT, fetch, fields, firstflight, run, site, until, within,
@@ -224,8 +226,8 @@ fn an_upgrade_keeps_the_certificate() {
     let dir = site.path();
     let first = serial(ports.https, "a.test");
     server.stop();
-    let manager = Manager::new(dir);
-    let mut server = Serve::configured_with(dir, &[], &[("NOTIFY_SOCKET", &manager.path)]);
+    let manager = ServiceManager::new(dir);
+    let mut server = Serve::configured_with(dir, &[], &[("NOTIFY_SOCKET", manager.path())]);
     manager.wait_for("READY=1");
     kill(Pid::from_raw(server.pid() as i32), Signal::SIGUSR2).unwrap();
     let successor = main_process(&manager.wait_for("MAINPID="));

@@ -11,10 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use firstflight::lifecycle::HandoffChannel;
+use firstflight_testkit::ServiceManager;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lifecycle::{Manager, certify, main_process};
+use crate::lifecycle::{certify, main_process};
 use crate::support::program::{
     Ended, PAGE, PROGRAM, Serve, fetch, firstflight, run, site, text, until,
 };
@@ -104,7 +105,7 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
     let (dir, home) = (site(), tempfile::tempdir().unwrap());
     let dir = dir.path();
     certify(dir);
-    let manager = Manager::new(dir);
+    let manager = ServiceManager::new(dir);
     let players = players(dir);
     let (program, next) = (dir.join("program"), dir.join("next"));
     let put = |file: &Path| {
@@ -115,7 +116,7 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
     let [root, cert, key] = ["root", "cert.pem", "key.pem"].map(|name| dir.join(name));
     let [root, cert, key] = [&root, &cert, &key].map(|path| path.to_str().unwrap());
     let arguments = ["--root", root, "--cert", cert, "--key", key];
-    let environment = [("NOTIFY_SOCKET", &*manager.path)];
+    let environment = [("NOTIFY_SOCKET", manager.path())];
     let mut serve = Serve::start_from(&program, dir, &arguments, &environment);
     let pid = Pid::from_raw(serve.pid() as i32);
     let url = format!("https://127.0.0.1:{}/", serve.port());
@@ -156,7 +157,7 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
 
     // One that serves already is ended if the service manager cannot be told of it.
     put(Path::new(PROGRAM));
-    fs::remove_file(&manager.path).unwrap();
+    fs::remove_file(manager.path()).unwrap();
     kill(pid, Signal::SIGUSR2).unwrap();
     let goes_on =
         || text(&serve.stderr).contains("cannot tell the service manager about the new process");
@@ -165,7 +166,7 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
     assert!(is_page(&fetched), "{fetched:?} {}", text(&serve.stderr));
     assert!(!text(&serve.stderr).contains("has taken over"), "{}", text(&serve.stderr));
 
-    let manager = Manager::new(dir);
+    let manager = ServiceManager::new(dir);
     kill(pid, Signal::SIGUSR2).unwrap();
     let successor = main_process(&manager.wait_for("MAINPID="));
     assert!(serve.ends_by_itself().success(), "{}", text(&serve.stderr));

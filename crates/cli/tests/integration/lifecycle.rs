@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -11,40 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{ServiceManager, skipped_without};
 
-use crate::support::program::{
-    PAGE, PROGRAM, Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until,
-};
-
-/// A service manager that receives notifications.
-pub(crate) struct Manager {
-    socket: UnixDatagram,
-    pub(crate) path: String,
-}
-
-impl Manager {
-    pub(crate) fn new(dir: &Path) -> Self {
-        let path = dir.join("notify").to_str().unwrap().to_owned();
-        let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-        Self { socket, path }
-    }
-
-    /// Waits for a message that contains this text.
-    pub(crate) fn wait_for(&self, word: &str) -> String {
-        let mut buffer = [0; 2000];
-        loop {
-            let count = self.socket.recv(&mut buffer).unwrap_or_else(|error| {
-                panic!("the service manager never hears {word}: {error}");
-            });
-            let stderr = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            if stderr.contains(word) {
-                return stderr;
-            }
-        }
-    }
-}
+use crate::support::program::{PAGE, PROGRAM, Running, Serve, fetch, run, site, text, until};
 
 /// Writes a certificate for localhost to the directory.
 pub(crate) fn certify(dir: &Path) {
@@ -74,8 +43,8 @@ fn served(dir: &TempDir, serve: &Serve) -> bool {
     fetched.ended.code == Some(0) && fetched.ended.out == PAGE
 }
 
-fn start(dir: &TempDir, manager: &Manager, config: &str) -> Serve {
-    let environment = [("NOTIFY_SOCKET", &*manager.path), ("WATCHDOG_USEC", "2000000")];
+fn start(dir: &TempDir, manager: &ServiceManager, config: &str) -> Serve {
+    let environment = [("NOTIFY_SOCKET", manager.path()), ("WATCHDOG_USEC", "2000000")];
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
     let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
     let arguments = ["--config", config, "--cert", cert, "--key", key];
@@ -86,7 +55,7 @@ fn start(dir: &TempDir, manager: &Manager, config: &str) -> Serve {
 fn reloads_report_their_outcome() {
     let dir = site();
     certify(dir.path());
-    let manager = Manager::new(dir.path());
+    let manager = ServiceManager::new(dir.path());
     let config = configure(dir.path(), "");
     let serve = start(&dir, &manager, &config);
     assert!(manager.wait_for("READY=1").contains("STATUS=serving on 127.0.0.1:"));
@@ -174,7 +143,7 @@ pub(crate) fn main_process(stderr: &str) -> OtherProcess {
 fn an_upgrade_keeps_tickets_and_claims() {
     let dir = site();
     certify(dir.path());
-    let manager = Manager::new(dir.path());
+    let manager = ServiceManager::new(dir.path());
     let config = configure(dir.path(), "");
     let mut serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
@@ -210,7 +179,7 @@ fn an_upgrade_keeps_tickets_and_claims() {
 fn an_admin_listener_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
     let dir = site();
     certify(dir.path());
-    let manager = Manager::new(dir.path());
+    let manager = ServiceManager::new(dir.path());
     let place = dir.path().join("place");
     let socket = place.join("admin.sock");
     fs::create_dir(&place).unwrap();
@@ -251,7 +220,7 @@ fn child(pid: u32) -> Option<Pid> {
 fn sigterm_aborts_a_slow_upgrade() {
     let dir = site();
     certify(dir.path());
-    let manager = Manager::new(dir.path());
+    let manager = ServiceManager::new(dir.path());
     let config = configure(dir.path(), "[process]\nwatch = false");
     let mut serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
@@ -277,7 +246,7 @@ fn sigterm_aborts_a_slow_upgrade() {
 fn the_old_process_fails_when_the_new_one_is_killed() {
     let dir = site();
     certify(dir.path());
-    let manager = Manager::new(dir.path());
+    let manager = ServiceManager::new(dir.path());
     let config = configure(dir.path(), "[limits]\nheader_timeout = \"30s\"");
     let mut serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
@@ -305,7 +274,7 @@ fn status(pid: u32, field: &str) -> String {
 fn privileges_are_dropped_before_serving() {
     let dir = site();
     certify(dir.path());
-    let manager = Manager::new(dir.path());
+    let manager = ServiceManager::new(dir.path());
     let config = configure(dir.path(), "");
     let serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");

@@ -6,11 +6,11 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::thread;
 
-use firstflight_testkit::{MemorySnapshot, RecordedFlight, Recorder, StolenSecret};
+use firstflight_testkit::{MemorySnapshot, RecordedFlight, Recorder, ServiceManager, StolenSecret};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lifecycle::{Manager, certify, main_process};
+use crate::lifecycle::{certify, main_process};
 use crate::support::program::{Fetched, PAGE, Serve, fetch, firstflight, run, site};
 
 /// What the thief can decrypt the flight with while it is on its way, and after its use.
@@ -78,7 +78,7 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
     let site = site();
     let dir = site.path();
     certify(dir);
-    let manager = Manager::new(dir);
+    let manager = ServiceManager::new(dir);
     let settings = "[early_data]\nregister_capacity = 64\n[http3]\nenabled = false\n\
                     [limits]\nheader_timeout = \"30s\"\ndrain_timeout = \"2m\"\n";
     fs::write(dir.join("config.toml"), settings).unwrap();
@@ -86,7 +86,7 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
     let [root, cert, key, config] = files.each_ref().map(|path| path.to_str().unwrap());
     let arguments = ["--root", root, "--cert", cert, "--key", key, "--config", config];
     let arguments = [&arguments[..], &["--workers", "1"]].concat();
-    let server = Serve::start_in(dir, &arguments, &[("NOTIFY_SOCKET", &*manager.path)]);
+    let server = Serve::start_in(dir, &arguments, &[("NOTIFY_SOCKET", manager.path())]);
     manager.wait_for("READY=1");
     let old = server.pid();
     let empty = MemorySnapshot::of(old);

@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use firstflight_testkit::{ServiceManager, TEST_TIMEOUT};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -18,8 +18,6 @@ use crate::settings::{Settings, Switch};
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-
 /// A server with its own directory. It is stopped when this is dropped.
 pub(crate) struct Server {
     settings: Settings,
@@ -27,7 +25,7 @@ pub(crate) struct Server {
     shared: PathBuf,
     dir: PathBuf,
     upstream: SocketAddr,
-    manager: UnixDatagram,
+    manager: ServiceManager,
     processes: Option<Processes>,
 }
 
@@ -47,8 +45,7 @@ impl Server {
         settings: Settings,
     ) -> Self {
         fs::create_dir(dir).unwrap();
-        let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
-        manager.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        let manager = ServiceManager::new(dir);
         let (shared, dir) = (shared.to_owned(), dir.to_owned());
         if settings.settable_clock {
             clock::set(&dir, "+0s");
@@ -193,17 +190,7 @@ impl Server {
     }
 
     fn wait_for_message(&self, message: &str) -> String {
-        let mut buffer = [0; 4000];
-        loop {
-            let count = self.manager.recv(&mut buffer).unwrap_or_else(|error| {
-                panic!("no {message}: {error}: {}", self.stderr());
-            });
-            let stderr = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            assert!(!stderr.contains("STATUS=not"), "{stderr}");
-            if stderr.contains(message) {
-                return stderr;
-            }
-        }
+        self.manager.wait_for_or(message, || self.stderr())
     }
 }
 

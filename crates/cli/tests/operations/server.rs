@@ -2,26 +2,24 @@
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use firstflight_testkit::{ServiceManager, TEST_TIMEOUT};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     first: Child,
     main: Pid,
     dir: PathBuf,
-    manager: UnixDatagram,
+    manager: ServiceManager,
 }
 
 impl Server {
@@ -29,8 +27,7 @@ impl Server {
     pub(crate) fn start(dir: &Path, upstream: SocketAddr, with_key_file: bool) -> Self {
         write_certificate(dir);
         write_configuration(dir, upstream, "permissive");
-        let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
-        manager.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        let manager = ServiceManager::new(dir);
         let mut command = Command::new(PROGRAM);
         command
             .env("HOME", dir)
@@ -100,17 +97,7 @@ impl Server {
     }
 
     fn wait_for_message(&self, message: &str) -> String {
-        let mut buffer = [0; 4000];
-        loop {
-            let count = self.manager.recv(&mut buffer).unwrap_or_else(|error| {
-                panic!("no {message}: {error}: {}", self.stderr());
-            });
-            let stderr = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            assert!(!stderr.contains("STATUS=not"), "{stderr}");
-            if stderr.contains(message) {
-                return stderr;
-            }
-        }
+        self.manager.wait_for_or(message, || self.stderr())
     }
 }
 

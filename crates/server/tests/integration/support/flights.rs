@@ -41,6 +41,10 @@ pub(crate) async fn first_flight(
     relay.drop_client_datagrams(true);
     let mut client = Quic::connect_small(relay.address, remembered).await;
     let _stream = client.send_head(request(Method::GET, target), true).await;
+    // Its control stream, the two of QPACK and the request.
+    while client.connection.stats().frame_tx.stream < 4 {
+        sleep(Duration::from_millis(1)).await;
+    }
     sent_datagrams(&relay).await
 }
 
