@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -59,10 +60,28 @@ impl ServerConfig {
             let reason = "0 worker threads cannot serve requests; allowed is 1 or more";
             note(SettingError::new("workers", reason), "process");
         }
-        let sampled = self.telemetry.as_ref().map(|telemetry| telemetry.traces_sampled);
-        if sampled.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
-            let reason = "traces_sampled is a fraction of all requests; allowed are 0 to 1";
-            note(SettingError::new("traces_sampled", reason), "telemetry");
+        if let Some(telemetry) = &self.telemetry {
+            let interval = telemetry.metrics_interval;
+            let checks = [
+                (
+                    "traces_sampled",
+                    (0.0..=1.0).contains(&telemetry.traces_sampled),
+                    "is a fraction of all requests; allowed are 0 to 1",
+                ),
+                (
+                    "metrics_interval",
+                    interval.is_none_or(|interval| METRICS_INTERVALS.contains(&interval)),
+                    "is out of range; allowed are 1s to 24h, or false",
+                ),
+                (
+                    "queue",
+                    (1..=MAX_SPANS).contains(&telemetry.queue),
+                    "is out of range; allowed are 1 to 1000000 spans",
+                ),
+            ];
+            for (key, _, reason) in checks.into_iter().filter(|(_, allowed, _)| !allowed) {
+                note(SettingError::new(key, format!("{key} {reason}")), "telemetry");
+            }
         }
         errors.extend(self.listener_errors());
         errors.extend(self.acme_errors());
@@ -406,3 +425,9 @@ fn check_readable(path: &Path, what: &str, fix: &str) -> Result<(), String> {
         Err(reason) => Err(format!("cannot read {what} {}: {reason}; {fix}", path.display())),
     }
 }
+/// How often metrics may be exported.
+const METRICS_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+/// About 1 GB.
+const MAX_SPANS: usize = 1_000_000;

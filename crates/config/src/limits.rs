@@ -62,7 +62,8 @@ pub struct Limits {
     /// By default 256 MiB: about 6,000 typical forwarded requests at a time, or 750 with as many
     /// fields as `header_size` allows. 10,000 attackers' connections use 800 MB.
     pub memory: usize,
-    /// Maximum number of concurrent HTTP/2 streams on a connection.
+    /// Maximum number of concurrent requests on a connection over HTTP/2 or HTTP/3, 1 to 10000.
+    /// Each new connection over HTTP/3 takes memory for all of them.
     ///
     /// By default the minimum that RFC 9113 section 6.5.2 recommends.
     pub streams: u32,
@@ -111,10 +112,13 @@ impl Limits {
             let reason = "memory is too small; allowed is 1048576 bytes or more";
             return Err(SettingError::new("memory", reason));
         }
-        let numbers = [("connections", self.connections), ("streams", self.streams)];
-        if let Some((key, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            let reason = format!("0 {key} cannot serve clients; allowed is 1 or more");
-            return Err(SettingError::new(*key, reason));
+        if self.connections == 0 {
+            let reason = "0 connections cannot serve clients; allowed is 1 or more";
+            return Err(SettingError::new("connections", reason));
+        }
+        if !(1..=MAX_STREAMS).contains(&self.streams) {
+            let reason = format!("streams is out of range; allowed are 1 to {MAX_STREAMS}");
+            return Err(SettingError::new("streams", reason));
         }
         Ok(())
     }
@@ -140,6 +144,9 @@ impl Default for Limits {
 
 /// A copy of a flight can occupy a connection for this long.
 const MAX_HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// quinn allocates all streams of a connection when it starts: 10,000 cost it some milliseconds.
+const MAX_STREAMS: u32 = 10_000;
 
 /// Enough for a few requests at a time.
 const MIN_MEMORY: usize = 1024 * 1024;

@@ -6,7 +6,7 @@ pub(crate) mod metrics;
 pub(crate) mod snapshots;
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ use crate::route::Snapshot;
 pub struct Server {
     ports: Vec<(Listener, BoundPort)>,
     addresses: Vec<SocketAddr>,
+    /// The previous process's UDP sockets that no listener uses.
+    unused: Vec<(SocketAddr, Vec<UdpSocket>)>,
     state: Arc<ServerState>,
 }
 
@@ -107,7 +109,7 @@ impl Server {
         let epochs = Arc::new(TicketEpochs::new(scope));
         let ring = TicketRing::open(&config.tickets, known_store, keys_before, epochs.clone())?;
         let ports = listen::bind(&config, &mut inherited)?;
-        inherited.warn_about_unused();
+        let unused = inherited.take_unused();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let metrics = Arc::new(Metrics::default());
         let acme = AcmeCertificates::new(&config, known_store, &metrics)?;
@@ -158,7 +160,7 @@ impl Server {
             serving: watch::Sender::new(false),
         });
         let _ = state.set(Arc::downgrade(&server));
-        Ok(Self { ports, addresses, state: server })
+        Ok(Self { ports, addresses, unused, state: server })
     }
 
     /// Opens the access log and the key log, unless they are open.
@@ -206,6 +208,9 @@ impl Server {
         let mut tasks = JoinSet::new();
         for (listener, port) in self.ports {
             state.listeners.open(listener, port);
+        }
+        for (address, sockets) in self.unused {
+            state.quic_ports.relay_from(address, sockets);
         }
         state.serving.send_replace(true);
         state.start_orders().await;

@@ -40,3 +40,12 @@ fn paths_are_relative_to_the_file() {
     assert!(text.contains("\"/etc/firstflight/www\""), "{text}");
     assert!(text.contains("\"/etc/firstflight/k\""), "{text}");
 }
+
+/// Each connection over HTTP/3 allocates all its streams when it starts.
+#[test]
+fn streams_are_limited() {
+    for streams in ["0", "10001", "4294967295"] {
+        let error = refusal(&format!("[limits]\nstreams = {streams}"));
+        assert_eq!(error, "f.toml, line 2: streams is out of range; allowed are 1 to 10000");
+    }
+}

@@ -99,11 +99,19 @@ impl InheritedState {
         Some(self.ports.remove(index))
     }
 
-    /// Warns about sockets that no listener uses.
-    pub(crate) fn warn_about_unused(&self) {
-        for port in &self.ports {
+    /// Keeps the UDP sockets of a port that [`take`](Self::take) has returned.
+    pub(crate) fn give_back_udp(&mut self, port: &mut InheritedPort) {
+        let udp = std::mem::take(&mut port.udp);
+        let (requested, address) = (port.requested, port.address);
+        self.ports.push(InheritedPort { requested, address, tcp: None, udp });
+    }
+
+    /// Takes the UDP sockets that are left, which no listener uses.
+    pub(crate) fn take_unused(&mut self) -> Vec<(SocketAddr, Vec<UdpSocket>)> {
+        for port in self.ports.iter().filter(|port| port.tcp.is_some()) {
             warn!("the socket for {} is not used: no listener has that address", port.address);
         }
+        self.ports.drain(..).map(|port| (port.address, port.udp)).collect()
     }
 
     /// The ticket keys of the previous process, if they were its own.

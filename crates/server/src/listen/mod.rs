@@ -93,7 +93,10 @@ pub(crate) fn bind(
     let bind = |one: &Listener| {
         let udp = has_udp(one, config);
         let port = match inherited.take(one.address) {
-            Some(inherited_port) => {
+            Some(mut inherited_port) => {
+                if !udp {
+                    inherited.give_back_udp(&mut inherited_port);
+                }
                 sockets::listen_with(inherited_port, config.limits.backlog, udp)?
             }
             None => sockets::listen(one.address, config.limits.backlog, udp)?,
@@ -167,7 +170,12 @@ impl Listeners {
             let udp = has_udp(wanted, config);
             let Some(at) = open.iter().position(|(requested, _)| *requested == wanted.address)
             else {
-                let port = sockets::listen(wanted.address, config.limits.backlog, udp)?;
+                // A removed port stays bound for UDP while it has connections.
+                let bind_udp = udp && !self.quic_ports.has(wanted.address);
+                let port = sockets::listen(wanted.address, config.limits.backlog, bind_udp)?;
+                if udp && !bind_udp {
+                    changes.with_udp.push((wanted.address, Vec::new()));
+                }
                 changes.new.push((wanted.clone(), port));
                 continue;
             };

@@ -1,7 +1,7 @@
 //! UDP ports with their QUIC endpoints. Reloads add and remove ports; the reset key and the
 //! handshake limiter stay.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +11,14 @@ use std::time::Duration;
 use firstflight_quic::{IdMark, ResetKey, Steering};
 use firstflight_telemetry::metrics::{Metrics, QuicReading, QuicRefusal};
 use firstflight_tickets::Ring;
-use quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, VarInt};
+use quinn::udp::RecvMeta;
+use quinn::{
+    AsyncUdpSocket, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, VarInt,
+};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::ServerError;
 use crate::context::ShutdownStage;
@@ -201,7 +204,8 @@ impl QuicPorts {
     /// If the successor dies, this process reads the sockets again.
     pub(crate) fn hand_off(self: &Arc<Self>) {
         self.handed_over.send_replace(true);
-        for port in self.ports().iter() {
+        // The successor did not get the sockets of closed ports.
+        for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
             port.dispatch.set_handed_over(true);
         }
         let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -221,6 +225,32 @@ impl QuicPorts {
             quic_ports.handshakes.shared.gate.without_successor().await;
             quic_ports.take_back();
         });
+    }
+
+    /// Relays the packets of the previous process's connections from sockets of a port that is not
+    /// open here, until that process has ended.
+    pub(crate) fn relay_from(&self, address: SocketAddr, sockets: Vec<UdpSocket>) {
+        let Some(predecessor) = &self.predecessor else { return };
+        let metrics = &self.handshakes.shared.observers.metrics;
+        for socket in sockets {
+            let predecessor = predecessor.clone();
+            let dispatch =
+                DatagramDispatch::new(Steering::new(1), Some(predecessor.clone()), address);
+            let wrapped = socket.set_nonblocking(true);
+            match wrapped.and_then(|()| TokioRuntime.wrap_udp_socket(socket)) {
+                Ok(socket) => {
+                    let socket = WorkerSocket {
+                        socket,
+                        worker: 0,
+                        dispatch: Arc::new(dispatch),
+                        initials: None,
+                        metrics: metrics.clone(),
+                    };
+                    tokio::spawn(relay_until_ended(socket, predecessor));
+                }
+                Err(error) => warn!("connections over HTTP/3 on {address} are lost: {error}"),
+            }
+        }
     }
 
     /// Reads the sockets again, because there is no successor any more.
@@ -388,6 +418,27 @@ impl Worker {
         }
     }
 }
+
+/// Relays the packets of the previous process's connections, and drops all others.
+async fn relay_until_ended(socket: WorkerSocket, predecessor: Arc<Predecessor>) {
+    let mut buffer = vec![0; MAX_MERGED];
+    while !predecessor.has_ended() {
+        let received = std::future::poll_fn(|cx| {
+            let mut buffers = [IoSliceMut::new(&mut buffer)];
+            socket.poll_recv(cx, &mut buffers, &mut [RecvMeta::default()])
+        });
+        if let Ok(Err(error)) = timeout(END_CHECK_INTERVAL, received).await {
+            debug!("a socket of the previous process: {error}");
+            return;
+        }
+    }
+}
+
+/// The longest series of datagrams that the kernel merges.
+const MAX_MERGED: usize = 1 << 16;
+
+/// How often a relaying task looks whether the previous process has ended.
+const END_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An endpoint on one of a port's sockets, for the worker with this number. Received datagrams are
 /// dispatched to workers and recorded in `initials` before quinn reads them.

@@ -1,6 +1,7 @@
 //! A process succeeds another one on the same sockets while requests arrive. Both are servers in
 //! the test's process.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use firstflight_config::ServerConfig;
 use firstflight_quic::Remembered;
 use firstflight_replay::{HandoffQuery, HandoffReply};
 use firstflight_server::{InheritedState, Server, ServerHandle};
+use firstflight_testkit::free_port;
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -33,7 +35,10 @@ struct Successor {
 impl Successor {
     /// Binds with the old process's state, serialized as between processes, and takes over its
     /// register.
-    async fn prepare(old: &RunningServer) -> (Server, std::path::PathBuf) {
+    async fn prepare(
+        old: &RunningServer,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> (Server, std::path::PathBuf) {
         let inherited = old.handle.state_for_successor().unwrap();
         let (bytes, descriptors) = inherited.parts();
         let mut descriptors: Vec<OwnedFd> =
@@ -43,8 +48,8 @@ impl Successor {
         let mut config: ServerConfig = old.config.clone();
         let log = old.dir.path().join("access.successor.log");
         config.access_log.as_mut().unwrap().file = Some(log.clone());
+        change(&mut config);
         let server = Server::bind_with(config, arrived).await.unwrap();
-        assert_eq!(server.local_addrs(), [old.address]);
         let (one, other) = UnixStream::pair().unwrap();
         let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), server.take_over(other));
         handed_over.unwrap();
@@ -62,7 +67,12 @@ impl Successor {
 
     /// Takes over while the old process still serves.
     async fn start_alongside(old: &RunningServer) -> Self {
-        let (server, log) = Self::prepare(old).await;
+        Self::start_changed(old, |_| {}).await
+    }
+
+    /// The same with another configuration.
+    async fn start_changed(old: &RunningServer, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let (server, log) = Self::prepare(old, change).await;
         let handle = server.handle();
         let running = tokio::spawn(server.run(std::future::pending()));
         handle.wait_until_serving().await;
@@ -163,6 +173,49 @@ async fn rfc9000_connections_of_the_old_process_continue_and_new_ones_reach_the_
     assert!(targets(&old).iter().filter(|target| target.contains("new")).count() == 0);
     assert!(["/?1", "/?2", "/?3", "/big"].iter().all(|one| targets(&old).contains(&(*one).into())));
     assert_eq!(targets(&new), ["/?new", "/?newer"]);
+}
+
+/// Whatever of its port the new process does not open.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_5_2_connections_end_gracefully_where_the_new_process_serves_no_http3() {
+    let none = |config: &mut ServerConfig| config.http3.enabled = false;
+    let elsewhere = |config: &mut ServerConfig| config.listeners[0].address.set_port(0);
+    let changes: [fn(&mut ServerConfig); 2] = [none, elsewhere];
+    for change in changes {
+        let server = RunningServer::files(|_| {}).await;
+        let mut old = Quic::connect(server.address, Remembered::default()).await;
+        assert_eq!(old.get("/?1").await.status, StatusCode::OK);
+        let successor = Successor::start_changed(&server, change).await;
+        assert_eq!(old.get("/big").await.status, StatusCode::OK);
+        server.handle.stop_for_successor();
+        timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
+        server.stop().await;
+        successor.stop().await;
+    }
+}
+
+/// The old process has not given its sockets away.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_on_a_removed_port_survive_an_upgrade_and_its_return() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut old = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(old.get("/?1").await.status, StatusCode::OK);
+    let other = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let moved = |config: &mut ServerConfig| config.listeners[0].address = other;
+    server.reload(moved).await.unwrap();
+    assert_eq!(old.get("/?2").await.status, StatusCode::OK);
+    // It returns and goes again.
+    server.reload(|config| config.listeners[0].address = server.address).await.unwrap();
+    let mut new = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(new.get("/?3").await.status, StatusCode::OK);
+    new.close().await;
+    server.reload(moved).await.unwrap();
+    let successor = Successor::start_changed(&server, moved).await;
+    assert_eq!(old.get("/big").await.status, StatusCode::OK);
+    server.handle.stop_for_successor();
+    timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
+    server.stop().await;
+    successor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval_at, sleep, timeout};
@@ -77,7 +76,7 @@ impl Exporter {
 
     /// Queues a finished span. Never blocks: if the queue is full, the span is dropped.
     pub fn send(&self, span: Span) {
-        if let Err(TrySendError::Full(_)) = self.spans.try_send(Message::Span(Box::new(span))) {
+        if self.spans.try_send(Message::Span(Box::new(span))).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -27,7 +27,7 @@ pub struct TelemetrySettings {
     ///
     /// By default false: any client could have all of its requests traced, or join other traces.
     pub trust_traceparent: bool,
-    /// Interval of the export of metrics; `false`: never.
+    /// Interval of the export of metrics, 1s to 24h; `false`: never.
     ///
     /// The default is that of the OpenTelemetry SDKs.
     #[serde(with = "DurationOrOff")]
@@ -36,7 +36,7 @@ pub struct TelemetrySettings {
     ///
     /// The default is the program's name.
     pub service_name: String,
-    /// Maximum number of spans that wait for export; further ones are dropped.
+    /// Maximum number of spans that wait for export, 1 to 1000000; further ones are dropped.
     ///
     /// The default takes about 8 MB.
     pub queue: usize,
