@@ -14,6 +14,7 @@
 //!   ├ EchKeys          decrypt ClientHellos (RFC 9849)
 //!   └ KeyLog           receives secrets in the NSS key log format
 //! SteadyClock          the clock by which tickets are issued and aged
+//! connect_tcp          a client's socket, by whichever address of the host responds
 //! ```
 //!
 //! # Examples
@@ -96,6 +97,7 @@ mod psk_offer;
 pub mod quic_support;
 mod session;
 mod stream;
+mod tcp;
 mod ticket;
 mod trust;
 mod version;
@@ -118,6 +120,7 @@ pub use offered_flight::OfferedFlight;
 pub use psk_offer::PskOffer;
 pub use session::{Session, session_of_age};
 pub use stream::TlsStream;
+pub use tcp::connect_tcp;
 pub use ticket::{OpenedTicket, TicketSealer, TicketUse, WithheldReason};
 pub use trust::Trust;
 pub use version::Version;

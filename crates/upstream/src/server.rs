@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust, connect_tcp};
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
@@ -152,8 +152,7 @@ pub(crate) async fn connect(
 }
 
 async fn tcp(host: &str, port: u16, header: Option<Vec<u8>>) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect((host, port)).await?;
-    stream.set_nodelay(true)?;
+    let mut stream = connect_tcp(host, port).await?;
     if let Some(header) = header {
         stream.write_all(&header).await?;
     }

@@ -45,15 +45,6 @@ pub(crate) async fn open(
     Ok(account)
 }
 
-/// Restores the stored account, if any, without changing it.
-pub(crate) async fn restore_stored(
-    state: &StateDirectory,
-    client: &AuthorityClient,
-) -> Option<Account> {
-    let stored = state.account::<AccountCredentials>().ok()??;
-    restore(client, &stored.credentials).await.ok()
-}
-
 async fn restore(
     client: &AuthorityClient,
     credentials: &AccountCredentials,
@@ -96,35 +87,31 @@ fn external_key(external: &ExternalAccount) -> Result<ExternalAccountKey, AcmeEr
 }
 
 /// Requests the renewal window that the authority suggests (RFC 9773), and returns when to request
-/// it again. Returns no window if the authority suggests none or cannot be reached: the schedule
-/// has its own rule.
+/// it again. Returns no window if the authority suggests none: the schedule has its own rule.
+///
+/// # Errors
+/// The authority cannot be reached, or fails. Request it again after [`MIN_RENEWAL_INTERVAL`].
 pub(crate) async fn suggested_window(
     config: &AcmeConfig,
     state: &StateDirectory,
     issued: &IssuedCertificate,
-) -> (Option<Window>, Duration) {
-    match place_order(config, state, issued).await {
-        Some((window, next_request)) => {
-            (Some(window), next_request.clamp(MIN_RENEWAL_INTERVAL, MAX_RENEWAL_INTERVAL))
+) -> Result<(Option<Window>, Duration), instant_acme::Error> {
+    let nothing = Ok((None, MAX_RENEWAL_INTERVAL));
+    let (Some(id), Ok(client)) = (certificate_id(issued), AuthorityClient::new(config)) else {
+        return nothing;
+    };
+    let Ok(Some(stored)) = state.account::<AccountCredentials>() else { return nothing };
+    let account = restore(&client, &stored.credentials).await?;
+    match account.renewal_info(&id).await {
+        Ok((info, next_request)) => {
+            let window = info.suggested_window;
+            let (start, end) = (window.start.unix_timestamp(), window.end.unix_timestamp());
+            let next_request = next_request.clamp(MIN_RENEWAL_INTERVAL, MAX_RENEWAL_INTERVAL);
+            Ok((Some(Window { start, end }), next_request))
         }
-        None => (None, MAX_RENEWAL_INTERVAL),
+        Err(instant_acme::Error::Unsupported(_)) => nothing,
+        Err(error) => Err(error),
     }
-}
-
-async fn place_order(
-    config: &AcmeConfig,
-    state: &StateDirectory,
-    issued: &IssuedCertificate,
-) -> Option<(Window, Duration)> {
-    let id = certificate_id(issued)?;
-    let client = AuthorityClient::new(config).ok()?;
-    let account = restore_stored(state, &client).await?;
-    let (info, next_request) = account.renewal_info(&id).await.ok()?;
-    let window = info.suggested_window;
-    Some((
-        Window { start: window.start.unix_timestamp(), end: window.end.unix_timestamp() },
-        next_request,
-    ))
 }
 
 /// The identifier of a certificate (RFC 9773 section 4.1).
@@ -138,5 +125,5 @@ pub(crate) fn certificate_id(issued: &IssuedCertificate) -> Option<CertificateId
 }
 
 /// RFC 9773 section 4.3.2 allows clients to bound the interval that an authority requests.
-const MIN_RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
+pub(crate) const MIN_RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 const MAX_RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsError, TlsStream, Trust};
+use firstflight_tls::{
+    ConnectOptions, Connector, ConnectorConfig, TlsError, TlsStream, Trust, connect_tcp,
+};
 use http::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
@@ -15,7 +17,6 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient, Problem};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use crate::acme::error::sanitized;
@@ -143,9 +144,8 @@ impl Shared {
 
     async fn connect(&self, host: &str, port: u16) -> Result<SendRequest<Full<Bytes>>, Failure> {
         let connecting = async {
-            let tcp = TcpStream::connect((host, port)).await;
+            let tcp = connect_tcp(host, port).await;
             let tcp = tcp.map_err(|error| Failure::Unreachable(error.to_string()))?;
-            let _ = tcp.set_nodelay(true);
             let offer = ConnectOptions { host: host.to_owned(), ..ConnectOptions::default() };
             TlsStream::connect(&self.connector, tcp, &offer).await.map_err(|error| match error {
                 TlsError::Certificate(reason) => Failure::Untrusted(reason),

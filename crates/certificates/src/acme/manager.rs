@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
+use crate::acme::account::MIN_RENEWAL_INTERVAL;
 use crate::acme::certificate::ManagedCertificate;
 use crate::acme::names::certificate_names;
 use crate::acme::order::OrderRequest;
@@ -365,10 +366,16 @@ impl<S: SharedRecords> RenewalTask<S> {
         for certificate in &mut self.certificates {
             let Some(issued) = &certificate.issued else { continue };
             if certificate.next_window_request <= now {
-                let (window, next_request) =
-                    account::suggested_window(&self.config, &self.state, issued).await;
-                debug!("{}: the authority suggests {window:?}", certificate.names[0]);
-                certificate.suggested = window;
+                let requested = account::suggested_window(&self.config, &self.state, issued).await;
+                debug!("{}: the authority suggests {requested:?}", certificate.names[0]);
+                let next_request = match requested {
+                    Ok((window, next_request)) => {
+                        certificate.suggested = window;
+                        next_request
+                    }
+                    // What it suggested before counts until it can be reached again.
+                    Err(_) => MIN_RENEWAL_INTERVAL,
+                };
                 certificate.next_window_request = Instant::now() + next_request;
                 break;
             }

@@ -174,16 +174,28 @@ async fn rfc9773_4_2_the_suggested_window_is_requested() {
     let state = StateDirectory::open(&config.state, &config.directory).unwrap();
     let issued = issued();
     // Without an account nothing is requested.
-    let none = account::suggested_window(&config, &state, &issued).await;
+    let none = account::suggested_window(&config, &state, &issued).await.unwrap();
     assert_eq!(none, (None, Duration::from_secs(86_400)));
     assert!(stub.payloads("/dir").is_empty());
     account::open(&config, &state, &AuthorityClient::new(&config).unwrap()).await.unwrap();
-    let (window, next_request) = account::suggested_window(&config, &state, &issued).await;
+    let (window, next_request) = account::suggested_window(&config, &state, &issued).await.unwrap();
     let wanted = Window { start: 1_800_000_000, end: 1_800_007_200 };
     assert_eq!(window, Some(wanted));
     assert!((21_590..=21_600).contains(&next_request.as_secs()), "{next_request:?}");
     let path = format!("/renewal/{}", account::certificate_id(&issued).unwrap());
     assert_eq!(stub.payloads(&path).len(), 1);
+}
+
+#[tokio::test]
+async fn rfc9773_4_3_3_an_authority_that_fails_does_not_suggest_that_there_is_no_window() {
+    let stub = StubAuthority::start(|path| {
+        path.starts_with("/renewal/").then(|| with_retry_after(plain(503, "busy"), "21600"))
+    })
+    .await;
+    let config = stub.config();
+    let state = StateDirectory::open(&config.state, &config.directory).unwrap();
+    account::open(&config, &state, &AuthorityClient::new(&config).unwrap()).await.unwrap();
+    account::suggested_window(&config, &state, &issued()).await.unwrap_err();
 }
 
 #[tokio::test]

@@ -4,9 +4,9 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust, connect_tcp};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use crate::{Address, StoreError, StoreTls};
 
@@ -42,8 +42,7 @@ pub(super) async fn connect(
         }
         Address::Tcp(host, port) => (host.as_str(), *port),
     };
-    let stream = TcpStream::connect((host, port)).await.map_err(|error| absent(&error))?;
-    stream.set_nodelay(true).map_err(|error| absent(&error))?;
+    let stream = connect_tcp(host, port).await.map_err(|error| absent(&error))?;
     let Some(tls) = tls else { return Ok(Box::new(stream)) };
     let host = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
     let offer = ConnectOptions { host, ..ConnectOptions::default() };
