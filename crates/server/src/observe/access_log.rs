@@ -6,10 +6,9 @@ use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -94,12 +93,21 @@ fn as_hexadecimal<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::O
 pub(crate) struct AccessLog {
     lines: SyncSender<Message>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    state: Arc<State>,
+}
+
+/// What the log's thread shares with the others.
+#[derive(Default)]
+struct State {
     lost: AtomicU64,
+    /// Whether the file is to be opened again. Not in the queue, which may be full.
+    reopens: AtomicBool,
 }
 
 enum Message {
     Entry(Box<AccessLogEntry>),
-    Reopen,
+    /// Looks at the state.
+    Wake,
     End,
 }
 
@@ -116,18 +124,20 @@ impl AccessLog {
         })?;
         let (lines, incoming) = sync_channel(MAX_QUEUED);
         let format = settings.format;
+        let state = Arc::<State>::default();
+        let shared = state.clone();
         let writer = thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || write(&incoming, out, path, format))
+            .spawn(move || write(&incoming, out, path, format, &shared))
             .map_err(|reason| ServerError::AccessLog { path: PathBuf::new(), reason })?;
-        Ok(Self { lines, writer: Mutex::new(Some(writer)), lost: AtomicU64::new(0) })
+        Ok(Self { lines, writer: Mutex::new(Some(writer)), state })
     }
 
     /// Queues an entry without waiting. If the disk is too slow, entries are dropped, counted and
     /// reported.
     pub(crate) fn entry(&self, entry: AccessLogEntry) {
         if self.lines.try_send(Message::Entry(Box::new(entry))).is_err() {
-            let lost = self.lost.fetch_add(1, Ordering::Relaxed);
+            let lost = self.state.lost.fetch_add(1, Ordering::Relaxed);
             if lost.is_power_of_two() || lost == 0 {
                 warn!("the access log cannot be written fast enough; lines lost: {}", lost + 1);
             }
@@ -136,12 +146,13 @@ impl AccessLog {
 
     /// The number of lost lines.
     pub(crate) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.state.lost.load(Ordering::Relaxed)
     }
 
     /// Opens the file again, after a log rotation has moved it.
     pub(crate) fn reopen(&self) {
-        let _ = self.lines.try_send(Message::Reopen);
+        self.state.reopens.store(true, Ordering::Relaxed);
+        let _ = self.lines.try_send(Message::Wake);
     }
 
     /// Writes all queued lines and ends the thread. Blocks until they are written.
@@ -277,6 +288,7 @@ fn write(
     out: Box<dyn Write + Send>,
     path: Option<PathBuf>,
     format: AccessLogFormat,
+    state: &State,
 ) {
     let mut out = BufWriter::new(out);
     let mut line = String::new();
@@ -301,19 +313,24 @@ fn write(
                 }
             }
         };
+        if state.reopens.swap(false, Ordering::Relaxed) {
+            note(out.flush(), &mut is_failing);
+            match target(path.as_ref()) {
+                Ok(reopened) => out = BufWriter::new(reopened),
+                Err(error) => warn!("cannot open the access log again: {error}"),
+            }
+        }
         match message {
             Message::Entry(entry) => {
                 line.clear();
                 entry.write(format, &mut line);
-                note(out.write_all(line.as_bytes()), &mut is_failing);
-            }
-            Message::Reopen => {
-                note(out.flush(), &mut is_failing);
-                match target(path.as_ref()) {
-                    Ok(reopened) => out = BufWriter::new(reopened),
-                    Err(error) => warn!("cannot open the access log again: {error}"),
+                let written = out.write_all(line.as_bytes());
+                if written.is_err() {
+                    state.lost.fetch_add(1, Ordering::Relaxed);
+                    note(written, &mut is_failing);
                 }
             }
+            Message::Wake => {}
             Message::End => break,
         }
     }
@@ -405,6 +422,19 @@ mod tests {
              skew=-1 early_data=accepted executed=yes complete=yes host=h.test \
              upstream=127.0.0.1:80 upstream_ms=1.250 trace=-\n"
         );
+    }
+
+    /// `/dev/full` is a disk without room.
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let settings =
+            AccessLogSettings { file: Some("/dev/full".into()), format: AccessLogFormat::Text };
+        let log = AccessLog::open(&settings).unwrap();
+        for _ in 0..100 {
+            log.entry(entry("/"));
+        }
+        log.close();
+        assert!((50..=100).contains(&log.lost()), "{}", log.lost());
     }
 
     #[test]
