@@ -1,12 +1,13 @@
 //! Which sites use ACME, and whether their settings can work.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use firstflight_certificates::acme::{AcmeConfig, AcmeError, ChallengeKind, certificate_names};
-use nix::unistd::{AccessFlags, User, access};
+use nix::unistd::{AccessFlags, Gid, User, access, getgrouplist};
 
 use crate::check::check_authorities;
 use crate::{CertificateSource, Content, ListenerProtocol, ServerConfig, SettingError, Site};
@@ -150,13 +151,17 @@ fn check_state(state: &Path, user: Option<&str>) -> Result<(), String> {
     ))
 }
 
-/// By the permission bits; supplementary groups are ignored.
+/// By the permission bits.
 fn may_write(place: &Metadata, user: &User) -> bool {
     let mode = place.permissions().mode();
+    let groups = CString::new(user.name.as_str())
+        .ok()
+        .and_then(|name| getgrouplist(&name, user.gid).ok())
+        .unwrap_or_default();
     let bits = match () {
         () if user.uid.is_root() => return true,
         () if place.uid() == user.uid.as_raw() => mode >> 6,
-        () if place.gid() == user.gid.as_raw() => mode >> 3,
+        () if groups.contains(&Gid::from_raw(place.gid())) => mode >> 3,
         () => mode,
     };
     bits & 0o3 == 0o3

@@ -1,5 +1,6 @@
 //! Privileges and limits of the process.
 
+use std::ffi::CString;
 use std::io;
 
 use nix::sys::prctl;
@@ -64,8 +65,10 @@ impl User {
             user: self.name.clone(),
             reason: reason.into(),
         };
-        // The groups first: changing them needs the privileges of the previous user.
-        unistd::setgroups(&[self.gid]).map_err(refused)?;
+        // The groups first: changing them needs the privileges of the previous user. Those of the
+        // user too: a reload reads keys that only such a group may read.
+        let name = CString::new(self.name.as_str()).map_err(|_| refused(nix::Error::EINVAL))?;
+        unistd::initgroups(&name, self.gid).map_err(refused)?;
         unistd::setresgid(self.gid, self.gid, self.gid).map_err(refused)?;
         unistd::setresuid(self.uid, self.uid, self.uid).map_err(refused)?;
         // Fails if root privileges could be regained.

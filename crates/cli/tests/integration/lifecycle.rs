@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -311,6 +311,32 @@ fn privileges_are_dropped_before_serving() {
     assert!(manager.wait_for("not reloaded").contains("key.pem"));
     assert!(served(&dir, &serve));
     serve.stop();
+}
+
+/// A reload reads keys that only a group of the user may read. Needs root, for a group file of its own.
+#[test]
+fn the_user_keeps_its_groups() {
+    if !nix::unistd::getuid().is_root() {
+        return;
+    }
+    let dir = site();
+    certify(dir.path());
+    let manager = ServiceManager::new(dir.path());
+    let config = configure(dir.path(), "[process]\nuser = \"nobody\"");
+    for (name, mode) in [("notify", 0o777), (".", 0o755)] {
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let group = fs::read_to_string("/etc/group").unwrap() + "keyreaders:x:12345:nobody\n";
+    fs::write(dir.path().join("group"), group).unwrap();
+    let script = "mount --bind group /etc/group && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.current_dir(dir.path()).env("NOTIFY_SOCKET", manager.path());
+    command.args(["--mount", "sh", "-c", script, "sh", PROGRAM, "serve", "--config", &config]);
+    command.args(["--listen", "127.0.0.1:0", "--cert", "cert.pem", "--key", "key.pem"]);
+    let server = Running::start(&mut command);
+    manager.wait_for("READY=1");
+    let groups = status(server.0.id(), "Groups");
+    assert!(groups.split(' ').any(|group| group == "12345"), "{groups}");
 }
 
 /// systemd accepts the units, and they are sandboxed.
