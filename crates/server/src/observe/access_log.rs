@@ -100,14 +100,13 @@ pub(crate) struct AccessLog {
 #[derive(Default)]
 struct State {
     lost: AtomicU64,
-    /// Whether the file is to be opened again. Not in the queue, which may be full.
+    /// Whether the file is to be opened again, though the queue is full.
     reopens: AtomicBool,
 }
 
 enum Message {
     Entry(Box<AccessLogEntry>),
-    /// Looks at the state.
-    Wake,
+    Reopen,
     End,
 }
 
@@ -151,8 +150,9 @@ impl AccessLog {
 
     /// Opens the file again, after a log rotation has moved it.
     pub(crate) fn reopen(&self) {
-        self.state.reopens.store(true, Ordering::Relaxed);
-        let _ = self.lines.try_send(Message::Wake);
+        if self.lines.try_send(Message::Reopen).is_err() {
+            self.state.reopens.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Writes all queued lines and ends the thread. Blocks until they are written.
@@ -313,7 +313,7 @@ fn write(
                 }
             }
         };
-        if state.reopens.swap(false, Ordering::Relaxed) {
+        if state.reopens.swap(false, Ordering::Relaxed) || matches!(message, Message::Reopen) {
             note(out.flush(), &mut is_failing);
             match target(path.as_ref()) {
                 Ok(reopened) => out = BufWriter::new(reopened),
@@ -330,7 +330,7 @@ fn write(
                     note(written, &mut is_failing);
                 }
             }
-            Message::Wake => {}
+            Message::Reopen => {}
             Message::End => break,
         }
     }
