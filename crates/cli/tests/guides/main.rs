@@ -1,6 +1,17 @@
 //! Runs the commands of all guides in docs/guides in order, on new machines, and compares their output.
 //!
-//! docs/guides/README.md describes the format of guides. GUIDES_SHOW=1 prints all output.
+//! The machines are fresh Debian systems without the internet. Alone, as root: `cargo test --package
+//! firstflight --test guides`; `GUIDES_SHOW=1` prints all output. In a guide:
+//!
+//! - ```` ```sh ````: commands for one shell on each machine, without input; one that fails ends the
+//!   guide
+//! - ```` ```text ```` after them: the whole output, with any spacing; `...` stands for any lines
+//! - `<!-- machines: a b -->`, `<!-- lets-encrypt -->`: at the top: their names; an authority under
+//!   Let's Encrypt's name
+//! - `<!-- on: a b -->`: the next commands run on each of these
+//! - `<!-- carry: FILE from a to b -->`: copies a file between root's homes
+//! - `<!-- may differ: WORD WORD -->`: words of the output that may differ
+//! - `<!-- not run: REASON -->`: leaves the next commands out
 
 mod guide;
 mod output;
