@@ -22,7 +22,16 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut copy = probe.copy(&flight)?;
     let reception = copy.expect_finished(probe.settings.limit)?;
     let response = copy.response(probe.settings.early_limit);
-    if !response.is_some_and(|(response, before)| before && response.executed()) {
+    let no_response = reception.early_data && response.is_none();
+    let counted = if no_response { probe.executions(&nonce)? } else { None };
+    if no_response && counted.is_none() {
+        let summary =
+            "the copy got no response before Finished; only a witness can tell whether it ran";
+        let evidence = vec![format!("copy: {reception}, no response before Finished")];
+        return Ok(Outcome::new(Verdict::Inconclusive, summary).with(evidence));
+    }
+    let responded = response.is_some_and(|(response, before)| before && response.executed());
+    if !responded && counted.is_none_or(|count| count == 0) {
         let summary = "the copy does not run, as no request runs before the handshake is complete";
         let evidence = vec![format!("copy: {reception}, no response before Finished")];
         return Ok(Outcome::new(Verdict::NotApplicable, summary).with(evidence));
@@ -46,9 +55,14 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         return Err(Stop("the original got no response".to_owned()));
     };
     original.close();
+    // The first question to the witness was an execution too.
     let executions = probe.executions(&nonce)?;
+    let executions = executions.map(|count| count.saturating_sub(u64::from(counted.is_some())));
     let mut evidence = vec![
-        "copy: early data accepted, executed before Finished".to_owned(),
+        match responded {
+            true => "copy: early data accepted, executed before Finished".to_owned(),
+            false => "copy: early data accepted, counted by the witness, no response".to_owned(),
+        },
         format!("original: {reception}, completed, status {}", response.status),
     ];
     evidence.extend(executions.map(|count| format!("the witness counted {count} executions")));
@@ -63,6 +77,8 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use firstflight_first_flight::test_server::{Behaviour, EarlyRequest};
 
     use super::*;
@@ -76,5 +92,17 @@ mod tests {
         assert_eq!(verdict(&CHECK, &Behaviour::default(), false), Verdict::Pass);
         let holds = Behaviour { safe: EarlyRequest::Hold, ..wrong };
         assert_eq!(verdict(&CHECK, &holds, true), Verdict::NotApplicable);
+        let refuses = Behaviour { safe: EarlyRequest::TooEarly, ..holds };
+        assert_eq!(verdict(&CHECK, &refuses, false), Verdict::NotApplicable);
+    }
+
+    #[test]
+    fn rfc8470_3_only_a_witness_knows_whether_a_copy_without_a_response_ran() {
+        let slow = Behaviour { safe_take: Duration::from_millis(1500), ..Behaviour::default() };
+        let wrong = Behaviour { rejects_overtaken: false, ..slow.clone() };
+        for (behaviour, witnessed) in [(&wrong, Verdict::Warn), (&slow, Verdict::Pass)] {
+            assert_eq!(verdict(&CHECK, behaviour, false), Verdict::Inconclusive);
+            assert_eq!(verdict(&CHECK, behaviour, true), witnessed);
+        }
     }
 }

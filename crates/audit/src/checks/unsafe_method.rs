@@ -1,4 +1,6 @@
 use super::replay::Copies;
+use firstflight_first_flight::FlightPlan;
+
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -38,6 +40,12 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         copies.receive(probe, &mut copy, &format!("copy {number}"));
     }
     copies.count(probe, &nonce)?;
+    if copies.executions.is_none() && response.is_none() && !silence_waits(probe)? {
+        let summary = "the POST got no response before the handshake was complete; only a witness can \
+                       tell whether it ran";
+        copies.evidence.push("a POST that runs may get its response as late".to_owned());
+        return Ok(Outcome::new(Verdict::Warn, summary).with(copies.evidence));
+    }
     let executed = response.as_ref().is_some_and(crate::http::Response::executed);
     let (verdict, summary) = match (copies.executions, &response) {
         (Some(count), _) if count > 1 => {
@@ -58,6 +66,17 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         _ => (Verdict::Pass, "the POST waits for the handshake".to_owned()),
     };
     Ok(Outcome::new(verdict, summary).with(copies.evidence))
+}
+
+/// Whether no response to a POST means that it waits: one after a full handshake gets its response in
+/// half of the time that the early one had, and GETs in fresh flights get theirs before Finished.
+fn silence_waits(probe: &Probe<'_>) -> Result<bool, Stop> {
+    let mut exchange = probe.send(&probe.build(FlightPlan::full(probe.hello())))?;
+    exchange.expect_finished(probe.settings.limit)?;
+    exchange.finish(&probe.request("POST", &nonce()));
+    let is_fast = exchange.response(probe.settings.early_limit / 2).is_some();
+    exchange.close();
+    Ok(is_fast && probe.responds_early())
 }
 
 /// What becomes of a GET with a query string in early data.
@@ -82,10 +101,12 @@ fn get_with_query(probe: &Probe<'_>) -> Result<String, Stop> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use firstflight_first_flight::test_server::{Behaviour, EarlyRequest, Recorded};
 
     use super::*;
-    use crate::checks::tests::{assert_proven, verdict};
+    use crate::checks::tests::{assert_proven, verdict, verdict_over_quic};
 
     #[test]
     fn rfc8470_3_unsafe_requests_wait_or_are_refused() {
@@ -96,5 +117,19 @@ mod tests {
         assert_eq!(verdict(&CHECK, &replayed, false), Verdict::Fail);
         let refused = Behaviour { others: EarlyRequest::TooEarly, ..Behaviour::default() };
         assert_eq!(verdict(&CHECK, &refused, true), Verdict::Pass);
+    }
+
+    #[test]
+    fn rfc8470_3_a_post_without_a_response_waits_only_if_responses_are_fast() {
+        let holds = Behaviour::default();
+        assert_eq!(verdict(&CHECK, &holds, false), Verdict::Pass);
+        let slow = Behaviour { others_take: Duration::from_millis(1500), ..holds.clone() };
+        assert_eq!(verdict(&CHECK, &slow, false), Verdict::Warn);
+        assert_eq!(verdict_over_quic(&CHECK, &slow, false), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &slow, true), Verdict::Pass, "the witness counted none");
+        let slow_and_early = Behaviour { others: EarlyRequest::Execute, ..slow };
+        assert_eq!(verdict(&CHECK, &slow_and_early, false), Verdict::Warn);
+        let all_hold = Behaviour { safe: EarlyRequest::Hold, ..holds };
+        assert_eq!(verdict(&CHECK, &all_hold, false), Verdict::Warn);
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::Shared;
+use super::http::Response;
 use crate::FastOpen;
 use crate::driver::{Link, Received};
 
@@ -189,11 +190,17 @@ impl Responses {
     pub(super) fn respond(
         &mut self,
         stream: u64,
-        mut data: Vec<u8>,
+        Response { mut data, after }: Response,
         now: Duration,
     ) -> Option<Piece> {
         let Some(fault) = self.fault else {
-            return Some(Piece { stream, data, then: Then::Complete });
+            let whole = Piece { stream, data, then: Then::Complete };
+            if after.is_zero() {
+                return Some(whole);
+            }
+            self.next_at = now + after;
+            self.waiting.push_back(whole);
+            return None;
         };
         self.next_at = now + interval(fault);
         let then = match fault {

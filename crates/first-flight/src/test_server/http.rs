@@ -1,5 +1,7 @@
 //! As much HTTP/1.1 and HTTP/3 as the witness needs.
 
+use std::time::Duration;
+
 use firstflight_wire::{Input, put_varint};
 
 use super::{Behaviour, EarlyRequest, Shared};
@@ -11,6 +13,12 @@ pub(super) struct Request {
     query: String,
     early_header: Option<String>,
     http3: bool,
+}
+
+/// A response, and how long it takes.
+pub(super) struct Response {
+    pub(super) data: Vec<u8>,
+    pub(super) after: Duration,
 }
 
 impl Request {
@@ -77,14 +85,26 @@ impl Request {
 
     /// What is done with it in early data.
     pub(super) fn decision(&self, behaviour: &Behaviour) -> EarlyRequest {
-        match &*self.method {
-            "GET" | "HEAD" | "OPTIONS" => behaviour.safe,
-            _ => behaviour.others,
+        match self.is_safe() {
+            true => behaviour.safe,
+            false => behaviour.others,
         }
     }
 
+    fn is_safe(&self) -> bool {
+        matches!(&*self.method, "GET" | "HEAD" | "OPTIONS")
+    }
+
     /// Executes it: the response.
-    pub(super) fn execute(&self, shared: &Shared, early: bool) -> Vec<u8> {
+    pub(super) fn execute(&self, shared: &Shared, early: bool) -> Response {
+        let after = match self.is_safe() {
+            true => shared.behaviour.safe_take,
+            false => shared.behaviour.others_take,
+        };
+        Response { data: self.executed(shared, early), after }
+    }
+
+    fn executed(&self, shared: &Shared, early: bool) -> Vec<u8> {
         let count = shared.execute(&self.query);
         if shared.behaviour.not_found {
             return self.response(shared, Status::NotFound, "");
@@ -107,8 +127,8 @@ impl Request {
     }
 
     /// The response 425 (Too Early).
-    pub(super) fn too_early(&self, shared: &Shared) -> Vec<u8> {
-        self.response(shared, Status::TooEarly, "")
+    pub(super) fn too_early(&self, shared: &Shared) -> Response {
+        Response { data: self.response(shared, Status::TooEarly, ""), after: Duration::ZERO }
     }
 
     fn response(&self, shared: &Shared, status: Status, body: &str) -> Vec<u8> {

@@ -157,6 +157,10 @@ pub struct Behaviour {
     pub safe: EarlyRequest,
     /// All other requests.
     pub others: EarlyRequest,
+    /// How long requests with safe methods take.
+    pub safe_take: Duration,
+    /// How long all others take.
+    pub others_take: Duration,
     /// Whether 425 is also the response to requests after the handshake of such a connection.
     pub always_too_early: bool,
     /// Whether the witness sees `Early-Data: 1` with early requests.
@@ -218,6 +222,8 @@ impl Default for Behaviour {
             binds_protocol: true,
             safe: EarlyRequest::Execute,
             others: EarlyRequest::Hold,
+            safe_take: Duration::ZERO,
+            others_take: Duration::ZERO,
             always_too_early: false,
             marks_early: true,
             client_hides_early: false,

@@ -12,7 +12,7 @@ use firstflight_wire::{
 
 use super::fault::{Piece, Responses, Then};
 use super::hello::SUITE;
-use super::http::Request;
+use super::http::{Request, Response};
 use super::requests::Requests;
 use super::tls::Handshake;
 use super::{Shared, StrayPackets};
@@ -301,7 +301,7 @@ impl QuicSession {
         Ok(())
     }
 
-    fn respond(&mut self, stream: u64, response: Vec<u8>) {
+    fn respond(&mut self, stream: u64, response: Response) {
         if let Some(piece) = self.responses.respond(stream, response, self.shared.clock.get()) {
             self.send(&piece);
         }

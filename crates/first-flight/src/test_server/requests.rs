@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::http::Request;
+use super::http::{Request, Response};
 use super::{EarlyRequest, Shared};
 
 /// The requests of a connection. Each has a stream; over TCP there is one.
@@ -10,7 +10,7 @@ pub(super) struct Requests {
     shared: Rc<Shared>,
     held: Vec<(u64, Request)>,
     /// Responses to requests that were executed silently.
-    late: Vec<(u64, Vec<u8>)>,
+    late: Vec<(u64, Response)>,
     too_early: bool,
     /// Whether a copy of the flight was there before.
     pub(super) overtaken: bool,
@@ -22,7 +22,7 @@ impl Requests {
     }
 
     /// Serves a request. Its response, if that leaves at once.
-    pub(super) fn serve(&mut self, stream: u64, request: Request, early: bool) -> Option<Vec<u8>> {
+    pub(super) fn serve(&mut self, stream: u64, request: Request, early: bool) -> Option<Response> {
         let behaviour = &self.shared.behaviour;
         let decision = match early {
             true if self.overtaken => EarlyRequest::Hold,
@@ -49,7 +49,7 @@ impl Requests {
     }
 
     /// The responses of requests that have waited for the client's Finished.
-    pub(super) fn complete(&mut self) -> Vec<(u64, Vec<u8>)> {
+    pub(super) fn complete(&mut self) -> Vec<(u64, Response)> {
         let mut responses = std::mem::take(&mut self.late);
         for (stream, request) in std::mem::take(&mut self.held) {
             let rejected = self.overtaken && self.shared.behaviour.rejects_overtaken;

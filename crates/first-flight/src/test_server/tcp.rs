@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Shared;
 use super::fault::{Piece, Responses, Then};
 use super::hello::{ClientHello, SUITE, old_server_hello};
-use super::http::Request;
+use super::http::{Request, Response};
 use super::requests::Requests;
 use super::tls::Handshake;
 use crate::ProtocolError;
@@ -214,7 +214,7 @@ impl TcpSession {
         }
     }
 
-    fn respond(&mut self, response: Vec<u8>, out: &mut Vec<u8>) {
+    fn respond(&mut self, response: Response, out: &mut Vec<u8>) {
         if let Some(piece) = self.responses.respond(0, response, self.shared.clock.get()) {
             self.send(&piece, out);
         }
