@@ -18,14 +18,17 @@ pub enum Stream<S> {
 /// A stream shared between the HTTP library, which reads and writes it, and the client, which inspects
 /// its state. Both must be polled by the same task.
 ///
-/// Nothing is read before the first flush: HTTP clients send first, and a read would send the
-/// ClientHello (or the Finished) without the request that has to leave with it.
+/// Nothing is read before the first flush, or a write that has to wait: HTTP clients send first, and
+/// a read would send the ClientHello (or the Finished) without the request that has to leave with it.
+///
+/// A server may respond and close without reading the whole request (RFC 9112 section 9.5). Writes
+/// to a peer that is gone do nothing, so that its response is read first.
 pub struct SharedStream<S>(Arc<Mutex<Inner<S>>>);
 
 /// What a stream has recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
-    /// When the first flush was started.
+    /// When the first flush was started, or a write had to wait.
     pub(crate) sent: Option<Instant>,
     /// When the handshake was complete.
     pub(crate) secured: Option<Instant>,
@@ -38,6 +41,8 @@ pub(crate) struct StreamCounters {
 struct Inner<S> {
     stream: Stream<S>,
     written: bool,
+    /// Whether a write has failed because the peer is gone.
+    gone: bool,
     reader: Option<Waker>,
     counters: StreamCounters,
     failure: Option<io::Error>,
@@ -62,6 +67,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         Self(Arc::new(Mutex::new(Inner {
             stream,
             written: false,
+            gone: false,
             reader: None,
             counters: StreamCounters { secured, ..StreamCounters::default() },
             failure: None,
@@ -192,6 +198,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
         copy
     }
 
+    /// From now on reads the response.
+    fn start_reading(&mut self) {
+        if self.counters.sent.is_none() {
+            self.counters.sent = Some(Instant::now());
+            if let Some(reader) = self.reader.take() {
+                reader.wake();
+            }
+        }
+    }
+
+    /// Returns whether a failed write leaves a response to read; the failure is kept for when there
+    /// is none.
+    fn outlives(&mut self, error: &io::Error) -> bool {
+        use io::ErrorKind as Kind;
+        if !matches!(error.kind(), Kind::BrokenPipe | Kind::ConnectionReset) {
+            return false;
+        }
+        self.gone = true;
+        self.failure.get_or_insert_with(|| io::Error::new(error.kind(), error.to_string()));
+        self.start_reading();
+        true
+    }
+
     fn record_secured(&mut self) {
         if self.counters.secured.is_none()
             && let Stream::Tls(tls) = &self.stream
@@ -241,28 +270,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.lock();
-        match ready!(Pin::new(&mut inner.stream).poll_write(cx, data)) {
-            Ok(count) => {
+        if inner.gone {
+            return Poll::Ready(Ok(data.len()));
+        }
+        match Pin::new(&mut inner.stream).poll_write(cx, data) {
+            Poll::Ready(Ok(count)) => {
                 inner.written |= count > 0;
                 Poll::Ready(Ok(count))
             }
-            Err(error) => Poll::Ready(Err(inner.fail(error))),
+            Poll::Ready(Err(error)) if inner.outlives(&error) => Poll::Ready(Ok(data.len())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(inner.fail(error))),
+            Poll::Pending => {
+                if inner.written {
+                    inner.start_reading();
+                }
+                Poll::Pending
+            }
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.lock();
-        if !inner.written {
+        if !inner.written || inner.gone {
             return Poll::Ready(Ok(()));
         }
-        if inner.counters.sent.is_none() {
-            inner.counters.sent = Some(Instant::now());
-            if let Some(reader) = inner.reader.take() {
-                reader.wake();
-            }
-        }
+        inner.start_reading();
         match ready!(Pin::new(&mut inner.stream).poll_flush(cx)) {
             Ok(()) => Poll::Ready(Ok(())),
+            Err(error) if inner.outlives(&error) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(inner.fail(error))),
         }
     }

@@ -280,10 +280,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// Sends the outgoing buffer, then reads from the socket once.
     fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Reads even if sending has to wait: a peer that does not read must not block this side.
-        if let Poll::Ready(Err(error)) = self.poll_send(cx) {
-            return Poll::Ready(Err(error));
+        let sent = self.poll_send(cx);
+        let received = self.poll_receive(cx);
+        match (sent, received) {
+            // What a peer has sent before it was gone is read first.
+            (Poll::Ready(Err(_)), Poll::Ready(Ok(()))) => Poll::Ready(Ok(())),
+            (Poll::Ready(Err(error)), _) => Poll::Ready(Err(error)),
+            (_, received) => received,
         }
-        self.poll_receive(cx)
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -7,3 +7,4 @@ mod quic;
 mod race;
 mod support;
 mod unanswered;
+mod uploads;

@@ -228,7 +228,7 @@ async fn read_request(tls: &mut TlsStream<TcpStream>) -> Option<(String, bool)> 
     }
 }
 
-fn acceptor(behaviour: &ServerBehaviour) -> Acceptor {
+pub(crate) fn acceptor(behaviour: &ServerBehaviour) -> Acceptor {
     let (cert, key) = pem();
     let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap();
     let mut config = AcceptorConfig::new(identity);
