@@ -142,7 +142,8 @@ impl Http3 {
     }
 
     fn failure(&self, error: &StreamError, response_started: bool) -> ClientError {
-        if failure::is_unprocessed(error) {
+        // With a part of a response, that it was not processed cannot be true.
+        if !response_started && failure::is_unprocessed(error) {
             return ClientError::NotProcessed;
         }
         match self.quic.close_reason() {

@@ -1,9 +1,10 @@
 //! Whole transfers over QUIC: full, resumed, early, refused, with a token, and what goes wrong.
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use firstflight_client::{Client, EarlyPolicy, Report, Request};
+use firstflight_client::{Client, EarlyPolicy, Listener, Report, Request};
 use firstflight_tls::{EarlyDataReason, Trust};
 use h3::error::Code;
 use http::Method;
@@ -205,6 +206,33 @@ async fn rfc9114_4_1_1_a_request_that_was_not_begun_goes_to_a_fresh_connection()
     let (report, body) = send(&dir.quic(|_| {}), post(&server, "a=b")).await;
     assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
     assert_eq!((report.retries, report.num_connects), (1, 2));
+}
+
+/// A body, whose parts are reported to the server.
+struct Parts(Vec<u8>, QuicServer);
+
+impl Listener for Parts {
+    fn body(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.extend_from_slice(bytes);
+        self.1.part_read.notify_one();
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn rfc9114_4_1_1_a_request_whose_response_has_started_is_not_sent_again() {
+    let behaviour = QuicServerBehaviour {
+        response: |number, _| match number {
+            0 => QuicReply::ResetWithin(Code::H3_REQUEST_REJECTED),
+            _ => QuicReply::Respond(200, "hello"),
+        },
+        ..QuicServerBehaviour::default()
+    };
+    let (dir, server) = (ClientDir::new(), QuicServer::start(behaviour).await);
+    let mut parts = Parts(Vec::new(), server.clone());
+    let report = dir.quic(|_| {}).fetch(post(&server, "a=b"), &mut parts).await;
+    assert_eq!((report.exit_code(), report.retries), (95, 0), "{report:?}");
+    assert_eq!((parts.0.as_slice(), server.seen().len()), (&b"hell"[..], 1));
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use quinn::{
     WriteError,
 };
 use tokio::net::UdpSocket;
+use tokio::sync::Notify;
 
 use super::{ClientDir, MarkSealer, pem};
 
@@ -66,6 +67,8 @@ pub(crate) enum QuicReply {
     Redirect(&'static str),
     /// A head that promises 9 bytes, and 4 of them.
     Truncated,
+    /// A head and 4 bytes, and when the client has read them, a reset with this code.
+    ResetWithin(Code),
     /// Reset the stream with this code.
     Reset(Code),
     /// Close the connection with this code.
@@ -115,6 +118,8 @@ pub(crate) struct QuicServer {
     endpoint: Endpoint,
     /// Bytes that clients have made room for in floods, and the code that ended the last one.
     pub(crate) flooded: Arc<(AtomicUsize, AtomicU64)>,
+    /// A client has read a part of the body.
+    pub(crate) part_read: Arc<Notify>,
 }
 
 impl QuicServer {
@@ -136,6 +141,7 @@ impl QuicServer {
             connections: Arc::default(),
             endpoint: endpoint.clone(),
             flooded: Arc::default(),
+            part_read: Arc::default(),
         };
         endpoint.set_server_config(Some(server.config()));
         let accepting = server.clone();
@@ -301,6 +307,12 @@ impl QuicServer {
                     stream.send_response(head).await.unwrap();
                     stream.send_data(Bytes::from_static(b"hell")).await.unwrap();
                     stream.finish().await.unwrap();
+                }
+                QuicReply::ResetWithin(code) => {
+                    stream.send_response(say(200).body(()).unwrap()).await.unwrap();
+                    stream.send_data(Bytes::from_static(b"hell")).await.unwrap();
+                    self.part_read.notified().await;
+                    stream.stop_stream(code);
                 }
                 QuicReply::Reset(code) => stream.stop_stream(code),
                 QuicReply::Close(code) => {
