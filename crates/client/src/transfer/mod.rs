@@ -56,6 +56,8 @@ struct Transfer<'a> {
     /// Every QUIC connection that was started; each may receive a session or token.
     links: RefCell<Vec<QuicHandle>>,
     sessions: Vec<Session>,
+    /// Whether the request was sent again; each redirection makes another request.
+    retried: bool,
 }
 
 /// How one connection ended.
@@ -94,6 +96,7 @@ impl<'a> Transfer<'a> {
             stream: None,
             links: RefCell::default(),
             sessions: Vec::new(),
+            retried: false,
         }
     }
 
@@ -122,11 +125,11 @@ impl<'a> Transfer<'a> {
             self.report.early_bytes = 0;
             let outcome = match self.attempt(&request, transports, early_now).await {
                 Err(ClientError::Tls(error))
-                    if self.report.retries == 0 && fixed_without_early_data(&error) =>
+                    if !self.retried && fixed_without_early_data(&error) =>
                 {
                     Outcome::Retry("the server no longer accepts what the session promised")
                 }
-                Err(ClientError::NotProcessed) if self.report.retries == 0 => {
+                Err(ClientError::NotProcessed) if !self.retried => {
                     Outcome::Retry("the server had not started to process it; on a new connection")
                 }
                 other => other?,
@@ -137,6 +140,7 @@ impl<'a> Transfer<'a> {
                     self.record_tcp();
                     self.store_sessions()?;
                     self.report.retries += 1;
+                    self.retried = true;
                     self.listener.event(&Event::Retrying(why));
                     early = false;
                 }
@@ -150,6 +154,7 @@ impl<'a> Transfer<'a> {
                     self.report.scheme = request.target.scheme().name();
                     self.report.method = request.method.to_string();
                     early = true;
+                    self.retried = false;
                 }
             }
         }

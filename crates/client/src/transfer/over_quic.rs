@@ -215,7 +215,7 @@ impl Transfer<'_> {
         request: &Request,
         was_early: bool,
     ) -> Result<Outcome, ClientError> {
-        if self.report.retries == 0 && too_early(head.status, was_early) {
+        if !self.retried && too_early(head.status, was_early) {
             self.listener.event(&Event::ResponseHead(&head.raw));
             return Ok(Outcome::Retry("425: too early; on a new connection"));
         }

@@ -181,7 +181,7 @@ impl Transfer<'_> {
             // This also applies to refused early data: a server that cannot record the flight
             // responds 425 to all requests of the connection.
             let was_early = early_data != EarlyData::NotOffered;
-            if self.report.retries == 0 && too_early(head.status, was_early) {
+            if !self.retried && too_early(head.status, was_early) {
                 self.listener.event(&Event::ResponseHead(&head.raw));
                 let whole = discard(TcpBody(exchange, &mut body)).await;
                 let was_refused = early_data == EarlyData::Refused;
@@ -190,6 +190,7 @@ impl Transfer<'_> {
                     return Ok(TcpOutcome::Ended(Outcome::Retry(why)));
                 }
                 self.report.retries += 1;
+                self.retried = true;
                 let why = "425: too early; on the same connection after the handshake";
                 self.listener.event(&Event::Retrying(why));
                 second = true;

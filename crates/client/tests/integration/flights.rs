@@ -127,6 +127,25 @@ async fn rfc8470_5_2_a_425_to_what_was_not_early_and_a_second_one_are_final_resp
 }
 
 #[tokio::test]
+async fn rfc8470_5_2_each_request_of_a_redirection_is_retried_after_its_425() {
+    const MOVED: &str = "HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 0\r\n\r\n";
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    get(&dir.client(|_| {}), &server).await;
+    server.seen();
+    server.change_behaviour(|behaviour| {
+        behaviour.response = |number, early| match (early, number) {
+            (true, _) => Reply::Send(TOO_EARLY, true),
+            (false, 1) => Reply::Send(MOVED, true),
+            (false, _) => Reply::Send(OK, true),
+        };
+    });
+    let (report, body) = get(&dir.client(|config| config.redirects = Some(1)), &server).await;
+    assert_eq!((report.status(), report.retries, body.as_str()), (200, 2, "hello"), "{report:?}");
+    let early: Vec<bool> = server.seen().iter().map(|one| one.early).collect();
+    assert_eq!(early, [true, false, true, false]);
+}
+
+#[tokio::test]
 async fn rfc9110_9_2_1_a_post_is_early_only_if_told_so() {
     let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let mut post = Request::get(server.url("/"));

@@ -397,6 +397,24 @@ async fn redirections_are_followed() {
 }
 
 #[tokio::test]
+async fn rfc8470_5_2_each_request_of_a_redirection_is_retried_after_its_425() {
+    let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
+    get(&dir.quic(|_| {}), &server).await;
+    server.seen();
+    server.change_behaviour(|behaviour| {
+        behaviour.response = |number, early| match (early, number) {
+            (true, _) => QuicReply::Respond(425, ""),
+            (false, 1) => QuicReply::Redirect("/next"),
+            (false, _) => QuicReply::Respond(200, "hello"),
+        };
+    });
+    let (report, body) = get(&dir.quic(|config| config.redirects = Some(1)), &server).await;
+    assert_eq!((report.status(), report.retries, body.as_str()), (200, 2, "hello"), "{report:?}");
+    let early: Vec<bool> = server.seen().iter().map(|one| one.early).collect();
+    assert_eq!(early, [true, false, true, false]);
+}
+
+#[tokio::test]
 async fn http_urls_have_no_http3() {
     let dir = ClientDir::new();
     let target = firstflight_client::Target::parse("http://localhost:1/").unwrap();
