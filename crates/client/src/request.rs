@@ -28,7 +28,8 @@ impl Request {
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
         if let Some((user, password)) = target.credentials() {
-            let basic = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
+            let pair = [user, password].join(&b':');
+            let basic = format!("Basic {}", STANDARD.encode(pair));
             if let Ok(value) = HeaderValue::from_str(&basic) {
                 headers.insert(AUTHORIZATION, value);
             }
@@ -190,6 +191,22 @@ mod tests {
         assert_eq!(request.headers["x-empty"], "");
         for bad in ["no colon", "bad name: x", "X: a\nb"] {
             assert_eq!(request.set_field(bad, &mut added).unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn rfc3986_2_4_credentials_are_decoded() {
+        for (url, credentials) in [
+            ("https://us%40er:p%c3%a4%3Ass@a.test/", "us@er:p\u{e4}:ss".as_bytes()),
+            ("https://u:100%@a.test/", b"u:100%"),
+            ("https://u:%zz%4@a.test/", b"u:%zz%4"),
+            ("https://u:%ff@a.test/", b"u:\xff"),
+            ("https://u@a.test/", b"u:"),
+        ] {
+            let request = Request::get(Target::parse(url).unwrap());
+            let basic = request.headers[AUTHORIZATION].to_str().unwrap().to_owned();
+            let decoded = STANDARD.decode(basic.strip_prefix("Basic ").unwrap()).unwrap();
+            assert_eq!(decoded, credentials, "{url}");
         }
     }
 

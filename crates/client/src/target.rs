@@ -98,12 +98,12 @@ impl Target {
         self.url.path().rsplit('/').next().filter(|name| !name.is_empty())
     }
 
-    /// Returns user name and password, if the URL has them.
-    pub fn credentials(&self) -> Option<(String, String)> {
+    /// Returns user name and password as they are sent, if the URL has them.
+    pub fn credentials(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let user = self.url.username();
         let password = self.url.password();
         (!user.is_empty() || password.is_some())
-            .then(|| (user.to_owned(), password.unwrap_or_default().to_owned()))
+            .then(|| (percent_decoded(user), percent_decoded(password.unwrap_or_default())))
     }
 
     /// Returns the URL as the user wrote it.
@@ -154,6 +154,25 @@ impl fmt::Display for Target {
         url.set_fragment(None);
         f.write_str(url.as_str())
     }
+}
+
+/// Decodes percent-encoded bytes (RFC 3986 section 2.1). Other percent signs stay.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let hex = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+    let mut rest = text.as_bytes();
+    let mut decoded = Vec::with_capacity(rest.len());
+    while let [first, after @ ..] = rest {
+        let (byte, left) = match after {
+            [high, low, left @ ..] if *first == b'%' => match (hex(high), hex(low)) {
+                (Some(high), Some(low)) => (high << 4 | low, left),
+                _ => (*first, after),
+            },
+            _ => (*first, after),
+        };
+        decoded.push(byte);
+        rest = left;
+    }
+    decoded
 }
 
 #[cfg(test)]
