@@ -247,6 +247,8 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
         }
         write_out(template.as_ref(), &report);
     }
+    // The system's resolver knows no time limit, and a transfer that reached its own waits no longer.
+    runtime.shutdown_background();
     Ok(code)
 }
 

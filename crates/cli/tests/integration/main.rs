@@ -12,6 +12,7 @@ mod console;
 mod ech;
 mod examples;
 mod failed_upgrades;
+mod fetch;
 mod help;
 mod hostile;
 mod http3;

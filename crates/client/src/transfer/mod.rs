@@ -268,7 +268,9 @@ struct Limit {
 
 impl Limit {
     fn new(after: Option<Duration>) -> Self {
-        Self { after, at: after.map(|after| tokio::time::Instant::now() + after) }
+        // One that the clock cannot count to is none.
+        let at = after.and_then(|after| tokio::time::Instant::now().checked_add(after));
+        Self { after, at }
     }
 
     fn late(&self) -> ClientError {

@@ -272,6 +272,19 @@ async fn limits_end_a_transfer_that_does_not() {
 }
 
 #[tokio::test]
+async fn a_limit_that_the_clock_cannot_count_to_is_none() {
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    let patient = dir.client(|config| {
+        config.connect_timeout = Some(Duration::MAX);
+        config.max_time = Some(Duration::MAX);
+    });
+    for expected in ["none", "accepted"] {
+        let (report, body) = get(&patient, &server).await;
+        assert_eq!((report.early_data(), body.as_str()), (expected, "hello"), "{report:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_connect_timeout_also_ends_a_handshake_that_early_data_began() {
     let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     get(&dir.client(|_| {}), &server).await;

@@ -1,0 +1,43 @@
+//! `firstflight fetch` where it depends on the system around it.
+
+use std::fs;
+use std::process::Command;
+
+use firstflight_testkit::skipped_without;
+
+use crate::support::program::{PROGRAM, firstflight, run, site};
+
+/// Runs a command beside a name server that never responds.
+const SILENT_NAME_SERVER: &str = r#"
+import socket, subprocess, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+sys.exit(subprocess.run(sys.argv[1:]).returncode)
+"#;
+
+/// glibc waits for a name server far longer than the test for the program.
+const RESOLVER: &str = "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n";
+
+#[test]
+fn time_limits_end_a_name_resolution_that_does_not_end() {
+    if skipped_without(&["unshare", "ip", "python3"]) {
+        return;
+    }
+    let site = site();
+    let dir = site.path();
+    fs::write(dir.join("resolv.conf"), RESOLVER).unwrap();
+    fs::write(dir.join("nsswitch.conf"), "hosts: dns\n").unwrap();
+    for limit in ["--max-time", "--connect-timeout"] {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "--pid", "--fork", "--kill-child"]);
+        command.args((!nix::unistd::geteuid().is_root()).then_some("--map-root-user"));
+        let script = "set -e; ip link set lo up; mount --bind resolv.conf /etc/resolv.conf; \
+                      mount --bind nsswitch.conf /etc/nsswitch.conf; exec python3 -c \"$@\"";
+        command.args(["sh", "-c", script, "sh", SILENT_NAME_SERVER, PROGRAM]);
+        command.args(["fetch", limit, "0.1", "http://name.test/"]);
+        let own = firstflight(dir);
+        command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let ended = run(command.current_dir(dir));
+        assert_eq!(ended.code, Some(28), "{limit}: {ended:?}");
+    }
+}
