@@ -329,7 +329,8 @@ impl Transfer<'_> {
         self.listener.event(&Event::ResponseHead(&head.raw));
         let status = head.status.as_u16();
         let next = redirection(&head, &request.target);
-        self.report.redirect_url = next.as_ref().map(ToString::to_string);
+        self.report.redirect_url =
+            next.as_ref().and_then(|next| Some(next.as_ref().ok()?.to_string()));
         self.report.head = Some(head.clone());
         if self.client.config.fail && status >= 400 {
             return Err(ClientError::Status(status));
@@ -339,6 +340,7 @@ impl Transfer<'_> {
             if self.report.num_redirects >= most {
                 return Err(ClientError::TooManyRedirects(most));
             }
+            let next = next?;
             self.report.redirect_url = None;
             discard(body).await;
             return Ok(Outcome::Redirect(next, status));
@@ -351,12 +353,14 @@ impl Transfer<'_> {
     }
 }
 
-/// Returns the target of a 3xx response (RFC 9110 section 15.4).
-fn redirection(head: &Head, from: &Target) -> Option<Target> {
+/// Returns the target of a 3xx response (RFC 9110 section 15.4), or why there is none.
+fn redirection(head: &Head, from: &Target) -> Option<Result<Target, ClientError>> {
     if !matches!(head.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
     }
-    from.join(head.headers.get(LOCATION)?.to_str().ok()?).ok()
+    // Some servers send UTF-8 as it is.
+    let location = String::from_utf8_lossy(head.headers.get(LOCATION)?.as_bytes());
+    Some(from.join(&location))
 }
 
 /// Reads a body to its end. Returns whether the end came within the limit.

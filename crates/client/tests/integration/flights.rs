@@ -356,6 +356,36 @@ async fn redirections_are_followed_as_far_as_allowed() {
 }
 
 #[tokio::test]
+async fn rfc9110_10_2_2_a_redirection_that_cannot_be_followed_is_an_error() {
+    const BAD: &str = "HTTP/1.1 302 Found\r\nLocation: https://[/\r\nContent-Length: 0\r\n\r\n";
+    const FTP: &str = "HTTP/1.1 302 Found\r\nLocation: ftp://a/\r\nContent-Length: 0\r\n\r\n";
+    type Rule = fn(usize, bool) -> Reply;
+    let ways: [(Rule, u8); 2] =
+        [(|_, _| Reply::Send(BAD, true), 3), (|_, _| Reply::Send(FTP, true), 1)];
+    for (response, code) in ways {
+        let behaviour = ServerBehaviour { response, ..ServerBehaviour::default() };
+        let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
+        let (report, _) = get(&dir.client(|config| config.redirects = Some(9)), &server).await;
+        assert_eq!((report.exit_code(), report.status()), (code, 302), "{report:?}");
+        let (report, _) = get(&dir.client(|_| {}), &server).await;
+        assert_eq!((report.exit_code(), report.redirect_url.is_none()), (0, true), "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn rfc3986_2_5_a_redirection_in_utf8_is_followed() {
+    const MOVED: &str = "HTTP/1.1 302 Found\r\nLocation: /ä\r\nContent-Length: 0\r\n\r\n";
+    let behaviour = ServerBehaviour {
+        response: |number, _| Reply::Send(if number == 0 { MOVED } else { OK }, true),
+        ..ServerBehaviour::default()
+    };
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
+    let (report, _) = get(&dir.client(|config| config.redirects = Some(9)), &server).await;
+    assert_eq!((report.exit_code(), report.status()), (0, 200), "{report:?}");
+    assert!(server.seen()[1].text.starts_with("GET /%C3%A4 HTTP/1.1"));
+}
+
+#[tokio::test]
 async fn an_error_status_is_an_error_where_requested() {
     let behaviour = ServerBehaviour {
         response: |_, _| Reply::Send("HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", true),
