@@ -39,7 +39,7 @@ impl Target {
     /// # Errors
     /// [`ClientError::BadUrl`] or [`ClientError::UnsupportedScheme`].
     pub fn parse(text: &str) -> Result<Self, ClientError> {
-        let full = match text.contains("://") {
+        let full = match has_scheme(text) {
             true => text.to_owned(),
             false => format!("http://{text}"),
         };
@@ -156,6 +156,14 @@ impl fmt::Display for Target {
     }
 }
 
+/// Whether a URL starts with a scheme (RFC 3986 section 3.1): its query may contain another URL.
+fn has_scheme(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, _)| {
+        scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme.chars().all(|one| one.is_ascii_alphanumeric() || "+-.".contains(one))
+    })
+}
+
 /// Decodes percent-encoded bytes (RFC 3986 section 2.1). Other percent signs stay.
 fn percent_decoded(text: &str) -> Vec<u8> {
     let hex = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
@@ -194,6 +202,18 @@ mod tests {
     fn rfc9110_7_2_host_leaves_the_default_port_out() {
         assert_eq!(Target::parse("https://a.example:443/").unwrap().authority(), "a.example");
         assert_eq!(Target::parse("a.example").unwrap().scheme(), Scheme::Http);
+    }
+
+    #[test]
+    fn rfc3986_3_1_a_scheme_comes_first() {
+        for text in ["a.test/?to=https://b.test/", "a.test:80/https://b.test/", "a.test/#x://"] {
+            let target = Target::parse(text).unwrap();
+            assert_eq!((target.scheme(), target.host()), (Scheme::Http, "a.test"), "{text}");
+        }
+        assert_eq!(Target::parse("HTTPS://a.test/").unwrap().scheme(), Scheme::Https);
+        for text in ["git+ssh://a/", "a.test://b/"] {
+            assert_eq!(Target::parse(text).unwrap_err().exit_code(), 1, "{text}");
+        }
     }
 
     #[test]
