@@ -1,6 +1,7 @@
 //! `firstflight fetch`: curl's flags and exit codes, with the request in the first flight.
 
 mod curl_flags;
+mod data;
 mod output;
 
 use std::fs;
@@ -20,6 +21,7 @@ use firstflight_client::{
 use firstflight_tls::{CipherPolicy, KeyLogFile, Trust, Version};
 
 pub(crate) use curl_flags::missing as missing_curl_flag;
+use data::Data;
 use output::{TransferOutput, print_error, write_out};
 
 /// Fetch URLs, with curl's flags, variables and exit codes.
@@ -36,13 +38,8 @@ pub(crate) struct FetchArgs {
     /// Request method (default: GET, POST with -d, HEAD with -I).
     #[arg(short = 'X', long, allow_hyphen_values = true, value_name = "METHOD", help_heading = REQUEST)]
     request: Option<String>,
-    /// Request body; `@FILE` reads a file without its line breaks, `@-` standard input; several are
-    /// joined by `&`. Makes the request a POST.
-    #[arg(short, long, allow_hyphen_values = true, value_name = "DATA", help_heading = REQUEST)]
-    data: Vec<String>,
-    /// Like -d, but the bytes are sent unchanged.
-    #[arg(long, allow_hyphen_values = true, value_name = "DATA", help_heading = REQUEST)]
-    data_binary: Vec<String>,
+    #[command(flatten)]
+    data: Data,
     /// Send the data of -d in the query of a GET.
     #[arg(short = 'G', long, help_heading = REQUEST)]
     get: bool,
@@ -218,7 +215,7 @@ pub(crate) fn run(args: FetchArgs) -> anyhow::Result<ExitCode> {
 fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
     let template = args.template()?;
     let client = Client::new(args.config()?)?;
-    let body = args.body()?;
+    let body = args.data.body()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -357,28 +354,6 @@ impl FetchArgs {
         Ok(Some(template))
     }
 
-    /// The body of -d and --data-binary; `None` without either.
-    fn body(&self) -> Result<Option<Vec<u8>>, ClientError> {
-        let mut parts = Vec::new();
-        for data in &self.data {
-            parts.push(match data.strip_prefix('@') {
-                Some(file) => {
-                    let mut bytes = read_named(file)?;
-                    bytes.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
-                    bytes
-                }
-                None => data.clone().into_bytes(),
-            });
-        }
-        for data in &self.data_binary {
-            parts.push(match data.strip_prefix('@') {
-                Some(file) => read_named(file)?,
-                None => data.clone().into_bytes(),
-            });
-        }
-        Ok((!parts.is_empty()).then(|| parts.join(&b'&')))
-    }
-
     fn request_to(&self, url: &str, body: &Option<Vec<u8>>) -> Result<Request, ClientError> {
         let mut target = Target::parse(url)?;
         let sends = body.is_some() && !self.get;
@@ -490,6 +465,17 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_the_body_keep_the_order_of_their_flags() {
+        let flags = ["--data-binary", "a", "-d", "b", "--data-binary", "c", "--data=d"];
+        assert_eq!(request(&flags).body, "a&b&c&d");
+        let get = request(&[&flags[..], &["-G"]].concat());
+        assert_eq!(
+            (get.target.to_string().as_str(), get.body.len()),
+            ("https://a.test/?a&b&c&d", 0)
+        );
+    }
+
+    #[test]
     fn a_referer_is_sent() {
         let request = request(&["-e", "https://b.test/x"]);
         assert_eq!(values(&request, "referer"), ["https://b.test/x"]);
@@ -500,7 +486,7 @@ mod tests {
         let words = ["fetch", "a.test"].iter().chain(flags);
         let matches = command.try_get_matches_from(words).expect("flags");
         let args = FetchArgs::from_arg_matches(&matches).expect("flags");
-        let body = args.body().expect("a body");
+        let body = args.data.body().expect("a body");
         args.request_to("https://a.test/", &body).expect("a request")
     }
 
