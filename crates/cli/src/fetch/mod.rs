@@ -372,6 +372,10 @@ impl FetchArgs {
         }
         if let (true, Some(body)) = (sends, body) {
             request.body = body.clone().into();
+            if body.is_empty() {
+                // With any method, as with curl.
+                request.headers.insert(http::header::CONTENT_LENGTH, 0.into());
+            }
         }
         let mut fields_set = http::HeaderMap::new();
         for field in &self.header {
@@ -473,6 +477,14 @@ mod tests {
             (get.target.to_string().as_str(), get.body.len()),
             ("https://a.test/?a&b&c&d", 0)
         );
+    }
+
+    #[test]
+    fn an_empty_body_has_a_length() {
+        assert_eq!(values(&request(&["-X", "PATCH", "-d", ""]), "content-length"), ["0"]);
+        assert!(values(&request(&["-X", "PATCH"]), "content-length").is_empty());
+        let without = request(&["-X", "PATCH", "-d", "", "-H", "Content-Length:"]);
+        assert!(values(&without, "content-length").is_empty());
     }
 
     #[test]
