@@ -59,8 +59,9 @@ pub(crate) struct FetchArgs {
     /// Follow redirects.
     #[arg(short = 'L', long, help_heading = REQUEST)]
     location: bool,
-    /// Maximum number of redirects.
-    #[arg(long, allow_hyphen_values = true, value_name = "N", default_value_t = 50, help_heading = REQUEST)]
+    /// Maximum number of redirects; -1: no limit.
+    #[arg(long, allow_hyphen_values = true, value_name = "N", default_value = "50", value_parser = redirects,
+          help_heading = REQUEST)]
     max_redirs: u32,
 
     /// Write the body to a file (`-`: standard output); once for each URL
@@ -432,6 +433,13 @@ fn usage(text: String) -> ClientError {
     ClientError::Usage(text)
 }
 
+fn redirects(text: &str) -> Result<u32, String> {
+    match text {
+        "-1" => Ok(u32::MAX),
+        text => text.parse().map_err(|_| format!("{text:?} is not a number of redirects, nor -1")),
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
@@ -485,6 +493,18 @@ mod tests {
         assert!(values(&request(&["-X", "PATCH"]), "content-length").is_empty());
         let without = request(&["-X", "PATCH", "-d", "", "-H", "Content-Length:"]);
         assert!(values(&without, "content-length").is_empty());
+    }
+
+    #[test]
+    fn redirects_without_limit_are_minus_one() {
+        let most = |value| {
+            let words = ["fetch", "a.test", "--max-redirs", value];
+            let command = FetchArgs::augment_args(clap::Command::new("fetch"));
+            let matches = command.try_get_matches_from(words).ok()?;
+            Some(FetchArgs::from_arg_matches(&matches).expect("flags").max_redirs)
+        };
+        assert_eq!((most("-1"), most("0"), most("7")), (Some(u32::MAX), Some(0), Some(7)));
+        assert_eq!((most("-2"), most("x")), (None, None));
     }
 
     #[test]
