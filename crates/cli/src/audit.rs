@@ -19,7 +19,7 @@ use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_config::parse_duration;
 use firstflight_first_flight::Link;
 
-use crate::results::write;
+use crate::results::{check_writable, write};
 
 /// Check whether a server executes early data at most once, by replaying it.
 ///
@@ -183,7 +183,15 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
             address.ip()
         );
     }
+    // An audit takes minutes, and executes requests.
+    for path in [&args.html, &args.sarif, &args.junit].into_iter().flatten() {
+        check_writable(path)?;
+    }
     let report = report(&args, &target, &addresses)?;
+    match args.json {
+        true => out!("{}", json::render(&report)),
+        false => out!("{}", text::render(&report)),
+    }
     for (path, made) in [
         (&args.html, html::render(&report)),
         (&args.sarif, sarif::render(&report)),
@@ -192,10 +200,6 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         if let Some(path) = path {
             write(path, &made)?;
         }
-    }
-    match args.json {
-        true => out!("{}", json::render(&report)),
-        false => out!("{}", text::render(&report)),
     }
     let fails = args.fail_on.verdict().zip(report.worst()).is_some_and(|(on, worst)| worst <= on);
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,6 +1,7 @@
 //! The results of `lab`, `bench` and `report`: the files of a run, its checks, and the conditions of
 //! `--fail-if`.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -83,8 +84,30 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         out!("{text}");
         return Ok(());
     }
-    std::fs::write(path, text)
-        .with_context(|| format!("cannot write {}; choose a path that is writable", path.display()))
+    std::fs::write(path, text).with_context(|| not_writable(path))
+}
+
+/// Checks that [`write`] can write a file, and leaves it as it is.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let found = path.metadata();
+    // To open a pipe would wait for its reader, or end it.
+    let is_special = found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if path == Path::new("-") || is_special {
+        return Ok(());
+    }
+    let opened = File::options().append(true).create(true).open(path);
+    opened.with_context(|| not_writable(path))?;
+    if found.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
+fn not_writable(path: &Path) -> String {
+    format!("cannot write {}; choose a path that is writable", path.display())
 }
 
 /// Creates the output directory. Called before a run, which may take hours.

@@ -385,6 +385,32 @@ fn what_cannot_be_audited_is_a_sentence() {
     assert!(unknown.code == Some(2) && unknown.err.contains("replay-at-once"), "{unknown:?}");
 }
 
+#[test]
+fn a_report_that_cannot_be_written_is_noticed_before_the_audit() {
+    let closed = format!("https://127.0.0.1:{}/", free_port());
+    for flag in ["--html", "--sarif", "--junit"] {
+        refused(&[&closed, flag, "none/report"], &["none/report", "choose a path"]);
+        refused(&[&closed, flag, "/dev"], &["/dev", "choose a path"]);
+    }
+    // The check leaves no file behind.
+    let site = site();
+    let report = site.path().join("report");
+    let mut command = firstflight(site.path());
+    let ended = run(command.args(["audit", &closed, "--html"]).arg(&report));
+    assert!(ended.err.contains("cannot connect") && !report.exists(), "{ended:?}");
+}
+
+#[test]
+fn a_report_is_printed_even_if_its_file_cannot_be_written() {
+    let site = site();
+    let server = Serve::files(site.path(), &[]);
+    let url = format!("https://localhost:{}/", server.address.port());
+    let mut command = firstflight(site.path());
+    let ended = run(command.args(["audit", &url, "--check", "offers", "--html", "/dev/full"]));
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.out.contains("offers") && ended.err.contains("/dev/full"), "{ended:?}");
+}
+
 /// A server over TCP that does this with each connection, once it has received something.
 fn bad_server(act: impl Fn(&mut TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
