@@ -160,19 +160,21 @@ async fn resolve(
     }
     let addresses = resolver.resolve(target.host(), target.port()).await;
     let addresses = addresses.map_err(|error| url_error(error.to_string()))?;
-    // One address for all samples, because two addresses may be two servers.
-    let address = addresses.first().copied();
-    let address = address.ok_or_else(|| url_error("its host has no address".to_owned()))?;
+    let first = addresses.first().copied();
+    let first = first.ok_or_else(|| url_error("its host has no address".to_owned()))?;
     if !transports.contains(&Transport::Tcp) {
-        return Ok((target, address));
+        return Ok((target, first));
     }
+    // One address for all samples, because two addresses may be two servers: the first that responds.
     // A server that cannot be reached must not look like one that supports nothing.
-    let reached = tokio::time::timeout(config.timeout, connect_tcp(&[address], false)).await;
+    let reached = tokio::time::timeout(config.timeout, connect_tcp(&addresses, false)).await;
     match reached {
-        Ok(reached) => drop(reached.map_err(|error| url_error(error.to_string()))?),
-        Err(_) => return Err(url_error(format!("{address} does not respond"))),
+        Ok(reached) => {
+            let reached = reached.map_err(|error| url_error(error.to_string()))?;
+            Ok((target, reached.peer))
+        }
+        Err(_) => Err(url_error(format!("{first} does not respond"))),
     }
-    Ok((target, address))
 }
 
 /// Checks every combination and keeps those that the server supports. Adds one as A/A control. Fetches
@@ -207,4 +209,23 @@ async fn check_cells(
         cells.push(Cell { control_of: Some(cell), ..cells[cell] });
     }
     Ok((cells, left_out, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn rfc8305_5_the_next_address_of_a_name_is_tried() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let port = address.port();
+        let mut config = RemoteConfig::new(format!("https://a.test:{port}/"));
+        config.resolve = vec![format!("a.test:{port}:127.0.0.9,127.0.0.1")];
+        let (_, found) = resolve(&config, &[Transport::Tcp]).await.unwrap();
+        assert_eq!(found, address);
+        drop(listener);
+        let refused = resolve(&config, &[Transport::Tcp]).await.unwrap_err();
+        assert!(refused.to_string().contains("127.0.0.1"), "{refused}");
+    }
 }
