@@ -78,7 +78,7 @@ impl Shared {
             Ok((response, sender)) => {
                 let change = self.lock().responded(permit.index, response.status(), now);
                 self.log_change(permit.index, change, "it responded");
-                Ok(self.response(response, permit, sender))
+                Ok(self.response(response, permit, sender, progress))
             }
             Err(failed) => {
                 let change = self.lock().failed(permit.index, failed.failure, now);
@@ -99,7 +99,7 @@ impl Shared {
     ) -> Result<(Response<Incoming>, Sender), AttemptError> {
         let Checkout { mut sender, connected } = checkout;
         let requested = request.headers().contains_key(header::UPGRADE);
-        let limit = self.config.response_timeout.unwrap_or(RESPONSE_TIMEOUT);
+        let limit = self.response_timeout();
         let sent = tokio::select! {
             sent = sender.send(request) => sent,
             client = progress.stalled_for(limit) => {
@@ -134,15 +134,26 @@ impl Shared {
         response: Response<Incoming>,
         permit: Permit,
         sender: Sender,
+        progress: &Progress,
     ) -> Response<Body> {
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let completion = Completion { permit, sender, upgraded };
+        let completion = Completion {
+            permit,
+            sender,
+            upgraded,
+            upload: progress.clone(),
+            upload_limit: self.response_timeout().min(UPLOAD_TIMEOUT),
+        };
         let limit = self.config.body_timeout;
         let mut response =
             response.map(|body| ResponseBody::new(body, limit, completion).boxed_unsync());
         // The version towards the server does not concern the client.
         *response.version_mut() = Version::HTTP_11;
         response
+    }
+
+    fn response_timeout(&self) -> Duration {
+        self.config.response_timeout.unwrap_or(RESPONSE_TIMEOUT)
     }
 
     fn owner(&self, options: &SendOptions<'_>) -> Owner {
@@ -178,6 +189,10 @@ fn is_readable(headers: &HeaderMap) -> bool {
 
 /// Default of `response_timeout`, as in nginx.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Maximum time that an upload stands still after the end of its response: enough for lost packets
+/// and slow clients, since whoever reads a response early seldom sends the rest.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prepares a request for the protocol to the server.
 pub(crate) fn prepare(

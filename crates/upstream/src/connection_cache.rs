@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::proxy_protocol::Addresses;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 
+use crate::sender::Http1;
 use crate::upload::Upload;
 
 /// The client connection of which a PROXY header told the server; `None` without a header.
@@ -21,7 +22,7 @@ pub(crate) struct ConnectionCache {
 }
 
 struct Idle {
-    sender: http1::SendRequest<Upload>,
+    connection: Http1,
     owner: Owner,
     since: Instant,
 }
@@ -48,27 +49,21 @@ const MAX_STREAMS: usize = 100;
 
 impl ConnectionCache {
     /// Takes the most recently used idle connection.
-    pub(crate) fn take(&self, owner: Owner) -> Option<http1::SendRequest<Upload>> {
+    pub(crate) fn take(&self, owner: Owner) -> Option<Http1> {
         let mut idle = lock(&self.idle);
         loop {
             let index = idle.iter().rposition(|idle| idle.owner == owner)?;
             let found = idle.remove(index);
-            if found.sender.is_ready() {
-                return Some(found.sender);
+            if found.connection.is_ready() {
+                return Some(found.connection);
             }
         }
     }
 
     /// Adds an idle connection, and drops the least recently used one above `max`.
-    pub(crate) fn put(
-        &self,
-        sender: http1::SendRequest<Upload>,
-        owner: Owner,
-        max: usize,
-        now: Instant,
-    ) {
+    pub(crate) fn put(&self, connection: Http1, owner: Owner, max: usize, now: Instant) {
         let mut idle = lock(&self.idle);
-        idle.push(Idle { sender, owner, since: now });
+        idle.push(Idle { connection, owner, since: now });
         if idle.len() > max {
             idle.remove(0);
         }
@@ -110,7 +105,7 @@ impl ConnectionCache {
     /// Closes connections that have not been used for `limit`.
     pub(crate) fn sweep(&self, limit: Duration, now: Instant) {
         let fresh = |since: Instant| now.duration_since(since) < limit;
-        lock(&self.idle).retain(|idle| fresh(idle.since) && !idle.sender.is_closed());
+        lock(&self.idle).retain(|idle| fresh(idle.since) && !idle.connection.is_closed());
         lock(&self.shared).retain_mut(|shared| {
             if shared.streams.load(Ordering::Relaxed) > 0 {
                 shared.used = now;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::TrySendError;
 use tokio::time::{sleep, timeout};
 
 use crate::sender;
@@ -65,7 +66,8 @@ async fn probe(shared: &Shared, index: usize, check: &HealthCheck) -> Result<(),
             let host = HeaderValue::from_str(&host).map_err(|error| error.to_string())?;
             headers.insert(header::HOST, host);
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-            sender::http1(io).await.map_err(reason)?.send_request(request).await
+            let mut connection = sender::http1(io).await.map_err(reason)?;
+            connection.send(request).await.map_err(TrySendError::into_error)
         }
         Protocol::Http2 => sender::http2(io).await.map_err(reason)?.0.send_request(request).await,
     };

@@ -90,7 +90,10 @@ impl Pool {
             );
             fresh = again == RetryDecision::Fresh;
             request = match (again, unsent, &spare) {
-                (RetryDecision::No, ..) | (_, None, None) => return Err(error),
+                (RetryDecision::No, ..) | (_, None, None) => {
+                    progress.abandon();
+                    return Err(error);
+                }
                 (_, Some(request), _) => request,
                 (_, None, Some(head)) => Request::from_parts(head.clone(), empty_body(&progress)),
             };

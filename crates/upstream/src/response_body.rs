@@ -8,17 +8,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
 use crate::BodyError;
 use crate::connection_cache::{Owner, Stream};
 use crate::error::Stalled;
-use crate::sender::Sender;
+use crate::sender::{Http1, Sender};
 use crate::server_list::BodyEnd;
 use crate::shared::Permit;
-use crate::upload::Upload;
+use crate::upload::Progress;
 
 pub(crate) struct ResponseBody {
     body: Incoming,
@@ -36,6 +35,10 @@ pub(crate) struct Completion {
     pub(crate) sender: Sender,
     /// Whether the connection now speaks another protocol.
     pub(crate) upgraded: bool,
+    /// The request's body, which may still be in transit.
+    pub(crate) upload: Progress,
+    /// How long that body may stand still once the response is whole.
+    pub(crate) upload_limit: Duration,
 }
 
 impl ResponseBody {
@@ -114,13 +117,21 @@ impl Drop for ResponseBody {
 impl Completion {
     fn end(self, end: BodyEnd) {
         self.permit.body_ended(end);
+        let Self { permit, upload, upload_limit: limit, .. } = self;
         match self.sender {
-            Sender::Http1(sender, owner) if end == BodyEnd::Whole && !self.upgraded => {
-                return_to_cache(self.permit, sender, owner);
+            Sender::Http1(connection, owner) if end == BodyEnd::Whole && !self.upgraded => {
+                return_to_cache(permit, connection, owner, upload, limit);
             }
-            Sender::Http1(..) => {}
+            Sender::Http2(_, stream) if end == BodyEnd::Whole && upload.is_running() => {
+                end_upload((permit, stream), upload, limit);
+            }
+            // The connection is of no further use.
+            Sender::Http1(..) => upload.abandon(),
             // Each stream ends by itself; a stalled connection is removed from the cache.
-            Sender::Http2(_, stream) => discard(&self.permit, &stream, end),
+            Sender::Http2(_, stream) => {
+                upload.abandon();
+                discard(&permit, &stream, end);
+            }
         }
     }
 }
@@ -133,21 +144,44 @@ fn discard(permit: &Permit, stream: &Stream, end: BodyEnd) {
 
 /// Returns a connection to the cache once it is ready for the next request, which is mostly at
 /// once.
-fn return_to_cache(permit: Permit, mut sender: http1::SendRequest<Upload>, owner: Owner) {
-    if sender.is_ready() {
-        return permit.return_to_cache(sender, owner);
+fn return_to_cache(
+    permit: Permit,
+    mut connection: Http1,
+    owner: Owner,
+    upload: Progress,
+    limit: Duration,
+) {
+    if connection.is_ready() {
+        return permit.return_to_cache(connection, owner);
     }
-    // The rest of a request's body may still be in transit. Meanwhile the server's permit is free.
     let shared = Arc::downgrade(&permit.shared);
     let index = permit.index;
-    drop(permit);
-    if let Ok(runtime) = Handle::try_current() {
-        runtime.spawn(async move {
-            if sender.ready().await.is_ok()
-                && let Some(shared) = shared.upgrade()
-            {
-                shared.return_to_cache(index, sender, owner);
-            }
-        });
-    }
+    // The rest of a request's body holds its permit, or clients could hold any number of connections.
+    let permit = upload.is_running().then_some(permit);
+    let Ok(runtime) = Handle::try_current() else { return connection.abort() };
+    runtime.spawn(async move {
+        upload.note();
+        let ready = tokio::select! {
+            ready = connection.ready() => ready.is_ok(),
+            _ = upload.stalled_for(limit) => return connection.abort(),
+        };
+        if ready && let Some(shared) = shared.upgrade() {
+            shared.return_to_cache(index, connection, owner);
+        }
+        drop(permit);
+    });
+}
+
+/// Keeps what an upload over HTTP/2 holds until the upload has ended. RFC 9113 section 8.1: the rest
+/// of an upload may be given up once the response is whole.
+fn end_upload(held: (Permit, Stream), upload: Progress, limit: Duration) {
+    let Ok(runtime) = Handle::try_current() else { return upload.abandon() };
+    runtime.spawn(async move {
+        upload.note();
+        tokio::select! {
+            () = upload.ended() => {}
+            _ = upload.stalled_for(limit) => upload.abandon(),
+        }
+        drop(held);
+    });
 }

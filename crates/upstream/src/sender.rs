@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
 use tracing::debug;
 
 use crate::connection_cache::{Owner, Stream};
@@ -30,8 +31,41 @@ pub(crate) type Io = TokioIo<Box<dyn ByteStream>>;
 /// A connection with room for one request.
 pub(crate) enum Sender {
     /// Returned to the cache when the response has ended.
-    Http1(http1::SendRequest<Upload>, Owner),
+    Http1(Http1, Owner),
     Http2(http2::SendRequest<Upload>, Stream),
+}
+
+/// A connection of HTTP/1.1.
+pub(crate) struct Http1 {
+    sender: http1::SendRequest<Upload>,
+    task: AbortHandle,
+}
+
+impl Http1 {
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+        self.sender.try_send_request(request).await
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.sender.is_ready()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Waits until the connection has room for a request.
+    pub(crate) async fn ready(&mut self) -> hyper::Result<()> {
+        self.sender.ready().await
+    }
+
+    /// Closes the connection at once. Without it, a dropped connection first ends what it sends.
+    pub(crate) fn abort(self) {
+        self.task.abort();
+    }
 }
 
 impl Sender {
@@ -41,22 +75,22 @@ impl Sender {
         request: Request<Upload>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
         match self {
-            Self::Http1(sender, _) => sender.try_send_request(request).await,
+            Self::Http1(connection, _) => connection.send(request).await,
             Self::Http2(sender, _) => sender.try_send_request(request).await,
         }
     }
 }
 
 /// Starts HTTP/1.1 on a connection.
-pub(crate) async fn http1(io: Io) -> hyper::Result<http1::SendRequest<Upload>> {
+pub(crate) async fn http1(io: Io) -> hyper::Result<Http1> {
     let (sender, connection) = http1::handshake(io).await?;
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         // Needed for upgrades.
         if let Err(error) = connection.with_upgrades().await {
             debug!("a connection to an upstream ended: {error}");
         }
     });
-    Ok(sender)
+    Ok(Http1 { sender, task: task.abort_handle() })
 }
 
 /// Starts HTTP/2 on a connection. Also returns the number of concurrent streams that the server

@@ -71,7 +71,9 @@ impl Server {
 
     fn reuse(&self, protocol: Protocol, owner: Owner) -> Option<Sender> {
         match protocol {
-            Protocol::Http1 => self.cache.take(owner).map(|sender| Sender::Http1(sender, owner)),
+            Protocol::Http1 => {
+                self.cache.take(owner).map(|connection| Sender::Http1(connection, owner))
+            }
             Protocol::Http2 => self
                 .cache
                 .checkout_shared(owner)
@@ -82,8 +84,9 @@ impl Server {
     async fn open_http1(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
         let started = Instant::now();
         let io = self.connect(config.proxy_protocol, owner).await?;
-        let sender = sender::http1(io).await.map_err(io::Error::other)?;
-        Ok(Checkout { sender: Sender::Http1(sender, owner), connected: Some(started.elapsed()) })
+        let connection = sender::http1(io).await.map_err(io::Error::other)?;
+        let sender = Sender::Http1(connection, owner);
+        Ok(Checkout { sender, connected: Some(started.elapsed()) })
     }
 
     async fn open_http2(

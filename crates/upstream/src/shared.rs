@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hyper::client::conn::http1;
 use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -12,9 +11,9 @@ use tracing::{info, warn};
 
 use crate::balance::Pick;
 use crate::connection_cache::Owner;
+use crate::sender::Http1;
 use crate::server::{self, Server};
 use crate::server_list::{AttemptHistory, BodyEnd, Change, RequestTotals, ServerList};
-use crate::upload::Upload;
 use crate::{PoolConfig, PoolError, SendError, ServerHealth};
 
 /// The state of a pool.
@@ -108,13 +107,9 @@ impl Shared {
         );
     }
 
-    pub(crate) fn return_to_cache(
-        &self,
-        index: usize,
-        sender: http1::SendRequest<Upload>,
-        owner: Owner,
-    ) {
-        self.servers[index].cache.put(sender, owner, self.config.idle_connections, Instant::now());
+    pub(crate) fn return_to_cache(&self, index: usize, connection: Http1, owner: Owner) {
+        let max = self.config.idle_connections;
+        self.servers[index].cache.put(connection, owner, max, Instant::now());
     }
 
     /// Logs a change of health, and wakes the queue.
@@ -168,8 +163,8 @@ impl Permit {
         &self.shared.servers[self.index]
     }
 
-    pub(crate) fn return_to_cache(&self, sender: http1::SendRequest<Upload>, owner: Owner) {
-        self.shared.return_to_cache(self.index, sender, owner);
+    pub(crate) fn return_to_cache(&self, connection: Http1, owner: Owner) {
+        self.shared.return_to_cache(self.index, connection, owner);
     }
 
     /// Handles the end of a response body.

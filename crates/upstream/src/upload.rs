@@ -2,18 +2,25 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 use crate::{Body, BodyError};
 
 /// Shared by the body and the task that waits for its response.
 #[derive(Clone)]
-pub(crate) struct Progress(Arc<Mutex<State>>);
+pub(crate) struct Progress(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when the body is dropped.
+    ended: Notify,
+}
 
 struct State {
     /// Time of the last progress.
@@ -22,6 +29,12 @@ struct State {
     client: bool,
     /// Whether the client ended its body prematurely.
     broken: bool,
+    /// Whether a part of the body may still be sent.
+    running: bool,
+    /// Whether the rest of the body is not wanted.
+    abandoned: bool,
+    /// The task that sends the body, while it waits for the client.
+    task: Option<Waker>,
 }
 
 /// A request's body that notes its progress.
@@ -32,7 +45,15 @@ pub(crate) struct Upload {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(State { last: Instant::now(), client: false, broken: false })))
+        let state = State {
+            last: Instant::now(),
+            client: false,
+            broken: false,
+            running: false,
+            abandoned: false,
+            task: None,
+        };
+        Self(Arc::new(Shared { state: Mutex::new(state), ended: Notify::new() }))
     }
 
     /// Notes progress.
@@ -59,13 +80,42 @@ impl Progress {
         self.lock().broken
     }
 
+    /// Returns whether a part of the body may still be sent.
+    pub(crate) fn is_running(&self) -> bool {
+        self.lock().running
+    }
+
+    /// Waits until no further part of the body is sent.
+    pub(crate) async fn ended(&self) {
+        loop {
+            // Before the check, so that no end is missed after it.
+            let ended = self.0.ended.notified();
+            if !self.is_running() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Gives up the rest of the body: the connection or stream that sends it is reset.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.lock();
+        state.abandoned = true;
+        let task = state.task.take();
+        drop(state);
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Upload {
     pub(crate) fn new(body: Body, progress: Progress) -> Self {
+        progress.lock().running = true;
         Self { body, progress }
     }
 }
@@ -80,7 +130,12 @@ impl http_body::Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         let mut state = self.progress.lock();
+        if state.abandoned {
+            // Over HTTP/2 it is the reason of the reset.
+            return Poll::Ready(Some(Err(h2::Error::from(h2::Reason::CANCEL).into())));
+        }
         state.client = frame.is_pending();
+        state.task = frame.is_pending().then(|| cx.waker().clone());
         if let Poll::Ready(frame) = &frame {
             state.last = Instant::now();
             state.broken |= matches!(frame, Some(Err(_)));
@@ -95,5 +150,12 @@ impl http_body::Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.progress.lock().running = false;
+        self.progress.0.ended.notify_waiters();
     }
 }

@@ -1,5 +1,6 @@
 //! Pools against servers on real sockets.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,13 +10,21 @@ use firstflight_upstream::{
     SendOptions, ServerAddress, ServerHealth, proxy_protocol,
 };
 use futures_util::{StreamExt, stream};
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::sleep;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 
 use crate::peer::{Peer, ok};
+
+/// Only a test that fails waits for so long.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn pool(peers: &[&Peer], change: impl FnOnce(&mut PoolConfig)) -> Pool {
     let mut config = PoolConfig::new(peers.iter().map(|peer| peer.address.clone()).collect());
@@ -339,6 +348,108 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
     }
     let server = pool.status().servers.remove(0);
     assert_eq!((server.state, server.totals.abandoned), (ServerHealth::Up, 6));
+}
+
+/// A request whose client sends no more than a first part of its body.
+fn half_a_request() -> Request<Body> {
+    let half = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("half"))) });
+    let body = StreamBody::new(half.chain(stream::pending())).boxed_unsync();
+    Request::post("/").header("host", "a.test").body(body).unwrap()
+}
+
+#[tokio::test]
+async fn rfc9112_9_5_an_upload_without_progress_ends_after_its_response() {
+    let (closed, mut closes) = mpsc::unbounded_channel();
+    let peer = Peer::raw(move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            crate::peer::head(&mut stream).await;
+            stream.write_all(&crate::peer::response("404 Not Found", "")).await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+            closed.send(()).unwrap();
+        }
+    })
+    .await;
+    let pool = pool(&[&peer], |config| {
+        config.response_timeout = Some(Duration::from_secs(2));
+    });
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = SendOptions { client: local, local, observer: &() };
+    let response = pool.send(half_a_request(), &terms).await.unwrap();
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+    response.into_body().collect().await.unwrap();
+    // The request counts as long as it holds a connection.
+    assert_eq!(pool.status().servers[0].in_flight, 1);
+    timeout(TEST_TIMEOUT, closes.recv()).await.unwrap();
+    settled(&pool).await;
+    let server = pool.status().servers.remove(0);
+    assert_eq!((server.cached_connections, server.state), (0, ServerHealth::Up));
+}
+
+#[tokio::test]
+async fn rfc9113_8_1_an_upload_without_progress_ends_after_its_response() {
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    let peer = Peer::raw(move |stream| {
+        let ended = ended.clone();
+        async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let ended = ended.clone();
+                tokio::spawn(async move {
+                    ended.send(request.into_body().collect().await.is_err()).unwrap();
+                });
+                async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
+            });
+            let serving = http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = serving.await;
+        }
+    })
+    .await;
+    let pool = pool(&[&peer], |config| {
+        config.protocol = Protocol::Http2;
+        config.response_timeout = Some(Duration::from_secs(2));
+    });
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = SendOptions { client: local, local, observer: &() };
+    let response = pool.send(half_a_request(), &terms).await.unwrap();
+    response.into_body().collect().await.unwrap();
+    assert_eq!(pool.status().servers[0].in_flight, 1);
+    assert_eq!(timeout(TEST_TIMEOUT, ends.recv()).await.unwrap(), Some(true));
+    settled(&pool).await;
+    // Other requests continue on the connection.
+    assert_eq!(pool.status().servers[0].cached_connections, 1);
+}
+
+#[tokio::test]
+async fn an_upload_may_continue_after_its_response() {
+    let peer = Peer::raw(|mut stream| async move {
+        while crate::peer::head(&mut stream).await.is_some() {
+            stream.write_all(&ok("early")).await.unwrap();
+            let mut body = Vec::new();
+            while !body.ends_with(b"0\r\n\r\n") {
+                body.push(stream.read_u8().await.unwrap());
+            }
+        }
+    })
+    .await;
+    let pool = pool(&[&peer], |_| ());
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = SendOptions { client: local, local, observer: &() };
+    for _ in 0..2 {
+        let (rest, parts) = mpsc::unbounded_channel::<Result<_, BodyError>>();
+        let parts = stream::unfold(parts, |mut parts| async { Some((parts.recv().await?, parts)) });
+        let request = Request::post("/").header("host", "a.test");
+        let request = request.body(StreamBody::new(parts).boxed_unsync()).unwrap();
+        rest.send(Ok(Frame::data(Bytes::from("half")))).unwrap();
+        let response = pool.send(request, &terms).await.unwrap();
+        assert_eq!(text(response.into_body().collect().await.unwrap()), "early");
+        assert_eq!(pool.status().servers[0].in_flight, 1);
+        rest.send(Ok(Frame::data(Bytes::from("rest")))).unwrap();
+        drop(rest);
+        settled(&pool).await;
+        assert_eq!(pool.status().servers[0].cached_connections, 1);
+    }
+    assert_eq!(pool.status().servers[0].connections, 1);
 }
 
 #[tokio::test]
