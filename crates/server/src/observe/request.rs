@@ -31,10 +31,15 @@ pub(crate) struct RequestRecord {
     entry: Option<Box<AccessLogEntry>>,
     trace: Option<RequestTrace>,
     upstream: UpstreamNotes,
-    /// Bytes read from the request's body.
-    read: Arc<AtomicU64>,
+    used: Arc<UsedByRequest>,
     /// The facts for a sampled trace, which the log entry has too.
     facts: Option<Box<TraceFacts>>,
+}
+
+/// What a request uses, shared with its body: an upload may outlast its response.
+struct UsedByRequest {
+    /// Bytes read from the body.
+    read: AtomicU64,
     /// The memory that the request holds; `None` if the limit was reached.
     charge: Option<MemoryCharge>,
 }
@@ -89,7 +94,6 @@ impl RequestRecord {
         let charge = connection.memory.charge();
         let fits = charge.grow(memory::request_bytes(head.target, head.headers));
         Self {
-            charge: fits.then_some(charge),
             connection: connection.clone(),
             client: head.client,
             started_at: Instant::now(),
@@ -97,7 +101,10 @@ impl RequestRecord {
             entry,
             trace,
             upstream: UpstreamNotes::default(),
-            read: Arc::default(),
+            used: Arc::new(UsedByRequest {
+                read: AtomicU64::new(0),
+                charge: fits.then_some(charge),
+            }),
             facts,
         }
     }
@@ -109,7 +116,7 @@ impl RequestRecord {
 
     /// Whether the memory limit permits the request.
     pub(crate) fn fits(&self) -> bool {
-        self.charge.is_some()
+        self.used.charge.is_some()
     }
 
     /// Reserves memory for an upstream connection. Returns false if the limit is reached.
@@ -117,9 +124,9 @@ impl RequestRecord {
         self.fits_more(memory::UPSTREAM_CONNECTION_BYTES)
     }
 
-    /// Reserves memory until the response has ended. Returns false if the limit is reached.
+    /// Reserves memory until response and request have ended. Returns false if the limit is reached.
     pub(crate) fn fits_more(&self, bytes: usize) -> bool {
-        self.charge.as_ref().is_some_and(|charge| charge.grow(bytes))
+        self.used.charge.as_ref().is_some_and(|charge| charge.grow(bytes))
     }
 
     /// Records what the upstream does.
@@ -170,7 +177,7 @@ impl RequestRecord {
 
     /// Counts the bytes read from the request's body.
     pub(crate) fn count<B>(&self, body: B) -> CountedBody<B> {
-        CountedBody { body, read: self.read.clone() }
+        CountedBody { body, used: self.used.clone() }
     }
 
     pub(crate) fn bytes(&mut self, count: u64) {
@@ -202,7 +209,7 @@ impl Drop for RequestRecord {
         if let (Some(mut entry), Some(log)) =
             (self.entry.take(), self.connection.observers.access_log.get())
         {
-            entry.bytes_in = self.read.load(Ordering::Relaxed);
+            entry.bytes_in = self.used.read.load(Ordering::Relaxed);
             entry.duration_ms = milliseconds(self.started_at.elapsed());
             if let Some(work) = &work {
                 entry.upstream = Some(work.server.clone());
@@ -318,10 +325,10 @@ fn entry(
     }
 }
 
-/// A request's body that counts the bytes read from it.
+/// A request's body that counts the bytes read from it, and holds the request's memory.
 pub(crate) struct CountedBody<B> {
     body: B,
-    read: Arc<AtomicU64>,
+    used: Arc<UsedByRequest>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
@@ -335,7 +342,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame {
             let count = frame.data_ref().map_or(0, |data| data.len() as u64);
-            self.read.fetch_add(count, Ordering::Relaxed);
+            self.used.read.fetch_add(count, Ordering::Relaxed);
         }
         Poll::Ready(frame)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use firstflight_config::{CertificateSource, Content, KeySource, Listener, ServerConfig};
 use firstflight_server::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::support::{
@@ -241,6 +241,55 @@ async fn rfc8470_5_2_a_request_of_a_lost_flight_gets_425_at_the_memory_limit() {
         line["status"].as_u64()
     };
     assert_eq!((status("won"), status("lost")), (Some(503), Some(425)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9113_8_1_an_upload_after_its_response_counts_for_the_memory_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = Content::upstream(&format!("http://{}", listener.local_addr().unwrap()));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await?;
+                stream.read_to_end(&mut request).await
+            });
+        }
+    });
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let server = RunningServer::start(dir, upstream.unwrap(), |config| {
+        config.limits.memory = 1 << 20;
+    })
+    .await;
+    let mut client = Client::prepare("h2", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(crate::support::PREFACE);
+    // Their bodies never come, and each counts 100 KiB.
+    for index in 0..14 {
+        let mut request =
+            crate::support::http2_request(1 + 2 * index, "POST", &format!("/{index}"));
+        request.extend([0x90; 180]);
+        request[2] += 180;
+        request[4] = 4; // END_HEADERS, without END_STREAM.
+        client.write(&request);
+        client.send(&mut tcp).await;
+        let logged = async {
+            while !server.has_logged(&format!(r#""target":"/{index}""#)) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, logged).await.expect("it gets a response");
+    }
+    drop(tcp);
+    let log = server.stop().await;
+    assert_eq!(
+        (&line(&log, "/0")["status"], &line(&log, "/13")["status"]),
+        (&404.into(), &503.into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
