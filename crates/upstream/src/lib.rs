@@ -4,7 +4,7 @@
 //! ```text
 //! pool               the pool: sends a request, queues it while all servers are busy
 //! attempt            one attempt on one server
-//! server, connection_cache, sender, response_body, health_check sockets and HTTP (hyper)
+//! server, socket, connection_cache, sender, response_body, health_check sockets and HTTP (hyper)
 //! server_list, balance, health, retry                           decisions, without sockets or clock
 //! config, address, error, proxy_protocol
 //! ```
@@ -56,6 +56,7 @@ mod sender;
 mod server;
 mod server_list;
 mod shared;
+mod socket;
 mod upload;
 
 use bytes::Bytes;

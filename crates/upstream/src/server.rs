@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::connection_cache::{ConnectionCache, Owner};
 use crate::proxy_protocol::{self, Header, Version};
 use crate::sender::{self, ByteStream, Io, Sender};
+use crate::socket::Socket;
 use crate::{PoolConfig, PoolError, Protocol, ServerAddress};
 
 pub(crate) struct Server {
@@ -144,12 +145,14 @@ pub(crate) async fn connect(
     let link: Box<dyn ByteStream> = match (address, connector) {
         (ServerAddress::Unix(path), _) => unix(path, header).await?,
         (ServerAddress::Tcp { host, port, tls: true }, Some(connector)) => {
-            let tcp = tcp(host, *port, header).await?;
+            let tcp = Socket::new(tcp(host, *port, header).await?);
             let offer = ConnectOptions { host: host.clone(), ..ConnectOptions::default() };
             let stream = TlsStream::connect(connector, tcp, &offer).await;
             Box::new(stream.map_err(|error| io::Error::other(error.to_string()))?)
         }
-        (ServerAddress::Tcp { host, port, .. }, _) => Box::new(tcp(host, *port, header).await?),
+        (ServerAddress::Tcp { host, port, .. }, _) => {
+            Box::new(Socket::new(tcp(host, *port, header).await?))
+        }
     };
     Ok(TokioIo::new(link))
 }
@@ -167,5 +170,5 @@ async fn unix(path: &Path, header: Option<Vec<u8>>) -> io::Result<Box<dyn ByteSt
     if let Some(header) = header {
         stream.write_all(&header).await?;
     }
-    Ok(Box::new(stream))
+    Ok(Box::new(Socket::new(stream)))
 }

@@ -1,7 +1,10 @@
 //! Pools against servers on real sockets.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -450,6 +453,59 @@ async fn an_upload_may_continue_after_its_response() {
         assert_eq!(pool.status().servers[0].cached_connections, 1);
     }
     assert_eq!(pool.status().servers[0].connections, 1);
+}
+
+#[tokio::test]
+async fn rfc9112_9_5_a_response_that_refuses_the_rest_of_an_upload_counts() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (arrived, arrives) = std::sync::mpsc::channel();
+    let (closed, closes) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            // A part of the body is not read, so closing resets the connection.
+            stream.peek(&mut [0]).unwrap();
+            let response = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\n\
+                Content-Length: 5\r\n\r\nlarge";
+            stream.write_all(response).unwrap();
+            arrived.send(()).unwrap();
+            drop(stream);
+            closed.send(()).unwrap();
+        }
+    });
+    let pool = Pool::new("test", PoolConfig::new(vec![address])).unwrap();
+    let (arrives, closes) = (Arc::new(Mutex::new(arrives)), Arc::new(Mutex::new(closes)));
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = SendOptions { client: local, local, observer: &() };
+    for _ in 0..4 {
+        let (arrives, closes) = (arrives.clone(), closes.clone());
+        let first = stream::once(async { Ok(Frame::data(Bytes::from("first"))) });
+        // Blocks the thread of the connection, so that it writes before it reads the response.
+        let second = stream::once(poll_fn(move |cx| {
+            if arrives.lock().unwrap().try_recv().is_err() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            closes.lock().unwrap().recv().unwrap();
+            Poll::Ready(Ok::<_, BodyError>(Frame::data(Bytes::from("second"))))
+        }));
+        let rest = stream::repeat_with(|| Ok(Frame::data(Bytes::from("rest"))));
+        let body = StreamBody::new(first.chain(second).chain(rest)).boxed_unsync();
+        let request = Request::post("/").header("host", "a.test").body(body).unwrap();
+        let response = pool.send(request, &terms).await.unwrap();
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(text(response.into_body().collect().await.unwrap()), "large");
+    }
+    settled(&pool).await;
+    let server = pool.status().servers.remove(0);
+    assert_eq!((server.state, server.totals.broken), (ServerHealth::Up, 0));
 }
 
 #[tokio::test]
