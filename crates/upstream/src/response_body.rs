@@ -59,6 +59,23 @@ impl ResponseBody {
         }
     }
 
+    /// The end of a body that is not complete. Its connection ends too if the client does not send the
+    /// rest of its request.
+    fn broken(&self) -> BodyEnd {
+        match &self.completion {
+            Some(completion) if completion.upload.is_broken() => BodyEnd::Abandoned,
+            _ => BodyEnd::Broken,
+        }
+    }
+
+    /// The end of a body that stands still. The server may wait for the rest of the request.
+    fn stalled(&self) -> BodyEnd {
+        match &self.completion {
+            Some(completion) if completion.upload.waits_for_client() => BodyEnd::Abandoned,
+            _ => BodyEnd::Stalled,
+        }
+    }
+
     /// Polls the time limit while the body waits for the server.
     fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = (Instant::now() + self.limit).into();
@@ -85,12 +102,12 @@ impl http_body::Body for ResponseBody {
             if this.poll_stall(cx).is_pending() {
                 return Poll::Pending;
             }
-            this.end(BodyEnd::Stalled);
+            this.end(this.stalled());
             return Poll::Ready(Some(Err(Stalled(this.limit).into())));
         };
         this.waiting = false;
         match &frame {
-            Some(Err(_)) => this.end(BodyEnd::Broken),
+            Some(Err(_)) => this.end(this.broken()),
             None => this.end(BodyEnd::Whole),
             Some(Ok(_)) if this.body.is_end_stream() => this.end(BodyEnd::Whole),
             Some(Ok(_)) => {}

@@ -80,6 +80,12 @@ impl Progress {
         self.lock().broken
     }
 
+    /// Returns whether the body waits for the client.
+    pub(crate) fn waits_for_client(&self) -> bool {
+        let state = self.lock();
+        state.running && state.client
+    }
+
     /// Returns whether a part of the body may still be sent.
     pub(crate) fn is_running(&self) -> bool {
         self.lock().running

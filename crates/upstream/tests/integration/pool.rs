@@ -21,7 +21,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::peer::{Peer, ok};
@@ -506,6 +506,40 @@ async fn rfc9112_9_5_a_response_that_refuses_the_rest_of_an_upload_counts() {
     settled(&pool).await;
     let server = pool.status().servers.remove(0);
     assert_eq!((server.state, server.totals.broken), (ServerHealth::Up, 0));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_send_the_rest_during_a_response_is_no_servers_fault() {
+    let peer = Peer::raw(|mut stream| async move {
+        crate::peer::head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await.unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    })
+    .await;
+    let pool = pool(&[&peer], |config| config.body_timeout = Duration::from_millis(100));
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = SendOptions { client: local, local, observer: &() };
+    for breaks in [true, false] {
+        for _ in 0..3 {
+            let (break_off, broken) = oneshot::channel::<()>();
+            let half = stream::once(async { Ok(Frame::data(Bytes::from("half"))) });
+            let rest = stream::once(async {
+                let _ = broken.await;
+                Err::<Frame<Bytes>, BodyError>("gone".into())
+            });
+            let body = StreamBody::new(half.chain(rest)).boxed_unsync();
+            let request = Request::post("/").header("host", "a.test").body(body).unwrap();
+            let mut response = pool.send(request, &terms).await.unwrap().into_body();
+            assert_eq!(response.frame().await.unwrap().unwrap().into_data().unwrap(), "half");
+            let _silent = match breaks {
+                true => break_off.send(()).err().map(|()| unreachable!()),
+                false => Some(break_off),
+            };
+            assert!(response.frame().await.unwrap().is_err());
+        }
+    }
+    let totals = pool.status().servers.remove(0).totals;
+    assert_eq!((totals.abandoned, totals.bodies_broken, totals.bodies_stalled), (6, 0, 0));
 }
 
 #[tokio::test]
