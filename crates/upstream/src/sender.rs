@@ -83,7 +83,8 @@ impl Sender {
 
 /// Starts HTTP/1.1 on a connection.
 pub(crate) async fn http1(io: Io) -> hyper::Result<Http1> {
-    let (sender, connection) = http1::handshake(io).await?;
+    let (sender, connection) =
+        http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).handshake(io).await?;
     let task = tokio::spawn(async move {
         // Needed for upgrades.
         if let Err(error) = connection.with_upgrades().await {
@@ -99,6 +100,7 @@ pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, 
     let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .adaptive_window(true)
+        .max_header_list_size(MAX_HEAD_BYTES as u32)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
         .handshake(io)
@@ -160,3 +162,7 @@ fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
 /// A connection to a peer that disappeared is closed within the sum of both.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum size of a response head: the library's default for HTTP/1.1. That for HTTP/2 is 16 KiB,
+/// which long cookies and policies exceed.
+const MAX_HEAD_BYTES: usize = 408 << 10;

@@ -57,16 +57,30 @@ impl Peer {
 
     /// Responds over HTTP/2 with the request.
     pub(crate) async fn http2() -> Self {
-        Self::raw(|stream| async move {
-            let service = service_fn(|request: Request<Incoming>| async {
-                let requested = format!("{} {} ", request.method(), request.uri());
-                let body = request.into_body().collect().await.unwrap().to_bytes();
-                let body = [requested.as_bytes(), &body].concat();
-                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
+        Self::http2_with(|request| async {
+            let requested = format!("{} {} ", request.method(), request.uri());
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            Response::new(Full::new([requested.as_bytes(), &body].concat().into()))
+        })
+        .await
+    }
+
+    /// Responds over HTTP/2 as it is told.
+    pub(crate) async fn http2_with<F>(
+        respond: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    {
+        Self::raw(move |stream| {
+            let respond = respond.clone();
+            let service = service_fn(move |request| {
+                let response = respond(request);
+                async { Ok::<_, Infallible>(response.await) }
             });
             let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(stream), service);
-            let _ = serving.await;
+            async { drop(serving.await) }
         })
         .await
     }
