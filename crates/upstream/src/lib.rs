@@ -30,8 +30,8 @@
 //!
 //! The choice of a server, the decision to retry, and the ejection of a failing server are rules that
 //! have to be visible and tested. They depend on what a pool hides: whether a byte was sent, and on
-//! which connection. hyper returns a request of which no byte was sent; only such a request can be
-//! sent again if its method is unsafe.
+//! which connection. hyper returns a request of which no byte was sent; a request with an unsafe method
+//! is sent again only then, or if the server reports that it has not processed it.
 //!
 //! # Ejected servers, and servers that are down
 //!

@@ -6,7 +6,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Empty};
 
 use crate::attempt::{AttemptError, SendOptions};
-use crate::retry::{RetryDecision, is_repeatable};
+use crate::retry::{Repeatable, RetryDecision};
 use crate::server_list::AttemptHistory;
 use crate::shared::{PoolStatus, Shared};
 use crate::upload::{Progress, Upload};
@@ -63,7 +63,8 @@ impl Pool {
         let (mut head, body) = request.into_parts();
         attempt::prepare(&mut head, &body, &shared.config)?;
         let progress = Progress::new();
-        let spare = is_repeatable(&head, body.is_end_stream()).then(|| head.clone());
+        let repeatable = Repeatable::of(&head, body.is_end_stream());
+        let spare = (repeatable != Repeatable::Never).then(|| head.clone());
         let mut request = Request::from_parts(head, Upload::new(body, progress.clone()));
         let (mut history, mut fresh) = (AttemptHistory::default(), false);
         let mut last = None;
@@ -81,13 +82,8 @@ impl Pool {
                     Ok(response) => return Ok(response),
                     Err(failed) => failed,
                 };
-            let again = shared.lock().again(
-                &mut history,
-                index,
-                failure,
-                unsent.is_some(),
-                spare.is_some(),
-            );
+            let again =
+                shared.lock().again(&mut history, index, failure, unsent.is_some(), repeatable);
             fresh = again == RetryDecision::Fresh;
             request = match (again, unsent, &spare) {
                 (RetryDecision::No, ..) | (_, None, None) => {

@@ -33,20 +33,42 @@ pub(crate) enum RetryDecision {
     Elsewhere,
 }
 
-/// Whether a request can be sent again although it may have been executed: only if its method is safe
-/// (RFC 9110 section 9.2.1). Requests with a body are excluded, because the body is not buffered.
-pub(crate) fn is_repeatable(head: &request::Parts, empty: bool) -> bool {
-    // An upgrade starts a tunnel.
-    empty && head.method.is_safe() && !head.headers.contains_key(header::UPGRADE)
+/// When a request of which bytes were sent can be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeatable {
+    /// Never: it has a body, which is not buffered, or starts a tunnel.
+    Never,
+    /// If the server has certainly not processed it.
+    Unprocessed,
+    /// Although it may have been executed: its method is safe (RFC 9110 section 9.2.1).
+    Always,
 }
 
-/// Decides about a retry. `unsent`: certainly no byte of the request was sent. `repeatable`: see
-/// [`is_repeatable`]. `attempts` of `max_attempts` have failed, not counting stale connections;
+impl Repeatable {
+    /// `empty`: it has no body.
+    pub(crate) fn of(head: &request::Parts, empty: bool) -> Self {
+        match head.method.is_safe() {
+            _ if !empty || head.headers.contains_key(header::UPGRADE) => Self::Never,
+            true => Self::Always,
+            false => Self::Unprocessed,
+        }
+    }
+
+    fn allows(self, failure: Failure) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Unprocessed => failure == Failure::Refused,
+            Self::Always => true,
+        }
+    }
+}
+
+/// Decides about a retry. `unsent`: certainly no byte of the request was sent. `attempts` of `max_attempts` have failed, not counting stale connections;
 /// `stale`: whether there was a stale connection before.
 pub(crate) fn again(
     failure: Failure,
     unsent: bool,
-    repeatable: bool,
+    repeatable: Repeatable,
     attempts: u32,
     max_attempts: u32,
     stale: bool,
@@ -54,7 +76,7 @@ pub(crate) fn again(
     let elsewhere =
         if attempts < max_attempts { RetryDecision::Elsewhere } else { RetryDecision::No };
     match failure {
-        _ if !unsent && !repeatable => RetryDecision::No,
+        _ if !unsent && !repeatable.allows(failure) => RetryDecision::No,
         Failure::Stale if max_attempts > 1 && !stale => RetryDecision::Fresh,
         Failure::Stale | Failure::Connect | Failure::Refused | Failure::Broken => elsewhere,
         // The client has waited long enough, and the request itself may be slow.
@@ -113,19 +135,19 @@ mod tests {
             request.body(()).unwrap().into_parts().0
         };
         for (method, repeatable) in [
-            ("GET", true),
-            ("HEAD", true),
-            ("OPTIONS", true),
-            ("POST", false),
-            ("PUT", false),
-            ("DELETE", false),
-            ("PATCH", false),
-            ("BREW", false),
+            ("GET", Repeatable::Always),
+            ("HEAD", Repeatable::Always),
+            ("OPTIONS", Repeatable::Always),
+            ("POST", Repeatable::Unprocessed),
+            ("PUT", Repeatable::Unprocessed),
+            ("DELETE", Repeatable::Unprocessed),
+            ("PATCH", Repeatable::Unprocessed),
+            ("BREW", Repeatable::Unprocessed),
         ] {
-            assert_eq!(is_repeatable(&head(method, false), true), repeatable, "{method}");
-            assert!(!is_repeatable(&head(method, false), false), "{method}");
+            assert_eq!(Repeatable::of(&head(method, false), true), repeatable, "{method}");
+            assert_eq!(Repeatable::of(&head(method, false), false), Repeatable::Never, "{method}");
+            assert_eq!(Repeatable::of(&head(method, true), true), Repeatable::Never, "{method}");
         }
-        assert!(!is_repeatable(&head("GET", true), true));
     }
 
     fn failure() -> impl Strategy<Value = Failure> {
@@ -146,7 +168,22 @@ mod tests {
             attempts in 0u32..4,
             stale: bool,
         ) {
-            prop_assert_eq!(again(failure, false, false, attempts, 3, stale), RetryDecision::No);
+            let decision = |repeatable| again(failure, false, repeatable, attempts, 3, stale);
+            prop_assert_eq!(decision(Repeatable::Never), RetryDecision::No);
+            if failure != Failure::Refused {
+                prop_assert_eq!(decision(Repeatable::Unprocessed), RetryDecision::No);
+            }
+        }
+
+        #[test]
+        fn rfc9113_8_7_what_the_server_has_not_processed_is_repeated(
+            safe: bool,
+            attempts in 1u32..3,
+            stale: bool,
+        ) {
+            let repeatable = if safe { Repeatable::Always } else { Repeatable::Unprocessed };
+            let decision = again(Failure::Refused, false, repeatable, attempts, 3, stale);
+            prop_assert_eq!(decision, RetryDecision::Elsewhere);
         }
 
         #[test]
@@ -156,7 +193,7 @@ mod tests {
                 .into_iter()
                 .take_while(|(failure, unsent)| {
                     attempts += u32::from(*failure != Failure::Stale || stale);
-                    let again = again(*failure, *unsent, true, attempts, 3, stale);
+                    let again = again(*failure, *unsent, Repeatable::Always, attempts, 3, stale);
                     stale |= *failure == Failure::Stale;
                     again != RetryDecision::No
                 })

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::balance::{self, Candidate, Pick};
 use crate::health::Health;
 use crate::retry::Budget;
-use crate::retry::{self, Failure, RetryDecision};
+use crate::retry::{self, Failure, Repeatable, RetryDecision};
 use crate::{Balance, PoolConfig, ServerHealth};
 
 /// Counters of a server's requests since the start, by result.
@@ -181,7 +181,7 @@ impl ServerList {
         self.judge(index, now, |health| health.checked(healthy, now))
     }
 
-    /// Whether a request that has failed at a server is sent again. `unsent`, `repeatable`: see
+    /// Whether a request that has failed at a server is sent again. `unsent`: see
     /// [`retry::again`].
     pub(crate) fn again(
         &mut self,
@@ -189,7 +189,7 @@ impl ServerList {
         index: usize,
         failure: Failure,
         unsent: bool,
-        repeatable: bool,
+        repeatable: Repeatable,
     ) -> RetryDecision {
         let was_stale = history.stale;
         if failure == Failure::Stale && !was_stale {
@@ -246,7 +246,7 @@ mod tests {
                 return (sent, true);
             }
             server_list.failed(index, Failure::Connect, now);
-            if server_list.again(&mut history, index, Failure::Connect, true, false)
+            if server_list.again(&mut history, index, Failure::Connect, true, Repeatable::Never)
                 == RetryDecision::No
             {
                 return (sent, false);

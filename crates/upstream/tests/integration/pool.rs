@@ -104,6 +104,46 @@ async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
 }
 
 #[tokio::test]
+async fn rfc9113_8_7_what_the_server_has_not_processed_goes_elsewhere() {
+    // A server's preface and SETTINGS, and then for the first stream, which has been opened: GOAWAY
+    // of no stream, or REFUSED_STREAM.
+    const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+    const GOAWAY: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    const REFUSED: &[u8] = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x07";
+    const INTERNAL_ERROR: &[u8] = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
+    for (frame, method, body, retried) in [
+        (REFUSED, "POST", "", true),
+        (GOAWAY, "DELETE", "", true),
+        (REFUSED, "POST", "text", false),
+        (INTERNAL_ERROR, "POST", "", false),
+        (INTERNAL_ERROR, "GET", "", true),
+    ] {
+        let refusing = Peer::raw(move |mut stream| async move {
+            stream.write_all(SETTINGS).await.unwrap();
+            let mut preface = [0; 24];
+            stream.read_exact(&mut preface).await.unwrap();
+            let mut kind = 0;
+            while kind != 1 {
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).await.unwrap();
+                kind = head[3];
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                stream.read_exact(&mut vec![0; length as usize]).await.unwrap();
+            }
+            stream.write_all(frame).await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        })
+        .await;
+        let peer = Peer::http2().await;
+        let pool = pool(&[&refusing, &peer], |config| config.protocol = Protocol::Http2);
+        let response = send(&pool, method, body).await;
+        let what = format!("{frame:?} {method} {body}: {response:?}");
+        assert_eq!(response.is_ok(), retried, "{what}");
+        assert_eq!(pool.status().retries, u64::from(retried), "{what}");
+    }
+}
+
+#[tokio::test]
 async fn any_request_of_which_nothing_was_sent_goes_elsewhere() {
     let (dead, peer) = (Peer::dead().await, Peer::http1(|_| ok("alive")).await);
     let pool = pool(&[&dead, &peer], |_| ());
