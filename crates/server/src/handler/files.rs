@@ -148,7 +148,27 @@ impl Files {
         }
     }
 
+    /// Fetches a file or its range. tower-http rejects a suffix that is longer than the file, which is
+    /// the whole file (RFC 9110 section 14.1.2).
     async fn look_up(&self, request: Request<()>) -> Response<ResponseBody> {
+        let whole = is_suffix(request.headers()).then(|| {
+            let mut whole = request.clone();
+            whole.headers_mut().insert(header::RANGE, HeaderValue::from_static("bytes=0-"));
+            whole
+        });
+        let response = self.call(request).await;
+        match whole {
+            Some(whole) if response.status() == StatusCode::RANGE_NOT_SATISFIABLE => {
+                // An empty file has no range to serve.
+                let empty = response.headers().get(header::CONTENT_RANGE);
+                let empty = empty.is_some_and(|range| range == "bytes */0");
+                if empty { response } else { self.call(whole).await }
+            }
+            _ => response,
+        }
+    }
+
+    async fn call(&self, request: Request<()>) -> Response<ResponseBody> {
         let Ok(response) = self.directory.clone().call(request).await;
         response.map(|body| body.map_err(BodyError::from).boxed_unsync())
     }
@@ -235,8 +255,28 @@ fn byte_range(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut fields = headers.get_all(header::RANGE).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
     let (unit, ranges) = field.to_str().ok()?.split_once('=')?;
-    let bytes = unit.eq_ignore_ascii_case("bytes");
-    bytes.then(|| HeaderValue::try_from(format!("bytes={ranges}")).ok())?
+    if !unit.eq_ignore_ascii_case("bytes") {
+        return None;
+    }
+    let range = match ranges.split_once('-') {
+        // A position of more than 64 bits is past the end of any file.
+        Some((first, last)) if is_number(last) && last.parse::<u64>().is_err() => {
+            format!("bytes={first}-{}", u64::MAX)
+        }
+        _ => format!("bytes={ranges}"),
+    };
+    HeaderValue::try_from(range).ok()
+}
+
+/// Whether the range, as [`byte_range`] returns it, is the last bytes of a file, and at least one.
+fn is_suffix(headers: &HeaderMap) -> bool {
+    let range = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
+    let length = range.and_then(|range| range.strip_prefix("bytes=-"));
+    length.is_some_and(|length| is_number(length) && length.bytes().any(|digit| digit != b'0'))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether the response is the representation that `If-Range` names: by a strong entity tag, or by

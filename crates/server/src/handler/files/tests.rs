@@ -259,6 +259,11 @@ async fn rfc9110_14_one_range_is_served_and_several_are_the_whole_file() {
         ("bytes=8-", 206, "89", "bytes 8-9/10"),
         ("bytes=-3", 206, "789", "bytes 7-9/10"),
         ("bytes=5-500", 206, "56789", "bytes 5-9/10"),
+        ("bytes=5-99999999999999999999", 206, "56789", "bytes 5-9/10"),
+        ("bytes=-11", 206, "0123456789", "bytes 0-9/10"),
+        ("bytes=-99999999999999999999", 206, "0123456789", "bytes 0-9/10"),
+        ("bytes=-0", 416, "416 Range Not Satisfiable\n", "bytes */10"),
+        ("bytes=-x", 416, "416 Range Not Satisfiable\n", "bytes */10"),
         ("bytes=0-1,4-5", 200, "0123456789", ""),
         ("bytes=0-,0-,0-,0-", 200, "0123456789", ""),
         ("lines=0-1", 200, "0123456789", ""),
@@ -268,6 +273,8 @@ async fn rfc9110_14_one_range_is_served_and_several_are_the_whole_file() {
         assert_eq!((response.status, &*response.body), (status, body), "{range}");
         assert_eq!(response.header("content-range"), content_range, "{range}");
     }
+    fs::write(directory.path().join("site/empty.html"), "").unwrap();
+    assert_eq!(get(&files, "/empty.html", &[("range", "bytes=-5")]).await.status, 416);
     let twice = [("range", "bytes=0-1"), ("range", "bytes=2-3")];
     assert_eq!(get(&files, "/page.html", &twice).await.status, 200);
 }
