@@ -60,6 +60,9 @@ pub(crate) fn prepare_request(head: &mut request::Parts, kind: WebSocket) -> Opt
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     headers.remove(header::CONTENT_LENGTH);
+    // A tunnel has no trailers, and `TE` would need another connection option (RFC 9110 section
+    // 10.1.4).
+    headers.remove(header::TE);
     if kind == WebSocket::Upgrade {
         return None;
     }
@@ -298,6 +301,16 @@ mod tests {
             let mut request = request(Version::HTTP_2, "CONNECT", &[]);
             request.extensions_mut().insert(Protocol::from(protocol));
             assert_eq!(requested(&request), expected);
+        }
+    }
+
+    #[test]
+    fn rfc9110_10_1_4_a_tunnel_has_no_trailers() {
+        for kind in [WebSocket::Upgrade, WebSocket::Connect] {
+            let (mut head, ()) =
+                request(Version::HTTP_2, "GET", &[("te", "trailers")]).into_parts();
+            prepare_request(&mut head, kind);
+            assert!(!head.headers.contains_key(header::TE), "{kind:?}");
         }
     }
 
