@@ -96,8 +96,10 @@ fn is_compressible(status: StatusCode, headers: &HeaderMap, length: Option<u64>)
         _ => kind == "image/svg+xml",
     };
     let whole = status == StatusCode::OK || status.is_client_error() || status.is_server_error();
-    let forbids_transform = text(header::CACHE_CONTROL)
-        .is_some_and(|value| value.to_ascii_lowercase().contains("no-transform"));
+    // RFC 9110 section 5.3: a list may have several lines.
+    let forbids_transform = headers.get_all(header::CACHE_CONTROL).iter().any(|line| {
+        line.to_str().is_ok_and(|line| line.to_ascii_lowercase().contains("no-transform"))
+    });
     whole
         && fits
         && !forbids_transform
@@ -170,7 +172,11 @@ mod tests {
         let field = |&(name, value): &(&'static str, &'static str)| {
             (header::HeaderName::from_static(name), HeaderValue::from_static(value))
         };
-        list.iter().map(field).collect()
+        let mut headers = HeaderMap::new();
+        list.iter().map(field).for_each(|(name, value)| {
+            headers.append(name, value);
+        });
+        headers
     }
 
     fn accepted(method: Method, encodings: &str) -> AcceptedEncodings {
@@ -231,6 +237,11 @@ mod tests {
             ("gzip", vec![("x-other", "without a type")]),
             ("gzip", with("content-length", "1000")),
             ("gzip", with("cache-control", "max-age=1, No-Transform")),
+            (
+                "gzip",
+                [with("cache-control", "max-age=1"), vec![("cache-control", "no-transform")]]
+                    .concat(),
+            ),
             ("gzip", with("content-range", "bytes 0-4999/6000")),
             ("gzip", with("content-digest", "sha-256=:x:")),
             ("gzip", with("content-encoding", "zstd")),
