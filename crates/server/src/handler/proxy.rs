@@ -338,8 +338,8 @@ fn set_traceparent(headers: &mut HeaderMap, context: &RequestContext<'_>) {
 fn remove_connection_fields(response: &mut Response<ResponseBody>) {
     let chunked = response.headers().contains_key(header::TRANSFER_ENCODING);
     remove_hop_by_hop(response.headers_mut());
-    if chunked {
-        // RFC 9112 section 6.3: chunked coding overrides the length.
+    // RFC 9112 section 6.3: chunked coding overrides the length. RFC 9110 section 8.6: a 204 has none.
+    if chunked || response.status() == StatusCode::NO_CONTENT {
         response.headers_mut().remove(header::CONTENT_LENGTH);
     }
 }
@@ -489,6 +489,16 @@ mod tests {
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["accept", "early-data", "host"]);
+    }
+
+    #[test]
+    fn rfc9110_8_6_a_204_has_no_content_length() {
+        for (status, has_length) in [(204, false), (200, true), (304, true)] {
+            let response = Response::builder().status(status).header("content-length", "5");
+            let mut response = response.body(empty()).unwrap();
+            remove_connection_fields(&mut response);
+            assert_eq!(response.headers().contains_key("content-length"), has_length, "{status}");
+        }
     }
 
     #[test]
