@@ -167,9 +167,9 @@ where
     let bodyless = head
         || response.status() == StatusCode::NOT_MODIFIED
         || response.status() == StatusCode::NO_CONTENT;
-    let announced = response.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-    Some(response.map(|body| RecordedBody::new(body, record, announced, bodyless)))
+    let (parts, body) = response.into_parts();
+    let body = RecordedBody::new(body, record, &parts.headers, bodyless);
+    Some(Response::from_parts(parts, body))
 }
 
 /// Executes a request, unless its route's rules reject it.

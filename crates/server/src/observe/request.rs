@@ -363,24 +363,28 @@ pub(crate) struct RecordedBody {
     record: Option<RequestRecord>,
     /// Missing bytes, if the length is known.
     left: Option<u64>,
+    /// Whether trailers may follow the last byte.
+    trailers: bool,
     /// Whether a part of the body waits for the client.
     unsent: bool,
 }
 
 impl RecordedBody {
-    /// `announced`: the length in the response's head. `bodyless`: the body is not sent (HEAD,
-    /// 304).
+    /// `headers`: those of the response. `bodyless`: the body is not sent (HEAD, 304).
     pub(crate) fn new(
         body: ResponseBody,
         mut record: RequestRecord,
-        announced: Option<u64>,
+        headers: &HeaderMap,
         bodyless: bool,
     ) -> Self {
+        let announced = headers.get(header::CONTENT_LENGTH);
+        let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
         let left = announced.or(body.size_hint().exact());
+        let trailers = headers.contains_key(header::TRAILER);
         if bodyless || body.is_end_stream() || left == Some(0) {
             record.complete();
         }
-        let mut this = Self { body, record: Some(record), left, unsent: false };
+        let mut this = Self { body, record: Some(record), left, trailers, unsent: false };
         let ends = this.is_end_stream() || bodyless;
         this.offer(!ends);
         this
@@ -388,7 +392,7 @@ impl RecordedBody {
 
     /// The empty body of a response that opens a tunnel. The tunnel has the record.
     pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
-        Self { body, record: None, left: Some(0), unsent: false }
+        Self { body, record: None, left: Some(0), trailers: false, unsent: false }
     }
 
     fn offer(&mut self, unsent: bool) {
@@ -437,7 +441,7 @@ impl Body for RecordedBody {
     /// END_STREAM is set on the last DATA frame (RFC 9113 section 6.1) instead of an additional
     /// empty one.
     fn is_end_stream(&self) -> bool {
-        self.left == Some(0) || self.body.is_end_stream()
+        self.left == Some(0) && !self.trailers || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

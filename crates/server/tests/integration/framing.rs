@@ -1,6 +1,20 @@
 //! HTTP/1.1 requests whose end servers disagree about, as late and as early data.
 
-use crate::support::{Client, RunningServer, full, start_upstream};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use firstflight_config::Content;
+use firstflight_upstream::Protocol;
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::Bytes;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+
+use crate::support::{Client, RunningServer, full, start_upstream, tls};
 
 const NEXT: &str = "GET /second HTTP/1.1\r\nHost: h\r\n\r\n\
                     GET /third HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
@@ -38,6 +52,41 @@ async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
         server.stop().await;
     }
     assert!(upstream.recorded("second").is_empty() && upstream.recorded("third").is_empty());
+}
+
+#[tokio::test]
+async fn rfc9110_6_5_trailers_follow_a_response_of_known_length() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let service = service_fn(|_| async {
+            let trailers = HeaderMap::from_iter([(header::ETAG, HeaderValue::from_static("t"))]);
+            let frames = [Frame::data(Bytes::from("hello")), Frame::trailers(trailers)];
+            let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
+            Response::builder().header("content-length", 5).header("trailer", "etag").body(body)
+        });
+        let (tcp, _) = listener.accept().await.unwrap();
+        let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        serving.serve_connection(TokioIo::new(tcp), service).await.unwrap();
+    });
+    let mut content = Content::upstream(&url).unwrap();
+    let Content::Sites(sites) = &mut content else { panic!("an upstream is a site") };
+    sites.upstreams.values_mut().for_each(|pool| pool.protocol = Protocol::Http2);
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let server = RunningServer::start(dir, content, |_| ()).await;
+    let io = TokioIo::new(tls(server.address, "h2").await);
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("https://localhost/").header("te", "trailers");
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    let response = client.send_request(request).await.unwrap();
+    assert_eq!(response.headers()["content-length"], "5");
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers().map(|trailers| &trailers["etag"]).unwrap(), "t");
+    drop(client);
+    let log = server.stop().await;
+    assert_eq!(log[0]["complete"], true, "{log:?}");
 }
 
 #[tokio::test]

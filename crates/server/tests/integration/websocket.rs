@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use firstflight_config::{Content, ServerConfig};
-use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, TlsStream, Trust};
 use futures_util::{SinkExt, StreamExt};
 use http::{Request, StatusCode};
 use http_body_util::Empty;
@@ -24,7 +23,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::support::{Client, RunningServer, TEST_TIMEOUT, line};
+use crate::support::{Client, RunningServer, TEST_TIMEOUT, line, tls};
 
 /// An echo server that records its requests.
 #[derive(Clone, Default)]
@@ -76,16 +75,6 @@ impl Echo {
 async fn proxy(url: &str, change: impl FnOnce(&mut ServerConfig)) -> RunningServer {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     RunningServer::start(dir, Content::upstream(url).unwrap(), change).await
-}
-
-async fn tls(address: SocketAddr, alpn: &str) -> TlsStream<TcpStream> {
-    let config = ConnectorConfig {
-        alpn: vec![alpn.as_bytes().to_vec()],
-        ..ConnectorConfig::new(Trust::Anyone)
-    };
-    let offer = ConnectOptions { host: "localhost".to_owned(), ..ConnectOptions::default() };
-    let tcp = TcpStream::connect(address).await.unwrap();
-    TlsStream::connect(&Connector::new(config).unwrap(), tcp, &offer).await.unwrap()
 }
 
 type Io = Box<dyn Stream>;

@@ -15,7 +15,7 @@ use firstflight_config::{
 use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_testkit::{ReceivedRequest, Upstream, UpstreamResponse};
 use firstflight_tls::{
-    ConnectOptions, Connector, ConnectorConfig, Progress, Session, TlsConnection, Trust,
+    ConnectOptions, Connector, ConnectorConfig, Progress, Session, TlsConnection, TlsStream, Trust,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -304,6 +304,17 @@ pub(crate) async fn replay(address: SocketAddr, flight: &[u8]) -> TcpStream {
     let read = tokio::time::timeout(TEST_TIMEOUT, tcp.read(&mut byte)).await;
     let _ = read.expect("the server responds to a replayed ClientHello");
     tcp
+}
+
+/// A connection with TLS.
+pub(crate) async fn tls(address: SocketAddr, alpn: &str) -> TlsStream<TcpStream> {
+    let config = ConnectorConfig {
+        alpn: vec![alpn.as_bytes().to_vec()],
+        ..ConnectorConfig::new(Trust::Anyone)
+    };
+    let offer = ConnectOptions { host: "localhost".to_owned(), ..ConnectOptions::default() };
+    let tcp = TcpStream::connect(address).await.unwrap();
+    TlsStream::connect(&Connector::new(config).unwrap(), tcp, &offer).await.unwrap()
 }
 
 pub(crate) fn get(target: &str) -> Vec<u8> {
