@@ -49,8 +49,9 @@ impl Pool {
     }
 
     /// Sends a request and returns its response. The URI is a path with a query; `Host` is a header.
-    /// The request is in flight until the response body has ended or is dropped. After a 101, that
-    /// includes the tunnel, which [`hyper::upgrade::on`] returns.
+    /// The request is in flight until the response body has ended or is dropped, and an upload that
+    /// outlasts it has ended or stands still. After a 101, that includes the tunnel, which
+    /// [`hyper::upgrade::on`] returns.
     ///
     /// # Errors
     /// [`SendError`], if all attempts failed.

@@ -223,7 +223,7 @@ pub struct ServerStatus {
     pub state: ServerHealth,
     /// Time since its health last changed.
     pub unchanged: Duration,
-    /// Requests in flight, until the end of the response body.
+    /// Requests in flight, until the end of the response body and of the request's.
     pub in_flight: usize,
     /// Idle connections of HTTP/1.1, and all connections of HTTP/2.
     pub cached_connections: usize,
