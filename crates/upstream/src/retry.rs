@@ -63,8 +63,9 @@ impl Repeatable {
     }
 }
 
-/// Decides about a retry. `unsent`: certainly no byte of the request was sent. `attempts` of `max_attempts` have failed, not counting stale connections;
-/// `stale`: whether there was a stale connection before.
+/// Decides about a retry. `unsent`: certainly no byte of the request was sent. `attempts` of
+/// `max_attempts` have failed, not counting stale connections; `stale`: whether there was a stale
+/// connection before.
 pub(crate) fn again(
     failure: Failure,
     unsent: bool,
