@@ -142,7 +142,10 @@ impl Shared {
             sender,
             upgraded,
             upload: progress.clone(),
-            upload_limit: self.response_timeout().min(UPLOAD_TIMEOUT),
+            upload_limits: (
+                self.response_timeout().min(UPLOAD_TIMEOUT),
+                self.response_timeout().max(UPLOAD_TIMEOUT),
+            ),
         };
         let limit = self.config.body_timeout;
         let mut response =

@@ -37,8 +37,9 @@ pub(crate) struct Completion {
     pub(crate) upgraded: bool,
     /// The request's body, which may still be in transit.
     pub(crate) upload: Progress,
-    /// How long that body may stand still once the response is whole.
-    pub(crate) upload_limit: Duration,
+    /// How long that body may stand still once the response is whole: for want of the client, and of
+    /// the server.
+    pub(crate) upload_limits: (Duration, Duration),
 }
 
 impl ResponseBody {
@@ -102,6 +103,12 @@ impl http_body::Body for ResponseBody {
             if this.poll_stall(cx).is_pending() {
                 return Poll::Pending;
             }
+            // Whoever is the cause, the connection may hang.
+            if let Some(Completion { permit, sender: Sender::Http2(_, stream), .. }) =
+                &this.completion
+            {
+                permit.server().cache.discard(stream);
+            }
             this.end(this.stalled());
             return Poll::Ready(Some(Err(Stalled(this.limit).into())));
         };
@@ -134,28 +141,19 @@ impl Drop for ResponseBody {
 impl Completion {
     fn end(self, end: BodyEnd) {
         self.permit.body_ended(end);
-        let Self { permit, upload, upload_limit: limit, .. } = self;
+        let Self { permit, upload, upload_limits: limits, .. } = self;
         match self.sender {
             Sender::Http1(connection, owner) if end == BodyEnd::Whole && !self.upgraded => {
-                return_to_cache(permit, connection, owner, upload, limit);
+                return_to_cache(permit, connection, owner, upload, limits);
             }
             Sender::Http2(_, stream) if end == BodyEnd::Whole && upload.is_running() => {
-                end_upload((permit, stream), upload, limit);
+                end_upload((permit, stream), upload, limits);
             }
             // The connection is of no further use.
             Sender::Http1(..) => upload.abandon(),
-            // Each stream ends by itself; a stalled connection is removed from the cache.
-            Sender::Http2(_, stream) => {
-                upload.abandon();
-                discard(&permit, &stream, end);
-            }
+            // Each stream ends by itself.
+            Sender::Http2(..) => upload.abandon(),
         }
-    }
-}
-
-fn discard(permit: &Permit, stream: &Stream, end: BodyEnd) {
-    if end == BodyEnd::Stalled {
-        permit.server().cache.discard(stream);
     }
 }
 
@@ -166,7 +164,7 @@ fn return_to_cache(
     mut connection: Http1,
     owner: Owner,
     upload: Progress,
-    limit: Duration,
+    limits: (Duration, Duration),
 ) {
     if connection.is_ready() {
         return permit.return_to_cache(connection, owner);
@@ -180,7 +178,7 @@ fn return_to_cache(
         upload.note();
         let ready = tokio::select! {
             ready = connection.ready() => ready.is_ok(),
-            _ = upload.stalled_for(limit) => return connection.abort(),
+            () = upload.stands_still(limits.0, limits.1) => return connection.abort(),
         };
         if ready && let Some(shared) = shared.upgrade() {
             shared.return_to_cache(index, connection, owner);
@@ -191,13 +189,13 @@ fn return_to_cache(
 
 /// Keeps what an upload over HTTP/2 holds until the upload has ended. RFC 9113 section 8.1: the rest
 /// of an upload may be given up once the response is whole.
-fn end_upload(held: (Permit, Stream), upload: Progress, limit: Duration) {
+fn end_upload(held: (Permit, Stream), upload: Progress, limits: (Duration, Duration)) {
     let Ok(runtime) = Handle::try_current() else { return upload.abandon() };
     runtime.spawn(async move {
         upload.note();
         tokio::select! {
             () = upload.ended() => {}
-            _ = upload.stalled_for(limit) => upload.abandon(),
+            () = upload.stands_still(limits.0, limits.1) => upload.abandon(),
         }
         drop(held);
     });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use crate::{Body, BodyError};
 
@@ -29,18 +29,21 @@ struct State {
     client: bool,
     /// Whether the client ended its body prematurely.
     broken: bool,
+    /// What may still be sent; `None` after its end, and if the rest is not wanted.
+    body: Option<Body>,
+    /// Which attempt sends the body.
+    attempt: u32,
     /// Whether a part of the body may still be sent.
     running: bool,
-    /// Whether the rest of the body is not wanted.
-    abandoned: bool,
     /// The task that sends the body, while it waits for the client.
     task: Option<Waker>,
 }
 
-/// A request's body that notes its progress.
+/// A request's body that notes its progress. It is in [`Progress`], so that it can be given up while
+/// the task that sends it waits for the server.
 pub(crate) struct Upload {
-    body: Body,
     progress: Progress,
+    attempt: u32,
 }
 
 impl Progress {
@@ -49,8 +52,9 @@ impl Progress {
             last: Instant::now(),
             client: false,
             broken: false,
+            body: None,
+            attempt: 0,
             running: false,
-            abandoned: false,
             task: None,
         };
         Self(Arc::new(Shared { state: Mutex::new(state), ended: Notify::new() }))
@@ -72,6 +76,24 @@ impl Progress {
                 return client;
             }
             sleep_until((last + limit).into()).await;
+        }
+    }
+
+    /// Waits until there was no progress for `client_limit` if the body waits for the client, and
+    /// otherwise for `server_limit`.
+    pub(crate) async fn stands_still(&self, client_limit: Duration, server_limit: Duration) {
+        loop {
+            let (last, client) = {
+                let state = self.lock();
+                (state.last, state.running && state.client)
+            };
+            let limit = if client { client_limit } else { server_limit };
+            let left = limit.saturating_sub(last.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            // It may wait for the other side meanwhile.
+            sleep(left.min(client_limit)).await;
         }
     }
 
@@ -103,12 +125,13 @@ impl Progress {
         }
     }
 
-    /// Gives up the rest of the body: the connection or stream that sends it is reset.
+    /// Gives up the rest of the body: the connection or stream that sends it is reset, unless it
+    /// waits for the server's flow control.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
-        state.abandoned = true;
-        let task = state.task.take();
+        let (body, task) = (state.body.take(), state.task.take());
         drop(state);
+        drop(body);
         if let Some(task) = task {
             task.wake();
         }
@@ -121,8 +144,14 @@ impl Progress {
 
 impl Upload {
     pub(crate) fn new(body: Body, progress: Progress) -> Self {
-        progress.lock().running = true;
-        Self { body, progress }
+        let mut state = progress.lock();
+        state.running = true;
+        state.attempt += 1;
+        let before = state.body.replace(body);
+        let attempt = state.attempt;
+        drop(state);
+        drop(before);
+        Self { progress, attempt }
     }
 }
 
@@ -131,15 +160,15 @@ impl http_body::Body for Upload {
     type Error = BodyError;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
         let mut state = self.progress.lock();
-        if state.abandoned {
+        let Some(body) = &mut state.body else {
             // Over HTTP/2 it is the reason of the reset.
             return Poll::Ready(Some(Err(h2::Error::from(h2::Reason::CANCEL).into())));
-        }
+        };
+        let frame = Pin::new(body).poll_frame(cx);
         state.client = frame.is_pending();
         state.task = frame.is_pending().then(|| cx.waker().clone());
         if let Poll::Ready(frame) = &frame {
@@ -151,17 +180,25 @@ impl http_body::Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.progress.lock().body.as_ref().is_some_and(|body| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.progress.lock().body.as_ref().map_or_else(SizeHint::default, |body| body.size_hint())
     }
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.progress.lock().running = false;
+        let mut state = self.progress.lock();
+        // A library may keep the body of a failed attempt for a while.
+        if state.attempt != self.attempt {
+            return;
+        }
+        state.running = false;
+        let body = state.body.take();
+        drop(state);
+        drop(body);
         self.progress.0.ended.notify_waiters();
     }
 }

@@ -470,6 +470,39 @@ async fn rfc9113_8_1_an_upload_without_progress_ends_after_its_response() {
     assert_eq!(pool.status().servers[0].cached_connections, 1);
 }
 
+/// The server does not read it, so the library never asks for the next part.
+#[tokio::test]
+async fn rfc9113_5_2_an_upload_that_waits_for_its_server_is_dropped() {
+    let (unread, mut unread_bodies) = mpsc::unbounded_channel();
+    let peer = Peer::http2_with(move |request| {
+        unread.send(request.into_body()).unwrap();
+        async { Response::new(Full::default()) }
+    })
+    .await;
+    let pool = pool(&[&peer], |config| {
+        config.protocol = Protocol::Http2;
+        config.response_timeout = Some(Duration::from_secs(1));
+    });
+    let (sender, receiver) = mpsc::channel::<Bytes>(1);
+    let parts = stream::unfold(receiver, |mut receiver| async {
+        let part = receiver.recv().await?;
+        Some((Ok::<_, BodyError>(Frame::data(part)), receiver))
+    });
+    let request = Request::post("/").header("host", "a.test");
+    let request = request.body(StreamBody::new(parts).boxed_unsync());
+    let uploading = tokio::spawn(async move {
+        // Ends when nobody takes the body any more.
+        while sender.send(Bytes::from_static(&[0; 16_384])).await.is_ok() {}
+    });
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = SendOptions { client: local, local, observer: &() };
+    let response = pool.send(request.unwrap(), &terms).await.unwrap();
+    response.into_body().collect().await.unwrap();
+    timeout(TEST_TIMEOUT, uploading).await.expect("the body is dropped").unwrap();
+    drop(unread_bodies.recv().await);
+    settled(&pool).await;
+}
+
 #[tokio::test]
 async fn an_upload_may_continue_after_its_response() {
     let peer = Peer::raw(|mut stream| async move {
