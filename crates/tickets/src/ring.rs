@@ -202,14 +202,17 @@ impl Ring {
     }
 
     /// Corrects the times of keys from a clock that was ahead. Otherwise the current key would stay
-    /// current until the time that it showed.
+    /// current until the time that it showed. No key is dropped: this clock may be behind instead.
     fn date_back(&mut self, now: UnixTime) {
         if !self.is_ahead(now) {
             return;
         }
-        let current = self.current_index(now);
-        self.keys.truncate(current + 2);
-        self.keys[0].not_before = self.keys[0].not_before.min(now);
+        // By that clock it was current: only the last one is for later.
+        let current = self.keys.len().saturating_sub(2);
+        let ahead = self.keys[current].not_before.0.saturating_sub(now.0);
+        for (key, at) in self.keys.iter_mut().zip(0..) {
+            key.not_before = UnixTime(key.not_before.0.checked_sub(ahead).unwrap_or(at));
+        }
         if let Some(next) = self.keys.get_mut(current + 1) {
             next.not_before = next.not_before.min(now.after(self.schedule.rotation()));
         }
