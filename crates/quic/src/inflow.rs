@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use firstflight_wire::Input;
 
-use crate::frames::{Frames, TooLong};
+use crate::frames::{Frames, TooLong, Truncated};
 
 /// Filters the data of one HTTP/3 stream for a library that buffers everything it gets.
 /// Sans-IO: what is fed comes out again, without frames that mean nothing, and a frame that is too
@@ -90,9 +90,13 @@ impl Inflow {
     }
 
     /// The stream has ended.
-    pub fn end(&mut self) {
-        if let Reads::Message(frames) | Reads::Control(frames) = &mut self.reads {
-            frames.end();
+    ///
+    /// # Errors
+    /// [`Truncated`]: within a frame, which is a connection error (RFC 9114 section 7.1).
+    pub fn end(&self) -> Result<(), Truncated> {
+        match &self.reads {
+            Reads::Message(frames) | Reads::Control(frames) => frames.end(),
+            Reads::Untyped(_) | Reads::Other => Ok(()),
         }
     }
 
@@ -136,10 +140,6 @@ mod tests {
             while let Some(piece) = inflow.next_piece() {
                 out.extend(piece);
             }
-        }
-        inflow.end();
-        while let Some(piece) = inflow.next_piece() {
-            out.extend(piece);
         }
         Ok(out)
     }

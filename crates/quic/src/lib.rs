@@ -92,7 +92,7 @@ pub use burst::{Burst, make_room_for_close};
 pub use client::ClientCrypto;
 pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
 pub use firstflight_tls::Handshake;
-pub use frames::TooLong;
+pub use frames::{TooLong, Truncated};
 pub use inflow::Inflow;
 pub use mark::IdMark;
 pub use reset::ResetKey;

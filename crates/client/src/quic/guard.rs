@@ -243,7 +243,9 @@ impl RecvStream for Recv {
             }
             let Some(chunk) = ready!(self.inner.poll_data(cx))? else {
                 self.ended = true;
-                self.inflow.end();
+                if let Err(error) = self.inflow.end() {
+                    return Poll::Ready(Err(StreamErrorIncoming::Unknown(Box::new(error))));
+                }
                 continue;
             };
             if let Err(error) = self.inflow.feed(chunk) {

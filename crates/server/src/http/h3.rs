@@ -22,9 +22,9 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use h3::error::{Code, ConnectionError, StreamError};
 use h3::server::{RequestResolver, RequestStream};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -270,7 +270,20 @@ async fn serve_request(
     };
     // Kept until the client has acknowledged all of it, so that a client that cancels before gets a
     // reset.
-    let _stream = responded.inspect_err(|error| debug!("{}: {error}", connection.facts().client));
+    let _stream = match responded {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            debug!("{}: {error}", connection.facts().client);
+            // The library has responded to a head that is too large. Otherwise the stream is reset now,
+            // and quinn does not say when the client has acknowledged that.
+            if !matches!(error, RequestError::Stream(StreamError::HeaderTooBig { .. })) {
+                let is_abandoned = !state.has_head() || matches!(error, RequestError::Stalled(_));
+                let end = if is_abandoned { StreamEnd::Abandoned } else { StreamEnd::Reset };
+                return ended.now_or_never().unwrap_or(end);
+            }
+            None
+        }
+    };
     // A slow client may take its time for what is already written, as long as it makes progress.
     loop {
         let sent = quic.stats().frame_tx.stream;

@@ -61,7 +61,9 @@ pub(crate) struct StreamWatch {
 pub(crate) enum StreamEnd {
     /// The client has acknowledged the whole response.
     Delivered,
-    /// The client has cancelled the request, or the connection has ended.
+    /// The server has reset the stream of a request that it has read.
+    Reset,
+    /// The client has cancelled the request or never sent its head, or the connection has ended.
     Abandoned,
 }
 
@@ -141,7 +143,8 @@ impl H3Connection {
         let early = opened_early(&self.connection, &recv);
         let watch = StreamWatch { early, state: state.clone(), ended: Box::pin(ended) };
         *self.watch.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        let recv = H3RecvStream::request(recv, self.head_limit, state.clone());
+        let recv =
+            H3RecvStream::request(recv, self.connection.clone(), self.head_limit, state.clone());
         Some(H3BidiStream { send: H3SendStream::new(send, Some(state)), recv })
     }
 }
@@ -385,20 +388,25 @@ pub(crate) struct H3RecvStream {
     ended: bool,
     /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
-    /// Only for a unidirectional stream: the connection to close on an error.
-    connection: Option<quinn::Connection>,
+    /// The connection to close on an error.
+    connection: quinn::Connection,
 }
 
 impl H3RecvStream {
     /// The stream of a request. `head`: the maximum size of its encoded head.
-    pub(crate) fn request(stream: quinn::RecvStream, head: u64, state: Arc<StreamState>) -> Self {
+    pub(crate) fn request(
+        stream: quinn::RecvStream,
+        connection: quinn::Connection,
+        head: u64,
+        state: Arc<StreamState>,
+    ) -> Self {
         let inflow = Inflow::message(head);
-        Self { stream, inflow, ended: false, state: Some(state), connection: None }
+        Self { stream, inflow, ended: false, state: Some(state), connection }
     }
 
     pub(crate) fn one_way(stream: quinn::RecvStream, connection: quinn::Connection) -> Self {
         let inflow = Inflow::one_way();
-        Self { stream, inflow, ended: false, state: None, connection: Some(connection) }
+        Self { stream, inflow, ended: false, state: None, connection }
     }
 }
 
@@ -433,11 +441,9 @@ impl quic::RecvStream for H3RecvStream {
                     };
                     if let Err(error) = fed {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
-                        if let Some(state) = &self.state {
-                            state.abort();
-                        }
-                        if let Some(connection) = &self.connection {
-                            close_connection(connection, varint(code), b"");
+                        match &self.state {
+                            Some(state) => state.abort(),
+                            None => close_connection(&self.connection, varint(code), b""),
                         }
                         quic::RecvStream::stop_sending(self, code);
                         return Poll::Ready(Err(unknown(error)));
@@ -445,7 +451,11 @@ impl quic::RecvStream for H3RecvStream {
                 }
                 Ok(None) => {
                     self.ended = true;
-                    self.inflow.end();
+                    if let Err(error) = self.inflow.end() {
+                        let code = Code::H3_FRAME_ERROR.value();
+                        close_connection(&self.connection, varint(code), b"");
+                        return Poll::Ready(Err(unknown(error.to_string())));
+                    }
                 }
                 Err(error) => {
                     self.ended = true;
@@ -503,6 +513,11 @@ impl StreamState {
     /// limit is reached.
     pub(crate) fn reserve(&self, count: usize) -> bool {
         self.has_head.load(Ordering::Relaxed) || self.head.grow(count + HEAD_PIECE_OVERHEAD)
+    }
+
+    /// Whether the request's head is complete.
+    pub(crate) fn has_head(&self) -> bool {
+        self.has_head.load(Ordering::Relaxed)
     }
 
     pub(crate) fn written(&self) -> u64 {

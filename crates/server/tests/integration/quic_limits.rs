@@ -160,6 +160,56 @@ async fn large_heads_are_refused_and_endless_ones_are_not_read() {
     server.stop().await;
 }
 
+/// The library keeps state for each, and the client gets back its credit for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_4_1_streams_without_a_head_end_the_connection() {
+    let server = RunningServer::files(|config| config.limits.streams = 3).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(client.get("/").await.status, StatusCode::OK);
+    let opening = async {
+        while let Ok((mut send, mut recv)) = client.connection.open_bi().await {
+            let _ = send.finish();
+            let _ = recv.read_to_end(1000).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, opening).await.expect("the server has enough of it");
+    assert_eq!(close_code(&client.connection).await, Code::H3_EXCESSIVE_LOAD.value());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_the_server_resets_holds_neither_the_connection_nor_memory() {
+    let server = RunningServer::files(|config| {
+        config.limits.header_timeout = SHORT / 4;
+        config.limits.idle_timeout = 2 * TEST_TIMEOUT;
+        config.limits.drain_timeout = 2 * TEST_TIMEOUT;
+    })
+    .await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(client.get("/").await.status, StatusCode::OK);
+    let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/")[..10]).await.unwrap();
+    assert_eq!(reset(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
+    // Nothing is running, so the server does not wait.
+    server.handle.stop();
+    timeout(TEST_TIMEOUT, client.connection.closed()).await.expect("it drains at once");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_7_1_a_truncated_data_frame_is_a_connection_error() {
+    let server = RunningServer::files(|_| {}).await;
+    for body in [&[0, 10][..], &[0, 10, b'x'], &[0, 1, b'x', 0], &[0x21, 5, 0]] {
+        let mut client = Quic::connect(server.address, Remembered::default()).await;
+        assert_eq!(client.get("/").await.status, StatusCode::OK);
+        let (mut send, _recv) = client.connection.open_bi().await.unwrap();
+        send.write_all(&[&head("GET", "/")[..], body].concat()).await.unwrap();
+        send.finish().unwrap();
+        assert_eq!(close_code(&client.connection).await, Code::H3_FRAME_ERROR.value(), "{body:?}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9114_6_2_1_an_endless_control_frame_ends_the_connection() {
     let server = RunningServer::files(|_| {}).await;
