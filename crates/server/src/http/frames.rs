@@ -19,6 +19,8 @@ pub(crate) struct FrameMeter {
 pub(crate) struct FrameCounts {
     /// Bytes of DATA frames.
     pub(crate) data: u64,
+    /// DATA frames that are not empty.
+    pub(crate) data_frames: u64,
     /// HEADERS frames.
     pub(crate) requests: u64,
     /// Frames without a part of a request: SETTINGS, PING, PRIORITY and unknown types.
@@ -68,6 +70,7 @@ impl FrameMeter {
     fn count(&self, counts: &mut FrameCounts) {
         match self.head[3] {
             HEADERS => counts.requests += 1,
+            DATA if self.left > 0 => counts.data_frames += 1,
             DATA | RST_STREAM | WINDOW_UPDATE | CONTINUATION => {}
             _ => counts.idle += 1,
         }
@@ -87,9 +90,9 @@ const RST_STREAM: u8 = 3;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-/// Limits frames that carry no part of a request: a thousand at once, a hundred a second, and two
-/// with each request. A browser sends ten in all; a client that measures the path with PING frames
-/// sends a few a second.
+/// Limits frames that carry no part of a request: a thousand at once, a hundred a second, two with
+/// each request, and one for each DATA frame of a response. A browser sends ten in all; clients of
+/// gRPC measure the path by a PING for each round trip in which they get data.
 #[derive(Debug)]
 pub(crate) struct IdleFrameLimit {
     left: u64,
@@ -99,6 +102,11 @@ pub(crate) struct IdleFrameLimit {
 impl IdleFrameLimit {
     pub(crate) fn new(now: Instant) -> Self {
         Self { left: MAX_IDLE_FRAMES, since: now }
+    }
+
+    /// Permits as many frames more.
+    pub(crate) fn permit(&mut self, frames: u64) {
+        self.left = self.left.saturating_add(frames).min(MAX_IDLE_FRAMES);
     }
 
     /// Counts received frames. Returns false if the limit is exceeded.
@@ -141,13 +149,16 @@ mod tests {
             let mut meter = FrameMeter::of_client();
             let mut counted = FrameCounts::default();
             for piece in bytes.chunks(piece) {
-                let FrameCounts { data, requests, idle } = meter.feed(piece);
+                let FrameCounts { data, data_frames, requests, idle } = meter.feed(piece);
                 counted.data += data;
+                counted.data_frames += data_frames;
                 counted.requests += requests;
                 counted.idle += idle;
             }
             let data = frames.iter().filter(|(kind, _)| *kind == DATA);
             prop_assert_eq!(counted.data, data.map(|(_, length)| *length as u64).sum::<u64>());
+            let data = frames.iter().filter(|(kind, length)| *kind == DATA && *length > 0);
+            prop_assert_eq!(counted.data_frames, data.count() as u64);
             let of = |kinds: &[u8]| frames.iter().filter(|(kind, _)| kinds.contains(kind)).count() as u64;
             prop_assert_eq!(counted.requests, of(&[HEADERS]));
             prop_assert_eq!(counted.idle, of(&[2, 4, 5, 6, 7, 10, 11]));
@@ -164,11 +175,15 @@ mod tests {
         assert!(!limit.allows(idle(1), start));
         assert!(limit.allows(idle(100), after(1)));
         assert!(!limit.allows(idle(1), after(1)));
+        // A gRPC client measures the path while it gets data.
+        limit.permit(20);
+        assert!(limit.allows(idle(20), after(1)));
+        assert!(!limit.allows(idle(1), after(1)));
         // The limit does not grow beyond its initial value.
         assert!(!limit.allows(idle(1001), after(1_000_000)));
         let mut limit = IdleFrameLimit::new(start);
         for _ in 0..10_000 {
-            assert!(limit.allows(FrameCounts { requests: 1, idle: 2, data: 0 }, start));
+            assert!(limit.allows(FrameCounts { requests: 1, ..idle(2) }, start));
         }
     }
 }

@@ -44,7 +44,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{HandshakeDriver, SharedStream};
+use firstflight_tls::{HandshakeDriver, MAX_EARLY_DATA, SharedStream};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::server::conn::{http1, http2};
@@ -213,11 +213,16 @@ impl Library {
         let limits = &connection.snapshot.limits;
         if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
+            // A refused stream says that its request was not processed, but a copy may have run. So none
+            // of a flight is refused: it waits for its record, or gets 425.
+            let is_certain = !connection.facts().lost_claim() && !connection.may_be_replayed();
+            let streams =
+                if is_certain { limits.streams } else { limits.streams.max(MAX_EARLY_STREAMS) };
             // hyper limits rapid resets (CVE-2023-44487) by itself.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())
                 .enable_connect_protocol()
-                .max_concurrent_streams(limits.streams)
+                .max_concurrent_streams(streams)
                 .max_header_list_size(u32::try_from(limits.header_size).unwrap_or(u32::MAX))
                 .serve_connection(TokioIo::new(io), service);
             return Self::Http2(Box::pin(connection));
@@ -635,6 +640,10 @@ impl TimeLimits {
 /// How long tickets wait for the first request: longer than a client takes that has one, since it
 /// follows its Finished.
 const TICKETS_DELAY: Duration = Duration::from_millis(50);
+
+/// As many requests as early data can hold: each is a frame with a header of 9 bytes (RFC 9113
+/// section 4.1).
+const MAX_EARLY_STREAMS: u32 = (MAX_EARLY_DATA / 9) as u32;
 
 /// Long enough that connections in use keep their memory.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);

@@ -41,7 +41,11 @@ pub(crate) async fn serve_tcp(
     // A replayed flight never completes its handshake, so the close needs a time limit.
     let close_deadline = (accepted_at + connection.snapshot.limits.header_timeout)
         .max(Instant::now() + Duration::from_secs(1));
-    matches!(timeout_at(close_deadline.into(), stream.shutdown()).await, Ok(Ok(())))
+    let closed = timeout_at(close_deadline.into(), stream.shutdown()).await;
+    if stream.is_complete() && !connection.is_complete() {
+        completion.signal(connection);
+    }
+    matches!(closed, Ok(Ok(())))
 }
 
 struct PingPong<'a> {
@@ -88,7 +92,12 @@ impl PingPong<'_> {
             true => Instant::now() + limits.idle_timeout,
             false => self.accepted_at + limits.header_timeout,
         };
-        match timeout_at(limit.into(), self.stream.read_exact(&mut ping)).await {
+        let read = timeout_at(limit.into(), self.stream.read_exact(&mut ping)).await;
+        // Reading may have completed the handshake.
+        if self.stream.is_complete() && !self.connection.is_complete() {
+            self.completion.signal(self.connection);
+        }
+        match read {
             Ok(Ok(_)) if ping == *b"PING" => Ok(Some(self.stream.reading_early())),
             Ok(Err(error)) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
             _ => Ok(None),

@@ -192,6 +192,7 @@ impl AsyncWrite for ConnectionStream {
         let result = Pin::new(&mut self.stream).poll_write(cx, data);
         if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {
             let written = frames.written.feed(&data[..*count]);
+            frames.limit.permit(written.data_frames);
             self.progress.0.data.fetch_add(written.data, Ordering::Relaxed);
         }
         match result {

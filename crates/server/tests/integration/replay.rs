@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Client, RunningServer, executions, get, process_keys, replay, start_upstream,
+    Client, PREFACE, RunningServer, executions, get, http2_request, process_keys, replay,
+    start_upstream,
 };
 
 /// Sends a flight `times` times, over `at_once` connections at a time.
@@ -112,6 +115,48 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_gets_425() {
     let log = server.stop().await;
     assert_eq!(upstream.recorded("/overtaken").len(), 1);
     assert_eq!(executions(&log, "/overtaken"), 1);
+}
+
+/// A client sends a refused request again, whatever its method, though the copy of it has run.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9113_8_7_no_request_of_an_overtaken_flight_is_refused() {
+    let upstream = start_upstream();
+    let server = RunningServer::proxy(&upstream, |config| config.limits.streams = 1).await;
+    let session = server.session("h2").await;
+    let requests = [1, 3, 5].map(|stream| http2_request(stream, "GET", &format!("/many{stream}")));
+    let early = [PREFACE, &requests.concat()].concat();
+    let mut client = Client::prepare("h2", Some(&session), &early);
+    let copy = replay(server.address, &client.flight).await;
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    tcp.write_all(&client.flight).await.unwrap();
+    let ended = |bytes: &[u8]| http2_ends(bytes) >= 3;
+    let received = client.read_until(&mut tcp, ended).await;
+    assert_eq!(http2_resets(&received), 0, "{received:?}");
+    drop(copy);
+    let log = server.stop().await;
+    let too_early = log.iter().filter(|line| line["status"] == 425).count();
+    assert_eq!(too_early, 3, "{log:?}");
+}
+
+/// The types and flags of HTTP/2 frames.
+fn http2_frames(mut bytes: &[u8]) -> Vec<(u8, u8)> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<9>() {
+        frames.push((head[3], head[4]));
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        bytes = rest.get(length..).unwrap_or_default();
+    }
+    frames
+}
+
+/// How many streams have ended, by END_STREAM or a reset.
+fn http2_ends(bytes: &[u8]) -> usize {
+    let ends = |&(kind, flags): &(u8, u8)| matches!(kind, 0 | 1) && flags & 1 == 1 || kind == 3;
+    http2_frames(bytes).iter().filter(|frame| ends(frame)).count()
+}
+
+fn http2_resets(bytes: &[u8]) -> usize {
+    http2_frames(bytes).iter().filter(|(kind, _)| *kind == 3).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
