@@ -92,6 +92,11 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 /// # Errors
 /// As [`write`].
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
+    // Through a link to a file that does not exist yet.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| match std::fs::read_link(path) {
+        Ok(target) => path.parent().unwrap_or(path).join(target),
+        Err(_) => path.to_owned(),
+    });
     let found = path.metadata();
     // To open a pipe would wait for its reader, or end it.
     let is_special = found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir());

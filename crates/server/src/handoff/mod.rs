@@ -108,7 +108,9 @@ impl InheritedState {
 
     /// Takes the UDP sockets that are left, which no listener uses.
     pub(crate) fn take_unused(&mut self) -> Vec<(SocketAddr, Vec<UdpSocket>)> {
-        for port in self.ports.iter().filter(|port| port.tcp.is_some()) {
+        // Those of a previous process still receive its packets.
+        let is_used = |port: &&InheritedPort| port.tcp.is_none() && self.packets.is_some();
+        for port in self.ports.iter().filter(|port| !is_used(port)) {
             warn!("the socket for {} is not used: no listener has that address", port.address);
         }
         self.ports.drain(..).map(|port| (port.address, port.udp)).collect()
