@@ -136,17 +136,12 @@ fn phases_of(cell: &VisitCell, times: &BrowserTimings) -> Option<[f64; 4]> {
         _ => (times.secure_connection_start_ms?, times.connect_end_ms),
     };
     let request = ready.max(secure);
-    // Firefox reports the end of a picture that is opened as a page at its start.
-    let end = match (cell.page.as_str(), times.load_event_ms) {
-        ("image", Some(load)) => load.max(times.response_end_ms),
-        _ => times.response_end_ms,
-    };
     let between = |from: f64, to: f64| (to - from).max(0.0);
     Some([
         between(times.connect_start_ms, secure),
         between(secure, request),
         between(request, times.response_start_ms),
-        between(times.response_start_ms, end),
+        between(times.response_start_ms, times.total_ms(&cell.page)),
     ])
 }
 

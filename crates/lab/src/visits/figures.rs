@@ -8,7 +8,7 @@ use firstflight_report::{
     BrowserTimings, Figures, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary,
 };
 
-use super::judge::{browser_tls, browser_total};
+use super::judge::browser_tls;
 use super::pages;
 use super::plan::{Cell, Plan, VisitKind, VisitPage};
 use crate::HttpVersion;
@@ -62,7 +62,7 @@ fn summary(page: VisitPage, good: &[&Visit]) -> Option<VisitSummary> {
         early: good.iter().filter(|visit| is_early(visit)).count(),
         tls: browser(&browser_tls),
         wire_tls: wire(|packets| packets.tls_ms),
-        total: browser(&|times| Some(browser_total(page, times)))?,
+        total: browser(&|times| Some(times.total_ms(page.name())))?,
         wire_total: wire(|packets| packets.last_byte_ms),
         load: browser(&|times| times.load_event_ms),
         largest_paint: browser(&|times| times.largest_paint_ms),
@@ -91,7 +91,7 @@ pub(crate) fn effects(
             let between = |value: &dyn Fn(&BrowserTimings) -> Option<f64>| {
                 difference((from, to), rounds, visits, value, seed)
             };
-            let Some(total) = between(&|times| Some(browser_total(a.page, times))) else {
+            let Some(total) = between(&|times| Some(times.total_ms(a.page.name()))) else {
                 continue;
             };
             let load = (pages::subresource_count(a.page) > 0)

@@ -65,16 +65,6 @@ pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     })
 }
 
-/// When the page or picture was complete, as the browser reports it. For a picture opened as a
-/// page, Firefox reports a `responseEnd` at its start. Such a page has no subresources, so the load
-/// event is its end.
-pub(crate) fn browser_total(page: VisitPage, timings: &BrowserTimings) -> f64 {
-    match (page, timings.load_event_ms) {
-        (VisitPage::Image, Some(load)) => load.max(timings.response_end_ms),
-        _ => timings.response_end_ms,
-    }
-}
-
 /// Says why a visit does not enter the figures.
 pub(crate) fn fault(
     requested: RequestedVisit,
@@ -144,7 +134,7 @@ pub(crate) fn warnings(
         if pages::subresource_count(requested.page) == 0 {
             differ(
                 "last byte",
-                since_connect(browser_total(requested.page, browser)),
+                since_connect(browser.total_ms(requested.page.name())),
                 wire.last_byte_ms,
             );
         }
@@ -266,17 +256,6 @@ mod tests {
             warnings(requested(VisitKind::ReturnEarlyDataOff), &browser(114.0), &wire(112.0)),
             [""; 0]
         );
-    }
-
-    #[test]
-    fn a_picture_is_complete_at_its_load_event() {
-        let times = BrowserTimings {
-            response_end_ms: 351.0,
-            load_event_ms: Some(1_042.0),
-            ..BrowserTimings::default()
-        };
-        assert_eq!(browser_total(VisitPage::Image, &times), 1_042.0);
-        assert_eq!(browser_total(VisitPage::Resources, &times), 351.0);
     }
 
     #[test]

@@ -212,7 +212,8 @@ pub(super) fn compare_visits(old: &Record, new: &Record, comparison: &mut Compar
 fn totals(record: &Record) -> Vec<Vec<f64>> {
     let mut times = vec![Vec::new(); record.visit_cells.len()];
     for visit in record.visits.iter().filter(|visit| visit.fault.is_none()) {
-        let total = visit.browser.as_ref().map(|browser| browser.response_end_ms);
+        let page = &record.visit_cells[visit.cell].page;
+        let total = visit.browser.as_ref().map(|browser| browser.total_ms(page));
         times[visit.cell].extend(total.filter(|time| time.is_finite()));
     }
     times

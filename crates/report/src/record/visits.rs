@@ -118,6 +118,18 @@ pub struct BrowserTimings {
     pub resources: usize,
 }
 
+impl BrowserTimings {
+    /// When the page or picture was complete; `page` is a [`VisitCell::page`]. For a picture that
+    /// is opened as a page, Firefox reports a `responseEnd` at its start. Such a page has no
+    /// subresources, so the load event is its end.
+    pub fn total_ms(&self, page: &str) -> f64 {
+        match (page, self.load_event_ms) {
+            ("image", Some(load)) => load.max(self.response_end_ms),
+            _ => self.response_end_ms,
+        }
+    }
+}
+
 /// What the packets of a navigation show, over all its connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VisitPackets {

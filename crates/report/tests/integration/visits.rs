@@ -4,7 +4,8 @@ use std::path::Path;
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    CheckOutcome, Fault, Pictures, Record, check_run, compare, csv, html, markdown, parse, terminal,
+    BrowserTimings, CheckOutcome, Fault, Pictures, Record, check_run, compare, csv, html, markdown,
+    parse, terminal,
 };
 
 fn page(record: &Record) -> String {
@@ -246,6 +247,33 @@ fn conditions_on_visits_say_what_is_wrong() {
     assert!(undecided("p50(browser=lynx) > 1").contains("available: browser firefox, chromium"));
     assert!(undecided("p95(visit=on) > 1").contains("p95(visit=on) needs 59"));
     assert!(undecided("p50(visit=on, page=small) > old").contains("needs an earlier record"));
+}
+
+#[test]
+fn a_picture_is_complete_at_its_load_event() {
+    let times = BrowserTimings {
+        response_end_ms: 351.0,
+        load_event_ms: Some(1_042.0),
+        ..BrowserTimings::default()
+    };
+    assert_eq!(times.total_ms("image"), 1_042.0);
+    assert_eq!(times.total_ms("resources"), 351.0);
+}
+
+/// Firefox reports the `responseEnd` of a picture at its start, so that it says nothing.
+#[test]
+fn pictures_are_compared_by_their_load_events() {
+    let (old, mut new) = (crate::synthetic::visits_alone(7), crate::synthetic::visits_alone(7));
+    let place = new.visit_cells.iter().position(|cell| cell.page == "image").unwrap();
+    for visit in new.visits.iter_mut().filter(|visit| visit.cell == place) {
+        *visit.browser.as_mut().unwrap().load_event_ms.as_mut().unwrap() += 300.0;
+    }
+    new.visit_cells[place].summary.as_mut().unwrap().total.p50_ms += 300.0;
+    let comparison = compare(&old, &new);
+    let change = comparison.changes.iter().find(|change| change.cell == place).unwrap();
+    let difference = change.difference_ms.unwrap();
+    assert!((difference.estimate - 300.0).abs() < 1e-9, "{change:?}");
+    assert_eq!(comparison.differing(), 1);
 }
 
 #[test]
