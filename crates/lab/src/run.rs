@@ -47,8 +47,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let (workloads, certificates, sizes) = config.required();
     let site = Site::create(&config.directory, &config.program, &certificates)?;
     let keep_awake = config.keep_awake.unwrap_or_else(link::machine_is_idle);
-    let network =
-        Network::build(NetworkConfig { keep_awake, seed: config.seed, ..NetworkConfig::new(all) })?;
+    let network = Network::build(network_config(config, all, keep_awake))?;
     let required =
         Requirements { workloads: &workloads, certificates: &certificates, sizes: &sizes };
     let servers = config
@@ -106,6 +105,16 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     Ok(record)
 }
 
+/// The network with these paths.
+fn network_config(config: &LabConfig, paths: Vec<PathConfig>, keep_awake: bool) -> NetworkConfig {
+    NetworkConfig {
+        backend: config.backend,
+        keep_awake,
+        seed: config.seed,
+        ..NetworkConfig::new(paths)
+    }
+}
+
 fn plan(config: &LabConfig, servers: &[RunningServer]) -> Result<Plan, LabError> {
     let limitation = |server: ServerKind, requested: &RequestedConnection| {
         let running = servers.iter().find(|running| running.kind == server)?;
@@ -141,5 +150,26 @@ fn server_facts(server: &RunningServer) -> ServerFacts {
         name: server.kind.name().to_owned(),
         version: server.version.clone(),
         notes: server.capabilities.missing().iter().map(note).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use firstflight_emulator::Backend;
+
+    use super::*;
+
+    #[test]
+    fn the_network_has_the_backend_and_the_seed_of_the_run() {
+        for backend in [Backend::PacketRings, Backend::Tun] {
+            let config = LabConfig {
+                backend,
+                ..LabConfig::new(Vec::new(), 7, PathBuf::new(), PathBuf::new())
+            };
+            let network = network_config(&config, Vec::new(), true);
+            assert_eq!((network.backend, network.seed, network.keep_awake), (backend, 7, true));
+        }
     }
 }
