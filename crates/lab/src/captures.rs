@@ -8,7 +8,7 @@ use firstflight_emulator::{Batch, CapturedPacket};
 use firstflight_packets::{Direction, FirstResponse, KeyLog, LastResponse, Trace};
 use firstflight_report::{Capture, Cell, Sample, Waterfall, WaterfallPacket};
 use firstflight_samples::{
-    CaptureFile, CaptureInfo, ClientRecord, Flow, Flows, capture_path, version_number, wire_packet,
+    CaptureFile, CaptureInfo, ClientRecord, Flow, Flows, capture_path, version_number,
 };
 use firstflight_tls::Version;
 
@@ -97,8 +97,7 @@ impl<'a> CaptureCollector<'a> {
         if !candidate && !write {
             return Ok(());
         }
-        let packets: Vec<&CapturedPacket> =
-            flows.packets(batch, flow).filter(|p| flow.facts.contains(&wire_packet(p))).collect();
+        let packets: Vec<&CapturedPacket> = flows.packets(batch, flow).collect();
         let secrets =
             flow.facts.tls.as_ref().map_or_else(Vec::new, |tls| keys.lines_for(&tls.client_random));
         if write {

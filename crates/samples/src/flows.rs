@@ -96,14 +96,15 @@ impl Flows {
         Self { flows, by_port }
     }
 
-    /// The packets of the batch that have this connection's port.
+    /// The packets of this connection in the batch.
     pub fn packets<'b>(
         &self,
         batch: &'b Batch,
         flow: &Flow,
     ) -> impl Iterator<Item = &'b CapturedPacket> {
         let indices = self.by_port.get(&flow.facts.client.port()).into_iter().flatten();
-        indices.map(|index| &batch.packets[*index])
+        let packets = indices.map(|index| &batch.packets[*index]);
+        packets.filter(|packet| flow.facts.contains(&wire_packet(packet)))
     }
 
     /// The connection of a sample. Ports are reused, so of several connections between the same
@@ -169,12 +170,12 @@ pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u
 }
 
 impl Flow {
+    /// `packets` has those of the connection; others are ignored.
     fn new<'b>(
         facts: FlowFacts,
         trace: Option<Trace>,
         packets: impl Iterator<Item = &'b CapturedPacket>,
     ) -> Self {
-        let during = facts.started..=facts.ended.max(facts.started);
         let first_response = match facts.first_response {
             FirstResponse::Seen { arrived, .. } => arrived,
             FirstResponse::None | FirstResponse::Unknown(_) => facts.ended,
@@ -189,7 +190,11 @@ impl Flow {
             first_byte_bytes: Bytes::default(),
             dropped_by: None,
         };
-        for packet in packets.filter(|packet| during.contains(&packet.arrival_ns)) {
+        for packet in packets {
+            // On another path a connection may have the same port at the same time.
+            if !flow.facts.contains(&wire_packet(packet)) {
+                continue;
+            }
             if packet.dropped_by.is_some() {
                 flow.dropped_by = packet.dropped_by;
                 continue;
@@ -351,39 +356,74 @@ const MAX_ACKNOWLEDGEMENT_BYTES: usize = ETHERNET_HEADER_BYTES + 20 + 20 + 12 + 
 mod tests {
     use super::*;
 
-    /// A SYN in IPv4 from port 40,000 to 443.
-    fn syn() -> Vec<u8> {
+    /// A SYN in IPv4 from port 40,000 of 10.0.PATH.1 to 443 of 10.0.PATH.2, or the other way.
+    fn segment(path: usize, direction: LinkDirection, arrival_ns: u64) -> CapturedPacket {
+        let (client, server) = ([10, 0, path as u8, 1], [10, 0, path as u8, 2]);
+        let (client_port, server_port) = ([0x9c, 0x40], [0x01, 0xbb]);
+        let (addresses, ports, flags) = match direction {
+            LinkDirection::Up => ([client, server], [client_port, server_port], 0x02),
+            LinkDirection::Down => ([server, client], [server_port, client_port], 0x12),
+        };
         let ethernet = [&[0; 12][..], &[0x08, 0x00]].concat();
-        let ip = [&[0x45, 0, 0, 40][..], &[0; 5], &[6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]].concat();
-        let tcp = [&[0x9c, 0x40, 0x01, 0xbb][..], &[0; 8], &[0x50, 0x02], &[0; 6]].concat();
-        [ethernet, ip, tcp].concat()
+        let ip = [&[0x45, 0, 0, 40][..], &[0; 5], &[6, 0, 0], &addresses.concat()].concat();
+        let tcp = [&ports.concat()[..], &[0; 8], &[0x50, flags], &[0; 6]].concat();
+        let frame = [ethernet, ip, tcp].concat();
+        CapturedPacket {
+            path,
+            direction,
+            arrival_ns,
+            due_ns: arrival_ns + 1_000,
+            delivered_ns: arrival_ns + 1_000,
+            stalled_ns: 0,
+            dropped_by: None,
+            length: frame.len(),
+            frame: frame.into(),
+            altered: None,
+        }
+    }
+
+    /// The connection from port 40,000 over a path.
+    fn record(path: u8) -> ClientRecord {
+        ClientRecord {
+            slot: Slot { cell: 0, block: 0 },
+            started_ns: 0,
+            local: Some(SocketAddr::from(([10, 0, path, 1], 40_000))),
+            client_random: None,
+            server: SocketAddr::from(([10, 0, path, 2], 443)),
+            outcome: Err("no response".to_owned()),
+        }
     }
 
     #[test]
     fn a_sample_says_how_late_the_link_was_and_for_how_long_the_machine_did_not_run_it() {
-        let packet = CapturedPacket {
-            path: 0,
-            direction: LinkDirection::Up,
-            arrival_ns: 1_000,
-            due_ns: 2_000,
+        let late = CapturedPacket {
             delivered_ns: 1_502_000,
             stalled_ns: 1_400_000,
-            dropped_by: None,
-            length: syn().len(),
-            frame: syn().into(),
-            altered: None,
+            ..segment(0, LinkDirection::Up, 1_000)
         };
-        let batch = Batch { packets: vec![packet], missed: 0 };
+        let batch = Batch { packets: vec![late], missed: 0 };
         let flows = Flows::new(&batch, "", &HashSet::new());
-        let record = ClientRecord {
-            slot: Slot { cell: 0, block: 0 },
-            started_ns: 0,
-            local: Some(SocketAddr::from(([10, 0, 0, 1], 40_000))),
-            client_random: None,
-            server: SocketAddr::from(([10, 0, 0, 2], 443)),
-            outcome: Err("no response".to_owned()),
-        };
-        let sample = sample_from_flow(&record, flows.flow(&record), 0);
+        let sample = sample_from_flow(&record(0), flows.flow(&record(0)), 0);
         assert_eq!((sample.lateness_us, sample.stalled_us), (1_500.0, 1_400.0));
+    }
+
+    #[test]
+    fn a_sample_has_nothing_of_a_connection_with_the_same_port_on_another_path() {
+        use LinkDirection::{Down, Up};
+        let of_other = |direction, arrival_ns| segment(1, direction, arrival_ns);
+        let late = CapturedPacket { delivered_ns: 9_000_000, ..of_other(Up, 2_000) };
+        let long = CapturedPacket { length: 1_514, ..of_other(Down, 3_000) };
+        let dropped = CapturedPacket { dropped_by: Some("loss"), ..of_other(Down, 4_000) };
+        let mut packets = vec![segment(0, Up, 1_000), late, long, dropped];
+        packets.push(CapturedPacket { length: 114, ..segment(0, Down, 5_000) });
+        let batch = Batch { packets, missed: 0 };
+        let flows = Flows::new(&batch, "", &HashSet::new());
+        let flow = flows.flow(&record(0)).unwrap();
+        assert_eq!((flow.lateness_ns, flow.dropped_by), (0, None));
+        assert_eq!((flow.first_byte_bytes.up, flow.first_byte_bytes.down), (0, 100));
+        assert_eq!(flows.packets(&batch, flow).count(), 2);
+        let other = flows.flow(&record(1)).unwrap();
+        assert_eq!((other.lateness_ns, other.dropped_by), (8_997_000, Some("loss")));
+        assert_eq!(flows.packets(&batch, other).count(), 3);
     }
 }

@@ -11,7 +11,7 @@ use firstflight_packets::KeyLog;
 use firstflight_report::{Capture, Fault, Sample};
 use firstflight_samples::{
     CaptureFile, CaptureInfo, ClientRecord, Flow, Flows, HttpVersion, RequestedConnection,
-    Transport, Workload, capture_path, mismatch, sample_from_flow, wire_packet,
+    Transport, Workload, capture_path, mismatch, sample_from_flow,
 };
 use firstflight_tls::KeyLogLines;
 
@@ -207,10 +207,7 @@ fn write_capture(
     index: usize,
     cell: &Cell,
 ) -> Result<Capture, RemoteError> {
-    let packets: Vec<&CapturedPacket> = flows
-        .packets(batch, flow)
-        .filter(|packet| flow.facts.contains(&wire_packet(packet)))
-        .collect();
+    let packets: Vec<&CapturedPacket> = flows.packets(batch, flow).collect();
     let random = flow.facts.tls.as_ref().map(|tls| tls.client_random);
     let secrets = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
     let control = if cell.control_of.is_some() { ", control" } else { "" };
