@@ -235,11 +235,13 @@ impl Candidate {
 }
 
 /// The cells for which a typical sample is shown: all handshakes of TLS 1.3 over TCP and over QUIC,
-/// and of TLS 1.2 without TCP Fast Open. They are those at the first server, on the path closest to
-/// [`TYPICAL_RTT_MS`], and of an experiment with GETs if there is one.
+/// and of TLS 1.2 without TCP Fast Open. They are those of our client at the first server, on the
+/// path closest to [`TYPICAL_RTT_MS`], and of an experiment with GETs if there is one.
 fn typical_cells(plan: &Plan) -> Vec<usize> {
+    // A trace is requested by the client's address, which only our client reports.
+    let ours = || plan.cells.iter().filter(|cell| cell.client == ClientKind::Firstflight);
     let get = |cell: &&crate::PlannedCell| cell.requested.workload == Workload::Get;
-    let Some(first) = plan.cells.iter().find(get).or(plan.cells.first()) else {
+    let Some(first) = ours().find(get).or_else(|| ours().next()) else {
         return Vec::new();
     };
     let same = |cell: &&crate::PlannedCell| {
@@ -317,4 +319,42 @@ fn cell_properties(plan: &Plan, cell: usize) -> Vec<String> {
 
 fn cell_description(plan: &Plan, cell: usize) -> String {
     cell_properties(plan, cell)[1..].join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use firstflight_emulator::Profile;
+
+    use super::*;
+    use crate::{Axes, Experiment, ServerKind};
+
+    /// The clients of the cells for which a typical sample is shown.
+    fn clients_of_typical_cells(clients: &[ClientKind]) -> Vec<ClientKind> {
+        let experiment = Experiment {
+            name: "matrix".to_owned(),
+            title: String::new(),
+            profiles: vec![Profile::parse("20").unwrap()],
+            axes: Axes::baseline(),
+            samples: 1,
+            control: false,
+        };
+        let mut plan = Plan::new(&[experiment], &|_: ServerKind, _: &_| None, 1);
+        let cells = plan.cells.clone();
+        // Set here, since a plan has only clients that are installed.
+        let cells_of = |client: &ClientKind| {
+            let client = *client;
+            cells.iter().map(move |cell| crate::PlannedCell { client, ..cell.clone() })
+        };
+        plan.cells = clients.iter().flat_map(cells_of).collect();
+        typical_cells(&plan).into_iter().map(|cell| plan.cells[cell].client).collect()
+    }
+
+    #[test]
+    fn typical_samples_are_those_of_our_client() {
+        use ClientKind::{Curl, Firstflight};
+        let ours = clients_of_typical_cells(&[Firstflight]);
+        assert!(!ours.is_empty() && ours.iter().all(|client| *client == Firstflight), "{ours:?}");
+        assert_eq!(clients_of_typical_cells(&[Curl, Firstflight]), ours);
+        assert!(clients_of_typical_cells(&[Curl]).is_empty());
+    }
 }
