@@ -110,17 +110,20 @@ impl<'a> Evaluation<'a> {
 
     /// The condition's figures for a subject. The inner `Err` names the missing figure.
     fn values(&self, subject: &Subject<'a>) -> Result<Result<Vec<Value>, String>, CheckError> {
-        let needs_old = self.condition.needs_old();
         let mut values = Vec::new();
         for figure in &self.condition.figures {
             let Some(new) = self.value(self.record, figure, subject)? else {
                 return Ok(Err(figure.text.clone()));
             };
-            let old = match self.old {
-                Some(old) if needs_old => self.value(old, figure, subject)?,
-                _ => None,
+            let uses_old = self.uses_old(values.len());
+            // A figure that only the new record has to have may be missing in the earlier one.
+            let old = match self.old.filter(|_| uses_old) {
+                Some(old) => {
+                    self.value(old, figure, subject).map_err(CheckError::in_the_earlier_record)?
+                }
+                None => None,
             };
-            if needs_old && old.is_none() && self.uses_old(values.len()) {
+            if uses_old && old.is_none() {
                 return Ok(Err(format!("{} in the earlier record", figure.text)));
             }
             values.push(Value { new, old });

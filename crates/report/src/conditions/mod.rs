@@ -300,3 +300,13 @@ pub enum CheckError {
         cell: String,
     },
 }
+
+impl CheckError {
+    /// Says of a cell without the figure that it is one of the earlier record.
+    fn in_the_earlier_record(mut self) -> Self {
+        if let Self::TooFew { cell, .. } | Self::NotMeasured { cell, .. } = &mut self {
+            cell.push_str(" in the earlier record");
+        }
+        self
+    }
+}

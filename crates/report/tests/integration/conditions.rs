@@ -159,6 +159,28 @@ fn old_is_the_first_figure_in_the_earlier_record() {
 }
 
 #[test]
+fn only_figures_of_the_earlier_record_that_are_used_must_be_in_it() {
+    let check = |condition: &str, old: &Record| {
+        Condition::parse(condition)
+            .unwrap()
+            .check(&record(), Some(old))
+            .map(|outcome| outcome.checked)
+    };
+    let mut old = record();
+    for summary in old.cells.iter_mut().filter_map(|cell| cell.summary.as_mut()) {
+        (summary.samples, summary.first_byte.p95_ms, summary.total) = (40, None, None);
+    }
+    let first = "firstflight get at 20 ms, TLS 1.3 0-RTT";
+    let used = "p50(0rtt, rtt=20) > 1.05*old";
+    assert_eq!(check(&format!("{used} and p95(0rtt, rtt=20) > 50ms"), &old), Ok(3));
+    assert_eq!(check(&format!("{used} and p50(0rtt, time=total) > 50ms"), &old), Ok(3));
+    let few = check("p95(0rtt, rtt=20) > old", &old).unwrap_err().to_string();
+    assert!(few.contains(&format!("{first} in the earlier record has 40 good samples")), "{few}");
+    let none = check("p50(0rtt, time=total) > old", &old).unwrap_err().to_string();
+    assert!(none.contains(&format!("not measured in {first} in the earlier record;")), "{none}");
+}
+
+#[test]
 fn mistakes_are_reported_with_their_column() {
     assert_eq!(refusal("p97(0rtt) > 5").0, 1);
     assert!(refusal("p97(0rtt) > 5").1.contains("allowed are min, p50, p95"));
