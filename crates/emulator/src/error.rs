@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::profile::{MAX_RTT_MS, MIN_RTT_MS};
+
 /// Why the emulated network cannot be built or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -72,8 +74,11 @@ pub enum LinkError {
     },
     /// No profile has this name.
     #[error(
-        "there is no profile {name:?}: name a round-trip time in milliseconds (as 20 or 20ms), \
-         one of {known}, or two of them joined by + ({additions} may be added)"
+        "there is no profile {name:?}: name a round-trip time of {min} to {max} \
+         milliseconds (as 20 or 20ms), one of {known}, or two of them joined by + ({additions} may \
+         be added)",
+        min = MIN_RTT_MS,
+        max = MAX_RTT_MS
     )]
     NoSuchProfile {
         /// The requested name.

@@ -373,5 +373,8 @@ fn invalid_flags_of_the_lab() {
     lab(&["--fail-if", "p50(0rtt) > 1.1*old"], &["firstflight report --compare"]);
     fs::write(dir.join("own.toml"), "[profile.x]\nrtt = 5\n").unwrap();
     lab(&["--profile", "own.toml"], &["own.toml", "line 2", "rtt_ms"]);
+    lab(&["--profile", "20,0"], &["\"0\"", "0.01 to 120000 milliseconds"]);
+    fs::write(dir.join("own.toml"), "[profile.x]\nrtt_ms = 0\n").unwrap();
+    lab(&["--profile", "own.toml"], &["own.toml", "line 1", "rtt_ms is at least 0.01"]);
     lab(&["-o", "root/index.html/x"], &["root/index.html/x", "choose one with --output"]);
 }

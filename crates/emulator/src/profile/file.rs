@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Profile, ProfileKind};
+use super::{MIN_RTT_MS, Profile, ProfileKind};
 use crate::{
     BurstyLossSpec, CellSpec, DelaySpec, Distribution, DuplicateSpec, JitterSpec, LinkError,
     LossSpec, Middlebox, MtuSpec, RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
@@ -40,14 +40,21 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Profile>, LinkError> {
         let half_ms = rtt_ms / 2.0;
         let channel =
             |own: DirectionTable| own.or(&each_way).cells(half_ms, rtt_ms).map_err(error_of);
-        Ok(Profile {
+        let profile = Profile {
             up: channel(up)?,
             down: channel(down)?,
             name: name.clone(),
             source,
             description,
             kind,
-        })
+        };
+        let too_short = (profile.rtt().as_nanos() as f64) < MIN_RTT_MS * 1e6;
+        if too_short && kind != ProfileKind::Addition {
+            return Err(error_of(format!(
+                "rtt_ms is at least {MIN_RTT_MS}; only with kind = \"addition\" it may be less"
+            )));
+        }
+        Ok(profile)
     };
     tables.into_iter().map(profile).collect()
 }

@@ -66,8 +66,8 @@ impl Profile {
         Self::built_in().iter().flat_map(expand).collect()
     }
 
-    /// Parses the name of a built-in profile; a round-trip time in milliseconds, such as `20`,
-    /// `0.2` or `20ms`; or either with additions, such as `cable+wifi`.
+    /// Parses the name of a built-in profile; a round-trip time of at least 0.01 milliseconds, such
+    /// as `20`, `0.2` or `20ms`; or either with additions, such as `cable+wifi`.
     ///
     /// # Errors
     /// If it is none of these; the message lists the profiles.
@@ -193,7 +193,7 @@ fn parse_milliseconds(text: &str) -> Option<Duration> {
     let ms: f64 = number.parse().ok()?;
     // To the nanosecond, without floating-point noise.
     let nanoseconds = (ms * 1e6).round();
-    (0.0..=MAX_RTT_MS * 1e6)
+    (MIN_RTT_MS * 1e6..=MAX_RTT_MS * 1e6)
         .contains(&nanoseconds)
         .then(|| Duration::from_nanos(nanoseconds as u64))
 }
@@ -211,8 +211,10 @@ fn unknown_profile(name: &str, custom: &[Profile]) -> LinkError {
 const ADDITION_BASES: [&str; 2] = ["fibre", "cable"];
 /// How many draws a median is computed from: enough for a tenth of a millisecond.
 const MEDIAN_DRAWS: usize = 100_001;
+/// The minimum round-trip time of a network. Times are given in round trips too, so it is not 0.
+pub(crate) const MIN_RTT_MS: f64 = 0.01;
 /// A minute each way.
-const MAX_RTT_MS: f64 = 120_000.0;
+pub(crate) const MAX_RTT_MS: f64 = 120_000.0;
 
 #[cfg(test)]
 mod tests;

@@ -114,7 +114,7 @@ fn variation_is_as_published() {
 
 #[test]
 fn numbers_are_round_trip_times() {
-    for (text, rtt_ms) in [("20", 20.0), ("20ms", 20.0), (" 0.2 ms", 0.2), ("0", 0.0)] {
+    for (text, rtt_ms) in [("20", 20.0), ("20ms", 20.0), (" 0.2 ms", 0.2), ("0.01", 0.01)] {
         let profile = Profile::parse(text).expect("a number");
         assert_eq!((ms(&profile), profile.up.len(), profile.down.len()), (rtt_ms, 1, 1), "{text}");
     }
@@ -124,11 +124,39 @@ fn numbers_are_round_trip_times() {
 
 #[test]
 fn an_unknown_name_lists_the_profiles() {
-    for text in
-        ["fiber", "", "-1", "NaN", "inf", "120001", "wifi", "fibre+cable", "fibre+", "+wifi"]
-    {
+    for text in [
+        "fiber",
+        "",
+        "-1",
+        "0",
+        "0.009",
+        "0+wifi",
+        "NaN",
+        "inf",
+        "120001",
+        "wifi",
+        "fibre+cable",
+        "fibre+",
+        "+wifi",
+    ] {
         let text = Profile::parse(text).expect_err(text).to_string();
         assert!(text.contains("fibre, cable, adsl") && text.contains("(wifi may"), "{text}");
+        assert!(text.contains("0.01 to 120000 milliseconds"), "{text}");
+    }
+}
+
+/// Times are also given in round trips.
+#[test]
+fn a_network_takes_time_and_an_addition_may_take_none() {
+    let parse = |fields: &str| file::parse("net.toml", &format!("\n[profile.a]\n{fields}"));
+    for fields in ["rtt_ms = 0", "rtt_ms = 0.009", "rtt_ms = 0\nkind = \"experiment\""] {
+        let text = parse(fields).expect_err(fields).to_string();
+        assert!(text.contains("net.toml, line 2:") && text.contains("at least 0.01;"), "{text}");
+    }
+    for fields in
+        ["rtt_ms = 0.01", "rtt_ms = 0\nup = { delay_ms = 5 }", "rtt_ms = 0\nkind = \"addition\""]
+    {
+        parse(fields).expect(fields);
     }
 }
 
