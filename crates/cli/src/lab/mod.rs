@@ -283,3 +283,22 @@ fn kill_descendants() {
 
 /// The exit code of shells for a program that SIGINT has ended.
 const EXIT_CODE_SIGINT: i32 = 130;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        lab: LabArgs,
+    }
+
+    /// The flags of `firstflight lab`.
+    pub(super) fn parse(flags: &[&str]) -> Result<LabArgs, clap::Error> {
+        let flags = Flags::try_parse_from([&["lab"], flags].concat())?;
+        Ok(flags.lab)
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use firstflight_emulator::Profile;
+use firstflight_emulator::{Profile, ProfileKind};
 use firstflight_lab::{
     Axes, BuiltInExperiment, CertificateKind, CipherSuite, ClientKind, ConnectionAxes, Experiment,
     Group, HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, StallConfig,
@@ -138,20 +138,19 @@ fn transports_and_http(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
 
 /// The networks, by name, by round-trip time or from a file; `default` if none is given.
 pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<Profile>> {
-    let mut from_files = Vec::new();
     let mut profiles: Vec<Profile> =
         args.rtt.iter().flatten().map(|rtt| Profile::plain(*rtt)).collect();
     let named = args.profile.as_deref().unwrap_or_default();
-    for name in named.iter().filter(|name| name.ends_with(".toml")) {
-        from_files.extend(Profile::read(Path::new(name))?);
-    }
-    for name in named {
+    let read = |name: &String| match name.ends_with(".toml") {
+        true => Profile::read(Path::new(name)),
+        false => Ok(Vec::new()),
+    };
+    let files = named.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let from_files = files.concat();
+    for (name, file) in named.iter().zip(files) {
         match name.as_str() {
             "all" => profiles.extend(Profile::networks()),
-            file if file.ends_with(".toml") && named.len() == 1 => {
-                profiles.extend(from_files.clone())
-            }
-            file if file.ends_with(".toml") => {}
+            name if name.ends_with(".toml") => profiles.extend(unselected(name, file, named)?),
             name => profiles.push(Profile::find(name, &from_files)?),
         }
     }
@@ -159,6 +158,30 @@ pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<P
         profiles = default.iter().map(|rtt| Profile::parse(rtt)).collect::<Result<_, _>>()?;
     }
     Ok(profiles)
+}
+
+/// The networks that a file adds by itself: all of its own, unless the list names some of its
+/// profiles.
+fn unselected(
+    file: &str,
+    profiles: Vec<Profile>,
+    listed: &[String],
+) -> anyhow::Result<Vec<Profile>> {
+    let names = listed.iter().filter(|name| !name.ends_with(".toml"));
+    let mut parts = names.flat_map(|name| name.split('+').map(str::trim));
+    if parts.any(|part| profiles.iter().any(|profile| profile.name == part)) {
+        return Ok(Vec::new());
+    }
+    let is_addition = |profile: &Profile| profile.kind == ProfileKind::Addition;
+    let (additions, networks): (Vec<_>, Vec<_>) = profiles.into_iter().partition(is_addition);
+    match (networks.is_empty(), additions.first()) {
+        (false, _) => Ok(networks),
+        (true, None) => anyhow::bail!("{file} has no profile; add a table [profile.NAME]"),
+        (true, Some(Profile { name, .. })) => anyhow::bail!(
+            "{file} has only additions, no network; say what to add them to, as in \
+             --profile {file},cable+{name}"
+        ),
+    }
 }
 
 const DEFAULT_RTTS: [&str; 4] = ["200", "20", "2", "0.2"];
@@ -192,4 +215,60 @@ pub(super) fn servers(
         }
     }
     Ok(unique)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::tests::parse;
+
+    /// The names of the networks that a list selects beside files with these profiles.
+    fn selected(list: &str) -> anyhow::Result<Vec<String>> {
+        let dir = tempfile::tempdir()?;
+        for (file, text) in [
+            ("office.toml", "[profile.office]\nrtt_ms = 12\n[profile.annex]\nrtt_ms = 14\n"),
+            (
+                "home.toml",
+                "[profile.home]\nrtt_ms = 9\n[profile.vpn]\nrtt_ms = 0\nkind = \"addition\"\n",
+            ),
+            ("addition.toml", "[profile.proxy]\nrtt_ms = 1\nkind = \"addition\"\n"),
+            ("empty.toml", ""),
+        ] {
+            std::fs::write(dir.path().join(file), text)?;
+        }
+        let place = |name: &str| match name.ends_with(".toml") {
+            true => dir.path().join(name).display().to_string(),
+            false => name.to_owned(),
+        };
+        let list: Vec<String> = list.split(',').map(place).collect();
+        let profiles = profiles(&parse(&["--profile", &list.join(",")])?, &["2"])?;
+        Ok(profiles.into_iter().map(|profile| profile.name).collect())
+    }
+
+    #[test]
+    fn a_file_is_measured_with_all_its_networks_unless_some_of_its_profiles_are_named() {
+        for (list, expected) in [
+            ("office.toml", &["office", "annex"][..]),
+            ("office.toml,home.toml", &["office", "annex", "home"]),
+            ("office.toml,20", &["office", "annex", "20 ms"]),
+            ("20,office.toml,lan", &["20 ms", "office", "annex", "lan"]),
+            ("office.toml,annex", &["annex"]),
+            ("home.toml", &["home"]),
+            ("home.toml,cable+vpn", &["cable+vpn"]),
+            ("home.toml,office.toml,home+vpn", &["office", "annex", "home+vpn"]),
+            ("addition.toml,20+proxy", &["20 ms+proxy"]),
+        ] {
+            assert_eq!(selected(list).unwrap(), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_network_is_not_silently_left_out() {
+        for list in ["addition.toml", "addition.toml,20", "home.toml,addition.toml"] {
+            let refusal = selected(list).unwrap_err().to_string();
+            assert!(refusal.contains("addition.toml,cable+proxy"), "{refusal}");
+        }
+        let refusal = selected("empty.toml").unwrap_err().to_string();
+        assert!(refusal.contains("empty.toml has no profile"), "{refusal}");
+    }
 }

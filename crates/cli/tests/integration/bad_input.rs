@@ -376,5 +376,7 @@ fn invalid_flags_of_the_lab() {
     lab(&["--profile", "20,0"], &["\"0\"", "0.01 to 120000 milliseconds"]);
     fs::write(dir.join("own.toml"), "[profile.x]\nrtt_ms = 0\n").unwrap();
     lab(&["--profile", "own.toml"], &["own.toml", "line 1", "rtt_ms is at least 0.01"]);
+    fs::write(dir.join("own.toml"), "[profile.x]\nrtt_ms = 0\nkind = \"addition\"\n").unwrap();
+    lab(&["--profile", "own.toml"], &["own.toml has only additions", "own.toml,cable+x"]);
     lab(&["-o", "root/index.html/x"], &["root/index.html/x", "choose one with --output"]);
 }
