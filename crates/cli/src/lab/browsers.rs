@@ -28,8 +28,9 @@ pub(crate) struct BrowserArgs {
     /// networks from fibre to satellite. Any of --profile, --rtt, --http and --page defines a
     /// matrix instead.
     #[arg(long, value_name = "NAME|PATH,...", value_delimiter = ',', conflicts_with_all = [
-        "experiment", "samples", "workload", "transport", "client", "cipher", "certificate", "size", "tls",
-        "kind", "tfo", "token", "group", "flights", "replays", "captures", "no_costs", "backend",
+        "experiment", "samples", "workload", "transport", "client", "cipher", "certificate",
+        "certificate_compression", "size", "tls", "kind", "tfo", "token", "group", "flights", "replays",
+        "captures", "no_costs", "backend",
     ])]
     browser: Option<Vec<String>>,
 
@@ -190,3 +191,26 @@ const ACCESS_NETWORKS: [&str; 8] =
 
 /// Visits per cell by default.
 const DEFAULT_VISITS: usize = 30;
+
+#[cfg(test)]
+mod tests {
+    use clap::error::ErrorKind;
+
+    use crate::lab::tests::parse;
+
+    #[test]
+    fn flags_that_visits_do_not_use_are_refused() {
+        for (flag, value) in [
+            ("--client", "curl"),
+            ("--cipher", "any"),
+            ("--certificate", "ed25519"),
+            ("--certificate-compression", "on"),
+            ("--size", "1m"),
+            ("--group", "P-256"),
+        ] {
+            assert!(parse(&[flag, value]).is_ok(), "{flag}");
+            let refusal = parse(&["--browser", "firefox", flag, value]).err().unwrap();
+            assert_eq!(refusal.kind(), ErrorKind::ArgumentConflict, "{flag}");
+        }
+    }
+}

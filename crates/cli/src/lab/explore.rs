@@ -94,6 +94,7 @@ fn measurement_flags(args: &LabArgs) -> Vec<&'static str> {
         (args.client.is_some(), "--client"),
         (args.cipher.is_some(), "--cipher"),
         (args.certificate.is_some(), "--certificate"),
+        (args.certificate_compression.is_some(), "--certificate-compression"),
         (args.size.is_some(), "--size"),
         (args.flights != DEFAULT_FLIGHTS, "--flights"),
         (args.replays != DEFAULT_REPLAYS, "--replays"),

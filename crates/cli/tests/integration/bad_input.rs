@@ -186,6 +186,11 @@ fn invalid_flags_of_lab_serve() {
     lab(&["--serve", "--samples", "3"], &["--serve", "measures nothing", "leave out --samples"]);
     let axes = ["--serve", "--kind", "full", "--no-costs", "--fail-if", "p50(full) > 1s"];
     lab(&axes, &["leave out the axes, --no-costs, --fail-if"]);
+    let compression = ["--certificate-compression", "on"];
+    for mode in [&["--serve"][..], &["--enter", "1"]] {
+        let expected = ["leave out --certificate-compression"];
+        lab(&[mode, &compression].concat(), &expected);
+    }
     lab(&["--serve", "--browser", "firefox"], &["leave out --browser", "--enter"]);
     let visits = ["--enter", "1", "--browser", "firefox", "--visits", "3"];
     lab(&visits, &["leave out --page, --visits"]);
