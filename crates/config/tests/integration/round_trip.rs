@@ -294,7 +294,8 @@ fn config() -> impl Strategy<Value = ServerConfig> {
         config.telemetry = switch.then(|| TelemetrySettings {
             otlp: Some("http://127.0.0.1:4318".parse().unwrap()),
             traces_sampled: 0.25,
-            metrics_interval: time,
+            metrics_interval: time
+                .map(|time| time.clamp(Duration::from_secs(1), Duration::from_secs(86_400))),
             ..TelemetrySettings::default()
         });
         config.process = ProcessSettings {
