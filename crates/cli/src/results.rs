@@ -92,14 +92,12 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 /// # Errors
 /// As [`write`].
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
-    // Through a link to a file that does not exist yet.
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| match std::fs::read_link(path) {
-        Ok(target) => path.parent().unwrap_or(path).join(target),
-        Err(_) => path.to_owned(),
-    });
     let found = path.metadata();
-    // To open a pipe would wait for its reader, or end it.
-    let is_special = found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    // To open a pipe would wait for its reader, or end it, and a link to no file would be replaced.
+    let is_special = match &found {
+        Ok(found) => !found.is_file() && !found.is_dir(),
+        Err(_) => path.is_symlink(),
+    };
     if path == Path::new("-") || is_special {
         return Ok(());
     }
@@ -209,3 +207,22 @@ fn print_locations(record: &Record, name: &str, directory: &Path) {
 }
 
 const REPORT_FILE: &str = "report.html";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_leaves_files_and_links_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("old"), "old").unwrap();
+        std::os::unix::fs::symlink("target", path("link")).unwrap();
+        for name in ["old", "new", "link"] {
+            check_writable(&path(name)).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path("old")).unwrap(), "old");
+        assert!(path("link").is_symlink() && !path("new").exists() && !path("target").exists());
+        check_writable(&path("none/new")).unwrap_err();
+    }
+}

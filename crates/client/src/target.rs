@@ -1,5 +1,6 @@
 use std::fmt;
 
+use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
 use crate::ClientError;
@@ -102,8 +103,9 @@ impl Target {
     pub fn credentials(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let user = self.url.username();
         let password = self.url.password();
+        let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
         (!user.is_empty() || password.is_some())
-            .then(|| (percent_decoded(user), percent_decoded(password.unwrap_or_default())))
+            .then(|| (decoded(user), decoded(password.unwrap_or_default())))
     }
 
     /// Returns the URL as the user wrote it.
@@ -162,25 +164,6 @@ fn has_scheme(text: &str) -> bool {
         scheme.starts_with(|first: char| first.is_ascii_alphabetic())
             && scheme.chars().all(|one| one.is_ascii_alphanumeric() || "+-.".contains(one))
     })
-}
-
-/// Decodes percent-encoded bytes (RFC 3986 section 2.1). Other percent signs stay.
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let hex = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
-    let mut rest = text.as_bytes();
-    let mut decoded = Vec::with_capacity(rest.len());
-    while let [first, after @ ..] = rest {
-        let (byte, left) = match after {
-            [high, low, left @ ..] if *first == b'%' => match (hex(high), hex(low)) {
-                (Some(high), Some(low)) => (high << 4 | low, left),
-                _ => (*first, after),
-            },
-            _ => (*first, after),
-        };
-        decoded.push(byte);
-        rest = left;
-    }
-    decoded
 }
 
 #[cfg(test)]

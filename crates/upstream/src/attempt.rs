@@ -194,7 +194,7 @@ fn is_readable(headers: &HeaderMap) -> bool {
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum time that an upload stands still after the end of its response: enough for lost packets
-/// and slow clients, since whoever reads a response early seldom sends the rest.
+/// and slow clients, since clients that get a response early seldom send the rest.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prepares a request for the protocol to the server.

@@ -103,7 +103,7 @@ impl http_body::Body for ResponseBody {
             if this.poll_stall(cx).is_pending() {
                 return Poll::Pending;
             }
-            // Whoever is the cause, the connection may hang.
+            // Whichever side is the cause, the connection may hang.
             if let Some(Completion { permit, sender: Sender::Http2(_, stream), .. }) =
                 &this.completion
             {
