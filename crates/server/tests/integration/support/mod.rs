@@ -7,7 +7,7 @@ pub(crate) mod quic;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firstflight_config::{
     AccessLogFormat, AccessLogSettings, CertificateSource, Content, KeySource, ServerConfig,
@@ -102,15 +102,23 @@ impl RunningServer {
         lines(&self.log)
     }
 
-    /// A session from a full handshake that allows early data.
+    /// A session from a full handshake that allows early data. Tickets allow none until the node has
+    /// reached its store.
     pub(crate) async fn session(&self, alpn: &str) -> Session {
         self.session_of("localhost", alpn).await
     }
 
     /// The same for a server name.
     pub(crate) async fn session_of(&self, host: &str, alpn: &str) -> Session {
-        let sessions = self.sessions_of(host, alpn).await;
-        sessions.into_iter().find(Session::early_data_capable).expect("a ticket for early data")
+        let end = Instant::now() + TEST_TIMEOUT;
+        loop {
+            let sessions = self.sessions_of(host, alpn).await;
+            if let Some(session) = sessions.into_iter().find(Session::early_data_capable) {
+                return session;
+            }
+            assert!(Instant::now() < end, "no ticket allows early data");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// The sessions from a full handshake.
