@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 
 use crate::support::cluster::{Cluster, request};
-use crate::support::quic::{Quic, remembered};
+use crate::support::quic::{Quic, first_visit};
 use crate::support::{
     Client, TEST_TIMEOUT, executions, full, get, line, lines, replay, start_upstream,
 };
@@ -248,7 +248,7 @@ async fn rfc8446_4_6_1_tickets_allow_no_early_data_while_the_store_is_away() {
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let facts = client.machine.facts();
     assert_eq!((facts.resumed, facts.early_data), (true, EarlyData::NotOffered));
-    let remembered = remembered(node.address).await;
+    let remembered = first_visit(node.address).await;
     assert!(!remembered.early_data);
     let mut client = Quic::connect(node.address, remembered).await;
     assert_eq!(client.get("/late-quic").await.status, 200);

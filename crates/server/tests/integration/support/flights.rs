@@ -39,6 +39,7 @@ pub(crate) async fn first_flight(
 ) -> Vec<Vec<u8>> {
     let relay = UdpRelay::to(server).await;
     relay.drop_client_datagrams(true);
+    assert!(remembered.early_data, "the session allows early data");
     let mut client = Quic::connect_small(relay.address, remembered).await;
     let _stream = client.send_head(request(Method::GET, target), true).await;
     // Its control stream, the two of QPACK and the request.

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use firstflight_quic::{ClientCrypto, Remembered, ResetKey, ResumptionInbox};
@@ -15,7 +15,7 @@ use quinn::udp::{Transmit, UdpSockRef, UdpSocketState};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, TransportConfig, ZeroRttAccepted};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::TEST_TIMEOUT;
 
@@ -274,8 +274,22 @@ pub(crate) async fn reply(mut stream: Stream) -> Result<Reply, StreamError> {
     timeout(TEST_TIMEOUT, reading).await.expect("the server responds")
 }
 
-/// A session and a token from a full handshake.
+/// A session that allows early data, and a token, from a full handshake. Tickets allow no early data
+/// while the node has not reached its store.
 pub(crate) async fn remembered(address: SocketAddr) -> Remembered {
+    let end = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let remembered = first_visit(address).await;
+        if remembered.early_data {
+            return remembered;
+        }
+        assert!(Instant::now() < end, "no ticket allows early data");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A session and a token from a full handshake.
+pub(crate) async fn first_visit(address: SocketAddr) -> Remembered {
     let mut client = Quic::connect(address, Remembered::default()).await;
     assert!(client.get("/?session").await.status.is_success());
     let remembered = client.remember().await;
