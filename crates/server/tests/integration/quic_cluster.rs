@@ -73,7 +73,7 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() 
     relay.drop_client_datagrams(true);
     let mut client = Quic::connect(relay.address, remembered(a.address).await).await;
     let stream = client.send_head(request(Method::GET, "/overtaken"), true).await;
-    let copy = replay(b.address, &sent_datagrams(&relay).await).await;
+    let copy = replay(b.address, &sent_datagrams(&client, &relay).await).await;
     upstream.wait_for("/overtaken").await;
     relay.drop_client_datagrams(false);
     let response = reply(stream).await.unwrap();

@@ -37,37 +37,31 @@ pub(crate) async fn first_flight(
     remembered: Remembered,
     target: &str,
 ) -> Vec<Vec<u8>> {
+    assert!(remembered.early_data, "the session allows early data");
     let relay = UdpRelay::to(server).await;
     relay.drop_client_datagrams(true);
-    assert!(remembered.early_data, "the session allows early data");
     let mut client = Quic::connect_small(relay.address, remembered).await;
     let _stream = client.send_head(request(Method::GET, target), true).await;
-    // Its control stream, the two of QPACK and the request.
-    while client.connection.stats().frame_tx.stream < 4 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    sent_datagrams(&relay).await
+    sent_datagrams(&client, &relay).await
 }
 
-/// The datagrams that the client has sent, once it waits for a response.
-pub(crate) async fn sent_datagrams(relay: &UdpRelay) -> Vec<Vec<u8>> {
-    // A long header of type 0-RTT.
-    while !relay.up().iter().any(|datagram| has_early(datagram)) {
-        sleep(Duration::from_millis(1)).await;
-    }
-    loop {
-        let before = relay.up().len();
-        sleep(Duration::from_millis(20)).await;
-        let all = relay.up();
-        if all.len() == before {
-            return all;
+/// The datagrams that the client has sent, once they hold its request.
+pub(crate) async fn sent_datagrams(client: &Quic, relay: &UdpRelay) -> Vec<Vec<u8>> {
+    let sending = async {
+        let mut before = 0;
+        loop {
+            // The end of the request may follow in a frame of its own.
+            sleep(Duration::from_millis(20)).await;
+            let (stats, sent) = (client.connection.stats(), relay.up());
+            let datagrams = stats.udp_tx.datagrams;
+            // Its control stream, the two of QPACK and the request.
+            if stats.frame_tx.stream >= 4 && datagrams == before && datagrams == sent.len() as u64 {
+                break sent;
+            }
+            before = datagrams;
         }
-    }
-}
-
-pub(crate) fn has_early(datagram: &[u8]) -> bool {
-    // 0-RTT packets may follow an Initial packet in its datagram; that is at least 600 bytes long.
-    datagram[0] & 0xf0 == 0xd0 || datagram.len() > 600 && datagram[0] & 0xf0 != 0xc0
+    };
+    timeout(TEST_TIMEOUT, sending).await.expect("the client sends its request")
 }
 
 pub(crate) fn bytes(datagrams: &[Vec<u8>]) -> usize {
