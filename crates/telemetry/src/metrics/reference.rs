@@ -127,8 +127,7 @@ const HEADER: &str = "\
 `/metrics` on the admin address serves them in Prometheus' text format or as OpenMetrics, by `Accept`.
 Label values are fixed sets or names from the configuration: no client, path or header creates a
 series. Counters exist from the start, at 0, so that `increase()` sees the first event;
-`firstflight_requests_total` and histograms have a series for each combination that occurred. Metrics
-of what is not configured have no series.
+`firstflight_requests_total` and histograms have a series for each combination that occurred.
 
 [examples/prometheus](../../examples/prometheus) has alerts and recording rules,
 [examples/grafana](../../examples/grafana) a dashboard. The second line of a meaning says what to do.
