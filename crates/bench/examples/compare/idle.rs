@@ -174,10 +174,12 @@ impl Client {
         self.request(tls, opened).map_err(|error| format!("connection {number}: {error}"))
     }
 
-    /// An address of this machine has 28,000 ports for connections to one server.
+    /// An address of this machine has 28,000 ports for connections to one server. Those of connections
+    /// that were closed a moment ago, to another server, are taken again.
     fn connect(&self, number: usize) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         let source = Ipv4Addr::new(127, 0, 0, 2 + (number / 20_000) as u8);
+        socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((source, 0)).into())?;
         socket.connect(&self.address.into())?;
         let stream = TcpStream::from(socket);
