@@ -11,6 +11,8 @@ use crate::{Cell, Record, visits};
 #[derive(Clone, Debug)]
 pub(crate) struct Saving<'a> {
     pub early: &'a Cell,
+    /// Whether 0 lies outside the interval of the difference.
+    pub certain: bool,
     pub full_ms: f64,
     pub early_ms: f64,
     /// 0-RTT with TCP Fast Open, if measured.
@@ -67,7 +69,19 @@ pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
             tcp && other.over_quic() && other.kind == "0-RTT" && same_except(other, cell, &axes)
         });
         let early_quic_ms = quic.and_then(p50);
-        savings.push(Saving { early: cell, full_ms, early_ms, early_tfo_ms, early_quic_ms });
+        let place = |cell: &Cell| record.cells.iter().position(|it| std::ptr::eq(it, cell));
+        let pair = (place(full), place(cell));
+        let effect = record.effects.iter().find(|it| (Some(it.from), Some(it.to)) == pair);
+        // Effects are in a record if any pair had enough samples.
+        let certain = effect.map_or(record.effects.is_empty(), |effect| effect.significant);
+        savings.push(Saving {
+            early: cell,
+            certain,
+            full_ms,
+            early_ms,
+            early_tfo_ms,
+            early_quic_ms,
+        });
     }
     savings.sort_by(|a, b| b.early.rtt_ms.total_cmp(&a.early.rtt_ms));
     savings
@@ -85,18 +99,25 @@ pub(crate) fn sentences(record: &Record) -> Vec<String> {
     if let Some(saving) = typical {
         sentences.push(saving_sentence(saving));
     }
-    if savings.len() > 1 {
-        let percents = savings.iter().map(Saving::percent);
+    let certain: Vec<_> = savings.iter().filter(|saving| saving.certain).collect();
+    if certain.len() > 1 {
+        let percents = certain.iter().map(|saving| saving.percent());
         let low = percents.clone().fold(f64::INFINITY, f64::min);
         let high = percents.fold(f64::NEG_INFINITY, f64::max);
-        let (first, last) = (&savings[savings.len() - 1], &savings[0]);
+        let (first, last) = (certain[certain.len() - 1], certain[0]);
         let range = match format!("{low:.0}") == format!("{high:.0}") {
             true => format!("{high:.0} %"),
             false => format!("{low:.0} to {high:.0} %"),
         };
+        let (networks, others) = match (certain.len(), savings.len()) {
+            (all, measured) if all == measured => (all.to_string(), ""),
+            (some, all) => {
+                (format!("{some} of {all}"), "; on the others there are too few samples to say")
+            }
+        };
         sentences.push(format!(
-            "Over {} networks from {} to {} it saves {range} of the time to the first byte.",
-            savings.len(),
+            "Over {networks} networks from {} to {} it saves {range} of the time to the first \
+             byte{others}.",
             path(first.early),
             path(last.early),
         ));

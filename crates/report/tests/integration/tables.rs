@@ -1,7 +1,8 @@
 //! The tables as people see them, of a small record made by hand.
 
 use firstflight_report::{
-    Cell, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary, terminal,
+    Cell, Effect, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary,
+    terminal,
 };
 
 fn cell(tls: &str, kind: &str, tfo: bool, rtt_ms: f64, summary: Option<Summary>) -> Cell {
@@ -235,4 +236,38 @@ fn many_failures_are_named_by_their_number() {
     let text = terminal::data_quality(&record);
     assert_eq!(text.matches("WRONG: ").count(), 10, "{text}");
     assert!(text.ends_with("... and 15 more\n"), "{text}");
+}
+
+#[test]
+fn a_difference_that_can_be_chance_is_no_saving() {
+    let mut record = Record { schema: SCHEMA, ..Record::default() };
+    for (profile, rtt_ms, early_ms, significant) in [
+        ("geo", 600.0, 1201.0, Some(true)),
+        ("leo", 50.0, 173.6, None),
+        ("wifi", 14.0, 20.0, Some(false)),
+        ("fibre", 4.0, 10.4, Some(true)),
+    ] {
+        let full = record.cells.len();
+        for (kind, p50_ms) in [("full", 3.0 * rtt_ms + 1.0), ("0-RTT", early_ms)] {
+            let cell = cell("1.3", kind, false, rtt_ms, figures(p50_ms, None, None));
+            record.cells.push(Cell { profile: profile.to_owned(), ..cell });
+        }
+        let what = "0-RTT instead of full".to_owned();
+        // Too few samples for an interval: no effect.
+        record.effects.extend(significant.map(|significant| Effect {
+            what,
+            from: full,
+            to: full + 1,
+            significant,
+            ..Effect::default()
+        }));
+    }
+    let text = terminal::render(&record).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains(
+            "Over 2 of 4 networks from fibre (4 ms) to geo (600 ms) it saves 20 to 33 % of the time \
+             to the first byte; on the others there are too few samples to say."
+        ),
+        "{text}"
+    );
 }
