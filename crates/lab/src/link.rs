@@ -57,19 +57,22 @@ fn serve_echoes(socket: &UdpSocket, stop: &AtomicBool) {
     }
 }
 
-/// Sends echoes over every path and returns by how much they missed the path's round-trip time.
-/// Must run in the client's namespace.
+/// Sends echoes over every path whose delay does not vary by design, and returns by how much they
+/// missed the path's round-trip time. Must run in the client's namespace.
 pub(crate) fn calibrate(
     paths: &[(PlannedPath, Ipv4Addr)],
     before: bool,
 ) -> Result<Vec<Calibration>, LabError> {
     let failed = |source| LabError::System { what: "send echoes", source };
+    let expected = paths
+        .iter()
+        .filter_map(|(path, server)| path.echo_rtt(ECHO_BYTES).map(|rtt| (path, rtt, *server)));
     let (short, long): (Vec<_>, Vec<_>) =
-        paths.iter().partition(|(path, _)| path.class == PathClass::Short);
+        expected.partition(|(path, ..)| path.class == PathClass::Short);
     // Long paths consist mostly of waiting, so they do not disturb each other.
     let long_errors = thread::scope(|scope| {
-        let probe = |(path, server): &&(PlannedPath, Ipv4Addr)| {
-            let (rtt, server) = (path.echo_rtt(ECHO_BYTES), *server);
+        let probe = |(_, rtt, server): &(_, Duration, Ipv4Addr)| {
+            let (rtt, server) = (*rtt, *server);
             scope.spawn(move || probe(server, rtt, LONG_PATH_PROBES))
         };
         let probes: Vec<_> = long.iter().map(probe).collect();
@@ -77,12 +80,14 @@ pub(crate) fn calibrate(
         joined.collect::<io::Result<Vec<_>>>()
     });
     let mut errors: Vec<(&PlannedPath, Vec<f64>)> =
-        long.iter().map(|(path, _)| path).zip(long_errors.map_err(failed)?).collect();
-    for (path, server) in short {
+        long.iter().map(|(path, ..)| *path).zip(long_errors.map_err(failed)?).collect();
+    for (path, rtt, server) in short {
         // A thread of its own, so that the calling one keeps its settings.
         let echoes = thread::scope(|scope| {
-            let probe = || probe(*server, path.echo_rtt(ECHO_BYTES), SHORT_PATH_PROBES);
-            scope.spawn(probe).join().expect("a probe never panics")
+            scope
+                .spawn(|| probe(server, rtt, SHORT_PATH_PROBES))
+                .join()
+                .expect("a probe never panics")
         });
         errors.push((path, echoes.map_err(failed)?));
     }

@@ -42,16 +42,17 @@ impl PlannedPath {
         &self.profile.name
     }
 
-    /// The round-trip time without jitter, with which the link is compared.
+    /// The round-trip time without jitter.
     pub(crate) fn rtt(&self) -> Duration {
         self.profile.rtt()
     }
 
     /// The round-trip time of an echo of so many bytes, including serialisation at the path's
-    /// rates.
-    pub(crate) fn echo_rtt(&self, bytes: usize) -> Duration {
+    /// rates. `None` if the delay varies by design: the link's own error cannot be told from it.
+    pub(crate) fn echo_rtt(&self, bytes: usize) -> Option<Duration> {
         let each = |mbps: Option<f64>| mbps.map_or(0.0, |mbps| bytes as f64 * 8.0 / (mbps * 1e6));
-        self.rtt() + Duration::from_secs_f64(each(self.up_mbps()) + each(self.down_mbps()))
+        let serialisation = Duration::from_secs_f64(each(self.up_mbps()) + each(self.down_mbps()));
+        (!self.varies()).then(|| self.rtt() + serialisation)
     }
 
     /// The median round-trip time in milliseconds, jitter included: the unit of round trips.
@@ -169,15 +170,16 @@ mod tests {
     fn round_trips_over_wi_fi_are_in_units_of_the_whole_path() {
         let wifi = path("fibre+wifi");
         assert!((wifi.rtt_ms() - 14.0).abs() <= 0.1, "{}", wifi.rtt_ms());
-        assert_eq!(wifi.rtt(), Duration::from_millis(4), "echoes are compared with the base");
+        assert_eq!(wifi.rtt(), Duration::from_millis(4));
     }
 
     #[test]
     fn an_echo_includes_the_serialisation_of_its_packets() {
         // 32 bytes at 5 Mbit/s down and 1 up.
         let expected = Duration::from_millis(28) + Duration::from_nanos(51_200 + 256_000);
-        assert_eq!(path("cable").echo_rtt(32), expected);
-        assert_eq!(path("20").echo_rtt(32), Duration::from_millis(20));
+        assert_eq!(path("cable").echo_rtt(32), Some(expected));
+        assert_eq!(path("20").echo_rtt(32), Some(Duration::from_millis(20)));
+        assert_eq!(path("fibre+wifi").echo_rtt(32), None, "its delay varies");
     }
 
     #[test]
