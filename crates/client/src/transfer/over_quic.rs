@@ -5,7 +5,7 @@ use firstflight_quic::{Remembered, Resumption};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::QuicBody;
-use super::{Outcome, Transfer};
+use super::{MIN_TICKET_TIMEOUT, Outcome, Transfer};
 use crate::client::{is_safe, too_early};
 use crate::connect::ATTEMPT_DELAY;
 use crate::quic::{HandshakeDone, QuicHandle, QuicLink, complete_handshake, start};
@@ -20,9 +20,8 @@ pub(super) struct QuicReady {
 /// How long a handshake may take, as with curl.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for a ticket and a token that did not come with the response: two round trips,
-/// within these bounds.
-const TICKET_TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// The longest time to wait for a ticket and a token that did not come with the response.
+const MAX_TICKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Transfer<'_> {
     /// Connects to the first of `addresses` that responds, as over TCP: the next address is tried
@@ -135,7 +134,7 @@ impl Transfer<'_> {
             self.report.marks.end = Some(Instant::now());
             if self.client.config.jar.is_some() {
                 let timeout = 2 * link.quic_stats().rtt;
-                let timeout = timeout.clamp(TICKET_TIMEOUT.0, TICKET_TIMEOUT.1);
+                let timeout = timeout.clamp(MIN_TICKET_TIMEOUT, MAX_TICKET_TIMEOUT);
                 link.wait_for_tickets(timeout).await;
             }
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, Version};
 use tokio::net::TcpStream;
 
-use super::{Limit, Outcome, TcpOutcome, Transfer};
+use super::{Limit, MIN_TICKET_TIMEOUT, Outcome, TcpOutcome, Transfer};
 use super::{TcpBody, discard};
 use crate::client::too_early;
 use crate::connect::connect_tcp;
@@ -13,10 +13,8 @@ use crate::{
     ClientError, Event, Exchange, Request, Scheme, SharedStream, Stream, TcpConnected, TcpInfo,
 };
 
-/// How long to wait for a ticket that did not come with the response: two round trips, within these
-/// bounds.
-const TICKET_TIMEOUT: (Duration, Duration) =
-    (Duration::from_millis(20), Duration::from_millis(250));
+/// The longest time to wait for a ticket that did not come with the response.
+const MAX_TICKET_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Facts of a TCP connection.
 pub(super) struct TcpDetails {
@@ -238,7 +236,7 @@ impl Transfer<'_> {
         let tls13 = stream.facts().is_some_and(|facts| facts.version == Some(Version::Tls13));
         match (&self.client.config.jar, &self.report.tcp) {
             (Some(_), Some(tcp)) if tls13 && self.sessions.is_empty() => {
-                (2 * tcp.rtt).clamp(TICKET_TIMEOUT.0, TICKET_TIMEOUT.1)
+                (2 * tcp.rtt).clamp(MIN_TICKET_TIMEOUT, MAX_TICKET_TIMEOUT)
             }
             _ => Duration::ZERO,
         }
