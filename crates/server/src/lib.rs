@@ -25,7 +25,7 @@
 //! 3. `http` creates a `Connection` with the current snapshot, and reads the request.
 //! 4. `route` matches it once, to a site, a route and its rules, which decide whether it may run
 //!    early.
-//! 5. `gate` decides: execute now, or hold until the client's Finished is verified.
+//! 5. `http` has `gate` decide: execute now, or hold until the client's Finished is verified.
 //! 6. The rules' claims are made (nonce, `Idempotency-Key`), and a `handler` responds.
 //! 7. A response that is ready immediately leaves in one write with the server's flight. When it has
 //!    ended, `observe` writes the log line, metrics and trace.

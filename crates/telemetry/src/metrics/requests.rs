@@ -81,9 +81,10 @@ counted! {
         );
         too_early: Counters<TooEarlyBy> = counter(
             "firstflight_too_early_total",
-            "Responses with status 425 (Too Early, RFC 8470).",
+            "Early requests refused with status 425 (Too Early, RFC 8470), by whom.",
             "`server`: a copy overtook the original, or `early_data.when_not_allowed`. `upstream`: \
-             it refuses requests that this server executes early; change the route's policy.",
+             it refuses requests that this server executes early, also if this server then sent them \
+             again; change the route's policy.",
         );
     }
 }
