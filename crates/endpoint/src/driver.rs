@@ -1,0 +1,273 @@
+//! The task of a socket: receives, lets the connections' tasks run, then sends.
+
+use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::pin::Pin;
+use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::BytesMut;
+use quinn_proto::{ConnectionError, DatagramEvent, EcnCodepoint, Transmit};
+use quinn_udp::{BATCH_SIZE, RecvMeta};
+use tracing::error;
+
+use crate::connection::{Inner, State as ConnectionState};
+use crate::endpoint::{Shared, udp_transmit};
+use crate::timers::Timers;
+
+/// Receives and sends the packets of all connections of one socket.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    timers: Timers,
+    /// Connections that may have something to send.
+    due: Vec<Arc<Inner>>,
+    receive_buffer: Box<[u8]>,
+    send_buffer: Vec<u8>,
+    /// What `send_buffer` holds, if the socket was full.
+    unsent: Option<Transmit>,
+}
+
+impl Driver {
+    /// `receive_size`: of the largest datagram.
+    pub(crate) fn new(shared: Arc<Shared>, receive_size: u64) -> Self {
+        let receive_size = usize::try_from(receive_size).unwrap_or(usize::MAX).min(1 << 16);
+        let buffers = receive_size * shared.socket.max_receive_segments() * BATCH_SIZE;
+        Self {
+            shared,
+            timers: Timers::new(),
+            due: Vec::new(),
+            receive_buffer: vec![0; buffers].into(),
+            send_buffer: Vec::new(),
+            unsent: None,
+        }
+    }
+
+    /// Sends what connections have to send. Connections are left over if the socket is full.
+    fn send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while let Some(transmit) = self.unsent.take() {
+            if self.shared.socket.poll_writable(cx)?.is_pending() {
+                self.unsent = Some(transmit);
+                return Ok(());
+            }
+            if is_full(&self.try_send(&transmit)) {
+                self.unsent = Some(transmit);
+            }
+        }
+        let now = Instant::now();
+        self.expire(now);
+        self.shared.queue().take(&mut self.due);
+        let mut due = std::mem::take(&mut self.due);
+        let mut sent = 0;
+        while self.unsent.is_none()
+            && let Some(connection) = due.get(sent)
+        {
+            self.drive(connection, now);
+            sent += 1;
+        }
+        due.drain(..sent);
+        // Those that were left over, then those that have more to send.
+        due.append(&mut self.due);
+        self.due = due;
+        Ok(())
+    }
+
+    /// Has a connection do all that it can do now.
+    fn drive(&mut self, connection: &Arc<Inner>, now: Instant) {
+        let mut state = connection.state();
+        state.queued = false;
+        let mut datagrams = 0;
+        loop {
+            // First, so that what comes of it (NEW_CONNECTION_ID frames) shares packets with the rest.
+            self.forward_endpoint_events(&mut state);
+            self.transmit(&mut state, &mut datagrams, now);
+            if self.unsent.is_some() || datagrams >= MAX_DATAGRAMS {
+                state.queued = true;
+                self.due.push(connection.clone());
+                break;
+            }
+            match state.proto.poll_timeout() {
+                Some(deadline) if deadline <= now => state.proto.handle_timeout(now),
+                Some(deadline) => {
+                    let handle = state.handle;
+                    self.timers.advance(handle, &mut state.timer, deadline);
+                    break;
+                }
+                None => break,
+            }
+        }
+        self.forward_endpoint_events(&mut state);
+        state.forward_events();
+    }
+
+    fn transmit(
+        &mut self,
+        state: &mut MutexGuard<'_, ConnectionState>,
+        datagrams: &mut usize,
+        now: Instant,
+    ) {
+        let segments = self.shared.socket.max_transmit_segments().min(MAX_SEGMENTS);
+        while *datagrams < MAX_DATAGRAMS {
+            self.send_buffer.clear();
+            let transmit = state.proto.poll_transmit(now, segments, &mut self.send_buffer);
+            let Some(transmit) = transmit else { return };
+            *datagrams += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size));
+            if is_full(&self.try_send(&transmit)) {
+                self.unsent = Some(transmit);
+                return;
+            }
+        }
+    }
+
+    fn try_send(&self, transmit: &Transmit) -> io::Result<()> {
+        self.shared.socket.try_send(&udp_transmit(transmit, &self.send_buffer))
+    }
+
+    fn forward_endpoint_events(&mut self, state: &mut ConnectionState) {
+        while let Some(event) = state.proto.poll_endpoint_events() {
+            let is_drained = event.is_drained();
+            let mut endpoint = self.shared.state();
+            let response = endpoint.proto.handle_event(state.handle, event);
+            if is_drained {
+                endpoint.remove(state.handle);
+                self.timers.remove(state.handle, &mut state.timer);
+            }
+            drop(endpoint);
+            if let Some(event) = response {
+                state.proto.handle_event(event);
+            }
+        }
+    }
+
+    /// Has connections whose time has come sent with the others.
+    fn expire(&mut self, now: Instant) {
+        while let Some(handle) = self.timers.expired(now) {
+            let Some(connection) = self.shared.state().connection(handle) else { continue };
+            let mut state = connection.state();
+            state.timer = None;
+            if !std::mem::replace(&mut state.queued, true) {
+                drop(state);
+                self.due.push(connection);
+            }
+        }
+    }
+
+    /// Processes a batch of datagrams. Returns whether there was one.
+    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut meta = [RecvMeta::default(); BATCH_SIZE];
+        let size = self.receive_buffer.len() / BATCH_SIZE;
+        let mut buffers = self.receive_buffer.chunks_exact_mut(size).map(IoSliceMut::new);
+        let mut buffers: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| buffers.next().expect("as many chunks"));
+        let count = match self.shared.socket.poll_receive(cx, &mut buffers, &mut meta) {
+            Poll::Ready(Ok(count)) => count,
+            // An attacker may have sent an ICMP message.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => 0,
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Pending => return Ok(false),
+        };
+        let now = Instant::now();
+        for (buffer, meta) in buffers.iter().zip(&meta).take(count) {
+            let mut received = BytesMut::from(&buffer[..meta.len]);
+            while !received.is_empty() {
+                let datagram = received.split_to(meta.stride.clamp(1, received.len()));
+                process_datagram(&self.shared, &mut self.due, meta, datagram, now);
+            }
+        }
+        Ok(true)
+    }
+
+    fn run(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
+        self.send(cx)?;
+        let received = self.receive(cx)?;
+        if self.shared.state().is_finished() {
+            return Ok(Poll::Ready(()));
+        }
+        let is_expired = self.timers.poll(cx).is_ready();
+        let has_more = !self.shared.queue().sleep(cx)
+            || !self.due.is_empty()
+            || self.unsent.is_some()
+            || is_expired;
+        // A full socket wakes this task when it has room.
+        let may_send = self.unsent.is_none() || self.shared.socket.poll_writable(cx)?.is_ready();
+        if received || may_send && has_more {
+            // The runtime runs the tasks that wait for what was received before this one.
+            cx.waker().wake_by_ref();
+        }
+        Ok(Poll::Pending)
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.run(cx).unwrap_or_else(|error| {
+            error!("a UDP socket has failed: {error}");
+            Poll::Ready(())
+        })
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.stop_accepting();
+        let connections = self.shared.state().remove_all();
+        for connection in connections {
+            let mut state = connection.state();
+            if state.error.is_none() {
+                state.terminate(ConnectionError::LocallyClosed);
+            }
+        }
+    }
+}
+
+/// Passes a datagram to its connection.
+fn process_datagram(
+    shared: &Shared,
+    due: &mut Vec<Arc<Inner>>,
+    meta: &RecvMeta,
+    datagram: BytesMut,
+    now: Instant,
+) {
+    let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
+    let mut response = Vec::new();
+    let mut endpoint = shared.state();
+    let event = endpoint.proto.handle(now, meta.addr, meta.dst_ip, ecn, datagram, &mut response);
+    match event {
+        Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+            let Some(connection) = endpoint.connection(handle) else { return };
+            drop(endpoint);
+            let mut state = connection.state();
+            state.proto.handle_event(event);
+            state.forward_events();
+            if !std::mem::replace(&mut state.queued, true) {
+                drop(state);
+                due.push(connection);
+            }
+        }
+        Some(DatagramEvent::NewConnection(incoming)) if endpoint.is_accepting => {
+            endpoint.announce(incoming);
+        }
+        Some(DatagramEvent::NewConnection(incoming)) => {
+            let transmit = endpoint.proto.refuse(incoming, &mut response);
+            drop(endpoint);
+            shared.respond(&transmit, &response);
+        }
+        Some(DatagramEvent::Response(transmit)) => {
+            drop(endpoint);
+            shared.respond(&transmit, &response);
+        }
+        None => {}
+    }
+}
+
+fn is_full(sent: &io::Result<()>) -> bool {
+    matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// How many datagrams are passed to the kernel at once.
+const MAX_SEGMENTS: usize = 10;
+
+/// How many datagrams a connection sends before others have their turn.
+const MAX_DATAGRAMS: usize = 20;
