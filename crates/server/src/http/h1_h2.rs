@@ -55,7 +55,7 @@ use tracing::debug;
 
 use crate::context::{ShutdownStage, wait_for_stage};
 use crate::http::connection::{CompletionSignal, Connection};
-use crate::http::framing::{FramedStream, RequestFraming};
+use crate::http::framed_stream::{FramedStream, RequestFraming};
 use crate::http::request::HttpService;
 use crate::http::socket::Socket;
 use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};

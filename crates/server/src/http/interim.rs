@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Version, header};
 
-use crate::http::framing::RequestFraming;
+use crate::http::framed_stream::RequestFraming;
 
 /// Where a request's Early Hints go.
 pub(crate) enum InterimResponses {

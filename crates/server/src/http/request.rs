@@ -18,7 +18,7 @@ use crate::handler::forwarded::remove_lookalikes;
 use crate::handler::response::plain;
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
 use crate::http::connection::{Connection, RequestAdmission};
-use crate::http::framing::RequestFraming;
+use crate::http::framed_stream::RequestFraming;
 use crate::http::interim::InterimResponses;
 use crate::http::socket::Socket;
 use crate::observe::request::{RecordedBody, RequestHead, RequestRecord};
