@@ -1,5 +1,5 @@
-//! QUIC cryptography for quinn on BoringSSL (RFC 9001), for servers and clients, with 0-RTT and
-//! address tokens.
+//! QUIC cryptography for quinn and quinn-proto on BoringSSL (RFC 9001), for servers and clients, with
+//! 0-RTT and address tokens.
 //!
 //! ```text
 //! ServerCrypto       quinn's crypto for a server; EarlyDataJudge accepts or refuses 0-RTT
@@ -30,7 +30,7 @@
 //! # Design notes
 //!
 //! **Why quinn, and BoringSSL below it.** quinn has address tokens (NEW_TOKEN), an interface for
-//! other crypto libraries, and h3 above it. Its own crypto is rustls, which allows 0-RTT only with
+//! other crypto libraries, and state machines without sockets (quinn-proto). Its own crypto is rustls, which allows 0-RTT only with
 //! sessions that are stored in one process. With BoringSSL, QUIC uses the same tickets and ticket
 //! keys as TLS over TCP, and the same reasons for refusals.
 //!

@@ -543,7 +543,7 @@ pub(crate) enum EarlyDataRefusal {
     Gate(Refusal),
     /// The rules of the shared register refused it.
     Shared(SharedRefusal),
-    /// Over QUIC with a shared register: quinn processed another flight than the claimed one, or
+    /// Over QUIC with a shared register: quinn-proto processed another flight than the claimed one, or
     /// none was claimed.
     NotClaimed,
 }

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 
 use firstflight_quic::IdMark;
-use quinn::udp::{EcnCodepoint, RecvMeta};
+use quinn_udp::{EcnCodepoint, RecvMeta};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;

@@ -1,13 +1,14 @@
-//! Reads the first packets of QUIC connections before quinn does, so that a flight can be claimed
-//! in the store before quinn processes its ClientHello.
+//! Reads the first packets of QUIC connections before the endpoint does, so that a flight can be
+//! claimed in the store before TLS processes its ClientHello.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use firstflight_endpoint::Incoming;
 use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits};
-use quinn::{ConnectionId, Incoming};
+use quinn_proto::ConnectionId;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

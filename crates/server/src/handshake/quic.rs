@@ -4,13 +4,14 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use firstflight_endpoint::{Connection as QuicConnection, Incoming};
 use firstflight_quic::{
     ConnectionOptions, EarlyDataJudge, FirstFlightPreview, Handshake, ServerCrypto,
 };
 use firstflight_replay::{Flight, Refusal, SharedRefusal};
 use firstflight_telemetry::metrics::{QuicRefusal, RefusedReason, Transport};
 use firstflight_tls::{OfferedFlight, OpenedTicket};
-use quinn::{Connecting, ConnectionError, Incoming, VarInt};
+use quinn_proto::{ConnectionError, VarInt};
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 use tracing::debug;
@@ -20,7 +21,7 @@ use crate::gate::{Arrival, EarlyDataRefusal, UnspentFlight};
 use crate::handshake::initials::{InitialPackets, ReceivedInitial};
 use crate::handshake::{Handshakes, refusal};
 use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
-use crate::http::h3_streams::{H3_NO_ERROR, close_connection};
+use crate::http::h3_streams::H3_NO_ERROR;
 use crate::http::{ServerContext, h3, ping_pong};
 use crate::observe::metrics::ConnectionMetrics;
 use crate::route::Snapshot;
@@ -62,21 +63,16 @@ pub(crate) async fn serve<P>(
         metrics.timed_out();
         return Err(ConnectionError::TimedOut);
     };
-    let Some((connecting, negotiated)) = accepted? else {
+    let Some((quic, negotiated)) = accepted? else {
         metrics.expect_no_handshake();
         return Ok(());
-    };
-    let Ok((quic, handshake)) = connecting.into_0rtt() else {
-        unreachable!("a server may always send before the client's Finished");
     };
     let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc: None };
     let (connection, completion) = Connection::new(shared.clone(), origin, negotiated);
     let handshake = async {
-        // quinn reports whether early data was accepted, which only a client needs. The future also
-        // ends when the connection does.
-        handshake.await;
+        let completed = quic.handshake_complete().await;
         drop(permit);
-        if quic.close_reason().is_none() {
+        if completed.is_ok() {
             completion.signal(&connection);
         }
         std::future::pending::<()>().await;
@@ -96,7 +92,7 @@ pub(crate) async fn serve<P>(
         () = served => {}
     }
     // There is nothing left to send or to wait for.
-    close_connection(&quic, VarInt::from_u32(H3_NO_ERROR), b"");
+    quic.close(VarInt::from_u32(H3_NO_ERROR), b"");
     Ok(())
 }
 
@@ -114,7 +110,7 @@ pub(crate) async fn accept(
     snapshot: &Snapshot,
     initials: Option<&InitialPackets>,
     incoming: Incoming,
-) -> Result<Option<(Connecting, Negotiated)>, ConnectionError> {
+) -> Result<Option<(QuicConnection, Negotiated)>, ConnectionError> {
     let shared = &handshakes.shared;
     let Some(config) = &snapshot.quic else {
         shared.observers.metrics.quic.refused.count(QuicRefusal::Refused);
@@ -155,15 +151,15 @@ pub(crate) async fn accept(
         observer: Some(Box::new(move |facts| *lock(&observed) = Some(facts))),
     };
     let config = config.for_connection(config.crypto.with_options(judge, options));
-    let mut connecting = incoming.accept_with(Arc::new(config))?;
+    let connection = incoming.accept_with(Arc::new(config))?;
     let facts = lock(&negotiated).take();
     let facts = match facts {
-        // quinn has not sent anything yet. If this task does not wait either, the response to early
+        // Nothing has been sent yet. If this task does not wait either, the response to early
         // data shares packets with the handshake.
         Some(facts) => Box::new(facts),
         // The ClientHello takes further datagrams.
         None => {
-            let facts = connecting.handshake_data().await?;
+            let facts = connection.handshake_data().await?;
             facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?
         }
     };
@@ -208,7 +204,7 @@ pub(crate) async fn accept(
         refused => refused,
     };
     let negotiated = Negotiated { tls: *facts, flight, refused, claim, unspent };
-    Ok(Some((connecting, negotiated)))
+    Ok(Some((connection, negotiated)))
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -239,7 +235,7 @@ async fn is_token_spent(
         return false;
     }
     match arrived.and_then(|arrived| handshakes.tokens.serial(&arrived.token)) {
-        // If the store is unreachable, this process's own record decides, which quinn has checked.
+        // If the store is unreachable, this process's own record decides, which quinn-proto has checked.
         Some(token) => handshakes.ring.spend_everywhere(token).await.unwrap_or(false),
         None => true,
     }
@@ -300,7 +296,7 @@ impl SettledClaim {
     }
 
     /// The judge of the connection, which records its decision in `outcome`. It accepts only the
-    /// flight that was claimed: anybody can send Initial packets, so quinn may have processed
+    /// flight that was claimed: anybody can send Initial packets, so quinn-proto may have processed
     /// another ClientHello.
     pub(crate) fn judge(self, outcome: Arc<Mutex<ClaimOutcome>>) -> EarlyDataJudge {
         let requested_at = self.requested_at;

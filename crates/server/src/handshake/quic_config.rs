@@ -1,4 +1,4 @@
-//! The configuration of quinn: windows, sizes, timeouts, tokens.
+//! The configuration of quinn-proto: windows, sizes, timeouts, tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use firstflight_config::{Http3Settings, Limits};
 use firstflight_quic::{AddressTokens, Burst, ServerCrypto, SpentTokens};
 use firstflight_tls::AcceptorConfig;
-use quinn::{
+use quinn_proto::{
     IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
 };
 
@@ -73,7 +73,7 @@ fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
-        // The server closes an idle connection before quinn considers it dead. A client that waits
+        // The server closes an idle connection before quinn-proto considers it dead. A client that waits
         // for a response is silent for as long as the upstream may take.
         .max_idle_timeout(Some(
             IdleTimeout::try_from(

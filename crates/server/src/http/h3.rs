@@ -4,7 +4,7 @@
 //!
 //! h3 does not say which packets carried a request. A server processes 1-RTT packets only after the
 //! client's Finished (RFC 9001 section 5.7). So a request is early if its stream was opened before
-//! quinn verified the Finished. A stream that was opened later comes from a client whose handshake
+//! the Finished was verified. A stream that was opened later comes from a client whose handshake
 //! is complete, which is all that a policy waits for. Its request runs once this connection's own
 //! task has seen the end of the handshake, which a busy machine may delay.
 //!
@@ -22,6 +22,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
+use firstflight_endpoint::Connection as QuicConnection;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -39,7 +40,7 @@ use crate::http::connection::Connection;
 use crate::http::h3_streams::{
     ConnectionWatch, H3BidiStream, H3Connection, StreamEnd, StreamWatch,
 };
-use crate::http::h3_streams::{H3RecvStream, H3SendStream, StreamState, close_connection, varint};
+use crate::http::h3_streams::{H3RecvStream, H3SendStream, StreamState, varint};
 use crate::http::interim::InterimResponses;
 use crate::http::request::{self, StartedRequest};
 use crate::observe::request::RecordedBody;
@@ -47,7 +48,7 @@ use crate::observe::request::RecordedBody;
 /// Serves HTTP/3 until the connection ends. `deadline`: for the handshake and the first request.
 pub(crate) async fn serve(
     connection: &Arc<Connection>,
-    quic: &quinn::Connection,
+    quic: &QuicConnection,
     deadline: Instant,
     stop: &mut watch::Receiver<ShutdownStage>,
 ) {
@@ -81,7 +82,7 @@ pub(crate) async fn serve(
 
 struct Session {
     connection: Arc<Connection>,
-    quic: quinn::Connection,
+    quic: QuicConnection,
     http: h3::server::Connection<H3Connection, Bytes>,
     watch: Arc<ConnectionWatch>,
     requests: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
@@ -242,8 +243,8 @@ impl Session {
     }
 }
 
-fn close(quic: &quinn::Connection, code: Code) {
-    close_connection(quic, varint(code.value()), b"");
+fn close(quic: &QuicConnection, code: Code) {
+    quic.close(varint(code.value()), b"");
 }
 
 /// How long a client has to read the last bytes of an idle or stopped connection.
@@ -256,7 +257,7 @@ const MAX_ABANDONED_REQUESTS: u64 = 100;
 /// before resets its stream.
 async fn serve_request(
     connection: Arc<Connection>,
-    quic: quinn::Connection,
+    quic: QuicConnection,
     resolver: RequestResolver<H3Connection, Bytes>,
     watch: StreamWatch,
 ) -> StreamEnd {
@@ -275,7 +276,7 @@ async fn serve_request(
         Err(error) => {
             debug!("{}: {error}", connection.facts().client);
             // The library has responded to a head that is too large. Otherwise the stream is reset now,
-            // and quinn does not say when the client has acknowledged that.
+            // and quinn-proto does not say when the client has acknowledged that.
             if !matches!(error, RequestError::Stream(StreamError::HeaderTooBig { .. })) {
                 let is_abandoned = !state.has_head() || matches!(error, RequestError::Stalled(_));
                 let end = if is_abandoned { StreamEnd::Abandoned } else { StreamEnd::Reset };

@@ -1,4 +1,4 @@
-//! Adapts quinn's connections to the h3 library.
+//! Adapts connections to the h3 library.
 //!
 //! In addition to what `h3-quinn` does, this adapter bounds the memory that a client can make h3
 //! allocate (h3 keeps a frame until it is complete, whatever length the peer announces), knows when
@@ -15,21 +15,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use firstflight_endpoint::{Connection, ReadError, RecvStream, SendStream, WriteError};
 use firstflight_quic::Inflow;
-use futures_util::stream::{self, BoxStream};
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
-use quinn::{ConnectionError, ReadError, VarInt, WriteError};
+use quinn_proto::{ConnectionError, VarInt};
 
 use crate::context::memory::{HEAD_PIECE_OVERHEAD, MemoryBudget, MemoryCharge};
 
 /// A QUIC connection whose streams are observed.
 pub(crate) struct H3Connection {
-    connection: quinn::Connection,
-    bidi: BoxStream<'static, Result<(quinn::SendStream, quinn::RecvStream), ConnectionError>>,
-    uni: BoxStream<'static, Result<quinn::RecvStream, ConnectionError>>,
-    opening: BoxStream<'static, Result<quinn::SendStream, ConnectionError>>,
+    connection: Connection,
     /// Unidirectional streams that the client has opened.
     uni_streams: usize,
     head_limit: u64,
@@ -49,7 +46,7 @@ pub(crate) struct ConnectionWatch {
 
 /// A request's stream as seen from outside the library.
 pub(crate) struct StreamWatch {
-    /// See [`opened_early`].
+    /// See [`RecvStream::opened_early`].
     pub(crate) early: bool,
     pub(crate) state: Arc<StreamState>,
     /// Resolves when the response has been acknowledged or cancelled.
@@ -87,35 +84,13 @@ impl ConnectionWatch {
 impl H3Connection {
     /// `head_limit`: the maximum size of a request's encoded head. `budget`: limits the memory of
     /// incomplete heads.
-    pub(crate) fn new(
-        connection: quinn::Connection,
-        head_limit: u64,
-        budget: Arc<MemoryBudget>,
-    ) -> Self {
-        let bidi = stream::unfold(connection.clone(), |connection| async {
-            Some((connection.accept_bi().await, connection))
-        });
-        let uni = stream::unfold(connection.clone(), |connection| async {
-            Some((connection.accept_uni().await, connection))
-        });
-        let opening = stream::unfold(connection.clone(), |connection| async {
-            Some((connection.open_uni().await, connection))
-        });
+    pub(crate) fn new(connection: Connection, head_limit: u64, budget: Arc<MemoryBudget>) -> Self {
         let watch = ConnectionWatch {
             rejected_from: AtomicU64::new(u64::MAX),
             next_id: AtomicU64::new(0),
             accepted: Mutex::new(None),
         };
-        Self {
-            connection,
-            bidi: bidi.boxed(),
-            uni: uni.boxed(),
-            opening: opening.boxed(),
-            uni_streams: 0,
-            head_limit,
-            budget,
-            watch: Arc::new(watch),
-        }
+        Self { connection, uni_streams: 0, head_limit, budget, watch: Arc::new(watch) }
     }
 
     pub(crate) fn watch(&self) -> Arc<ConnectionWatch> {
@@ -123,11 +98,7 @@ impl H3Connection {
     }
 
     /// Accepts a stream of the client. Returns `None` if it is rejected.
-    fn admit(
-        &self,
-        mut send: quinn::SendStream,
-        mut recv: quinn::RecvStream,
-    ) -> Option<H3BidiStream> {
+    fn admit(&self, mut send: SendStream, mut recv: RecvStream) -> Option<H3BidiStream> {
         let id = u64::from(VarInt::from(recv.id()));
         if id >= self.watch.rejected_from.load(Ordering::Relaxed) {
             let _ = send.reset(varint(Code::H3_REQUEST_REJECTED.value()));
@@ -140,7 +111,7 @@ impl H3Connection {
             Ok(None) => StreamEnd::Delivered,
             Ok(Some(_)) | Err(_) => StreamEnd::Abandoned,
         });
-        let early = opened_early(&self.connection, &recv);
+        let early = recv.opened_early();
         let watch = StreamWatch { early, state: state.clone(), ended: Box::pin(ended) };
         *self.watch.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
         let recv =
@@ -161,14 +132,9 @@ impl quic::Connection<Bytes> for H3Connection {
         if self.uni_streams == MAX_UNI_STREAMS {
             return Poll::Pending;
         }
-        match ready!(self.uni.poll_next_unpin(cx)) {
-            Some(Ok(stream)) => {
-                self.uni_streams += 1;
-                Poll::Ready(Ok(H3RecvStream::one_way(stream, self.connection.clone())))
-            }
-            Some(Err(error)) => Poll::Ready(Err(connection_error(error))),
-            None => Poll::Pending,
-        }
+        let stream = ready!(self.connection.poll_accept_uni(cx)).map_err(connection_error)?;
+        self.uni_streams += 1;
+        Poll::Ready(Ok(H3RecvStream::one_way(stream, self.connection.clone())))
     }
 
     fn poll_accept_bidi(
@@ -176,13 +142,10 @@ impl quic::Connection<Bytes> for H3Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<H3BidiStream, ConnectionErrorIncoming>> {
         loop {
-            match ready!(self.bidi.poll_next_unpin(cx)) {
-                Some(Ok((send, recv))) => match self.admit(send, recv) {
-                    Some(stream) => return Poll::Ready(Ok(stream)),
-                    None => continue,
-                },
-                Some(Err(error)) => return Poll::Ready(Err(connection_error(error))),
-                None => return Poll::Pending,
+            let streams = ready!(self.connection.poll_accept_bi(cx));
+            let (send, recv) = streams.map_err(connection_error)?;
+            if let Some(stream) = self.admit(send, recv) {
+                return Poll::Ready(Ok(stream));
             }
         }
     }
@@ -207,21 +170,18 @@ impl quic::OpenStreams<Bytes> for H3Connection {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<H3SendStream, StreamErrorIncoming>> {
-        match ready!(self.opening.poll_next_unpin(cx)) {
-            Some(Ok(stream)) => Poll::Ready(Ok(H3SendStream::new(stream, None))),
-            Some(Err(error)) => Poll::Ready(Err(connection_lost(error))),
-            None => Poll::Pending,
-        }
+        let stream = ready!(self.connection.poll_open_uni(cx)).map_err(connection_lost)?;
+        Poll::Ready(Ok(H3SendStream::new(stream, None)))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
-        close_connection(&self.connection, varint(code.value()), reason);
+        self.connection.close(varint(code.value()), reason);
     }
 }
 
 /// Lets the library close the connection. It opens no streams.
 #[derive(Clone)]
-pub(crate) struct StreamOpener(quinn::Connection);
+pub(crate) struct StreamOpener(Connection);
 
 impl quic::OpenStreams<Bytes> for StreamOpener {
     type BidiStream = H3BidiStream;
@@ -242,7 +202,7 @@ impl quic::OpenStreams<Bytes> for StreamOpener {
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
-        close_connection(&self.0, varint(code.value()), reason);
+        self.0.close(varint(code.value()), reason);
     }
 }
 
@@ -312,14 +272,14 @@ const MAX_UNI_STREAMS: usize = 64;
 
 /// The sending half of a stream.
 pub(crate) struct H3SendStream {
-    stream: quinn::SendStream,
+    stream: SendStream,
     writing: Option<WriteBuf<Bytes>>,
     /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
 }
 
 impl H3SendStream {
-    pub(crate) fn new(stream: quinn::SendStream, state: Option<Arc<StreamState>>) -> Self {
+    pub(crate) fn new(stream: SendStream, state: Option<Arc<StreamState>>) -> Self {
         Self { stream, writing: None, state }
     }
 }
@@ -331,7 +291,7 @@ impl quic::SendStream<Bytes> for H3SendStream {
                 self.writing = None;
                 break;
             }
-            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data.chunk()));
+            let written = ready!(self.stream.poll_write(cx, data.chunk()));
             let written = written.map_err(write_error)?;
             data.advance(written);
             if let Some(state) = &self.state {
@@ -371,11 +331,10 @@ impl quic::SendStream<Bytes> for H3SendStream {
 
 impl Drop for H3SendStream {
     fn drop(&mut self) {
-        // quinn finishes a dropped stream, which would make an aborted response look complete. A
-        // stream that the client has stopped is reset with the client's own code (RFC 9000 section
-        // 3.5).
-        let is_stopped = || matches!(self.stream.stopped().now_or_never(), Some(Ok(Some(_))));
-        if self.state.as_ref().is_some_and(|state| state.resets_on_drop()) && !is_stopped() {
+        // A dropped stream is finished, which would make an aborted response look complete. A stream
+        // that the client has stopped is reset with the client's own code (RFC 9000 section 3.5).
+        let resets = self.state.as_ref().is_some_and(|state| state.resets_on_drop());
+        if resets && self.stream.stop_code().is_none() {
             let _ = self.stream.reset(varint(Code::H3_INTERNAL_ERROR.value()));
         }
     }
@@ -383,20 +342,20 @@ impl Drop for H3SendStream {
 
 /// The receiving half of a stream.
 pub(crate) struct H3RecvStream {
-    stream: quinn::RecvStream,
+    stream: RecvStream,
     inflow: Inflow,
     ended: bool,
     /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
     /// The connection to close on an error.
-    connection: quinn::Connection,
+    connection: Connection,
 }
 
 impl H3RecvStream {
     /// The stream of a request. `head`: the maximum size of its encoded head.
     pub(crate) fn request(
-        stream: quinn::RecvStream,
-        connection: quinn::Connection,
+        stream: RecvStream,
+        connection: Connection,
         head: u64,
         state: Arc<StreamState>,
     ) -> Self {
@@ -404,7 +363,7 @@ impl H3RecvStream {
         Self { stream, inflow, ended: false, state: Some(state), connection }
     }
 
-    pub(crate) fn one_way(stream: quinn::RecvStream, connection: quinn::Connection) -> Self {
+    pub(crate) fn one_way(stream: RecvStream, connection: Connection) -> Self {
         let inflow = Inflow::one_way();
         Self { stream, inflow, ended: false, state: None, connection }
     }
@@ -430,20 +389,19 @@ impl quic::RecvStream for H3RecvStream {
                 // The task that consumes the library's data polls again.
                 return Poll::Pending;
             }
-            let chunk = std::pin::pin!(self.stream.read_chunk(CHUNK, true)).poll(cx);
-            match ready!(chunk) {
-                Ok(Some(chunk)) => {
-                    let count = chunk.bytes.len();
+            match ready!(self.stream.poll_read(cx, CHUNK)) {
+                Ok(Some(bytes)) => {
+                    let count = bytes.len();
                     let reserve = self.state.as_ref().is_none_or(|state| state.reserve(count));
                     let fed = match reserve {
-                        true => self.inflow.feed(chunk.bytes).map_err(|error| error.to_string()),
+                        true => self.inflow.feed(bytes).map_err(|error| error.to_string()),
                         false => Err("the memory limit for request heads is reached".to_owned()),
                     };
                     if let Err(error) = fed {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
                         match &self.state {
                             Some(state) => state.abort(),
-                            None => close_connection(&self.connection, varint(code), b""),
+                            None => self.connection.close(varint(code), b""),
                         }
                         quic::RecvStream::stop_sending(self, code);
                         return Poll::Ready(Err(unknown(error)));
@@ -453,7 +411,7 @@ impl quic::RecvStream for H3RecvStream {
                     self.ended = true;
                     if let Err(error) = self.inflow.end() {
                         let code = Code::H3_FRAME_ERROR.value();
-                        close_connection(&self.connection, varint(code), b"");
+                        self.connection.close(varint(code), b"");
                         return Poll::Ready(Err(unknown(error.to_string())));
                     }
                 }
@@ -558,25 +516,10 @@ impl StreamState {
     }
 }
 
-/// Whether a stream that was just accepted may have been opened before the client's Finished was
-/// verified. quinn decides when the stream is accepted, under the same lock that it processes
-/// packets under, but also marks the streams of a connection that closed during its handshake as
-/// late.
-pub(crate) fn opened_early(connection: &quinn::Connection, stream: &quinn::RecvStream) -> bool {
-    stream.is_0rtt() || connection.close_reason().is_some()
-}
-
-/// Closes a connection, and makes sure that the close is sent even if the congestion window is
-/// full.
-pub(crate) fn close_connection(connection: &quinn::Connection, code: VarInt, reason: &[u8]) {
-    firstflight_quic::make_room_for_close(connection.congestion_state());
-    connection.close(code, reason);
-}
-
 /// RFC 9114 section 8.1.
 pub(crate) const H3_NO_ERROR: u32 = 0x100;
 
-fn id(id: quinn::StreamId) -> StreamId {
+fn id(id: quinn_proto::StreamId) -> StreamId {
     let id = u64::from(VarInt::from(id));
     StreamId::try_from(id).expect("QUIC and HTTP/3 stream ids both have 62 bits")
 }

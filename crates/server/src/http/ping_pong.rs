@@ -7,18 +7,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use firstflight_endpoint::{Connection as QuicConnection, RecvStream, SendStream};
 use firstflight_replay::Decision;
 use firstflight_tls::TlsStream;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use quinn::{RecvStream, SendStream, VarInt};
+use quinn_proto::VarInt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::context::{ShutdownStage, next_stage, wait_for_stage};
 use crate::http::connection::{CompletionSignal, Connection, RequestAdmission};
-use crate::http::h3_streams::opened_early;
 use crate::http::socket::Socket;
 use crate::observe::request::{RequestHead, RequestRecord};
 
@@ -144,7 +144,7 @@ fn ping_head(client: SocketAddr) -> RequestHead<'static> {
 /// Responds to pings until the peer closes.
 pub(crate) async fn serve_quic(
     connection: &Arc<Connection>,
-    quic: &quinn::Connection,
+    quic: &QuicConnection,
     deadline: Instant,
     stop: &mut watch::Receiver<ShutdownStage>,
 ) {
@@ -155,8 +155,7 @@ pub(crate) async fn serve_quic(
         tokio::select! {
             accepted = quic.accept_bi(), if !is_last => match accepted {
                 Ok(streams) => {
-                    let early = opened_early(quic, &streams.1);
-                    pings.push(response(connection, streams, early));
+                    pings.push(response(connection, streams));
                     is_last = !connection.snapshot.keep_alive;
                 }
                 Err(_) => return,
@@ -182,8 +181,9 @@ pub(crate) async fn serve_quic(
     }
 }
 
-async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream), early: bool) {
+async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
     let (mut send, mut recv) = streams;
+    let early = recv.opened_early();
     if !early && !connection.handshake.completes().await {
         return;
     }

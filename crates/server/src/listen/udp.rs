@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use firstflight_endpoint::{DatagramSocket, Endpoint, Incoming, Socket};
 use firstflight_quic::{IdMark, ResetKey, Steering};
 use firstflight_telemetry::metrics::{Metrics, QuicReading, QuicRefusal};
 use firstflight_tickets::Ring;
-use quinn::udp::RecvMeta;
-use quinn::{
-    AsyncUdpSocket, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, VarInt,
-};
+use quinn_proto::{EndpointConfig, ServerConfig, VarInt};
+use quinn_udp::RecvMeta;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -49,7 +48,7 @@ pub(crate) struct QuicPorts {
     handed_over: watch::Sender<bool>,
     handshakes: Arc<Handshakes>,
     permits: Arc<ConnectionPermits>,
-    /// Whether flights are claimed in a store. Then first packets are read before quinn has them.
+    /// Whether flights are claimed in a store. Then first packets are read before the endpoint has them.
     claims_in_store: bool,
 }
 
@@ -94,7 +93,7 @@ impl QuicPorts {
             _ => None,
         };
         let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(secrets.reset_key)));
-        // quinn would offer drafts too, but only the keys of version 1 are implemented.
+        // quinn-proto would offer drafts too, but only the keys of version 1 are implemented.
         endpoints.supported_versions(vec![1]);
         Ok(Self {
             ports: Mutex::new(Vec::new()),
@@ -236,8 +235,7 @@ impl QuicPorts {
             let predecessor = predecessor.clone();
             let dispatch =
                 DatagramDispatch::new(Steering::new(1), Some(predecessor.clone()), address);
-            let wrapped = socket.set_nonblocking(true);
-            match wrapped.and_then(|()| TokioRuntime.wrap_udp_socket(socket)) {
+            match Socket::new(socket) {
                 Ok(socket) => {
                     let socket = WorkerSocket {
                         socket,
@@ -281,7 +279,7 @@ impl QuicPorts {
         self.limiter.resize(http3.retry_above, http3.refuse_above);
         let Some(quic_config) = quic_config else { return };
         for Worker { endpoint, .. } in self.workers() {
-            endpoint.set_server_config(Some(quic_config.server.clone()));
+            endpoint.set_server_config(quic_config.server.clone());
         }
     }
 
@@ -313,7 +311,7 @@ impl QuicPorts {
     fn start(
         self: &Arc<Self>,
         worker: &Worker,
-        incoming: quinn::Incoming,
+        incoming: Incoming,
         stage: &watch::Receiver<ShutdownStage>,
     ) {
         let counts = &self.handshakes.shared.observers.metrics.quic;
@@ -412,7 +410,7 @@ impl QuicPort {
 impl Worker {
     /// Drops the stored packets of a connection that does not start: another connection may use the
     /// same id.
-    fn forget(&self, incoming: &quinn::Incoming) {
+    fn forget(&self, incoming: &Incoming) {
         if let Some(initials) = &self.initials {
             initials.forget(incoming);
         }
@@ -425,7 +423,7 @@ async fn relay_until_ended(socket: WorkerSocket, predecessor: Arc<Predecessor>) 
     while !predecessor.has_ended() {
         let received = std::future::poll_fn(|cx| {
             let mut buffers = [IoSliceMut::new(&mut buffer)];
-            socket.poll_recv(cx, &mut buffers, &mut [RecvMeta::default()])
+            socket.poll_receive(cx, &mut buffers, &mut [RecvMeta::default()])
         });
         if let Ok(Err(error)) = timeout(END_CHECK_INTERVAL, received).await {
             debug!("a socket of the previous process: {error}");
@@ -441,7 +439,7 @@ const MAX_MERGED: usize = 1 << 16;
 const END_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An endpoint on one of a port's sockets, for the worker with this number. Received datagrams are
-/// dispatched to workers and recorded in `initials` before quinn reads them.
+/// dispatched to workers and recorded in `initials` before the endpoint has them.
 ///
 /// # Errors
 /// The socket's I/O error.
@@ -456,10 +454,9 @@ fn open_endpoint(
 ) -> io::Result<Endpoint> {
     let mark = mark.clone();
     config.cid_generator(move || steering.marked_ids(worker, mark.clone()));
-    let runtime = Arc::new(TokioRuntime);
-    let socket = runtime.wrap_udp_socket(socket)?;
+    let socket = Socket::new(socket)?;
     let socket = Arc::new(WorkerSocket { socket, worker, dispatch, initials, metrics });
-    Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
+    Endpoint::new(config, server, socket)
 }
 
 /// How long to wait for the connections' last packets.

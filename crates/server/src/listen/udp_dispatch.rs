@@ -5,18 +5,16 @@
 //! would lose packets, or worse: an endpoint resets connections that it does not know (RFC 9000
 //! section 10.3).
 
-use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use firstflight_endpoint::{DatagramSocket, Socket};
 use firstflight_quic::Steering;
 use firstflight_telemetry::metrics::{Metrics, Transport};
-use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, UdpPoller};
+use quinn_udp::{RecvMeta, Transmit};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::handoff::relay::Predecessor;
@@ -142,7 +140,7 @@ const QUEUE_LENGTH: usize = 256;
 
 /// The UDP socket of a worker.
 pub(crate) struct WorkerSocket {
-    pub(crate) socket: Arc<dyn AsyncUdpSocket>,
+    pub(crate) socket: Socket,
     /// The worker's number, and where datagrams of other workers go.
     pub(crate) worker: u8,
     pub(crate) dispatch: Arc<DatagramDispatch>,
@@ -179,25 +177,25 @@ impl WorkerSocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
+        let count = ready!(self.socket.poll_receive(cx, bufs, meta))?;
         let bytes: usize = meta.iter().take(count).map(|meta| meta.len).sum();
         self.metrics.connections.received.add(Transport::Quic, bytes as u64);
         Poll::Ready(Ok(count))
     }
 }
 
-impl AsyncUdpSocket for WorkerSocket {
-    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        self.socket.clone().create_io_poller()
-    }
-
+impl DatagramSocket for WorkerSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         self.socket.try_send(transmit)?;
         self.metrics.connections.sent.add(Transport::Quic, transmit.contents.len() as u64);
         Ok(())
     }
 
-    fn poll_recv(
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_writable(cx)
+    }
+
+    fn poll_receive(
         &self,
         cx: &mut Context<'_>,
         bufs: &mut [IoSliceMut<'_>],
@@ -229,12 +227,6 @@ impl AsyncUdpSocket for WorkerSocket {
 
     fn may_fragment(&self) -> bool {
         self.socket.may_fragment()
-    }
-}
-
-impl fmt::Debug for WorkerSocket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerSocket").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 

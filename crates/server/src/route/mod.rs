@@ -54,7 +54,7 @@ pub(crate) struct Snapshot {
 pub(crate) struct QuicConfig {
     pub(crate) crypto: Arc<ServerCrypto>,
     /// Its cryptography refuses early data.
-    pub(crate) server: quinn::ServerConfig,
+    pub(crate) server: quinn_proto::ServerConfig,
 }
 
 /// A request's site, route and rules, matched once by one snapshot.
@@ -87,8 +87,8 @@ impl QuicConfig {
     /// The configuration of one connection, with this cryptography.
     pub(crate) fn for_connection(
         &self,
-        crypto: Arc<dyn quinn::crypto::ServerConfig>,
-    ) -> quinn::ServerConfig {
+        crypto: Arc<dyn quinn_proto::crypto::ServerConfig>,
+    ) -> quinn_proto::ServerConfig {
         let mut config = self.server.clone();
         config.crypto = crypto;
         config
