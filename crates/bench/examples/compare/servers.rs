@@ -32,10 +32,12 @@ enum Kind {
     Caddy(PathBuf),
     Envoy(PathBuf),
     H2o(PathBuf),
-    /// A loop on BoringSSL, or on quinn, that sends the same KiB to everybody.
+    /// A loop on BoringSSL, quinn or quinn-proto that sends the same KiB to everybody.
     Bare {
         program: PathBuf,
         http: HttpVersion,
+        /// Its further argument.
+        word: Option<&'static str>,
     },
     Command(String),
 }
@@ -98,14 +100,15 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
             add(name, version.to_owned(), make(program));
         }
     }
-    for (name, program, http) in [
-        ("bare BoringSSL loop", "bare_server", HttpVersion::One),
-        ("bare quinn loop", "bare_quic_server", HttpVersion::Three),
+    for (name, program, http, word) in [
+        ("bare BoringSSL loop", "bare_server", HttpVersion::One, None),
+        ("bare quinn loop", "bare_quic_server", HttpVersion::Three, None),
+        ("bare quinn-proto loop", "bare_quic_server", HttpVersion::Three, Some("quinn-proto")),
     ] {
         let program = examples.join(program);
         if program.exists() {
             let version = "the floor: one KiB, no HTTP, no gate, no log".to_owned();
-            add(name, version, Kind::Bare { program, http });
+            add(name, version, Kind::Bare { program, http, word });
         }
     }
     for (name, command) in &arguments.commands {
@@ -230,8 +233,10 @@ impl Kind {
                 let config = setup.write("h2o.conf", &configs::h2o(setup))?;
                 words(program, &["-c", &config])
             }
-            Self::Bare { program, .. } => {
-                words(program, &[&setup.file("cert.pem"), &setup.file("key.pem"), &port])
+            Self::Bare { program, word, .. } => {
+                let files = [setup.file("cert.pem"), setup.file("key.pem")];
+                let arguments = [&*files[0], &files[1], &port];
+                words(program, &[&arguments[..], word.as_slice()].concat())
             }
             Self::Command(template) => {
                 words(Path::new("sh"), &["-c", &format!("exec {}", fill(template, setup))])

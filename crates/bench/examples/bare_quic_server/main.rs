@@ -2,10 +2,12 @@
 //! has no gate, register, limits, log or HTTP library, and its tickets are not encrypted. Every
 //! request gets the same KiB as response.
 //!
-//!     bare_quic_server CERTIFICATE KEY [PORT] [no-gso]
+//!     bare_quic_server CERTIFICATE KEY [PORT] [no-gso] [quinn-proto]
 //!
-//! One thread, one socket. With `no-gso`, each datagram is sent with a separate call. `make bench`
-//! compares servers with it.
+//! One thread, one socket. With `no-gso`, each datagram is sent with a separate call. With
+//! `quinn-proto`, it is quinn's state machines alone. `make bench` compares servers with both.
+
+mod state_machines;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,23 +23,31 @@ use quinn::{
     ValidationTokenConfig,
 };
 
+use crate::state_machines::Server;
+
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failed> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [certificate, key, more @ ..] = arguments.as_slice() else {
-        return Err("usage: bare_quic_server CERTIFICATE KEY [PORT] [no-gso]".into());
+        return Err("usage: bare_quic_server CERTIFICATE KEY [PORT] [no-gso] [quinn-proto]".into());
     };
     let gso = !more.iter().any(|word| word == "no-gso");
+    let without_quinn = more.iter().any(|word| word == "quinn-proto");
     let port = more.iter().find_map(|word| word.parse().ok()).unwrap_or(0);
     let (certificate, key) = (PathBuf::from(certificate), PathBuf::from(key));
+    let server = server(&certificate, &key, port, gso)?;
+    eprintln!("serving on {}", server.socket.local_addr()?);
+    if without_quinn {
+        return server.serve();
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     // On the worker thread, where the connections run too.
-    runtime.block_on(runtime.spawn(async move { serve(&certificate, &key, port, gso).await }))?
+    runtime.block_on(runtime.spawn(serve(server)))?
 }
 
-async fn serve(certificate: &Path, key: &Path, port: u16, gso: bool) -> Result<(), Failed> {
+fn server(certificate: &Path, key: &Path, port: u16, gso: bool) -> Result<Server, Failed> {
     let mut config = AcceptorConfig::new(Identity::from_files(certificate, key)?);
     config.alpn = vec![b"h3".to_vec()];
     config.early_data = true;
@@ -51,18 +61,21 @@ async fn serve(certificate: &Path, key: &Path, port: u16, gso: bool) -> Result<(
     validation.lifetime(Duration::from_secs(3600)).sent(2);
     config.validation_token_config(validation);
     let socket = std::net::UdpSocket::bind(("127.0.0.1", port))?;
-    let reset_key = Arc::new(ResetKey::new(rand::random()));
-    let endpoint = Endpoint::new(
-        EndpointConfig::new(reset_key),
-        Some(config.clone()),
-        socket,
-        Arc::new(TokioRuntime),
-    )?;
-    eprintln!("serving on {}", endpoint.local_addr()?);
+    let endpoint = EndpointConfig::new(Arc::new(ResetKey::new(rand::random())));
+    // A HEADERS frame with `:status: 200` of the static table, and a DATA frame.
+    let mut page = vec![1, 3, 0, 0, 0xc0 | 25, 0, 0x44, 0];
+    page.extend_from_slice(&[b'x'; 1024]);
+    Ok(Server { config, crypto, endpoint, socket, page: Bytes::from(page) })
+}
+
+async fn serve(server: Server) -> Result<(), Failed> {
+    let Server { config, crypto, endpoint, socket, page } = server;
+    let runtime = Arc::new(TokioRuntime);
+    let endpoint = Endpoint::new(endpoint, Some(config.clone()), socket, runtime)?;
     while let Some(incoming) = endpoint.accept().await {
         let mut config = config.clone();
         config.crypto = crypto.for_connection(Box::new(|_| true), None);
-        tokio::spawn(connection(incoming, config));
+        tokio::spawn(connection(incoming, config, page.clone()));
     }
     Ok(())
 }
@@ -80,20 +93,16 @@ fn transport(gso: bool) -> TransportConfig {
     transport
 }
 
-async fn connection(incoming: Incoming, config: ServerConfig) -> Result<(), Failed> {
+async fn connection(incoming: Incoming, config: ServerConfig, page: Bytes) -> Result<(), Failed> {
     let connecting = incoming.accept_with(Arc::new(config))?;
     let Ok((connection, _)) = connecting.into_0rtt() else { return Ok(()) };
     // Empty SETTINGS (RFC 9114 section 6.2.1).
     let mut control = connection.open_uni().await?;
     control.write_all(&[0, 4, 0]).await?;
-    response(&connection).await
+    response(&connection, page).await
 }
 
-async fn response(connection: &Connection) -> Result<(), Failed> {
-    // A HEADERS frame with `:status: 200` of the static table, and a DATA frame.
-    let mut page = vec![1, 3, 0, 0, 0xc0 | 25, 0, 0x44, 0];
-    page.extend_from_slice(&[b'x'; 1024]);
-    let page = Bytes::from(page);
+async fn response(connection: &Connection, page: Bytes) -> Result<(), Failed> {
     loop {
         let (mut send, mut receive) = connection.accept_bi().await?;
         receive.read_to_end(16 * 1024).await?;
