@@ -82,8 +82,8 @@
 //! # Design notes
 //!
 //! **Why not quinn.** quinn has a task for each connection beside the task of the socket, and sends
-//! a connection's packets when its task runs. A connection of one request costs a fifth less with
-//! one task for all (`docs/performance.md`). The state machines are the same: quinn-proto's.
+//! a connection's packets when its task runs. A connection of one request costs a sixth less with
+//! one task for all (`docs/evidence/performance.md`). The state machines are the same: quinn-proto's.
 //!
 //! **Receive, let tasks run, send.** The driver processes a batch of datagrams and wakes the tasks
 //! that wait for them. It then wakes itself, so that the runtime runs those tasks first. What they
