@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::future::poll_fn;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -10,7 +9,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use firstflight_quic::make_room_for_close;
-use quinn_proto::congestion::Controller;
 use quinn_proto::{
     ConnectionError, ConnectionHandle, ConnectionStats, Dir, Event, StreamEvent, StreamId, VarInt,
 };
@@ -67,16 +65,6 @@ impl Connection {
     /// Has the driver look at the connection.
     pub(crate) fn wake_driver(&self, state: &mut State) {
         self.0.enqueue(state);
-    }
-
-    /// The client's address at present.
-    pub fn remote_address(&self) -> SocketAddr {
-        self.state().proto.remote_address()
-    }
-
-    /// The local address that the client sends to, if the socket tells.
-    pub fn local_ip(&self) -> Option<IpAddr> {
-        self.state().proto.local_ip()
     }
 
     /// What TLS has negotiated, once the ClientHello is complete.
@@ -193,11 +181,6 @@ impl Connection {
     /// Counts of packets and frames.
     pub fn stats(&self) -> ConnectionStats {
         self.state().proto.stats()
-    }
-
-    /// A copy of the congestion controller's state.
-    pub fn congestion_state(&self) -> Box<dyn Controller> {
-        self.state().proto.congestion_state().clone_box()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ impl Driver {
     /// `receive_size`: of the largest datagram.
     pub(crate) fn new(shared: Arc<Shared>, receive_size: u64) -> Self {
         let receive_size = usize::try_from(receive_size).unwrap_or(usize::MAX).min(1 << 16);
-        let buffers = receive_size * shared.socket.max_receive_segments() * BATCH_SIZE;
+        let buffers = receive_size * shared.socket.socket().max_receive_segments() * BATCH_SIZE;
         Self {
             shared,
             timers: Timers::new(),
@@ -100,13 +100,8 @@ impl Driver {
         state.forward_events();
     }
 
-    fn transmit(
-        &mut self,
-        state: &mut MutexGuard<'_, ConnectionState>,
-        datagrams: &mut usize,
-        now: Instant,
-    ) {
-        let segments = self.shared.socket.max_transmit_segments().min(MAX_SEGMENTS);
+    fn transmit(&mut self, state: &mut ConnectionState, datagrams: &mut usize, now: Instant) {
+        let segments = self.shared.socket.socket().max_transmit_segments().min(MAX_SEGMENTS);
         while *datagrams < MAX_DATAGRAMS {
             self.send_buffer.clear();
             let transmit = state.proto.poll_transmit(now, segments, &mut self.send_buffer);
@@ -212,6 +207,8 @@ impl Future for Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.stop_accepting();
+        // Dropped here, not under the queue's lock.
+        let _queued = self.shared.queue().close();
         let connections = self.shared.state().remove_all();
         for connection in connections {
             let mut state = connection.state();

@@ -55,18 +55,15 @@ pub struct Incoming {
 
 impl Endpoint {
     /// Accepts connections on a socket. Starts a task, so it needs a tokio runtime.
-    ///
-    /// # Errors
-    /// The socket's I/O error.
     pub fn new(
         config: EndpointConfig,
         server: ServerConfig,
         socket: Arc<dyn DatagramSocket>,
-    ) -> io::Result<Self> {
-        socket.local_addr()?;
+    ) -> Self {
         let receive_size = config.get_max_udp_payload_size();
         let (config, server) = (Arc::new(config), Some(Arc::new(server)));
-        let proto = quinn_proto::Endpoint::new(config, server, !socket.may_fragment(), None);
+        let proto =
+            quinn_proto::Endpoint::new(config, server, !socket.socket().may_fragment(), None);
         let state = State {
             proto,
             connections: Vec::new(),
@@ -79,7 +76,7 @@ impl Endpoint {
         let shared = Shared { socket, state: Mutex::new(state), queue: Mutex::default() };
         let shared = Arc::new(shared);
         tokio::spawn(Driver::new(shared.clone(), receive_size));
-        Ok(Self(Arc::new(Handle(shared))))
+        Self(Arc::new(Handle(shared)))
     }
 
     /// The next connection that a client wants; `None`: the endpoint was closed. One task at a time
@@ -109,7 +106,7 @@ impl Endpoint {
     /// # Errors
     /// The socket's I/O error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.shared().socket.local_addr()
+        self.shared().socket.socket().local_addr()
     }
 
     /// Connections whose state is still needed, including closed ones whose last packets may have to
@@ -153,8 +150,8 @@ impl Drop for Handle {
 }
 
 impl Incoming {
-    /// Starts the connection. quinn-proto processes its first packets now, but nothing is sent before
-    /// the calling task has waited for something.
+    /// Starts the connection. quinn-proto processes its first packets now; the driver sends when it runs
+    /// next, with what the calling task has written by then.
     ///
     /// # Errors
     /// The handshake has failed.

@@ -6,7 +6,7 @@
 //! └ Incoming       such a connection: accept, refuse, ignore, or request an address token
 //!   └ Connection     accepts and opens streams
 //!     └ SendStream, RecvStream
-//! DatagramSocket what an endpoint needs of its socket; Socket is one of tokio
+//! Socket         a UDP socket of tokio; DatagramSocket puts a layer above it
 //! ```
 //!
 //! # Examples
@@ -26,7 +26,7 @@
 //!     reset_key: Arc<dyn quinn_proto::crypto::HmacKey>,
 //! ) -> std::io::Result<()> {
 //!     let socket = Arc::new(Socket::new(socket)?);
-//!     let endpoint = Endpoint::new(EndpointConfig::new(reset_key), config.clone(), socket)?;
+//!     let endpoint = Endpoint::new(EndpointConfig::new(reset_key), config.clone(), socket);
 //!     let config = Arc::new(config);
 //!     while let Some(incoming) = endpoint.accept().await {
 //!         // A task for each connection.

@@ -1,6 +1,5 @@
 //! Connections that wait for the driver.
 
-use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
@@ -11,13 +10,23 @@ use crate::connection::Inner;
 pub(crate) struct Queue {
     connections: Vec<Arc<Inner>>,
     driver: Option<Waker>,
+    /// Whether the driver has ended. Connections hold the queue, so it must not keep any then.
+    is_closed: bool,
 }
 
 impl Queue {
     /// Adds a connection and wakes the driver.
     pub(crate) fn push(&mut self, connection: Arc<Inner>) {
-        self.connections.push(connection);
-        self.wake();
+        if !self.is_closed {
+            self.connections.push(connection);
+            self.wake();
+        }
+    }
+
+    /// Called when the driver has ended.
+    pub(crate) fn close(&mut self) -> Vec<Arc<Inner>> {
+        self.is_closed = true;
+        std::mem::take(&mut self.connections)
     }
 
     /// Wakes the driver.
@@ -29,11 +38,7 @@ impl Queue {
 
     /// Moves all connections to the end of `due`.
     pub(crate) fn take(&mut self, due: &mut Vec<Arc<Inner>>) {
-        if due.is_empty() {
-            mem::swap(&mut self.connections, due);
-        } else {
-            due.append(&mut self.connections);
-        }
+        due.append(&mut self.connections);
     }
 
     /// Lets the driver sleep until a connection is added. Returns false if there is one already.

@@ -8,9 +8,12 @@ use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// A UDP socket, or a layer above one.
+/// A UDP socket, or a layer above one that changes what it receives or sends.
 pub trait DatagramSocket: Send + Sync + 'static {
-    /// Receives datagrams, one or more of equal size in each buffer. Returns the number of buffers.
+    /// The socket.
+    fn socket(&self) -> &Socket;
+
+    /// [`Socket::poll_receive`].
     ///
     /// # Errors
     /// The system's I/O error.
@@ -19,34 +22,25 @@ pub trait DatagramSocket: Send + Sync + 'static {
         cx: &mut Context<'_>,
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
-    ) -> Poll<io::Result<usize>>;
+    ) -> Poll<io::Result<usize>> {
+        self.socket().poll_receive(cx, buffers, meta)
+    }
 
-    /// Sends datagrams of equal size to one address.
+    /// [`Socket::try_send`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if the socket is full. All other failures count as packet loss.
-    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()>;
+    /// [`io::ErrorKind::WouldBlock`] if the socket is full.
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.socket().try_send(transmit)
+    }
 
-    /// Waits until the socket takes datagrams again.
+    /// [`Socket::poll_writable`].
     ///
     /// # Errors
     /// The system's I/O error.
-    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-
-    /// The local address.
-    ///
-    /// # Errors
-    /// The system's I/O error.
-    fn local_addr(&self) -> io::Result<SocketAddr>;
-
-    /// How many datagrams one call of [`DatagramSocket::try_send`] takes.
-    fn max_transmit_segments(&self) -> usize;
-
-    /// How many datagrams one buffer may receive.
-    fn max_receive_segments(&self) -> usize;
-
-    /// Whether the network may fragment datagrams, which rules out the discovery of its MTU.
-    fn may_fragment(&self) -> bool;
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_writable(cx)
+    }
 }
 
 /// A UDP socket of tokio.
@@ -66,10 +60,12 @@ impl Socket {
         socket.set_nonblocking(true)?;
         Ok(Self { io: UdpSocket::from_std(socket)?, state })
     }
-}
 
-impl DatagramSocket for Socket {
-    fn poll_receive(
+    /// Receives datagrams, one or more of equal size in each buffer. Returns the number of buffers.
+    ///
+    /// # Errors
+    /// The system's I/O error.
+    pub fn poll_receive(
         &self,
         cx: &mut Context<'_>,
         buffers: &mut [IoSliceMut<'_>],
@@ -85,28 +81,49 @@ impl DatagramSocket for Socket {
         }
     }
 
-    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+    /// Sends datagrams of equal size to one address.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if the socket is full. All other failures count as packet loss.
+    pub fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let send = || self.state.send((&self.io).into(), transmit);
         self.io.try_io(Interest::WRITABLE, send)
     }
 
-    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Waits until the socket takes datagrams again.
+    ///
+    /// # Errors
+    /// The system's I/O error.
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_send_ready(cx)
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
+    /// The local address.
+    ///
+    /// # Errors
+    /// The system's I/O error.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.local_addr()
     }
 
-    fn max_transmit_segments(&self) -> usize {
+    /// How many datagrams one call of [`Socket::try_send`] takes.
+    pub(crate) fn max_transmit_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    fn max_receive_segments(&self) -> usize {
+    /// How many datagrams one buffer may receive.
+    pub(crate) fn max_receive_segments(&self) -> usize {
         self.state.gro_segments()
     }
 
-    fn may_fragment(&self) -> bool {
+    /// Whether the network may fragment datagrams, which rules out the discovery of its MTU.
+    pub(crate) fn may_fragment(&self) -> bool {
         self.state.may_fragment()
+    }
+}
+
+impl DatagramSocket for Socket {
+    fn socket(&self) -> &Socket {
+        self
     }
 }

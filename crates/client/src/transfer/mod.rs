@@ -317,7 +317,7 @@ impl Body for QuicBody<'_> {
 /// Maximum number of bytes of an unused body that are read to keep its connection.
 const MAX_DISCARDED: usize = 64 * 1024;
 
-/// The shortest time to wait for a ticket that did not come with the response, for which the client
+/// The minimum time to wait for a ticket that did not come with the response, for which the client
 /// otherwise waits two round trips. A busy server's tickets may be late; without them the next
 /// connection costs a round trip more.
 const MIN_TICKET_TIMEOUT: Duration = Duration::from_millis(100);

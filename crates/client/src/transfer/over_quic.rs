@@ -20,7 +20,7 @@ pub(super) struct QuicReady {
 /// How long a handshake may take, as with curl.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time to wait for a ticket and a token that did not come with the response.
+/// The maximum time to wait for a ticket and a token that did not come with the response.
 const MAX_TICKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Transfer<'_> {

@@ -13,7 +13,7 @@ use crate::{
     ClientError, Event, Exchange, Request, Scheme, SharedStream, Stream, TcpConnected, TcpInfo,
 };
 
-/// The longest time to wait for a ticket that did not come with the response.
+/// The maximum time to wait for a ticket that did not come with the response.
 const MAX_TICKET_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Facts of a TCP connection.

@@ -1,9 +1,11 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use firstflight_quic::Burst;
 use quinn_proto::{ConnectionError, IdleTimeout, TransportConfig, VarInt};
 
-use crate::support::{Client, Server, request, within};
+use crate::support::{Client, Layer, LayerState, Server, request, within};
 
 #[tokio::test]
 async fn a_close_reaches_the_other_side_with_its_code_and_reason() {
@@ -46,13 +48,18 @@ async fn a_connection_without_handles_is_closed() {
 #[tokio::test]
 async fn a_close_is_sent_although_the_congestion_window_is_full() {
     let change = |transport: &mut TransportConfig| {
-        transport.congestion_controller_factory(std::sync::Arc::new(Burst::default()));
+        transport.congestion_controller_factory(Arc::new(Burst::default()));
     };
-    let (server, client) = (Server::with(|socket| socket, change), Client::new());
+    let state = Arc::new(LayerState::default());
+    let layer = |socket| Layer { socket, state: state.clone() };
+    let (server, client) = (Server::with(layer, change), Client::new());
     let (theirs, ours) = server.pair(&client).await;
     let mut stream = within(std::future::poll_fn(|cx| ours.poll_open_uni(cx))).await.unwrap();
-    // The client's windows take it, the congestion window does not yet.
+    // The client acknowledges nothing of what is lost.
+    state.last.store(state.calls.load(Ordering::SeqCst), Ordering::SeqCst);
     stream.write_all(&vec![0; 500_000]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    state.last.store(0, Ordering::SeqCst);
     ours.close(VarInt::from_u32(7), b"");
     let closed = tokio::time::timeout(Duration::from_secs(5), theirs.closed()).await;
     assert!(matches!(closed, Ok(ConnectionError::ApplicationClosed(_))), "{closed:?}");

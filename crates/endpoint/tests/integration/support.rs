@@ -1,6 +1,6 @@
 //! A server on the endpoint and clients of quinn.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use firstflight_tls::{
 };
 use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig};
 use quinn_proto::{ValidationTokenConfig, VarInt};
-use quinn_udp::{RecvMeta, Transmit};
+use quinn_udp::Transmit;
 use tokio::time::timeout;
 
 /// A server's endpoint and its configuration.
@@ -47,7 +47,7 @@ impl Server {
         let (config, crypto) = server_config(change);
         let socket = Arc::new(layer(Socket::new(socket).unwrap()));
         let endpoint = EndpointConfig::new(Arc::new(ResetKey::new([1; 32])));
-        let endpoint = Endpoint::new(endpoint, config.clone(), socket).unwrap();
+        let endpoint = Endpoint::new(endpoint, config.clone(), socket);
         Self { endpoint, address, config, crypto }
     }
 
@@ -193,17 +193,14 @@ pub(crate) struct LayerState {
     /// Every how many calls one finds the socket full; 0: none.
     pub(crate) full: usize,
     pub(crate) calls: AtomicUsize,
+    /// The last call that is not lost; 0: all may arrive.
+    pub(crate) last: AtomicUsize,
     pub(crate) is_full: AtomicBool,
 }
 
 impl DatagramSocket for Layer {
-    fn poll_receive(
-        &self,
-        cx: &mut Context<'_>,
-        buffers: &mut [IoSliceMut<'_>],
-        meta: &mut [RecvMeta],
-    ) -> Poll<io::Result<usize>> {
-        self.socket.poll_receive(cx, buffers, meta)
+    fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
@@ -214,7 +211,8 @@ impl DatagramSocket for Layer {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let drawn = call.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        if drawn % 100 < self.state.lose {
+        let last = self.state.last.load(Ordering::SeqCst);
+        if drawn % 100 < self.state.lose || last > 0 && call > last {
             return Ok(());
         }
         self.socket.try_send(transmit)
@@ -227,22 +225,6 @@ impl DatagramSocket for Layer {
             return Poll::Pending;
         }
         self.socket.poll_writable(cx)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-
-    fn max_transmit_segments(&self) -> usize {
-        self.socket.max_transmit_segments()
-    }
-
-    fn max_receive_segments(&self) -> usize {
-        self.socket.max_receive_segments()
-    }
-
-    fn may_fragment(&self) -> bool {
-        self.socket.may_fragment()
     }
 }
 

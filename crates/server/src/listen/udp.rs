@@ -456,7 +456,7 @@ fn open_endpoint(
     config.cid_generator(move || steering.marked_ids(worker, mark.clone()));
     let socket = Socket::new(socket)?;
     let socket = Arc::new(WorkerSocket { socket, worker, dispatch, initials, metrics });
-    Endpoint::new(config, server, socket)
+    Ok(Endpoint::new(config, server, socket))
 }
 
 /// How long to wait for the connections' last packets.

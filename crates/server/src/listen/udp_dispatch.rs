@@ -185,14 +185,14 @@ impl WorkerSocket {
 }
 
 impl DatagramSocket for WorkerSocket {
+    fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         self.socket.try_send(transmit)?;
         self.metrics.connections.sent.add(Transport::Quic, transmit.contents.len() as u64);
         Ok(())
-    }
-
-    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_writable(cx)
     }
 
     fn poll_receive(
@@ -211,22 +211,6 @@ impl DatagramSocket for WorkerSocket {
             }
         }
         Poll::Ready(Ok(count))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-
-    fn max_transmit_segments(&self) -> usize {
-        self.socket.max_transmit_segments()
-    }
-
-    fn max_receive_segments(&self) -> usize {
-        self.socket.max_receive_segments()
-    }
-
-    fn may_fragment(&self) -> bool {
-        self.socket.may_fragment()
     }
 }
 
