@@ -154,10 +154,16 @@ impl Incoming {
     /// next, with what the calling task has written by then.
     ///
     /// # Errors
-    /// The handshake has failed.
+    /// The handshake has failed, or the endpoint was closed meanwhile.
     pub fn accept_with(mut self, config: Arc<ServerConfig>) -> Result<Connection, ConnectionError> {
         let mut response = Vec::new();
-        let mut state = self.endpoint.state();
+        let endpoint = self.endpoint.clone();
+        let mut state = endpoint.state();
+        if !state.is_accepting {
+            // The driver may have ended. Dropping the connection refuses it.
+            drop(state);
+            return Err(ConnectionError::LocallyClosed);
+        }
         let Some(proto) = self.proto.take() else { return Err(ConnectionError::LocallyClosed) };
         match state.proto.accept(proto, Instant::now(), &mut response, Some(config)) {
             Ok((handle, proto)) => {

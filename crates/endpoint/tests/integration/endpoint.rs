@@ -76,6 +76,19 @@ async fn a_closed_endpoint_closes_its_connections_and_refuses_others() {
     within(server.endpoint.wait_idle()).await;
 }
 
+/// It may have waited for a store meanwhile.
+#[tokio::test]
+async fn a_connection_that_was_announced_before_the_close_is_refused() {
+    let (server, client) = (Server::new(), Client::new());
+    let connecting = client.connect(server.address);
+    let incoming = within(server.endpoint.accept()).await.unwrap();
+    server.endpoint.close(VarInt::from_u32(3), b"");
+    let accepted = incoming.accept_with(server.config()).err();
+    assert_eq!(accepted, Some(ConnectionError::LocallyClosed));
+    assert!(matches!(within(connecting).await, Err(ConnectionError::ConnectionClosed(_))));
+    assert_eq!(server.endpoint.open_connections(), 0);
+}
+
 #[tokio::test]
 async fn connections_outlive_the_handles_of_their_endpoint() {
     let (server, client) = (Server::new(), Client::new());
