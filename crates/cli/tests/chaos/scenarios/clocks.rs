@@ -3,6 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use firstflight_testkit::until;
+
 use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::stage::{Setup, Stage};
@@ -49,6 +51,8 @@ pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
     stage.cluster.set_clock(1, "-15s");
     run.copies(0.3, &[1]);
     load.run_for(Duration::from_secs(6));
+    // On a busy machine the node may have got no honest request yet.
+    until(|| stage.cluster.has_logged(&["store_clock"]));
     stage.cluster.set_clock(1, "+0s");
     run.copies(0.3, &[1]);
     load.run_for(Duration::from_secs(4));
