@@ -26,25 +26,27 @@ pub struct WindowId(String);
 
 impl Browser {
     /// Starts a browser with the profile in this directory, which is created if it is empty. Waits until
-    /// the browser accepts commands.
+    /// the browser accepts commands. A browser that is not ready within
+    /// [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT) is killed and started once more.
     ///
     /// # Errors
-    /// If the browser cannot be started, or is not ready within
-    /// [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT).
+    /// If the browser cannot be started, or is not ready the second time either.
     pub fn open(
         installed: &Installed,
         environment: &dyn Environment,
         profile: &Path,
         settings: &Settings,
     ) -> Result<Self, BrowserError> {
-        let driver: Box<dyn Driver> = match installed.kind {
-            BrowserKind::Chromium => {
-                Box::new(Chromium::open(installed, environment, profile, settings)?)
-            }
-            BrowserKind::Firefox => {
-                Box::new(Firefox::open(installed, environment, profile, settings)?)
-            }
-        };
+        let driver = once_more_if_it_hangs(|| -> Result<Box<dyn Driver>, BrowserError> {
+            Ok(match installed.kind {
+                BrowserKind::Chromium => {
+                    Box::new(Chromium::open(installed, environment, profile, settings)?)
+                }
+                BrowserKind::Firefox => {
+                    Box::new(Firefox::open(installed, environment, profile, settings)?)
+                }
+            })
+        })?;
         Ok(Self { kind: installed.kind, driver })
     }
 
@@ -166,5 +168,61 @@ impl Browser {
     /// [`BrowserError::NotClosed`] if it cannot be killed.
     pub fn close(mut self) -> Result<(), BrowserError> {
         self.driver.close().map_err(|source| BrowserError::NotClosed { browser: self.kind, source })
+    }
+}
+
+/// Opens a browser, and once more if the first one did not become ready. Firefox does so rarely, and
+/// without an error.
+fn once_more_if_it_hangs<T>(
+    mut open: impl FnMut() -> Result<T, BrowserError>,
+) -> Result<T, BrowserError> {
+    match open() {
+        Err(BrowserError::TimedOut { .. }) => open(),
+        opened => opened,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_start_that_hangs_is_tried_once_more_and_other_failures_are_not() {
+        let hang = || BrowserError::TimedOut {
+            browser: BrowserKind::Firefox,
+            step: "start".to_owned(),
+            command: String::new(),
+            timeout: Duration::from_secs(60),
+            log: String::new(),
+        };
+        let open_with = |outcomes: Vec<Result<(), BrowserError>>| {
+            let mut left = outcomes.into_iter();
+            let opened = once_more_if_it_hangs(|| left.next().unwrap());
+            (opened, left.len())
+        };
+        assert!(matches!(open_with(vec![Err(hang()), Ok(())]), (Ok(()), 0)));
+        let twice = open_with(vec![Err(hang()), Err(hang()), Ok(())]);
+        assert!(matches!(twice, (Err(BrowserError::TimedOut { .. }), 1)));
+        let missing = BrowserError::Missing { kind: BrowserKind::Firefox };
+        let failed = open_with(vec![Err(missing), Ok(())]);
+        assert!(matches!(failed, (Err(BrowserError::Missing { .. }), 1)));
+    }
+
+    #[test]
+    fn the_command_without_a_response_is_named() {
+        let error = BrowserError::TimedOut {
+            browser: BrowserKind::Firefox,
+            step: "start".to_owned(),
+            command: String::new(),
+            timeout: Duration::from_secs(60),
+            log: "; its last output was: x".to_owned(),
+        };
+        assert_eq!(
+            error.during("session.new").to_string(),
+            "firefox did not start within 60 s and was killed; it did not respond to session.new; \
+             its last output was: x"
+        );
     }
 }

@@ -94,7 +94,7 @@ impl Connection {
     ) -> Result<Outcome, BrowserError> {
         let id = self.send(method, parameters, session, step)?;
         loop {
-            match self.receive(step)? {
+            match self.receive(step).map_err(|error| error.during(method))? {
                 Some((response_id, outcome)) if response_id == id => return Ok(outcome),
                 // An event, or the response to an abandoned command.
                 _ => {}
@@ -188,6 +188,7 @@ impl Connection {
         BrowserError::TimedOut {
             browser: self.kind,
             step: step.name.to_owned(),
+            command: String::new(),
             timeout: step.timeout,
             log: last_log_line(&self.log),
         }

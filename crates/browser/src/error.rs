@@ -34,12 +34,14 @@ pub enum BrowserError {
         source: io::Error,
     },
     /// The browser did not respond in time, and was killed.
-    #[error("{browser} did not {step} within {} s and was killed{log}", timeout.as_secs_f64())]
+    #[error("{browser} did not {step} within {} s and was killed{command}{log}", timeout.as_secs_f64())]
     TimedOut {
         /// The kind of browser.
         browser: BrowserKind,
         /// What was requested.
         step: String,
+        /// The command that had no response, as a part of a sentence, or nothing.
+        command: String,
         /// The timeout.
         timeout: Duration,
         /// The last line of its log, or nothing.
@@ -131,4 +133,14 @@ pub enum BrowserError {
         /// The error of the operating system.
         source: io::Error,
     },
+}
+
+impl BrowserError {
+    /// Adds the command of the protocol that had no response in time.
+    pub(crate) fn during(mut self, method: &str) -> Self {
+        if let Self::TimedOut { command, .. } = &mut self {
+            *command = format!("; it did not respond to {method}");
+        }
+        self
+    }
 }
