@@ -171,8 +171,8 @@ impl Browser {
     }
 }
 
-/// Opens a browser, and once more if the first one did not become ready. Firefox does so rarely, and
-/// without an error.
+/// Opens a browser, and once more if the first one did not become ready. That was seen with one start
+/// of Firefox in some hundreds, without an error.
 fn once_more_if_it_hangs<T>(
     mut open: impl FnMut() -> Result<T, BrowserError>,
 ) -> Result<T, BrowserError> {
