@@ -163,10 +163,9 @@ impl Driver {
         };
         let now = Instant::now();
         for (buffer, meta) in buffers.iter().zip(&meta).take(count) {
-            let mut received = BytesMut::from(&buffer[..meta.len]);
-            while !received.is_empty() {
-                let datagram = received.split_to(meta.stride.clamp(1, received.len()));
-                process_datagram(&self.shared, &mut self.due, meta, datagram, now);
+            // Each datagram gets memory of its own: connections keep parts of some for long.
+            for datagram in buffer[..meta.len].chunks(meta.stride.max(1)) {
+                process_datagram(&self.shared, &mut self.due, meta, datagram.into(), now);
             }
         }
         Ok(true)

@@ -79,11 +79,33 @@ impl SendStream {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_with(cx, |mut stream| stream.write(data))
+    }
+
+    /// Moves the first bytes of `data` to the stream, at least one. Returns how many.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn poll_write_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut Bytes,
+    ) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_with(cx, |mut stream| {
+            stream.write_chunks(std::slice::from_mut(data)).map(|written| written.bytes)
+        })
+    }
+
+    fn poll_write_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(quinn_proto::SendStream<'_>) -> Result<usize, ProtoWriteError>,
+    ) -> Poll<Result<usize, WriteError>> {
         let mut state = self.connection.state();
         if let Some(error) = &state.error {
             return Poll::Ready(Err(error.clone().into()));
         }
-        match state.proto.send_stream(self.id).write(data) {
+        match write(state.proto.send_stream(self.id)) {
             Ok(written) => {
                 self.connection.wake_driver(&mut state);
                 Poll::Ready(Ok(written))

@@ -70,24 +70,25 @@ impl Frames {
     pub(crate) fn feed(&mut self, mut chunk: Bytes) -> Result<(), TooLong> {
         while !chunk.is_empty() {
             match self.state {
-                State::Header => {
-                    self.header.push(chunk[0]);
-                    chunk = chunk.slice(1..);
-                    if let Some((kind, length)) = header(&self.header) {
+                State::Header => match header(&chunk).filter(|_| self.header.is_empty()) {
+                    // Most headers arrive whole, and leave in one piece with what follows.
+                    Some((kind, length, size)) => {
                         self.start_frame(kind, length)?;
+                        let count = at_most(length, chunk.len() - size);
+                        self.pass(chunk.split_to(size + count), count);
                     }
-                }
+                    None => {
+                        self.header.push(chunk[0]);
+                        chunk = chunk.slice(1..);
+                        if let Some((kind, length, _)) = header(&self.header) {
+                            self.start_frame(kind, length)?;
+                            self.pass(Bytes::copy_from_slice(&self.header), 0);
+                        }
+                    }
+                },
                 State::Pass { left } | State::Skip { left } => {
-                    let count = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
-                    let piece = chunk.split_to(count);
-                    let left = left - count as u64;
-                    if let State::Pass { .. } = self.state {
-                        self.passed.push_back(piece);
-                        self.state = State::Pass { left };
-                    } else {
-                        self.state = State::Skip { left };
-                    }
-                    self.end_if(left == 0);
+                    let count = at_most(left, chunk.len());
+                    self.pass(chunk.split_to(count), count);
                 }
             }
         }
@@ -104,7 +105,7 @@ impl Frames {
     /// # Errors
     /// [`Truncated`] (RFC 9114 section 7.1).
     pub(crate) fn end(&self) -> Result<(), Truncated> {
-        match self.header.is_empty() {
+        match self.state == State::Header && self.header.is_empty() {
             true => Ok(()),
             false => Err(Truncated),
         }
@@ -115,23 +116,26 @@ impl Frames {
             DATA => length > 0,
             _ => KNOWN.contains(&kind),
         };
-        if !passes {
-            self.state = State::Skip { left: length };
-        } else if kind != DATA && length > self.limit {
+        if passes && kind != DATA && length > self.limit {
             return Err(TooLong { kind, length });
-        } else {
-            if kind == DATA {
-                self.backlog.passed(length);
-            }
-            self.passed.push_back(Bytes::copy_from_slice(&self.header));
-            self.state = State::Pass { left: length };
         }
-        self.end_if(length == 0);
+        if passes && kind == DATA {
+            self.backlog.passed(length);
+        }
+        self.state =
+            if passes { State::Pass { left: length } } else { State::Skip { left: length } };
         Ok(())
     }
 
-    fn end_if(&mut self, ended: bool) {
-        if ended {
+    /// Passes or drops a piece of the current frame, with `count` bytes of its content.
+    fn pass(&mut self, piece: Bytes, count: usize) {
+        let (State::Pass { left } | State::Skip { left }) = &mut self.state else { return };
+        *left -= count as u64;
+        let is_last = *left == 0;
+        if let State::Pass { .. } = self.state {
+            self.passed.push_back(piece);
+        }
+        if is_last {
             self.state = State::Header;
             self.header.clear();
         }
@@ -164,10 +168,15 @@ impl Backlog {
     }
 }
 
-/// Returns type and length once both are complete.
-fn header(bytes: &[u8]) -> Option<(u64, u64)> {
+/// Returns type and length of a frame, and the length of its header, once it is complete.
+fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     let mut input = Input(bytes);
-    Some((input.varint()?, input.varint()?))
+    let (kind, length) = (input.varint()?, input.varint()?);
+    Some((kind, length, bytes.len() - input.0.len()))
+}
+
+fn at_most(left: u64, available: usize) -> usize {
+    usize::try_from(left).unwrap_or(usize::MAX).min(available)
 }
 
 const DATA: u64 = 0;

@@ -103,7 +103,9 @@ impl SmallFiles {
             return;
         }
         let Candidate { key, path, version } = candidate;
-        let (headers, content) = (headers.clone(), content.clone());
+        let (mut headers, content) = (headers.clone(), content.clone());
+        // A copy has as much room, so that further fields need no other.
+        headers.reserve(MAX_ADDED_FIELDS);
         self.files.insert(key, Arc::new(SmallFile { path, version, headers, content }));
     }
 }
@@ -147,6 +149,9 @@ const MAX_TOTAL_BYTES: u64 = 16 * 1024 * 1024;
 const MAX_FILES: usize = 4096;
 const OVERHEAD_BYTES: usize = 1024;
 const MAX_KEY_BYTES: usize = 1024;
+
+/// Fields that are added to a response, such as `Date` and `Alt-Svc`.
+const MAX_ADDED_FIELDS: usize = 4;
 
 /// How long a file must have been unchanged before a copy of it is kept: many ticks of any file
 /// system's clock.

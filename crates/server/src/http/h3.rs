@@ -23,20 +23,21 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use firstflight_endpoint::Connection as QuicConnection;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, poll_immediate};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use h3::error::{Code, ConnectionError, StreamError};
 use h3::server::{RequestResolver, RequestStream};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::watch;
-use tokio::time::{sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Sleep, sleep, sleep_until, timeout, timeout_at};
 use tracing::debug;
 
 use crate::context::{BodyError, ShutdownStage, next_stage};
 use crate::http::connection::Connection;
+use crate::http::date;
 use crate::http::h3_streams::{
     ConnectionWatch, H3BidiStream, H3Connection, StreamEnd, StreamWatch,
 };
@@ -74,6 +75,7 @@ pub(crate) async fn serve(
         is_last: false,
         client_sent_goaway: false,
         abandoned: 0,
+        timer: Box::pin(sleep_until(deadline.into())),
     };
     if let Err(error) = session.run(stop).await {
         debug!("{}: {error}", connection.facts().client);
@@ -97,6 +99,8 @@ struct Session {
     client_sent_goaway: bool,
     /// Requests that the client cancelled before it had the response.
     abandoned: u64,
+    /// Ends at [`Session::deadline`] or earlier.
+    timer: Pin<Box<Sleep>>,
 }
 
 impl Session {
@@ -109,7 +113,7 @@ impl Session {
             if self.client_sent_goaway && self.requests.is_empty() {
                 return Ok(());
             }
-            let limit = self.deadline();
+            self.set_timer();
             // All pending requests are accepted before the first response is sent, so that
             // responses share packets.
             tokio::select! {
@@ -133,10 +137,12 @@ impl Session {
                     _ if self.connection.requests_received() == 0 => self.is_last = true,
                     _ => self.finish(stop).await?,
                 },
-                () = sleep_until(limit.into()) => {
-                    // The deadline may have moved: no event ends an iteration of this loop when a
-                    // request's head or the handshake completes.
-                    if self.deadline() > Instant::now() {
+                () = &mut self.timer => {
+                    // The deadline has moved, at least for each request: setting the timer again
+                    // only when it ends is cheaper.
+                    let deadline = self.deadline();
+                    if deadline > Instant::now() {
+                        self.timer.as_mut().reset(deadline.into());
                         continue;
                     }
                     self.connection.timed_out();
@@ -227,8 +233,16 @@ impl Session {
         let idle = self.requests.is_empty().then(|| {
             self.idle_since + if self.finishing { CLOSE_TIMEOUT } else { limits.idle_timeout }
         });
-        let never = Instant::now() + Duration::from_secs(3600);
-        [first, idle].into_iter().flatten().min().unwrap_or(never)
+        let never = || Instant::now() + Duration::from_secs(3600);
+        [first, idle].into_iter().flatten().min().unwrap_or_else(never)
+    }
+
+    /// Has the timer end at the deadline, if it would end later.
+    fn set_timer(&mut self) {
+        let deadline = self.deadline().into();
+        if deadline < self.timer.deadline() {
+            self.timer.as_mut().reset(deadline);
+        }
     }
 
     /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
@@ -383,15 +397,14 @@ async fn head(
     state: &StreamState,
     limit: Duration,
 ) -> Result<(Request<()>, RequestStream<H3BidiStream, Bytes>), RequestError> {
-    let mut resolving = std::pin::pin!(resolver.resolve_request());
-    let resolved = tokio::select! {
-        biased;
-        resolved = &mut resolving => resolved?,
-        () = sleep(limit) => {
+    let mut resolving = pin!(resolver.resolve_request());
+    let resolved = match poll_immediate(&mut resolving).await {
+        Some(resolved) => resolved,
+        None => timeout(limit, resolving).await.map_err(|_| {
             state.abort();
-            return Err(RequestError::HeadTimeout(limit));
-        }
-    };
+            RequestError::HeadTimeout(limit)
+        })?,
+    }?;
     state.note_head();
     Ok(resolved)
 }
@@ -427,9 +440,9 @@ impl ResponseWriter<'_> {
             head_only || matches!(parts.status, StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT);
         let headers = &mut parts.headers;
         if let (false, Some(length)) = (bodyless, body.size_hint().exact()) {
-            headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
+            headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
         }
-        if let Some(date) = date() {
+        if let Some(date) = date::now() {
             headers.entry(header::DATE).or_insert(date);
         }
         let head = Response::from_parts(parts, ());
@@ -460,7 +473,11 @@ async fn send_with_progress(
     limit: Duration,
     sending: impl Future<Output = Result<(), StreamError>>,
 ) -> Result<(), RequestError> {
-    let mut sending = std::pin::pin!(sending);
+    let mut sending = pin!(sending);
+    // Most are sent at once, and need no timer.
+    if let Some(sent) = poll_immediate(&mut sending).await {
+        return Ok(sent?);
+    }
     loop {
         let written = state.written();
         tokio::select! {
@@ -473,13 +490,6 @@ async fn send_with_progress(
             }
         }
     }
-}
-
-/// The current time for the `Date` field (RFC 9110 section 6.6.1).
-fn date() -> Option<HeaderValue> {
-    let now = jiff::Timestamp::now();
-    let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
-    HeaderValue::from_str(&printer.timestamp_to_rfc9110_string(&now).ok()?).ok()
 }
 
 /// The body of an HTTP/3 request.

@@ -15,9 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use firstflight_endpoint::{Connection, ReadError, RecvStream, SendStream, WriteError};
+use firstflight_endpoint::{Connection, ReadError, RecvStream, SendStream, Stopped, WriteError};
 use firstflight_quic::Inflow;
-use futures_util::FutureExt;
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use quinn_proto::{ConnectionError, VarInt};
@@ -50,8 +49,11 @@ pub(crate) struct StreamWatch {
     pub(crate) early: bool,
     pub(crate) state: Arc<StreamState>,
     /// Resolves when the response has been acknowledged or cancelled.
-    pub(crate) ended: Pin<Box<dyn Future<Output = StreamEnd> + std::marker::Send>>,
+    pub(crate) ended: StreamEnded,
 }
+
+/// The future of [`StreamWatch::ended`].
+pub(crate) struct StreamEnded(Stopped);
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,17 @@ pub(crate) enum StreamEnd {
     Reset,
     /// The client has cancelled the request or never sent its head, or the connection has ended.
     Abandoned,
+}
+
+impl Future for StreamEnded {
+    type Output = StreamEnd;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<StreamEnd> {
+        Pin::new(&mut self.0).poll(cx).map(|stopped| match stopped {
+            Ok(None) => StreamEnd::Delivered,
+            Ok(Some(_)) | Err(_) => StreamEnd::Abandoned,
+        })
+    }
 }
 
 impl ConnectionWatch {
@@ -107,12 +120,8 @@ impl H3Connection {
         }
         self.watch.next_id.fetch_max(id + 4, Ordering::Relaxed);
         let state = Arc::new(StreamState::new(self.budget.charge()));
-        let ended = send.stopped().map(|stopped| match stopped {
-            Ok(None) => StreamEnd::Delivered,
-            Ok(Some(_)) | Err(_) => StreamEnd::Abandoned,
-        });
-        let early = recv.opened_early();
-        let watch = StreamWatch { early, state: state.clone(), ended: Box::pin(ended) };
+        let ended = StreamEnded(send.stopped());
+        let watch = StreamWatch { early: recv.opened_early(), state: state.clone(), ended };
         *self.watch.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
         let recv =
             H3RecvStream::request(recv, self.connection.clone(), self.head_limit, state.clone());
@@ -273,27 +282,33 @@ const MAX_UNI_STREAMS: usize = 64;
 /// The sending half of a stream.
 pub(crate) struct H3SendStream {
     stream: SendStream,
+    /// The frame that is written.
     writing: Option<WriteBuf<Bytes>>,
+    /// The part of it that is written next.
+    piece: Bytes,
     /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
 }
 
 impl H3SendStream {
     pub(crate) fn new(stream: SendStream, state: Option<Arc<StreamState>>) -> Self {
-        Self { stream, writing: None, state }
+        Self { stream, writing: None, piece: Bytes::new(), state }
     }
 }
 
 impl quic::SendStream<Bytes> for H3SendStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
-        while let Some(data) = &mut self.writing {
-            if !data.has_remaining() {
-                self.writing = None;
-                break;
+        while let Some(frame) = &mut self.writing {
+            if self.piece.is_empty() {
+                if !frame.has_remaining() {
+                    self.writing = None;
+                    break;
+                }
+                // A small frame's header and content are written at once.
+                self.piece = frame.copy_to_bytes(frame.remaining().min(MAX_PIECE));
             }
-            let written = ready!(self.stream.poll_write(cx, data.chunk()));
+            let written = ready!(self.stream.poll_write_bytes(cx, &mut self.piece));
             let written = written.map_err(write_error)?;
-            data.advance(written);
             if let Some(state) = &self.state {
                 state.add_written(written);
             }
@@ -563,6 +578,9 @@ fn write_error(error: WriteError) -> StreamErrorIncoming {
         other => unknown(other.to_string()),
     }
 }
+
+/// Bytes of a frame that are copied at once.
+const MAX_PIECE: usize = 16 * 1024;
 
 /// Bytes to read from a stream at once.
 const CHUNK: usize = 64 * 1024;

@@ -1,6 +1,7 @@
 //! Reads requests and writes responses: HTTP/1.1, HTTP/2, HTTP/3, and ping-pong.
 
 pub(crate) mod connection;
+pub(crate) mod date;
 pub(crate) mod framed_stream;
 pub(crate) mod frames;
 pub(crate) mod framing;

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,8 @@ pub(crate) struct RequestRecord {
     /// Boxed, as the facts are: most requests have neither, and a record is moved with its response.
     entry: Option<Box<AccessLogEntry>>,
     trace: Option<RequestTrace>,
-    upstream: UpstreamNotes,
+    /// Only for a request that is forwarded.
+    upstream: OnceLock<UpstreamNotes>,
     used: Arc<UsedByRequest>,
     /// The facts for a sampled trace, which the log entry has too.
     facts: Option<Box<TraceFacts>>,
@@ -100,7 +101,7 @@ impl RequestRecord {
             metrics: RequestMetrics::start(metrics, head.protocol, head.method, early),
             entry,
             trace,
-            upstream: UpstreamNotes::default(),
+            upstream: OnceLock::new(),
             used: Arc::new(UsedByRequest {
                 read: AtomicU64::new(0),
                 charge: fits.then_some(charge),
@@ -131,7 +132,7 @@ impl RequestRecord {
 
     /// Records what the upstream does.
     pub(crate) fn upstream(&self) -> UpstreamNotes {
-        self.upstream.clone()
+        self.upstream.get_or_init(UpstreamNotes::default).clone()
     }
 
     /// The field that continues the trace at the upstream.
@@ -205,7 +206,7 @@ impl Drop for RequestRecord {
     fn drop(&mut self) {
         self.connection.running.fetch_sub(1, Ordering::Relaxed);
         self.connection.trace_handshake(false);
-        let work = self.upstream.work();
+        let work = self.upstream.get().and_then(UpstreamNotes::work);
         if let (Some(mut entry), Some(log)) =
             (self.entry.take(), self.connection.observers.access_log.get())
         {
