@@ -121,8 +121,9 @@ impl Report {
     }
 
     /// Returns why early data was accepted or refused, or why none was offered: `not_requested`,
-    /// `unsafe_method`, `no_session`, `sent_again` or a name of
-    /// [`EarlyDataReason`](firstflight_tls::EarlyDataReason). `None` without TLS.
+    /// `unsafe_method`, `no_session`, `sent_again`, `two_transports` (an unsafe method, and TCP is tried
+    /// beside QUIC) or a name of [`EarlyDataReason`](firstflight_tls::EarlyDataReason). `None` without
+    /// TLS.
     pub fn early_data_reason(&self) -> Option<&'static str> {
         let facts = self.facts.as_ref()?;
         let obstacle = self.early_data_obstacle.filter(|_| self.early_data() == "none");

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use self::race::{TcpReady, Winner};
 use self::sessions::JarTickets;
-use crate::client::fixed_without_early_data;
+use crate::client::{fixed_without_early_data, is_safe};
 use crate::quic::QuicHandle;
 use crate::{
     Client, ClientError, EarlyPolicy, Event, Exchange, Head, Http3, HttpVersions, Listener,
@@ -117,6 +117,10 @@ impl<'a> Transfer<'a> {
                 _ if !early => Some("sent_again"),
                 _ if !early_now => Some("unsafe_method"),
                 _ if !has_session => Some("no_session"),
+                // TCP, which is tried too, might win, and the request must not run twice.
+                _ if transports == Transports::Both && !is_safe(&request.method) => {
+                    Some("two_transports")
+                }
                 _ => None,
             };
             // Reading the jar is not network time: the clock starts here.

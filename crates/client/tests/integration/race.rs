@@ -151,6 +151,7 @@ async fn rfc9110_9_2_1_another_request_is_sent_by_the_winner_alone() {
     // Where QUIC wins it was not early, and where TCP wins nothing of it was sent over QUIC.
     let report = both.post_any().await;
     assert_eq!((version(&report), report.early_data()), (Version::HTTP_3, "none"));
+    assert_eq!(report.early_data_reason(), Some("two_transports"));
     assert!(report.facts.as_ref().unwrap().resumed);
     assert_eq!(both.arrived(), (0, 1));
     both.block();
