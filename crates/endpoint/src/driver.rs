@@ -12,6 +12,7 @@ use quinn_proto::{ConnectionError, DatagramEvent, EcnCodepoint, Transmit};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 use tracing::error;
 
+use crate::buffers::DatagramBuffers;
 use crate::connection::{Inner, State as ConnectionState};
 use crate::endpoint::{Shared, udp_transmit};
 use crate::timers::Timers;
@@ -23,6 +24,7 @@ pub(crate) struct Driver {
     /// Connections that may have something to send.
     due: Vec<Arc<Inner>>,
     receive_buffer: Box<[u8]>,
+    datagrams: DatagramBuffers,
     send_buffer: Vec<u8>,
     /// What `send_buffer` holds, if the socket was full.
     unsent: Option<Transmit>,
@@ -38,6 +40,7 @@ impl Driver {
             timers: Timers::new(),
             due: Vec::new(),
             receive_buffer: vec![0; buffers].into(),
+            datagrams: DatagramBuffers::default(),
             send_buffer: Vec::new(),
             unsent: None,
         }
@@ -163,9 +166,9 @@ impl Driver {
         };
         let now = Instant::now();
         for (buffer, meta) in buffers.iter().zip(&meta).take(count) {
-            // Each datagram gets memory of its own: connections keep parts of some for long.
             for datagram in buffer[..meta.len].chunks(meta.stride.max(1)) {
-                process_datagram(&self.shared, &mut self.due, meta, datagram.into(), now);
+                let datagram = self.datagrams.copy(datagram);
+                process_datagram(&self.shared, &mut self.due, meta, datagram, now);
             }
         }
         Ok(true)

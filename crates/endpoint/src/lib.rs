@@ -93,6 +93,7 @@
 //! **Locks.** Tasks and the driver share each connection under a lock, and wake each other under it.
 //! The driver takes an endpoint's lock for each datagram, not for its processing.
 
+mod buffers;
 mod connection;
 mod driver;
 mod endpoint;
