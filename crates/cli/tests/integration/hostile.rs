@@ -146,7 +146,9 @@ const MEMORY_KIB: u64 = 32 * 1024;
 fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
     let dir = site();
     let config = dir.path().join("config.toml");
-    fs::write(&config, format!("[http3]\nretry_above = {RETRY_ABOVE}\n")).unwrap();
+    // On a busy machine a handshake takes longer than the server waits by default.
+    let limits = "[limits]\nheader_timeout = \"30s\"\n";
+    fs::write(&config, format!("[http3]\nretry_above = {RETRY_ABOVE}\n{limits}")).unwrap();
     let config = ["--config", config.to_str().unwrap(), "--workers", "1"];
     let server = Serve::files(dir.path(), &config);
     let trial = FloodTrial {
