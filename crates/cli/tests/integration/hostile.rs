@@ -132,8 +132,9 @@ fn a_user_agent_is_escaped_in_the_log() {
     assert!(is_plain(&text(Path::new(&path))), "{log:?}");
 }
 
-/// Forged connections per second.
-const FORGED: f64 = 1000.0;
+/// Forged connections per second. An unoptimised server on a slow machine that runs other tests too
+/// keeps up with these and with the honest ones.
+const FORGED: f64 = 250.0;
 
 /// Handshakes in progress above which the server sends Retry packets.
 const RETRY_ABOVE: usize = 100;
@@ -146,9 +147,7 @@ const MEMORY_KIB: u64 = 32 * 1024;
 fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
     let dir = site();
     let config = dir.path().join("config.toml");
-    // On a busy machine a handshake takes longer than the server waits by default.
-    let limits = "[limits]\nheader_timeout = \"30s\"\n";
-    fs::write(&config, format!("[http3]\nretry_above = {RETRY_ABOVE}\n{limits}")).unwrap();
+    fs::write(&config, format!("[http3]\nretry_above = {RETRY_ABOVE}\n")).unwrap();
     let config = ["--config", config.to_str().unwrap(), "--workers", "1"];
     let server = Serve::files(dir.path(), &config);
     let trial = FloodTrial {
@@ -163,14 +162,14 @@ fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
             transport: Transport::Quic,
             exchange: Exchange::get(&server.address.to_string(), "/"),
             trust: Trust::File(server.cert.clone()),
-            model: Model::open(20.0),
+            model: Model::open(5.0),
             // Long enough never to matter on a loaded machine.
             timeout: Duration::from_secs(60),
             ..LoadConfig::new(vec![server.address], "localhost")
         },
         kinds: vec![LoadHandshake::Full, LoadHandshake::ZeroRtt],
         server_pid: server.pid(),
-        phase: Duration::from_secs(2),
+        phase: Duration::from_secs(8),
     };
     let phases = trial.run().unwrap();
     let [before, during, after] = phases.as_slice() else { panic!("{phases:?}") };

@@ -170,8 +170,10 @@ fn the_example_workflow_measures_and_compares_with_main() {
     let dir = tempfile::tempdir().unwrap();
 
     // An unoptimised server on a busy machine takes more than the workflow allows.
-    let generous = measure.replace("2*rtt + 15ms", "2*rtt + 1500ms");
-    assert_ne!(generous, measure);
+    let generous = measure
+        .replace("2*rtt + 15ms", "2*rtt + 1500ms")
+        .replace("p50(full) - 0.8*rtt", "p50(full) + 1500ms");
+    assert_eq!(generous.matches("1500ms").count(), 2, "{generous}");
     let measured = bash(&generous, server, dir.path());
     assert_eq!(measured.code, Some(0), "{measured:?}");
     let junit = fs::read_to_string(dir.path().join("handshakes/junit.xml")).unwrap();
