@@ -24,7 +24,7 @@ pub enum Mode {
     /// Idempotent methods: safe ones, PUT and DELETE (RFC 9110 section 9.2.2). Only where it does
     /// no harm that such a request is repeated after a later one.
     Idempotent,
-    /// Every request. Only for applications that recognize repeated requests: the gate prevents
+    /// Every request. Only for applications that recognize repeated requests: the server prevents
     /// that a flight is executed twice, but not that a client sends a request twice.
     Unrestricted,
 }

@@ -173,7 +173,7 @@ pub struct EjectionRule {
 }
 
 /// Which requests are retried, and how often: those with a safe method and no body (RFC 9110 section
-/// 9.2.1), and those of which certainly no byte was sent.
+/// 9.2.1), and those that the server certainly has not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryRule {

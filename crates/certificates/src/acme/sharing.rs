@@ -175,7 +175,7 @@ impl<S: SharedRecords> NodeSharing<S> {
         names: &[String],
         history: &History,
     ) -> Result<(), SharedRecordsError> {
-        let name = self.at(&format!("trouble/{}", label(names)));
+        let name = self.at(&format!("failures/{}", label(names)));
         let History { refused, retry_after, reason, .. } = history.clone();
         let failures = SharedFailures { refused, retry_after, reason };
         self.records.put(&name, &json(&failures), FAILURES_LIFETIME).await
@@ -185,13 +185,13 @@ impl<S: SharedRecords> NodeSharing<S> {
         &self,
         names: &[String],
     ) -> Result<Option<SharedFailures>, SharedRecordsError> {
-        let name = self.at(&format!("trouble/{}", label(names)));
+        let name = self.at(&format!("failures/{}", label(names)));
         let record = self.records.get(&name).await?;
         Ok(record.and_then(|record| serde_json::from_slice(&record).ok()))
     }
 
     pub(crate) async fn clear_failures(&self, names: &[String]) -> Result<(), SharedRecordsError> {
-        self.records.remove(&self.at(&format!("trouble/{}", label(names)))).await
+        self.records.remove(&self.at(&format!("failures/{}", label(names)))).await
     }
 
     fn at(&self, what: &str) -> String {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use firstflight_certificates::authority::is_permitted_name;
 use firstflight_config::{
     Action, CertificateSource, Content, Listener, ListenerProtocol, Route, ServerConfig, Site,
     Sites,
@@ -42,7 +43,7 @@ fn rows(config: &ServerConfig, certificates: &[SiteCertificate]) -> Vec<Row> {
         Content::Sites(sites) => {
             for (index, site) in sites.sites.iter().enumerate() {
                 let source = site.certificate.as_ref().unwrap_or(&config.certificate);
-                let certificate = certificate(source, certificates.get(index));
+                let certificate = certificate(source, &site.names, certificates.get(index));
                 rows.extend(site_rows(index, site, sites, (config, certificate)));
             }
         }
@@ -70,13 +71,19 @@ fn listener_row(listener: &Listener, config: &ServerConfig) -> Row {
     row("listener", &listener.address.to_string(), &protocols, "")
 }
 
-/// Where a site's certificate comes from, and when it expires if it exists.
-fn certificate(source: &CertificateSource, read: Option<&SiteCertificate>) -> String {
+/// Where the certificate of a site with these names comes from, and when it expires if it exists.
+fn certificate(
+    source: &CertificateSource,
+    names: &[String],
+    read: Option<&SiteCertificate>,
+) -> String {
     let CertificateSource::Files { cert, .. } = source else {
         return match source {
             CertificateSource::Acme => "certificate by ACME",
-            CertificateSource::SelfSigned { .. } => "self-signed certificate",
-            _ => "certificate of the development authority (for testing)",
+            CertificateSource::Development if names.iter().all(|name| is_permitted_name(name)) => {
+                "certificate of the development authority (for testing)"
+            }
+            _ => "self-signed certificate",
         }
         .to_owned();
     };

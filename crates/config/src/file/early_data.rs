@@ -16,7 +16,7 @@ use crate::{EarlyDataSettings, Mode, Policy, SettingError, WhenNotAllowed};
 pub(crate) struct EarlyDataSection {
     /// Whether tickets allow early data and the server accepts it.
     ///
-    /// By default true: the gate makes it safe.
+    /// By default true: each flight runs once.
     pub(crate) enabled: bool,
     /// What may run early where no path and no route has its own mode.
     ///

@@ -189,15 +189,16 @@ pub(crate) struct RouteSection {
     ///
     /// By default the mode of `[early_data]`.
     pub(crate) early_data: Option<Mode>,
-    /// Requests of any method may run early if they have an `Idempotency-Key`: each key runs one
-    /// request within this time, so a client's own retry executes once too. 1m to 168h.
+    /// Unsafe requests with an `Idempotency-Key` may run early, unless the mode is `disabled`: each key
+    /// runs one request within this time, so a client's own retry executes once too. 1m to 168h.
     ///
     /// By default only the method decides.
     #[serde(with = "OptionalDurationText")]
     pub(crate) idempotency_key: Option<Duration>,
     /// Early requests without a fresh time of creation in a header field are held.
     pub(crate) timestamp: Option<Timestamp>,
-    /// Early requests without a new value in a header field are held.
+    /// Early requests without a value in a header field are held; a used value gets 425 if early, else
+    /// 409.
     pub(crate) nonce: Option<Nonce>,
     /// With `upstream`: name of a header field that tells it in which flight a request arrived.
     ///

@@ -57,8 +57,8 @@ pub(crate) struct StoreSection {
     pub(crate) connections: usize,
     /// Replicas that have to confirm a claim before it counts (`WAIT`).
     ///
-    /// By default none: after a failover the gate is closed for a recording window, so that nothing
-    /// runs twice.
+    /// By default none: after a failover early data is refused for a recording window, so that
+    /// nothing runs twice.
     pub(crate) replicas: u32,
     /// Prefix of all keys in the store, so that installations can share it.
     ///
@@ -68,7 +68,7 @@ pub(crate) struct StoreSection {
     /// runs nothing early. All nodes need the same value, as for `freshness` and `prefix`.
     ///
     /// By default far more than NTP leaves. A record then expires 35 s after its client's ticket
-    /// age is exact, and an emptied store closes the gate for 47 s (with sentinels or a
+    /// age is exact, and an emptied store stops early data for 47 s (with sentinels or a
     /// cluster 52 s).
     #[serde(with = "DurationText")]
     pub(crate) clock_margin: Duration,

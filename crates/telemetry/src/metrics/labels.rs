@@ -255,7 +255,7 @@ label! {
         /// With punctured keys: another flight has used the ticket, although clients should use
         /// each once (RFC 8446 appendix C.4).
         TicketUsed = "ticket_used",
-        /// The client offered early data without a session.
+        /// The client offered no session.
         NoSessionOffered = "no_session_offered",
         /// The session was issued without early data.
         UnsupportedForSession = "unsupported_for_session",
@@ -269,7 +269,7 @@ label! {
         QuicParameters = "quic_parameters",
         /// The negotiated version has no early data.
         ProtocolVersion = "protocol_version",
-        /// The peer declined it.
+        /// The client offered a session without early data.
         PeerDeclined = "peer_declined",
         /// The handshake failed before the decision.
         Unknown = "unknown",
