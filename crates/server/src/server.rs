@@ -271,7 +271,10 @@ async fn drain(state: &ServerState) {
         let _ = timeout(limits.drain_delay, wait_for_stage(&mut stage, ShutdownStage::Abort)).await;
     }
     info!("stopping: no new connections, running requests are finished");
+    // A reload that is under way would open listeners again.
+    let reloading = timeout(RELOAD_TIMEOUT, state.config.lock()).await;
     state.listeners.close(has_successor).await;
+    drop(reloading);
     if !has_successor {
         shutdown.advance(ShutdownStage::Draining);
     }
@@ -388,3 +391,6 @@ async fn renew(state: &Arc<ServerState>) {
 
 /// How long connections have to end after they were told to abort.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long to wait for a reload, which reads files, possibly from a slow disk.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);

@@ -73,6 +73,7 @@ impl Shared {
                 Ok((response, _)) => Ok(response.status()),
                 Err(failed) => Err(failed.error.name()),
             },
+            may_be_processed: result.as_ref().err().is_none_or(AttemptError::may_be_processed),
         });
         match result {
             Ok((response, sender)) => {
@@ -167,6 +168,10 @@ impl Shared {
 }
 
 impl AttemptError {
+    fn may_be_processed(&self) -> bool {
+        self.unsent.is_none() && self.failure != Failure::Refused
+    }
+
     fn by_client(error: SendError) -> Self {
         Self { failure: Failure::Client, error, unsent: None }
     }
@@ -264,6 +269,9 @@ pub struct Attempt<'a> {
     pub took: Duration,
     /// The response's status, or [`crate::SendError::name`].
     pub result: Result<StatusCode, &'static str>,
+    /// Whether the server may have processed the request: not if no byte of it was sent, or if the
+    /// server says so (RFC 9113 section 8.7).
+    pub may_be_processed: bool,
 }
 
 /// Ignores attempts.

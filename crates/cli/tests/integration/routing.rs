@@ -293,6 +293,8 @@ fn rfc6585_4_each_client_has_its_rate_and_trusted_proxies_name_it() {
     assert_eq!(clients, ["192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.2"]);
     let log = server.stop();
     assert_eq!(log[log.len() - 9]["client"], "192.0.2.1");
+    let executed = log.iter().filter(|line| line["executed"] == true).count();
+    assert_eq!(executed, upstream.requests().len());
 }
 
 /// What the client has seen when the upstream has sent Early Hints and withholds its response, and what

@@ -53,8 +53,7 @@ pub(crate) struct RequestClaims {
 /// The field that identifies the flight for the upstream, and its value.
 pub(crate) type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
 
-/// Marks a response: certainly no application has executed the request. No byte of it has reached
-/// one, or the response is 425 (RFC 8470 section 5.2).
+/// Marks a response: certainly no application has executed the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotExecuted;
 
@@ -66,6 +65,11 @@ impl RequestClaims {
     /// The field that identifies the flight for the upstream.
     pub(crate) fn flight_field(&self) -> Option<&HeaderName> {
         self.flight.as_ref().map(|(name, _)| name)
+    }
+
+    /// Whether there are names, which no other request can claim meanwhile.
+    pub(crate) fn hold_names(&self) -> bool {
+        self.names.iter().any(Option::is_some)
     }
 
     /// Sets the field that identifies the flight, replacing any value from the client.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use firstflight_config::{Content, ServerConfig};
@@ -87,11 +88,12 @@ impl Proxy {
         if early || had_early_data {
             parts.headers.insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
-        let replayable = body.is_end_stream();
-        let retry = (early && !had_early_data && replayable).then(|| parts.clone());
-        let mut response = self.send(Request::from_parts(parts, body), context).await;
         // RFC 8470 section 5.2: the proxy may retry after the handshake if it marked the request
-        // itself and got 425.
+        // itself and got 425. Not while the request holds names: if the handshake never completes,
+        // they must be free for the client's own retry.
+        let may_retry = early && !had_early_data && body.is_end_stream();
+        let retry = (may_retry && !context.claims.hold_names()).then(|| parts.clone());
+        let mut response = self.send(Request::from_parts(parts, body), context).await;
         if let Some(mut parts) = retry
             && response.status() == StatusCode::TOO_EARLY
         {
@@ -100,9 +102,6 @@ impl Proxy {
             }
             parts.headers.remove(EARLY_DATA);
             response = self.send(Request::from_parts(parts, empty()), context).await;
-        }
-        if response.status() == StatusCode::TOO_EARLY {
-            response.extensions_mut().insert(NotExecuted);
         }
         Some(response)
     }
@@ -226,9 +225,13 @@ impl Proxy {
     ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
         let RequestContext { connection, record, .. } = context;
         let (client, local) = (record.client(), connection.facts.local);
-        let observer =
-            &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
+        let observer = &AttemptObserver {
+            notes: &record.upstream(),
+            metrics: &connection.observers.metrics,
+            may_be_executed: AtomicBool::new(false),
+        };
         let options = SendOptions { client, local, observer };
+        record.executed(true);
         let sent = if let (true, Some(pass)) = (self.early_hints, context.early_hints) {
             let hints = receive_hints(&mut request);
             // Boxed, so that other requests do not take its memory.
@@ -236,14 +239,16 @@ impl Proxy {
         } else {
             self.pool.send(request, &options).await
         };
-        sent.map_err(|error| {
+        let mut sent = sent.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
-            let mut response = plain(status(&error));
-            if is_unsent(&error) {
-                response.extensions_mut().insert(NotExecuted);
-            }
-            response
-        })
+            plain(status(&error))
+        });
+        if !observer.may_be_executed.load(Ordering::Relaxed) {
+            record.executed(false);
+            let (Ok(response) | Err(response)) = &mut sent;
+            response.extensions_mut().insert(NotExecuted);
+        }
+        sent
     }
 }
 
@@ -279,19 +284,6 @@ async fn pass_hints<T>(
             }
         }
     }
-}
-
-/// Whether certainly no byte of an unsafe request was sent. (An earlier attempt of a safe request
-/// may have been sent.)
-fn is_unsent(error: &SendError) -> bool {
-    matches!(
-        error,
-        SendError::NoServer
-            | SendError::Busy(_)
-            | SendError::Connect(_)
-            | SendError::BadHost
-            | SendError::NoUpgrade
-    )
 }
 
 /// The response's status after a failure.
@@ -420,15 +412,21 @@ pub(crate) fn pools(config: &ServerConfig, before: &Pools) -> Result<Pools, Serv
 }
 
 /// Records each attempt for its request, and counts it.
-pub(crate) struct AttemptObserver<'a> {
-    pub(crate) notes: &'a UpstreamNotes,
-    pub(crate) metrics: &'a Metrics,
+struct AttemptObserver<'a> {
+    notes: &'a UpstreamNotes,
+    metrics: &'a Metrics,
+    /// Whether one of the servers may have executed the request. One that responded 425 has not (RFC
+    /// 8470 section 5.2), but another may have before.
+    may_be_executed: AtomicBool,
 }
 
 impl Observer for AttemptObserver<'_> {
     fn attempt(&self, attempt: &Attempt<'_>) {
         if attempt.result.is_ok() {
             self.metrics.upstreams.observe_response(attempt.pool, attempt.server, attempt.took);
+        }
+        if attempt.may_be_processed && attempt.result != Ok(StatusCode::TOO_EARLY) {
+            self.may_be_executed.store(true, Ordering::Relaxed);
         }
         self.notes.attempt(attempt);
     }

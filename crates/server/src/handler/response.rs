@@ -11,8 +11,17 @@ use tokio::time::timeout;
 
 use crate::context::ResponseBody;
 
-/// A short plain-text response.
+/// A short plain-text response, without content for statuses that have none (RFC 9110 sections
+/// 15.3.5, 15.3.6 and 15.4.5).
 pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
+    if matches!(
+        status,
+        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
+    ) {
+        let mut response = Response::new(empty());
+        *response.status_mut() = status;
+        return response;
+    }
     let text = format!("{} {}\n", status.as_u16(), status.canonical_reason().unwrap_or_default());
     let mut response =
         Response::new(Full::from(text).map_err(|never| match never {}).boxed_unsync());

@@ -66,9 +66,9 @@ impl PingPong<'_> {
             self.connection.record_decision(decision, &mut record);
             match self.admit(decision, &mut record).await? {
                 RequestAdmission::Run => {
-                    record.executed();
-                    self.stream.write_all(b"PONG").await?;
-                    self.stream.flush().await?;
+                    record.executed(true);
+                    let limit = self.connection.snapshot.limits.idle_timeout;
+                    timeout(limit, self.pong()).await??;
                     record.bytes(4);
                     record.complete();
                 }
@@ -81,6 +81,11 @@ impl PingPong<'_> {
             }
         }
         Ok(())
+    }
+
+    async fn pong(&mut self) -> io::Result<()> {
+        self.stream.write_all(b"PONG").await?;
+        self.stream.flush().await
     }
 
     /// Reads a ping. Returns whether it arrived entirely as early data, or `None` if the peer
@@ -200,8 +205,9 @@ async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream
     connection.record_decision(decision, &mut record);
     match connection.admit(decision, &mut record).await {
         RequestAdmission::Run => {
-            record.executed();
-            if send.write_all(b"PONG").await.is_err() || send.finish().is_err() {
+            record.executed(true);
+            let sent = timeout(limits.idle_timeout, send.write_all(b"PONG")).await;
+            if !matches!(sent, Ok(Ok(()))) || send.finish().is_err() {
                 return;
             }
             record.bytes(4);

@@ -2,7 +2,7 @@
 //!
 //! 308 keeps the method and the body. The redirect goes to the requested host, which has to be a
 //! site's name if sites have names, so a forged link cannot redirect elsewhere. There is no early
-//! data here and no access log line, because the client returns over HTTPS.
+//! data here and no access log line, because the client returns over HTTPS. A connection has one request.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -13,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::context::{ResponseBody, ShutdownStage, wait_for_stage};
 use crate::handler::response::plain;
@@ -38,14 +39,12 @@ pub(crate) async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_header_size(limits.header_size)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(tcp), service);
-    let mut connection = std::pin::pin!(connection);
+    // Once the head is read, the library waits without a limit for a client that reads nothing.
+    let limited = timeout(limits.header_timeout + limits.idle_timeout, connection);
     tokio::select! {
-        _ = &mut connection => return,
-        () = wait_for_stage(&mut stop, ShutdownStage::Draining) => connection.as_mut().graceful_shutdown(),
-    }
-    tokio::select! {
-        _ = connection => {}
+        _ = limited => {}
         () = wait_for_stage(&mut stop, ShutdownStage::Abort) => {}
     }
 }

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use crate::context::{BodyError, ResponseBody};
 use crate::handler::RequestContext;
 use crate::handler::forwarded::remove_lookalikes;
-use crate::handler::response::plain;
+use crate::handler::response::{empty, plain};
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
 use crate::http::connection::{Connection, RequestAdmission};
 use crate::http::framed_stream::RequestFraming;
@@ -129,7 +129,8 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let head = request.method() == Method::HEAD;
+    let is_head = request.method() == Method::HEAD;
+    let (version, websocket) = (request.version(), started.websocket);
     let validated = validation::check(&request);
     remove_lookalikes(request.headers_mut());
     let is_replayed = started.decision == Some(Decision::Hold(HoldReason::Replayed));
@@ -142,34 +143,49 @@ where
     let mut response = match (admission, validated) {
         (RequestAdmission::ConnectionEnded, _) => return None,
         (RequestAdmission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
-        (_, Err(status)) => validation::refusal(status, request.version()),
+        (_, Err(status)) => validation::refusal(status, version),
         (RequestAdmission::TooEarly, _) => {
             connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
         // This server is not a forward proxy. What follows the request was meant for a tunnel.
         (RequestAdmission::Run, _)
-            if request.method() == Method::CONNECT && started.websocket.is_none() =>
+            if request.method() == Method::CONNECT && websocket.is_none() =>
         {
-            validation::refusal(StatusCode::NOT_IMPLEMENTED, request.version())
+            validation::refusal(StatusCode::NOT_IMPLEMENTED, version)
         }
         (RequestAdmission::Run, _) => {
             run(connection, complete, request, &mut started, interim).await?
         }
     };
     let mut record = started.record;
+    let tunnel = PendingTunnel::take(&mut response);
+    if tunnel.is_none() && websocket == Some(WebSocket::Connect) && response.status().is_success() {
+        // A success would tell the client that its tunnel is open (RFC 9110 section 9.3.6).
+        response = validation::refusal(StatusCode::NOT_IMPLEMENTED, version);
+    }
     record.status(response.status().as_u16());
-    if let Some(tunnel) = PendingTunnel::take(&mut response) {
+    if let Some(tunnel) = tunnel {
         // The request lasts as long as its tunnel.
         connection.tunnels.add(Box::pin(tunnel.run(record)));
         return Some(response.map(RecordedBody::of_tunnel));
     }
-    let bodyless = head
-        || response.status() == StatusCode::NOT_MODIFIED
-        || response.status() == StatusCode::NO_CONTENT;
+    if is_head || matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
+        response = without_content(response, is_head);
+    }
     let (parts, body) = response.into_parts();
-    let body = RecordedBody::new(body, record, &parts.headers, bodyless);
+    let body = RecordedBody::new(body, record, &parts.headers);
     Some(Response::from_parts(parts, body))
+}
+
+/// Removes the content of a response that has none (RFC 9110 section 6.4.1): over HTTP/2 the library
+/// would send it. The response to a HEAD keeps the content's length.
+fn without_content(mut response: Response<ResponseBody>, is_head: bool) -> Response<ResponseBody> {
+    let body = std::mem::replace(response.body_mut(), empty());
+    if let (true, false, Some(length)) = (is_head, body.is_end_stream(), body.size_hint().exact()) {
+        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    response
 }
 
 /// Executes a request, unless its route's rules reject it.
@@ -188,7 +204,6 @@ where
     // An authority's validation may be redirected here, by this server's redirect or by another
     // one.
     if let Some(response) = connection.shared.challenges.respond(&request) {
-        record.executed();
         return Some(response);
     }
     let newest = || connection.match_request(&connection.shared.snapshot(), &request);
@@ -209,7 +224,6 @@ where
             return Some(rejection.response());
         }
     };
-    record.executed();
     let early_hints = |headers| interim.send_early_hints(headers);
     let context = RequestContext {
         connection: &connection.observer,

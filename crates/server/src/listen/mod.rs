@@ -22,7 +22,7 @@ use firstflight_upstream::proxy_protocol::Addresses;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, unconstrained};
 use tokio::time::{sleep, timeout_at};
 use tracing::{debug, info, warn};
 
@@ -201,11 +201,15 @@ impl Listeners {
                 one.settings.store(Arc::new(listener.clone()));
             }
         }
-        for (address, sockets) in changes.with_udp {
-            match sockets.is_empty() {
-                true => self.quic_ports.reopen(address),
-                false => self.open_udp(address, sockets),
+        for (address, mut sockets) in changes.with_udp {
+            // A closed port may have been dropped since the plan, with its last connection.
+            if sockets.is_empty() && !self.quic_ports.reopen(address) {
+                sockets = sockets::bind_udp(address).unwrap_or_else(|error| {
+                    warn!("HTTP/3 cannot be served on {address}: {error}");
+                    Vec::new()
+                });
             }
+            self.open_udp(address, sockets);
         }
         for (listener, port) in changes.new {
             self.open(listener, port);
@@ -328,8 +332,14 @@ impl Listeners {
         if *closed.borrow() == Closing::AtOnce {
             return;
         }
-        while let Some(Ok((stream, client))) = tcp.accept().now_or_never() {
-            serve(stream, client, self.permits.take_above_limit());
+        // Without `unconstrained` the queue would seem empty whenever the runtime wants this task to
+        // yield.
+        while let Some(accepted) = unconstrained(tcp.accept()).now_or_never() {
+            match accepted {
+                Ok((stream, client)) => serve(stream, client, self.permits.take_above_limit()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => return warn!("cannot accept the waiting connections: {error}"),
+            }
         }
     }
 

@@ -155,9 +155,9 @@ impl QuicPorts {
         self.ports().iter().any(|port| port.address == address)
     }
 
-    /// Lets a port accept connections again.
-    pub(crate) fn reopen(&self, address: SocketAddr) {
-        self.set_open(address, true);
+    /// Lets a port accept connections again. Returns whether it is still there.
+    pub(crate) fn reopen(&self, address: SocketAddr) -> bool {
+        self.set_open(address, true)
     }
 
     /// Stops a port from accepting connections. Its existing connections continue.
@@ -165,10 +165,12 @@ impl QuicPorts {
         self.set_open(address, false);
     }
 
-    fn set_open(&self, address: SocketAddr, open: bool) {
-        for port in self.ports().iter().filter(|port| port.address == address) {
-            port.open.store(open, Ordering::Relaxed);
-        }
+    fn set_open(&self, address: SocketAddr, open: bool) -> bool {
+        let ports = self.ports();
+        let mut found = ports.iter().filter(|port| port.address == address).peekable();
+        let exists = found.peek().is_some();
+        found.for_each(|port| port.open.store(open, Ordering::Relaxed));
+        exists
     }
 
     /// Adds what a successor needs to `inherited`: duplicates of the sockets, the secrets, and the

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -37,10 +37,12 @@ pub(crate) struct RequestRecord {
     facts: Option<Box<TraceFacts>>,
 }
 
-/// What a request uses, shared with its body: an upload may outlast its response.
+/// What handler and body of a request note. An upload may outlast its response.
 struct UsedByRequest {
     /// Bytes read from the body.
     read: AtomicU64,
+    /// Whether files or an upstream may have executed the request.
+    executed: AtomicBool,
     /// The memory that the request holds; `None` if the limit was reached.
     charge: Option<MemoryCharge>,
 }
@@ -104,6 +106,7 @@ impl RequestRecord {
             upstream: OnceLock::new(),
             used: Arc::new(UsedByRequest {
                 read: AtomicU64::new(0),
+                executed: AtomicBool::new(false),
                 charge: fits.then_some(charge),
             }),
             facts,
@@ -163,9 +166,9 @@ impl RequestRecord {
         self.change(|entry| entry.claim = claim);
     }
 
-    /// The request is passed to its handler now.
-    pub(crate) fn executed(&mut self) {
-        self.change(|entry| entry.executed = true);
+    /// Whether files or an upstream may have executed the request, as far as is known now.
+    pub(crate) fn executed(&self, executed: bool) {
+        self.used.executed.store(executed, Ordering::Relaxed);
     }
 
     /// The head of the response is ready.
@@ -211,6 +214,7 @@ impl Drop for RequestRecord {
             (self.entry.take(), self.connection.observers.access_log.get())
         {
             entry.bytes_in = self.used.read.load(Ordering::Relaxed);
+            entry.executed = self.used.executed.load(Ordering::Relaxed);
             entry.duration_ms = milliseconds(self.started_at.elapsed());
             if let Some(work) = &work {
                 entry.upstream = Some(work.server.clone());
@@ -371,23 +375,17 @@ pub(crate) struct RecordedBody {
 }
 
 impl RecordedBody {
-    /// `headers`: those of the response. `bodyless`: the body is not sent (HEAD, 304).
-    pub(crate) fn new(
-        body: ResponseBody,
-        mut record: RequestRecord,
-        headers: &HeaderMap,
-        bodyless: bool,
-    ) -> Self {
+    /// `headers`: those of the response.
+    pub(crate) fn new(body: ResponseBody, mut record: RequestRecord, headers: &HeaderMap) -> Self {
         let announced = headers.get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
         let left = announced.or(body.size_hint().exact());
         let trailers = headers.contains_key(header::TRAILER);
-        if bodyless || body.is_end_stream() || left == Some(0) {
+        if body.is_end_stream() || left == Some(0) {
             record.complete();
         }
         let mut this = Self { body, record: Some(record), left, trailers, unsent: false };
-        let ends = this.is_end_stream() || bodyless;
-        this.offer(!ends);
+        this.offer(!this.is_end_stream());
         this
     }
 

@@ -139,7 +139,10 @@ impl ReadyRoute {
         let accepted = self.compress.then(|| AcceptedEncodings::of(&request));
         let mut response = match &self.handler {
             Handler::Files(files) => match discard(request, context.body_timeout).await {
-                Some(request) => files.respond(request).await,
+                Some(request) => {
+                    context.record.executed(true);
+                    files.respond(request).await
+                }
                 None => plain(StatusCode::BAD_REQUEST),
             },
             // Boxed, so that other handlers' requests do not take its memory.

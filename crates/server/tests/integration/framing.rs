@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use firstflight_config::Content;
+use firstflight_config::{Action, Content, Route};
 use firstflight_upstream::Protocol;
 use futures_util::stream;
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::Bytes;
@@ -87,6 +87,48 @@ async fn rfc9110_6_5_trailers_follow_a_response_of_known_length() {
     drop(client);
     let log = server.stop().await;
     assert_eq!(log[0]["complete"], true, "{log:?}");
+}
+
+#[tokio::test]
+async fn rfc9110_6_4_1_responses_that_have_no_content_have_none_over_any_version() {
+    let server = RunningServer::files(|config| {
+        let Content::Sites(sites) = &mut config.content else { panic!("files are a site") };
+        for code in [204, 205, 304] {
+            let status = Action::Status(StatusCode::from_u16(code).unwrap());
+            sites.sites[0].routes.push(Route::new(format!("/{code}"), status));
+        }
+    })
+    .await;
+    let io = TokioIo::new(tls(server.address, "h2").await);
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    for (method, target, status, length) in [
+        ("HEAD", "/missing", 404, Some("14")),
+        ("HEAD", "/", 200, Some("6")),
+        ("GET", "/204", 204, None),
+        ("GET", "/304", 304, None),
+    ] {
+        let request = Request::builder().method(method);
+        let request = request.uri(format!("https://h{target}")).body(Empty::<Bytes>::new());
+        // This client takes content for an error of the protocol.
+        let response = client.send_request(request.unwrap()).await.unwrap();
+        let head = (response.status().as_u16(), response.headers().get(header::CONTENT_LENGTH));
+        assert_eq!((head.0, head.1.map(|length| length.to_str().unwrap())), (status, length));
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.is_empty(), "{method} {target}: {body:?}");
+        let text = format!("{method} {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        let response = full(server.address, &text).await.to_ascii_lowercase();
+        assert!(response.ends_with("\r\n\r\n"), "{response}");
+        let field = response.lines().find_map(|line| line.strip_prefix("content-length: "));
+        assert_eq!(field, length, "{response}");
+    }
+    // RFC 9110 section 15.3.6.
+    let text = "GET /205 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let response = full(server.address, text).await;
+    assert!(response.contains("content-length: 0\r\n"), "{response}");
+    assert!(response.ends_with("\r\n\r\n"), "{response}");
+    server.stop().await;
 }
 
 #[tokio::test]

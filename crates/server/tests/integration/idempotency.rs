@@ -6,7 +6,8 @@ use std::time::Duration;
 use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, ServerConfig};
 use firstflight_testkit::{free_port, skipped_without};
 use http::HeaderName;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::cluster::Cluster;
 use crate::support::{
@@ -54,7 +55,7 @@ async fn a_post_with_a_key_runs_early_and_once() {
     let request = post("/pay", "Idempotency-Key: \"a\"\r\nFlight-Id: forged");
     let mut client = Client::prepare("http/1.1", Some(&session), &request);
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
-    tokio::io::AsyncWriteExt::write_all(&mut tcp, &client.flight).await.unwrap();
+    tcp.write_all(&client.flight).await.unwrap();
     // The server has read nothing else: the handshake is incomplete.
     upstream.wait_for("/pay").await;
     let copy = replay(server.address, &client.flight).await;
@@ -133,7 +134,8 @@ async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
         let response = full(server.address, &request).await;
         assert!(["502", "503"].contains(&status(&response)), "{response}");
     }
-    server.stop().await;
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "/pay"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,14 +209,60 @@ async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
 async fn rfc8470_5_2_a_key_can_be_used_again_after_the_upstreams_425() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, by(keys())).await;
-    let session = server.session("http/1.1").await;
-    let request = post("/refuse-early", "Idempotency-Key: e");
-    let response = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
-    assert_eq!(status(&response), "425", "{response}");
-    assert_eq!(status(&full(server.address, &text(request.clone())).await), "200");
-    assert_eq!(status(&full(server.address, &text(request)).await), "409");
-    assert_eq!(upstream.recorded("/refuse-early").len(), 2);
-    server.stop().await;
+    // One without a body could be sent again here. But its handshake may never complete, and its key
+    // would be lost.
+    let delete = b"DELETE /refuse-early HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\
+                   Idempotency-Key: d\r\n\r\n";
+    for request in [post("/refuse-early", "Idempotency-Key: e"), delete.to_vec()] {
+        let session = server.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &request);
+        let response = client.run(server.address).await;
+        assert_eq!(status(&response), "425", "{response}");
+        assert_eq!(status(&full(server.address, &text(request.clone())).await), "200");
+        assert_eq!(status(&full(server.address, &text(request)).await), "409");
+    }
+    assert_eq!(upstream.recorded("/refuse-early").len(), 4);
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "/refuse-early"), 2, "an upstream that responds 425 runs nothing");
+}
+
+/// An upstream that responds to one request, and is gone when it has executed the next one.
+async fn start_vanishing_upstream() -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        let (tcp, _) = listener.accept().await.unwrap();
+        let mut stream = BufReader::new(tcp);
+        for response in ["HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""] {
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                assert!(stream.read_line(&mut line).await.unwrap() > 0);
+            }
+            stream.write_all(response.as_bytes()).await.unwrap();
+        }
+        drop(listener);
+    });
+    (url, serving)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nonce_of_a_request_that_may_have_been_executed_stays_used() {
+    let (url, serving) = start_vanishing_upstream().await;
+    let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let nonce =
+        Nonce { header: HeaderName::from_static("x-nonce"), lifetime: Duration::from_secs(60) };
+    let rules = EarlyRules { nonce: Some(nonce), ..EarlyRules::default() };
+    let server = RunningServer::start(dir, Content::upstream(&url).unwrap(), by(rules)).await;
+    let get =
+        |field: &str| format!("GET /n HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{field}\r\n\r\n");
+    assert_eq!(status(&full(server.address, &get("X: y")).await), "200");
+    // A safe request is sent again, over a new connection, which is refused.
+    assert_eq!(status(&full(server.address, &get("X-Nonce: 1")).await), "502");
+    serving.await.unwrap();
+    assert_eq!(status(&full(server.address, &get("X-Nonce: 1")).await), "409");
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "/n"), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_config::{CertificateSource, Content, KeySource, Listener, ServerConfig};
+use firstflight_config::{
+    CertificateSource, Content, KeySource, Listener, ListenerProtocol, ServerConfig,
+};
 use firstflight_server::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::support::{
@@ -77,6 +79,53 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
     client.write(crate::support::PREFACE);
     client.send(&mut tcp).await;
     closes(&mut tcp).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirecting_connection_has_one_request_and_an_end() {
+    let server = RunningServer::files(|config| {
+        config.listeners.push(config.listeners[0].clone());
+        config.listeners[0].protocol = ListenerProtocol::Redirect;
+        config.limits.header_timeout = SHORT;
+        config.limits.idle_timeout = SHORT;
+    })
+    .await;
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    let request = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    tcp.write_all(request.repeat(2).as_bytes()).await.unwrap();
+    let mut responses = String::new();
+    timeout(TEST_TIMEOUT, tcp.read_to_string(&mut responses)).await.unwrap().unwrap();
+    assert_eq!(responses.matches("HTTP/1.1 308").count(), 1, "{responses}");
+    assert!(responses.contains("connection: close\r\n"), "{responses}");
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    closes(&mut silent).await;
+    server.stop().await;
+}
+
+/// A peer that sends pings and reads no responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn pings_whose_responses_nobody_reads_are_not_answered_without_an_end() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let server =
+        RunningServer::start(dir, Content::PingPong, |config| config.limits.idle_timeout = SHORT)
+            .await;
+    let mut client = Client::prepare("ping-pong", None, b"");
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut tcp = socket.connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    let sending = async {
+        loop {
+            client.write(&b"PING".repeat(1000));
+            let outgoing = client.machine.outgoing().to_vec();
+            client.machine.sent(outgoing.len());
+            if tcp.write_all(&outgoing).await.is_err() {
+                return;
+            }
+        }
+    };
+    timeout(TEST_TIMEOUT, sending).await.expect("the server closes");
     server.stop().await;
 }
 

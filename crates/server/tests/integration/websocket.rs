@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use firstflight_config::{Content, ServerConfig};
+use firstflight_config::{Action, Content, Route, ServerConfig};
 use futures_util::{SinkExt, StreamExt};
 use http::{Request, StatusCode};
 use http_body_util::Empty;
@@ -196,6 +196,13 @@ async fn a_request_that_is_not_a_websocket_opens_no_tunnel() {
     assert!(crate::support::full(server.address, request).await.starts_with("HTTP/1.1 200"));
     let headers = &upstream.recorded("/plain")[1].headers;
     assert!(!headers.contains_key("upgrade"), "{headers:?}");
+    // Nor does one that no upstream gets.
+    let server = RunningServer::files(|config| {
+        let Content::Sites(sites) = &mut config.content else { panic!("files are a site") };
+        sites.sites[0].routes.push(Route::new("/ok", Action::Status(StatusCode::OK)));
+    })
+    .await;
+    assert_eq!(over_http2(server.address, "/ok").await.err(), Some(StatusCode::NOT_IMPLEMENTED));
 }
 
 #[tokio::test(flavor = "multi_thread")]

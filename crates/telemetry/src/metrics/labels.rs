@@ -376,9 +376,9 @@ label! {
     Early as "early" {
         /// It arrived after the handshake, or without early data.
         No = "no",
-        /// It was early and executed at once.
+        /// It was early and not held; its route's rules may have refused it.
         Ran = "ran",
-        /// It was early and held or refused with 425.
+        /// It was early and held, or refused with 425 instead.
         Held = "held",
     }
 }

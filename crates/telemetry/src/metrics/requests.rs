@@ -82,9 +82,9 @@ counted! {
         too_early: Counters<TooEarlyBy> = counter(
             "firstflight_too_early_total",
             "Early requests refused with status 425 (Too Early, RFC 8470), by whom.",
-            "`server`: a copy overtook the original, or `early_data.when_not_allowed`. `upstream`: \
-             it refuses requests that this server executes early, also if this server then sent them \
-             again; change the route's policy.",
+            "`server`: a copy overtook the original, its nonce was used, its flight has no record, or \
+             `early_data.when_not_allowed`. `upstream`: it refuses requests that this server executes \
+             early, also if this server then sent them again; change the route's policy.",
         );
     }
 }
