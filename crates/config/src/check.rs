@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use firstflight_tickets::{KeyEncryption, KeyFile, SecretFileError, read_secret_file};
 use firstflight_tls::{
-    CipherPolicy, Connector, ConnectorConfig, Identity, MAX_TICKET_AGE_SKEW, Trust,
+    CipherPolicy, Connector, ConnectorConfig, EchKey, Identity, MAX_TICKET_AGE_SKEW, Trust,
 };
 use firstflight_upstream::PoolError;
 
@@ -51,9 +51,8 @@ impl ServerConfig {
             );
             note(SettingError::new("min_version", reason), "tls");
         }
-        let freshness = self.early_data.freshness;
-        if self.store.is_some() && freshness > MAX_TICKET_AGE_SKEW {
-            let reason = "with a store, freshness may be more than 0s and up to 60s";
+        if self.early_data.freshness > MAX_TICKET_AGE_SKEW {
+            let reason = "freshness may be more than 0s and up to 60s, as far as TLS goes";
             note(SettingError::new("freshness", reason), "early_data");
         }
         if self.process.workers == Some(0) {
@@ -274,6 +273,7 @@ impl ServerConfig {
         let mut errors: Vec<_> = [
             certificate(&self.certificate).map_err(|error| error.under("tls")),
             self.check_cipher_lists().map_err(|error| error.under("tls")),
+            self.check_ech_keys().map_err(|error| error.under("tls")),
             self.check_ticket_keys().map_err(|error| error.under("tickets")),
             self.check_token().map_err(|error| error.under("admin")),
             self.check_store_authorities().map_err(|error| error.under("store")),
@@ -311,6 +311,13 @@ impl ServerConfig {
             Connector::new(config).map_err(|error| SettingError::new(key, error.to_string()))?;
         }
         Ok(())
+    }
+
+    fn check_ech_keys(&self) -> Result<(), SettingError> {
+        self.tls.ech.iter().try_for_each(|file| {
+            let read = EchKey::from_file(file);
+            read.map(drop).map_err(|error| SettingError::new("ech", error.to_string()))
+        })
     }
 
     fn check_ticket_keys(&self) -> Result<(), SettingError> {

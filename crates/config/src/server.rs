@@ -12,7 +12,7 @@ use firstflight_tls::{CipherPolicy, CipherPreference, Version};
 
 use crate::{
     AccessLogSettings, AdminSettings, Content, Http3Settings, IpNetwork, Limits, Listener,
-    LogSettings, Policy, ProcessSettings, Sites, WhenNotAllowed,
+    ListenerProtocol, LogSettings, Policy, ProcessSettings, Sites, WhenNotAllowed,
 };
 
 /// The configuration of a server. `Default` has no listeners and no content; [`ServerConfig::new`]
@@ -84,8 +84,21 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Whether clients may use TLS 1.3, which early data and HTTP/3 need.
+    pub fn has_tls13(&self) -> bool {
+        self.tls.max_version >= Version::Tls13
+    }
+
+    /// Whether HTTP/3 is served on a listener.
+    pub fn serves_http3(&self, listener: &Listener) -> bool {
+        self.http3.enabled
+            && self.has_tls13()
+            && listener.http3
+            && listener.protocol == ListenerProtocol::Https
+    }
+
     /// The files that a reload reads again: certificates, their keys, OCSP responses, users, ECH
-    /// keys, and the admin token. Ticket key files are watched separately.
+    /// keys, upstreams' authorities, and the admin token. Ticket key files are watched separately.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut certificates = vec![&self.certificate];
         let mut files = Vec::new();
@@ -104,6 +117,9 @@ impl ServerConfig {
             }
         }
         files.extend(self.tls.ech.iter().cloned());
+        if let Content::Sites(content) = &self.content {
+            files.extend(content.upstreams.values().filter_map(|pool| pool.ca.clone()));
+        }
         files.extend(self.admin.as_ref().and_then(|admin| admin.token_file.clone()));
         files
     }

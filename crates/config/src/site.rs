@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CertificateSource, Mode};
+use crate::{CertificateSource, InvalidRulePath, Mode, Policy};
 
 /// What is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,6 +210,15 @@ impl Site {
             headers: Vec::new(),
             routes,
         }
+    }
+
+    /// What may run early below each path: a policy, and the modes of this site's routes.
+    ///
+    /// # Errors
+    /// [`InvalidRulePath`]: the path of a route.
+    pub fn policy(&self, policy: &Policy) -> Result<Policy, InvalidRulePath> {
+        let modes = self.routes.iter().filter_map(|route| Some((&route.path, route.early.mode?)));
+        modes.into_iter().try_fold(policy.clone(), |policy, (path, mode)| policy.rule(path, mode))
     }
 
     /// What its routes say about early data, by path: nothing if none says anything. Sites with equal

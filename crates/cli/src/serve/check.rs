@@ -59,9 +59,7 @@ fn rows(config: &ServerConfig, certificates: &[SiteCertificate]) -> Vec<Row> {
 fn listener_row(listener: &Listener, config: &ServerConfig) -> Row {
     let mut protocols = match listener.protocol {
         ListenerProtocol::Redirect => "redirect to https".to_owned(),
-        ListenerProtocol::Https if config.http3.enabled && listener.http3 => {
-            "https, HTTP/3".to_owned()
-        }
+        ListenerProtocol::Https if config.serves_http3(listener) => "https, HTTP/3".to_owned(),
         ListenerProtocol::Https => "https".to_owned(),
     };
     let proxies: Vec<_> = listener.proxy_protocol_from.iter().map(ToString::to_string).collect();
@@ -107,11 +105,13 @@ fn site_rows(
         (false, _) => site.names.join(", "),
     };
     let mut rows = vec![row("site", &names, &certificate, "")];
+    let policy = &config.early_data.policy;
+    // The paths have been checked.
+    let policy = site.policy(policy).unwrap_or_else(|_| policy.clone());
     for route in &site.routes {
-        let early = match (config.early_data.enabled, route.early.mode) {
-            (false, _) => "off".to_owned(),
-            (true, Some(mode)) => mode.to_string(),
-            (true, None) => config.early_data.policy.mode(&route.path).to_string(),
+        let early = match config.early_data.enabled && config.has_tls13() {
+            true => policy.mode(&route.path).to_string(),
+            false => "off".to_owned(),
         };
         let action = action(route, sites);
         rows.push(row("", &route.path, &action, &format!("early data: {early}{}", extras(route))));

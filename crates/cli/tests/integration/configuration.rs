@@ -27,6 +27,7 @@ fn check_prints_what_would_be_served() {
     configured(
         dir,
         "[[site.route]]\npath = \"/api\"\nupstream = \"app\"\nearly_data = \"strict\"\n\
+         [[site.route]]\npath = \"/api/a\"\nupstream = \"app\"\n\
          [[site]]\nnames = [\"*.example.test\", \"example.org\"]\n[[site.route]]\nredirect = \"https://localhost/\"\n\
          [upstream.app]\nservers = [\"http://127.0.0.1:1\", \"unix:/app\"]\n\
          [admin]\naddress = \"127.0.0.1:0\"\n",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -55,7 +55,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         while let Some((name, values)) = map.next_entry::<String, Values>()? {
             let field = HeaderName::try_from(&name)
                 .map_err(|_| A::Error::custom(format!("{name:?} is not a header field name")))?;
-            if FRAMING_FIELDS.contains(&field.as_str()) {
+            if CONTROLLED_FIELDS.contains(&field) {
                 let reason = format!("{name} belongs to the connection; it cannot be set");
                 return Err(A::Error::custom(reason));
             }
@@ -96,9 +96,17 @@ impl JsonSchema for Fields {
     }
 }
 
-/// Fields of message framing or of one hop (RFC 9110 section 7.6.1), which cannot be set.
-const FRAMING_FIELDS: [&str; 6] =
-    ["connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade"];
+/// Fields that describe the connection or the framing of a message, which only the server sets.
+pub const CONTROLLED_FIELDS: [HeaderName; 8] = [
+    header::ALT_SVC,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    HeaderName::from_static("keep-alive"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
 
 #[cfg(test)]
 mod tests {
@@ -123,7 +131,13 @@ mod tests {
 
     #[test]
     fn framing_fields_cannot_be_set() {
-        for (name, value) in [("Content-Length", "1"), ("te", "x"), ("a b", "1"), ("a", "1\\n")] {
+        for (name, value) in [
+            ("Content-Length", "1"),
+            ("te", "x"),
+            ("Alt-Svc", "clear"),
+            ("a b", "1"),
+            ("a", "1\\n"),
+        ] {
             let error = read(&format!("headers = {{ \"{name}\" = \"{value}\" }}")).unwrap_err();
             assert!(error.contains(name) || error.contains("value"), "{error}");
         }

@@ -6,7 +6,7 @@
 //! has a type for the section.
 
 mod early_data;
-mod headers;
+pub(crate) mod headers;
 mod parse;
 mod site;
 mod store;

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::headers::Fields;
+use super::headers::{CONTROLLED_FIELDS, Fields};
 use super::{resolve, tls};
 use crate::{
     Action, CertificateSource, EarlyRules, FileSettings, Mode, Nonce, RateLimit, Redirect, Route,
@@ -172,7 +172,7 @@ pub(crate) struct RouteSection {
     pub(crate) users: Option<PathBuf>,
     /// How many requests each client may send, such as `{ requests = 100, per = "1m", burst = 20
     /// }`; others get 429. A client is an IPv4 address or a /64 network of IPv6; the last 65,536
-    /// are known.
+    /// are known, until a reload.
     ///
     /// By default there is no limit.
     pub(crate) rate_limit: Option<RateLimit>,
@@ -289,8 +289,24 @@ impl RouteSection {
         if let (None, Some((key, _))) = (&self.upstream, of_upstream.iter().find(|(_, set)| *set)) {
             return Err(SettingError::new(*key, format!("{key} is only allowed with upstream")));
         }
-        if self.keep_path && self.redirect.is_none() {
-            return Err(SettingError::new("keep_path", "keep_path is only allowed with redirect"));
+        let end = self.redirect.as_deref().map(|to| to.contains(['?', '#']));
+        let problem = match (self.keep_path, end) {
+            (true, None) => "keep_path is only allowed with redirect",
+            (true, Some(true)) => {
+                "keep_path appends the request's path and query, so redirect has no query and no \
+                 fragment of its own"
+            }
+            _ => return self.check_flight_header(),
+        };
+        Err(SettingError::new("keep_path", problem))
+    }
+
+    fn check_flight_header(&self) -> Result<(), SettingError> {
+        if let Some(name) = &self.flight_header
+            && (CONTROLLED_FIELDS.contains(name) || CLIENT_FIELDS.contains(&name.as_str()))
+        {
+            let reason = format!("{name} has a meaning of its own; choose another name");
+            return Err(SettingError::new("flight_header", reason));
         }
         Ok(())
     }
@@ -377,6 +393,21 @@ fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, SettingError> {
         _ => Err(SettingError::new("status", "a redirect's status is 301, 302, 303, 307 or 308")),
     }
 }
+
+/// Fields by which upstreams know the site, the user or the client.
+const CLIENT_FIELDS: [&str; 11] = [
+    "authorization",
+    "cookie",
+    "early-data",
+    "forwarded",
+    "host",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
+];
 
 /// The redirects of RFC 9110 section 15.4 with a `Location` to follow.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];

@@ -15,6 +15,7 @@ use tower_service::Service;
 
 use crate::context::ResponseBody;
 use crate::context::memory::encoder_bytes;
+use crate::handler::response::empty;
 
 /// What a request says about the form of its response.
 pub(crate) struct AcceptedEncodings {
@@ -71,7 +72,7 @@ impl AcceptedEncodings {
         }
         if is_head {
             // Compressing an empty body produces bytes; a response to HEAD has none.
-            return response.map(|_| crate::handler::response::empty());
+            return response.map(|_| empty());
         }
         response.map(|body| body.boxed_unsync())
     }

@@ -10,13 +10,13 @@
 
 use std::borrow::Cow;
 use std::fs::Metadata;
-use std::future::{Ready, ready};
+use std::future::{self, Ready};
 use std::io::{self, Cursor, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use firstflight_config::{ConfigError, ENCODINGS, FileSettings};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -25,14 +25,14 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 use percent_encoding::percent_decode_str;
-use tokio::io::{AsyncRead, AsyncSeek, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, ReadBuf, Take};
 use tower_http::services::ServeDir;
 use tower_http::services::fs::{Backend, DefaultServeDirFallback, File};
 use tower_service::Service as _;
 
 use crate::ServerError;
 use crate::context::{BodyError, ResponseBody};
-use crate::handler::response::plain;
+use crate::handler::response::{head_of, plain};
 use crate::handler::small_files::{Candidate, MAX_INLINE_BYTES, SmallFiles};
 
 /// A directory that is ready to serve.
@@ -92,8 +92,10 @@ impl Files {
         // Which encoding is best depends on which files exist.
         let candidate = (!self.varies).then(|| self.small.candidate(&request)).flatten();
         let (mut parts, _) = request.into_parts();
+        // RFC 9110 section 9.3.2: as for GET, also if the file cannot be read.
+        let is_head = std::mem::replace(&mut parts.method, Method::GET) == Method::HEAD;
         // RFC 9110 section 14.2: ignored for other methods and units.
-        let range = byte_range(&parts.headers).filter(|_| parts.method == Method::GET);
+        let range = byte_range(&parts.headers).filter(|_| !is_head);
         match range {
             Some(range) => parts.headers.insert(header::RANGE, range),
             None => parts.headers.remove(header::RANGE),
@@ -105,6 +107,7 @@ impl Files {
             Some(candidate) if response.status() == StatusCode::OK => {
                 self.keep(candidate, response).await
             }
+            _ if is_head => head_of(response),
             _ => response,
         }
     }
@@ -370,9 +373,12 @@ impl FileBackend {
                 let mut bytes = Vec::with_capacity(metadata.len() as usize);
                 // A file that grows meanwhile is served with its previous length.
                 file.take(metadata.len()).read_to_end(&mut bytes)?;
+                if bytes.len() as u64 != metadata.len() {
+                    return Err(shrunk());
+                }
                 FileContent::Read(Cursor::new(bytes))
             }
-            _ => FileContent::Handle(tokio::fs::File::from_std(file)),
+            length => FileContent::Handle(tokio::fs::File::from_std(file).take(length)),
         };
         Ok(OpenedFile { metadata, content })
     }
@@ -391,7 +397,13 @@ pub(crate) struct OpenedFile {
 #[derive(Debug)]
 enum FileContent {
     Read(Cursor<Vec<u8>>),
-    Handle(tokio::fs::File),
+    /// Up to the length that was announced: the file may grow meanwhile.
+    Handle(Take<tokio::fs::File>),
+}
+
+/// The file has become shorter than was announced. What was sent of it is no complete response.
+fn shrunk() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file was cut off while it was read")
 }
 
 impl Backend for FileBackend {
@@ -401,11 +413,11 @@ impl Backend for FileBackend {
     type MetadataFuture = Ready<io::Result<Metadata>>;
 
     fn open(&self, path: PathBuf) -> Self::OpenFuture {
-        ready(self.read(&path))
+        future::ready(self.read(&path))
     }
 
     fn metadata(&self, path: PathBuf) -> Self::MetadataFuture {
-        ready(self.metadata_of(&path))
+        future::ready(self.metadata_of(&path))
     }
 }
 
@@ -414,7 +426,7 @@ impl File for OpenedFile {
     type MetadataFuture<'a> = Ready<io::Result<Metadata>>;
 
     fn metadata(&self) -> Self::MetadataFuture<'_> {
-        ready(Ok(self.metadata.clone()))
+        future::ready(Ok(self.metadata.clone()))
     }
 }
 
@@ -426,7 +438,12 @@ impl AsyncRead for OpenedFile {
     ) -> Poll<io::Result<()>> {
         match &mut self.content {
             FileContent::Read(bytes) => Pin::new(bytes).poll_read(cx, buffer),
-            FileContent::Handle(file) => Pin::new(file).poll_read(cx, buffer),
+            FileContent::Handle(file) => {
+                let room = buffer.remaining();
+                ready!(Pin::new(&mut *file).poll_read(cx, buffer))?;
+                let has_ended = room > 0 && buffer.remaining() == room;
+                Poll::Ready(if has_ended && file.limit() > 0 { Err(shrunk()) } else { Ok(()) })
+            }
         }
     }
 }
@@ -435,14 +452,19 @@ impl AsyncSeek for OpenedFile {
     fn start_seek(mut self: Pin<&mut Self>, position: io::SeekFrom) -> io::Result<()> {
         match &mut self.content {
             FileContent::Read(bytes) => Pin::new(bytes).start_seek(position),
-            FileContent::Handle(file) => Pin::new(file).start_seek(position),
+            FileContent::Handle(file) => Pin::new(file.get_mut()).start_seek(position),
         }
     }
 
     fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let length = self.metadata.len();
         match &mut self.content {
             FileContent::Read(bytes) => Pin::new(bytes).poll_complete(cx),
-            FileContent::Handle(file) => Pin::new(file).poll_complete(cx),
+            FileContent::Handle(file) => {
+                let position = ready!(Pin::new(file.get_mut()).poll_complete(cx))?;
+                file.set_limit(length.saturating_sub(position));
+                Poll::Ready(Ok(position))
+            }
         }
     }
 }

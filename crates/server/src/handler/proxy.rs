@@ -65,21 +65,19 @@ impl Proxy {
         B::Error: Into<BodyError>,
     {
         if !context.record.may_be_forwarded() {
-            let mut response = plain(StatusCode::SERVICE_UNAVAILABLE);
-            response.extensions_mut().insert(NotExecuted);
-            return Some(response);
+            return Some(not_executed(StatusCode::SERVICE_UNAVAILABLE));
         }
         if let Some(kind) = context.websocket {
             return Some(self.open_tunnel(request, kind, context).await);
         }
         let mut request = request;
         if let Some(status) = terminal_status(&mut request) {
-            return Some(plain(status));
+            return Some(not_executed(status));
         }
         let had_early_data = request.headers().contains_key(EARLY_DATA);
         let early = context.before_completion;
         let Some((mut parts, body)) = self.translate(request, context) else {
-            return Some(plain(StatusCode::BAD_REQUEST));
+            return Some(not_executed(StatusCode::BAD_REQUEST));
         };
         set_traceparent(&mut parts.headers, context);
         context.claims.mark(&mut parts.headers);
@@ -119,11 +117,11 @@ impl Proxy {
     {
         let client = hyper::upgrade::on(&mut request);
         let Some((mut head, body)) = self.translate(request, context) else {
-            return plain(StatusCode::BAD_REQUEST);
+            return not_executed(StatusCode::BAD_REQUEST);
         };
         if !body.is_end_stream() {
             // Servers would disagree about which of its bytes belong to the tunnel.
-            return plain(StatusCode::BAD_REQUEST);
+            return not_executed(StatusCode::BAD_REQUEST);
         }
         set_traceparent(&mut head.headers, context);
         context.claims.mark(&mut head.headers);
@@ -284,6 +282,13 @@ async fn pass_hints<T>(
             }
         }
     }
+}
+
+/// A response to a request that is not forwarded.
+fn not_executed(status: StatusCode) -> Response<ResponseBody> {
+    let mut response = plain(status);
+    response.extensions_mut().insert(NotExecuted);
+    response
 }
 
 /// The response's status after a failure.

@@ -71,6 +71,15 @@ pub(crate) fn empty() -> ResponseBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
+/// A response to HEAD: the length of the content instead of the content (RFC 9110 section 9.3.2).
+pub(crate) fn head_of(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let body = std::mem::replace(response.body_mut(), empty());
+    if let (false, Some(length)) = (body.is_end_stream(), body.size_hint().exact()) {
+        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    response
+}
+
 /// A problem response (RFC 9457).
 pub(crate) fn problem(status: StatusCode, title: &str, detail: &str) -> Response<ResponseBody> {
     let text = serde_json::json!({ "title": title, "status": status.as_u16(), "detail": detail });

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use crate::context::{BodyError, ResponseBody};
 use crate::handler::RequestContext;
 use crate::handler::forwarded::remove_lookalikes;
-use crate::handler::response::{empty, plain};
+use crate::handler::response::{empty, head_of, plain};
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
 use crate::http::connection::{Connection, RequestAdmission};
 use crate::http::framed_stream::RequestFraming;
@@ -69,9 +69,7 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
             if let Some(framing) = &framing {
                 framing.start_response();
             }
-            let response = response
-                .map(|response| advertise_http3(&connection, response))
-                .ok_or(ConnectionEnded)?;
+            let response = response.ok_or(ConnectionEnded)?;
             if let (Some(framing), StatusCode::SWITCHING_PROTOCOLS) = (framing, response.status()) {
                 framing.become_tunnel();
             }
@@ -164,28 +162,26 @@ where
         // A success would tell the client that its tunnel is open (RFC 9110 section 9.3.6).
         response = validation::refusal(StatusCode::NOT_IMPLEMENTED, version);
     }
+    // An upstream's own `Alt-Svc` (RFC 7838) does not apply to this server's clients.
+    match &connection.alt_svc {
+        Some(alt_svc) => response.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
+        None => response.headers_mut().remove(header::ALT_SVC),
+    };
     record.status(response.status().as_u16());
     if let Some(tunnel) = tunnel {
         // The request lasts as long as its tunnel.
         connection.tunnels.add(Box::pin(tunnel.run(record)));
         return Some(response.map(RecordedBody::of_tunnel));
     }
-    if is_head || matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
-        response = without_content(response, is_head);
+    // Over HTTP/2 the library would send a content that there must not be.
+    if is_head {
+        response = head_of(response);
+    } else if matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
+        response = response.map(|_| empty());
     }
     let (parts, body) = response.into_parts();
     let body = RecordedBody::new(body, record, &parts.headers);
     Some(Response::from_parts(parts, body))
-}
-
-/// Removes the content of a response that has none (RFC 9110 section 6.4.1): over HTTP/2 the library
-/// would send it. The response to a HEAD keeps the content's length.
-fn without_content(mut response: Response<ResponseBody>, is_head: bool) -> Response<ResponseBody> {
-    let body = std::mem::replace(response.body_mut(), empty());
-    if let (true, false, Some(length)) = (is_head, body.is_end_stream(), body.size_hint().exact()) {
-        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
-    }
-    response
 }
 
 /// Executes a request, unless its route's rules reject it.
@@ -209,8 +205,17 @@ where
     let newest = || connection.match_request(&connection.shared.snapshot(), &request);
     let matched = matched.take().unwrap_or_else(newest);
     let gate = &connection.shared.gate;
-    let required = match matched.rules() {
-        Some(rules) => rules.required_claims(&request, (*decision, connection.facts().flight)),
+    let route = matched.route();
+    if let Some(route) = route
+        && let Err(refusal) = route.check(request.headers(), record.client().ip()).await
+    {
+        return Some(refusal);
+    }
+    let required = match route {
+        Some(route) => {
+            let flight = connection.facts().flight;
+            route.rules().required_claims(&request, (*decision, flight))
+        }
         None => Ok(RequiredClaims::default()),
     };
     let claimed = match required {
@@ -221,7 +226,11 @@ where
         Ok(claims) => claims,
         Err(rejection) => {
             connection.note_rejection(rejection);
-            return Some(rejection.response());
+            let response = rejection.response();
+            return Some(match route {
+                Some(route) => route.with_fields(response),
+                None => response,
+            });
         }
     };
     let early_hints = |headers| interim.send_early_hints(headers);
@@ -242,16 +251,6 @@ where
     let response = matched.handle(request, &context).await?;
     claims.release_if_not_executed(response.extensions(), gate).await;
     Some(response)
-}
-
-/// Advertises HTTP/3 (RFC 7838). An upstream's own `Alt-Svc` does not apply to this server's
-/// clients.
-fn advertise_http3<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
-    match &connection.alt_svc {
-        Some(alt_svc) => response.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
-        None => response.headers_mut().remove(header::ALT_SVC),
-    };
-    response
 }
 
 /// Adds `Connection: close` to the last response (RFC 9112 section 9.6): while the server stops,

@@ -17,7 +17,6 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use firstflight_config::{ConfigError, Listener, ListenerProtocol, ServerConfig};
 use firstflight_telemetry::metrics::Transport;
-use firstflight_tls::Version;
 use firstflight_upstream::proxy_protocol::Addresses;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -91,7 +90,7 @@ pub(crate) fn bind(
 ) -> Result<Vec<(Listener, BoundPort)>, ServerError> {
     check(config)?;
     let bind = |one: &Listener| {
-        let udp = has_udp(one, config);
+        let udp = config.serves_http3(one);
         let port = match inherited.take(one.address) {
             Some(mut inherited_port) => {
                 if !udp {
@@ -122,10 +121,6 @@ pub(crate) fn check(config: &ServerConfig) -> Result<(), ServerError> {
         }
     }
     Ok(())
-}
-
-fn has_udp(listener: &Listener, config: &ServerConfig) -> bool {
-    serves_http3(config) && listener.http3 && listener.protocol == ListenerProtocol::Https
 }
 
 impl Listeners {
@@ -167,7 +162,7 @@ impl Listeners {
         };
         let mut open: Vec<_> = self.all().iter().map(|one| (one.requested, one.address)).collect();
         for wanted in &config.listeners {
-            let udp = has_udp(wanted, config);
+            let udp = config.serves_http3(wanted);
             let Some(at) = open.iter().position(|(requested, _)| *requested == wanted.address)
             else {
                 // A removed port stays bound for UDP while it has connections.
@@ -384,11 +379,6 @@ impl Listeners {
         let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc };
         handshake::tcp::open(&self.handshakes, tcp, origin).await
     }
-}
-
-/// Whether HTTP/3 is served. It needs TLS 1.3.
-pub(crate) fn serves_http3(config: &ServerConfig) -> bool {
-    config.http3.enabled && config.tls.max_version >= Version::Tls13
 }
 
 /// Gives other connections time to release resources.

@@ -226,7 +226,7 @@ impl AccessLogEntry {
             self.early_data,
             yes(self.executed),
             yes(self.complete),
-            OrDash(self.host.as_deref().map(Escaped)),
+            OrDash(self.host.as_deref().map(EscapedWord)),
             self.upstream.as_deref().unwrap_or("-"),
             OrDash(self.upstream_ms),
             self.trace_id.as_deref().unwrap_or("-"),
@@ -243,6 +243,19 @@ impl<T: fmt::Display> fmt::Display for OrDash<T> {
             Some(value) => value.fmt(f),
             None => f.write_str("-"),
         }
+    }
+}
+
+/// A client's text without quotes, so that it cannot pass for further fields.
+struct EscapedWord<'a>(&'a str);
+
+impl fmt::Display for EscapedWord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, part) in self.0.split(' ').enumerate() {
+            f.write_str(if at == 0 { "" } else { "\\u{20}" })?;
+            Escaped(part).fmt(f)?;
+        }
+        Ok(())
     }
 }
 
@@ -492,6 +505,9 @@ mod tests {
         assert_eq!(read["user_agent"], user_agent);
         let text = line(&entry, AccessLogFormat::Text);
         assert!(text.contains("/\\u{202e}x"), "{text}");
+        let entry = AccessLogEntry { host: Some("h executed=no \"".to_owned()), ..entry };
+        let text = line(&entry, AccessLogFormat::Text);
+        assert!(text.contains(r#" host=h\u{20}executed=no\u{20}\" "#), "{text}");
     }
 
     #[test]

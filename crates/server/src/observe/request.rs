@@ -421,7 +421,8 @@ impl Body for RecordedBody {
         this.offer(matches!(frame, Some(Ok(_))));
         let Some(record) = &mut this.record else { return Poll::Ready(frame) };
         match &frame {
-            None => record.complete(),
+            None if this.left.is_none_or(|left| left == 0) => record.complete(),
+            None => {}
             Some(Ok(frame)) => {
                 let count = frame.data_ref().map_or(0, |data| data.len() as u64);
                 record.bytes(count);

@@ -17,7 +17,7 @@ use firstflight_upstream::Pool;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 
-use self::early::RouteRules;
+use self::routes::ReadyRoute;
 use self::sites::{PresentedCertificates, SiteMatch, Sites};
 use crate::certificates::SiteCertificate;
 use crate::context::{BodyError, ConnectionFacts, ResponseBody};
@@ -115,9 +115,9 @@ impl RequestMatch {
         self.site.as_ref().is_none_or(|site| site.may_run_early(request))
     }
 
-    /// The rules of the request's route; `None`: no route handles it.
-    pub(crate) fn rules(&self) -> Option<&RouteRules> {
-        self.site.as_ref()?.rules()
+    /// The route that handles the request.
+    pub(crate) fn route(&self) -> Option<&ReadyRoute> {
+        self.site.as_ref()?.route()
     }
 
     /// Handles the request. Returns `None` if the client has disconnected.

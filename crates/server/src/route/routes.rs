@@ -1,10 +1,12 @@
 //! The routes of a site and their handlers.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_config::{
-    Action, ConfigError, Mode, PathMatch, Policy, Prefixes, Route, ServerConfig, Site,
+    Action, CONTROLLED_FIELDS, ConfigError, Mode, PathMatch, Policy, Prefixes, Route, ServerConfig,
+    Site,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
@@ -61,12 +63,9 @@ impl ReadySite {
         let invalid =
             |error: firstflight_config::InvalidRulePath| ServerError::setting(error.to_string());
         let fields = ResponseFields::new(&site.headers)?;
-        let mut policy = config.early_data.policy.clone();
+        let policy = site.policy(&config.early_data.policy).map_err(invalid)?;
         let mut routes = Prefixes::default();
         for route in &site.routes {
-            if let Some(mode) = route.early.mode {
-                policy = policy.rule(&route.path, mode).map_err(invalid)?;
-            }
             let ready = ReadyRoute {
                 handler: Handler::new(route, pools)?,
                 guards: Guards::new(route)?.map(Box::new),
@@ -119,6 +118,28 @@ impl ReadyRoute {
         &self.rules
     }
 
+    /// Checks a request before it claims anything.
+    ///
+    /// # Errors
+    /// The response to a request that exceeds its client's rate, or has no valid credentials.
+    pub(crate) async fn check(
+        &self,
+        headers: &HeaderMap,
+        client: IpAddr,
+    ) -> Result<(), Response<ResponseBody>> {
+        let Some(guards) = &self.guards else { return Ok(()) };
+        Box::pin(guards.check(headers, client)).await.map_err(|refusal| self.with_fields(refusal))
+    }
+
+    /// Sets the route's fields on a response.
+    pub(crate) fn with_fields(
+        &self,
+        mut response: Response<ResponseBody>,
+    ) -> Response<ResponseBody> {
+        self.fields.apply(response.headers_mut());
+        response
+    }
+
     /// Handles a request. Returns `None` if the client has disconnected.
     pub(crate) async fn handle<B>(
         &self,
@@ -129,15 +150,8 @@ impl ReadyRoute {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
-        if let Some(guards) = &self.guards
-            && let Err(mut refusal) =
-                Box::pin(guards.check(request.headers(), context.record.client().ip())).await
-        {
-            self.fields.apply(refusal.headers_mut());
-            return Some(refusal);
-        }
         let accepted = self.compress.then(|| AcceptedEncodings::of(&request));
-        let mut response = match &self.handler {
+        let response = match &self.handler {
             Handler::Files(files) => match discard(request, context.body_timeout).await {
                 Some(request) => {
                     context.record.executed(true);
@@ -165,7 +179,7 @@ impl ReadyRoute {
             }
             Handler::Status(status) => plain(*status),
         };
-        self.fields.apply(response.headers_mut());
+        let mut response = self.with_fields(response);
         if let Some(accepted) = accepted {
             let fits = |bytes| context.record.fits_more(bytes);
             response = Box::pin(accepted.compress(response, fits)).await;
@@ -267,18 +281,6 @@ impl ResponseFields {
         }
     }
 }
-
-/// Fields that describe the connection or the framing of a response.
-const CONTROLLED_FIELDS: [HeaderName; 8] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    header::ALT_SVC,
-];
 
 #[cfg(test)]
 mod tests {

@@ -145,10 +145,9 @@ impl SiteMatch {
         }
     }
 
-    /// The rules of the request's route; `None`: no route handles it.
-    pub(crate) fn rules(&self) -> Option<&RouteRules> {
-        let route = self.route.as_ref().filter(|_| self.refusal.is_none())?;
-        Some(route.rules())
+    /// The route that handles the request.
+    pub(crate) fn route(&self) -> Option<&ReadyRoute> {
+        self.route.as_deref().filter(|_| self.refusal.is_none())
     }
 
     /// Handles the request. Returns `None` if the client has disconnected.

@@ -18,7 +18,6 @@ use crate::certificates::{self, issued};
 use crate::handler::proxy::{self, Pools};
 use crate::handshake::quic_config::{QuicTokens, quic_config};
 use crate::handshake::tickets::TicketRing;
-use crate::listen::serves_http3;
 use crate::route::Snapshot;
 use crate::route::sites::Sites;
 
@@ -185,7 +184,7 @@ impl SnapshotBuilder {
     ) -> Result<Snapshot, ServerError> {
         let acceptor_config = acceptor(config, identities.clone(), self)?;
         let certificates = certificates::of(config, &identities, states);
-        let quic = match serves_http3(config) {
+        let quic = match config.http3.enabled && config.has_tls13() {
             true => {
                 let tls = quic_acceptor(&acceptor_config, &config.content);
                 Some(quic_config(tls, &self.tokens, &self.ring, config)?)

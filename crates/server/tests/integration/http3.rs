@@ -70,10 +70,12 @@ async fn rfc8297_early_hints_of_an_upstream_arrive_before_its_response() {
         assert_eq!(hint.headers()["link"], format!("<{style}>"));
         assert!(!hint.headers().contains_key("x-no"));
     }
-    let response = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\npage\n";
+    let response = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nAlt-Svc: h3=\":8443\"\r\n\r\npage\n";
     app.write_all(response).await.unwrap();
     let reply = reply(stream).await.unwrap();
     assert_eq!((reply.status, &reply.body[..]), (StatusCode::OK, &b"page\n"[..]));
+    // RFC 7838: the upstream's alternatives are not this server's.
+    assert!(!reply.headers.contains_key("alt-svc"), "{:?}", reply.headers);
     client.close().await;
     let log = server.stop().await;
     assert_eq!(line(&log, "/page")["status"], 200);

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, ServerConfig};
+use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, RateLimit, ServerConfig};
 use firstflight_testkit::{free_port, skipped_without};
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -136,6 +136,27 @@ async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
     }
     let log = server.stop().await;
     assert_eq!(executions(&log, "/pay"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_used_key_gets_the_routes_limits_and_fields() {
+    let upstream = start_upstream();
+    let server = RunningServer::proxy(&upstream, |config| {
+        let Content::Sites(sites) = &mut config.content else { panic!("sites") };
+        let route = &mut sites.sites[0].routes[0];
+        route.early = keys();
+        route.rate_limit =
+            Some(RateLimit { requests: 2, per: Duration::from_secs(3600), burst: None });
+        route.headers = vec![(HeaderName::from_static("x-a"), HeaderValue::from_static("b"))];
+    })
+    .await;
+    let request = text(post("/pay", "Idempotency-Key: l"));
+    for expected in ["200", "409", "429", "429"] {
+        let response = full(server.address, &request).await;
+        assert_eq!(status(&response), expected, "{response}");
+        assert!(response.contains("x-a: b\r\n"), "{response}");
+    }
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

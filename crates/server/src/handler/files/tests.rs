@@ -100,6 +100,49 @@ async fn files_are_served_with_type_and_charset_and_without_guessing() {
     assert_eq!((head.status, &*head.body, head.header("content-length")), (200, "", "10"));
 }
 
+#[tokio::test]
+async fn rfc9110_9_3_2_head_responds_as_get() {
+    let directory = directory();
+    let site = directory.path().join("site");
+    let _socket = std::os::unix::net::UnixListener::bind(site.join("socket")).unwrap();
+    fs::create_dir(site.join("sub/photo.webp")).unwrap();
+    let files = files(&directory, |_| ());
+    for path in ["/", "/page.html", "/sub", "/sub/", "/sub/photo.webp", "/socket", "/none"] {
+        let (head, get) =
+            (fetch_with(&files, "HEAD", path, &[]).await, get(&files, path, &[]).await);
+        assert_eq!((head.status, &*head.body), (get.status, ""), "{path}");
+        let length = get.body.len().to_string();
+        assert_eq!(head.header("content-length"), length, "{path}");
+        for name in ["content-type", "etag", "last-modified", "location"] {
+            assert_eq!(head.header(name), get.header(name), "{path} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_file_is_served_with_the_length_that_it_had() {
+    const LENGTH: usize = 200_000;
+    let directory = directory();
+    let path = directory.path().join("site/large");
+    let files = files(&directory, |_| ());
+    for (range, count) in [(None, LENGTH), (Some("bytes=100000-"), LENGTH - 100_000)] {
+        fs::write(&path, vec![b'x'; LENGTH]).unwrap();
+        let fetch = async || {
+            let mut request = Request::get("/large");
+            if let Some(range) = range {
+                request = request.header(header::RANGE, range);
+            }
+            files.respond(request.body(()).unwrap()).await.into_body()
+        };
+        let (grown, shrunk) = (fetch().await, fetch().await);
+        fs::write(&path, vec![b'x'; LENGTH + 5_000]).unwrap();
+        assert_eq!(grown.collect().await.unwrap().to_bytes().len(), count);
+        fs::write(&path, vec![b'x'; LENGTH - 5_000]).unwrap();
+        let error = shrunk.collect().await.unwrap_err();
+        assert!(error.to_string().contains("cut off"), "{error}");
+    }
+}
+
 /// Waits until files that were just written may be kept. The time that decides is the system's: no
 /// program can set it back.
 async fn settle() {

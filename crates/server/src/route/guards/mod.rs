@@ -12,7 +12,6 @@ use self::auth::BasicAuth;
 use self::rate::RateLimiter;
 use crate::ServerError;
 use crate::context::{ResponseBody, monotonic};
-use crate::handler::NotExecuted;
 use crate::handler::response::plain;
 
 /// The guards of one route.
@@ -55,8 +54,6 @@ impl Guards {
         } else {
             return Ok(());
         };
-        let mut refusal = refusal;
-        refusal.extensions_mut().insert(NotExecuted);
         Err(refusal)
     }
 }
