@@ -55,7 +55,7 @@ pub enum ClientError {
     #[error("the server closed the connection without a response")]
     EmptyReply,
     /// The body is shorter than its head announced.
-    #[error("the server closed the connection {missing} of the body")]
+    #[error("the server ended the response {missing} of the body")]
     PartialBody {
         /// Where the body ends, as a phrase.
         missing: &'static str,

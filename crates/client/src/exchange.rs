@@ -9,7 +9,7 @@ use bytes::Bytes;
 use firstflight_tls::Session;
 use http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -167,6 +167,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
     pub async fn read_body(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
         loop {
             match self.driver.drive(body.frame()).await {
+                // The library reports a stream that is reset with NO_ERROR, or left out by GOAWAY, as
+                // its end; only END_STREAM is (RFC 9113 section 8.1).
+                None if self.version() == Version::HTTP_2 && !body.is_end_stream() => {
+                    return Err(ClientError::PartialBody { missing: "before the end" });
+                }
                 None => return Ok(None),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {

@@ -5,6 +5,7 @@ mod jar;
 mod one_write;
 mod quic;
 mod race;
+mod responses;
 mod support;
 mod unanswered;
 mod uploads;
