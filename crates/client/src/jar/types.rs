@@ -1,3 +1,5 @@
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -24,18 +26,29 @@ pub struct Origin {
 pub struct TrustId(pub(super) String);
 
 impl TrustId {
-    /// Returns the identity of a trust setting; a file of authorities is identified by its contents.
+    /// Returns the identity of a trust setting; a file of authorities is identified by its contents,
+    /// the system's authorities by the variables that say where they are.
     ///
     /// # Errors
     /// [`JarError::File`] if that file cannot be read.
     pub fn of(trust: &firstflight_tls::Trust) -> Result<Self, JarError> {
         use firstflight_tls::Trust;
+        let system = || system(env::var_os("SSL_CERT_FILE"), env::var_os("SSL_CERT_DIR"));
         Ok(Self(match trust {
-            Trust::System => "system".to_owned(),
+            Trust::System => system(),
             Trust::Anyone => "anyone".to_owned(),
             Trust::File(path) => format!("file:{}", digest(path)?),
-            Trust::SystemAnd(path) => format!("system and file:{}", digest(path)?),
+            Trust::SystemAnd(path) => format!("{} and file:{}", system(), digest(path)?),
         }))
+    }
+}
+
+/// Returns the identity of the system's authorities, given the values of `SSL_CERT_FILE` and
+/// `SSL_CERT_DIR`.
+fn system(file: Option<OsString>, directory: Option<OsString>) -> String {
+    match (file, directory) {
+        (None, None) => "system".to_owned(),
+        variables => format!("system {variables:?}"),
     }
 }
 
@@ -122,4 +135,25 @@ pub struct JarMatch {
     pub quic: Option<Ticket>,
     /// Address token for the first packet over QUIC.
     pub token: Option<Token>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_in_other_places_are_another_identity() {
+        let value = |text: &str| Some(OsString::from(text));
+        let all = [
+            system(None, None),
+            system(value("a"), None),
+            system(None, value("a")),
+            system(value("a"), value("a")),
+            system(value("b"), None),
+        ];
+        assert_eq!(all[0], "system", "as in the jars of former versions");
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[index + 1..].contains(one), "{one}");
+        }
+    }
 }
