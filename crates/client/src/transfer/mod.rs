@@ -367,9 +367,10 @@ fn redirection(head: &Head, from: &Target) -> Option<Result<Target, ClientError>
     if !matches!(head.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
     }
+    // An empty reference is the same URL; curl ignores it too.
+    let location = head.headers.get(LOCATION).filter(|value| !value.is_empty())?;
     // Some servers send UTF-8 as it is.
-    let location = String::from_utf8_lossy(head.headers.get(LOCATION)?.as_bytes());
-    Some(from.join(&location))
+    Some(from.join(&String::from_utf8_lossy(location.as_bytes())))
 }
 
 /// Reads a body to its end. Returns whether the end came within the limit.

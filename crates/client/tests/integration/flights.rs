@@ -146,6 +146,18 @@ async fn rfc8470_5_2_each_request_of_a_redirection_is_retried_after_its_425() {
 }
 
 #[tokio::test]
+async fn an_empty_location_is_not_followed() {
+    const EMPTY: &str =
+        "HTTP/1.1 307 Temporary Redirect\r\nLocation:\r\nContent-Length: 5\r\n\r\nhello";
+    let behaviour =
+        ServerBehaviour { response: |_, _| Reply::Send(EMPTY, true), ..ServerBehaviour::default() };
+    let (dir, server) = (ClientDir::new(), Server::start(behaviour).await);
+    let (report, body) = get(&dir.client(|config| config.redirects = Some(1)), &server).await;
+    assert_eq!((report.status(), report.exit_code(), body.as_str()), (307, 0, "hello"));
+    assert_eq!((report.redirect_url, server.seen().len()), (None, 1));
+}
+
+#[tokio::test]
 async fn rfc9110_9_2_1_a_post_is_early_only_if_told_so() {
     let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let mut post = Request::get(server.url("/"));
