@@ -10,7 +10,7 @@ use foreign_types::ForeignType;
 
 use crate::connection::{Role, TlsConnection};
 use crate::context::Slot;
-use crate::session::SessionInbox;
+use crate::session::{SessionInbox, keep_newest};
 use crate::{CipherPolicy, KeyLog, Session, TlsError, Trust, Version, compression, context, trust};
 
 /// Configuration of a [`Connector`].
@@ -144,7 +144,7 @@ pub fn client_context(
     builder.set_new_session_callback(|ssl: &mut SslRef, session: SslSession| {
         if let Some(inbox) = ssl.ex_data(*SESSION_INBOX) {
             let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
-            inbox.push(Session::new(session));
+            keep_newest(&mut inbox, Session::new(session));
         }
     });
     if let Some(configs) = config.ech_configs {

@@ -15,8 +15,19 @@ use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
 use crate::host_map::dns_names;
 use crate::{TlsError, Version};
 
-/// The sessions that a connection has received and nobody has taken yet.
+/// The sessions that a connection has received and nobody has taken yet: at most the newest 16,
+/// however many the server sends.
 pub type SessionInbox = Arc<Mutex<Vec<Session>>>;
+
+const MAX_SESSIONS: usize = 16;
+
+/// Appends; drops the oldest if there are too many.
+pub(crate) fn keep_newest<T>(inbox: &mut Vec<T>, newest: T) {
+    if inbox.len() >= MAX_SESSIONS {
+        inbox.remove(0);
+    }
+    inbox.push(newest);
+}
 
 /// What a client needs to resume: the ticket, its secret, and properties of the connection that
 /// issued it (RFC 8446 section 4.6.1; RFC 5077 before TLS 1.3).
@@ -269,6 +280,15 @@ mod tests {
                 prop_assert!(session.to_bytes().is_ok());
             }
         }
+    }
+
+    #[test]
+    fn an_inbox_keeps_the_newest_16() {
+        let mut inbox = Vec::new();
+        for number in 0..40 {
+            keep_newest(&mut inbox, number);
+        }
+        assert_eq!(inbox, (24..40).collect::<Vec<_>>());
     }
 
     #[test]
