@@ -90,7 +90,7 @@ impl Request {
 
     /// Returns the request for the HTTP library: in origin form with `Host` for HTTP/1.1 (RFC 9112
     /// section 3.2.1), with an absolute URI for HTTP/2 and HTTP/3 (RFC 9113 section 8.3.1, RFC 9114
-    /// section 4.3.1).
+    /// section 4.3.1), and there without the fields of HTTP/1.1's connections.
     pub(crate) fn to_http(
         &self,
         version: Version,
@@ -124,7 +124,9 @@ impl Request {
             }
         }
         for (name, value) in self.headers.iter().filter(|(name, _)| *name != HOST) {
-            headers.append(name, value.clone());
+            if !framed || !is_connection_specific(name, value) {
+                headers.append(name, value.clone());
+            }
         }
         if !self.body.is_empty() || self.method == Method::POST || self.method == Method::PUT {
             headers.entry(CONTENT_LENGTH).or_insert_with(|| self.body.len().into());
@@ -156,6 +158,16 @@ impl Request {
         }
         text.extend_from_slice(b"\r\n");
         Ok(text)
+    }
+}
+
+/// Whether a field would make a request of HTTP/2 or HTTP/3 malformed (RFC 9113 section 8.2.2, RFC
+/// 9114 section 4.2).
+fn is_connection_specific(name: &HeaderName, value: &HeaderValue) -> bool {
+    match name.as_str() {
+        "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade" => true,
+        "te" => value != "trailers",
+        _ => false,
     }
 }
 
@@ -221,6 +233,30 @@ mod tests {
         let two = request().to_http(Version::HTTP_2).unwrap();
         assert_eq!(two.uri().to_string(), "https://a.test:8443/x?y");
         assert!(!two.headers().contains_key(HOST));
+    }
+
+    #[test]
+    fn rfc9114_4_2_fields_of_http1_connections_stay_there() {
+        let mut request = request();
+        for field in [
+            "Connection: close",
+            "Keep-Alive: timeout=5",
+            "Proxy-Connection: close",
+            "Transfer-Encoding: chunked",
+            "Upgrade: h2c",
+            "TE: gzip",
+            "TE: trailers",
+            "X: y",
+        ] {
+            request.set_field(field, &mut HeaderMap::new()).unwrap();
+            for version in [Version::HTTP_11, Version::HTTP_2, Version::HTTP_3] {
+                let allowed = matches!(field, "TE: trailers" | "X: y");
+                let is_sent = allowed || version == Version::HTTP_11;
+                let text = String::from_utf8(request.head_text(version).unwrap()).unwrap();
+                let line = format!("\n{field}\r\n").to_lowercase();
+                assert_eq!(text.to_lowercase().contains(&line), is_sent, "{version:?} {text}");
+            }
+        }
     }
 
     #[test]
