@@ -27,14 +27,20 @@ impl Request {
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-        if let Some((user, password)) = target.credentials() {
+        let mut request = Self { method: Method::GET, target, headers, body: Bytes::new() };
+        request.set_credentials();
+        request
+    }
+
+    /// Sets `Authorization` if the URL has credentials (RFC 7617 section 2).
+    fn set_credentials(&mut self) {
+        if let Some((user, password)) = self.target.credentials() {
             let pair = [user, password].join(&b':');
             let basic = format!("Basic {}", STANDARD.encode(pair));
             if let Ok(value) = HeaderValue::from_str(&basic) {
-                headers.insert(AUTHORIZATION, value);
+                self.headers.insert(AUTHORIZATION, value);
             }
         }
-        Self { method: Method::GET, target, headers, body: Bytes::new() }
     }
 
     /// Applies a field in the form of curl's `-H`: `Name: value` sets it (or appends it if it is
@@ -66,7 +72,7 @@ impl Request {
 
     /// The request to make after a redirection with `status` to `target` (RFC 9110 section 15.4):
     /// 303 always becomes a GET, 301 and 302 turn a POST into a GET, as browsers and curl do.
-    /// Credentials are not sent to another origin.
+    /// Credentials are not sent to another origin; those of the new URL replace them.
     pub(crate) fn redirected(mut self, status: u16, target: Target) -> Self {
         let to_get = match status {
             303 => self.method != Method::HEAD,
@@ -79,12 +85,18 @@ impl Request {
             self.headers.remove(CONTENT_TYPE);
             self.headers.remove(CONTENT_LENGTH);
         }
-        if !target.same_origin(&self.target) {
+        let same_origin = target.same_origin(&self.target);
+        if !same_origin {
             for name in [AUTHORIZATION, COOKIE, HOST] {
                 self.headers.remove(name);
             }
         }
+        // A relative reference keeps the URL's credentials, which -H may have overridden.
+        let same_credentials = target.credentials() == self.target.credentials();
         self.target = target;
+        if !(same_origin && same_credentials) {
+            self.set_credentials();
+        }
         self
     }
 
@@ -267,5 +279,25 @@ mod tests {
         assert_eq!((&got.method, got.body.len()), (&Method::GET, 0));
         assert!(!got.headers.contains_key(AUTHORIZATION));
         assert_eq!(post.redirected(307, there).method, Method::POST);
+    }
+
+    #[test]
+    fn rfc3986_3_2_1_credentials_of_a_redirection_replace_others() {
+        let mut bearer = request();
+        bearer.set_field("Authorization: Bearer x", &mut HeaderMap::new()).unwrap();
+        for (from, location, expected) in [
+            (request(), "https://user2:pw2@a.test:8443/", Some("Basic dXNlcjI6cHcy")),
+            (request(), "https://user2:pw2@b.test/", Some("Basic dXNlcjI6cHcy")),
+            (bearer.clone(), "https://user:pw@b.test/", Some("Basic dXNlcjpwdw==")),
+            (request(), "/next", Some("Basic dXNlcjpwdw==")),
+            (request(), "https://a.test:8443/next", Some("Basic dXNlcjpwdw==")),
+            (bearer.clone(), "/next", Some("Bearer x")),
+            (bearer, "//b.test/", None),
+        ] {
+            let target = from.target.join(location).unwrap();
+            let next = from.redirected(302, target);
+            let value = next.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap());
+            assert_eq!(value, expected, "{location}");
+        }
     }
 }
