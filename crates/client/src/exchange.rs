@@ -94,6 +94,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         let (sender, connection): (_, Task) = match http2 {
             true => {
                 let (sender, connection) = http2::Builder::new(tasks.clone())
+                    .max_header_list_size(MAX_HEAD_BYTES)
                     .handshake(io)
                     .await
                     .map_err(|error| failure(&stream, &error))?;
@@ -102,6 +103,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
             false => {
                 let (sender, connection) = http1::Builder::new()
                     .title_case_headers(true)
+                    .max_headers(MAX_HEAD_FIELDS)
                     .handshake(io)
                     .await
                     .map_err(|error| failure(&stream, &error))?;
@@ -211,6 +213,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         sessions
     }
 }
+
+/// Maximum size of a head over HTTP/2 (RFC 9113 section 6.5.2), as over HTTP/3. Over HTTP/1.1 the
+/// library's buffer is the limit, 408 KiB.
+const MAX_HEAD_BYTES: u32 = 256 * 1024;
+
+/// Maximum number of fields of a head over HTTP/1.1, for which the parser has a fixed array.
+const MAX_HEAD_FIELDS: usize = 1000;
 
 /// Timeout of closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);

@@ -67,3 +67,18 @@ async fn rfc9113_8_1_only_end_stream_ends_a_body() {
         assert_eq!((report.exit_code(), body.as_str()), (code, expected), "{:?}", report.error);
     }
 }
+
+#[tokio::test]
+async fn large_heads_are_read() {
+    // 33 bytes each (RFC 9113 section 6.5.2), 19 800 together.
+    let many = head(&b"\x00\x01a\x00".repeat(600));
+    let over_http2 = [many, frame(DATA, END_STREAM, 1, b"hello")].concat();
+    let many = "a: b\r\n".repeat(600);
+    let over_http1 = format!("HTTP/1.1 200 OK\r\n{many}Content-Length: 5\r\n\r\nhello");
+    for (alpn, response) in [("h2", over_http2), ("http/1.1", over_http1.into_bytes())] {
+        let request = Request::get(start(alpn, response).await);
+        let (report, body) = send(&ClientDir::new().client(|_| {}), request).await;
+        assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{:?}", report.error);
+        assert_eq!(report.head.unwrap().headers.get_all("a").iter().count(), 600);
+    }
+}
