@@ -72,6 +72,9 @@ pub enum ClientError {
     /// A protocol error of HTTP/2.
     #[error("HTTP/2 failed: {0}")]
     Http2(String),
+    /// The HTTP/2 stream of the request was reset, by the server or for an error of the server.
+    #[error("the HTTP/2 stream was reset: {0}")]
+    Http2Stream(String),
     /// The QUIC connection failed.
     #[error("no QUIC connection to {address}: {reason}")]
     Quic {
@@ -127,6 +130,7 @@ impl ClientError {
             Self::EmptyReply => 52,
             Self::Send(_) => 55,
             Self::Receive(_) => 56,
+            Self::Http2Stream(_) => 92,
             Self::Http3(_) | Self::NotProcessed => 95,
             Self::Quic { .. } => 96,
             Self::QuicTls { certificate: true, .. } => 60,

@@ -1,5 +1,7 @@
+use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::iter::successors;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -336,7 +338,7 @@ where
     if let Some(error) = stream.take_failure() {
         return stream_failure(error, true, true);
     }
-    if stream.counters().ended {
+    if stream.counters().ended && !is_reset(error) {
         return ClientError::PartialBody { missing: "before the end" };
     }
     http2_or(error, ClientError::Receive(causes(error)))
@@ -360,13 +362,20 @@ fn stream_failure(error: io::Error, has_started: bool, complete: bool) -> Client
 
 fn http2_or(error: &hyper::Error, other: ClientError) -> ClientError {
     match causes(error) {
+        text if is_reset(error) => ClientError::Http2Stream(text),
         text if text.contains("http2") || text.contains("stream") => ClientError::Http2(text),
         _ => other,
     }
 }
 
+/// Whether an HTTP/2 stream was reset.
+fn is_reset(error: &hyper::Error) -> bool {
+    let mut chain = successors(error.source(), |&cause| cause.source());
+    chain.any(|cause| cause.downcast_ref().is_some_and(h2::Error::is_reset))
+}
+
 /// Formats an error and its sources as one phrase.
-fn causes(error: &dyn std::error::Error) -> String {
+fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -455,7 +455,7 @@ fn after_help() -> String {
          Exit codes: 0 done, 2 wrong usage or session jar, 3 malformed URL, 6 name, 7 connect, \
          8 malformed response, 16 HTTP/2, 18 short body, 22 status (-f), 23 write, 28 timeout, \
          35 TLS, 47 redirections, 52 no response, 55 send, 56 receive, 60 certificate, 77 --cacert, \
-         95 HTTP/3, 96 QUIC.\n\n\
+         92 HTTP/2 stream, 95 HTTP/3, 96 QUIC.\n\n\
          Environment: SSLKEYLOGFILE, FIRSTFLIGHT_SESSIONS_PASSPHRASE, XDG_CONFIG_HOME.",
     );
     text

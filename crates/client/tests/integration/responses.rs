@@ -69,6 +69,24 @@ async fn rfc9113_8_1_only_end_stream_ends_a_body() {
 }
 
 #[tokio::test]
+async fn resets_of_http2_have_curls_code() {
+    let settings = frame(SETTINGS, 0, 0, &[]);
+    // RFC 9113 section 7: INTERNAL_ERROR.
+    let reset = frame(RST_STREAM, 0, 1, &[0, 0, 0, 2]);
+    let within = [head(&[]), frame(DATA, 0, 1, b"hell")].concat();
+    let goaway = frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 2]);
+    for (response, code) in [
+        ([settings.clone(), reset.clone()].concat(), 92),
+        ([within, reset].concat(), 92),
+        ([settings, goaway].concat(), 16),
+    ] {
+        let request = Request::get(start("h2", response).await);
+        let (report, _) = send(&ClientDir::new().client(|_| {}), request).await;
+        assert_eq!(report.exit_code(), code, "{:?}", report.error);
+    }
+}
+
+#[tokio::test]
 async fn large_heads_are_read() {
     // 33 bytes each (RFC 9113 section 6.5.2), 19 800 together.
     let many = head(&b"\x00\x01a\x00".repeat(600));
