@@ -112,7 +112,8 @@ impl Http3 {
     /// The next bytes of the body; `None` at its end.
     ///
     /// # Errors
-    /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should.
+    /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should,
+    /// [`ClientError::Http3`] when it is longer than announced.
     pub async fn read_body(
         &mut self,
         receiving: &mut PendingResponse,
@@ -127,7 +128,14 @@ impl Http3 {
             Err(error) => return Err(self.failure(&error, receiving.response_started)),
         };
         match (&bytes, &mut receiving.missing) {
-            (Some(bytes), Some(missing)) => *missing = missing.saturating_sub(bytes.len() as u64),
+            (Some(bytes), Some(missing)) => match missing.checked_sub(bytes.len() as u64) {
+                Some(left) => *missing = left,
+                None => {
+                    receiving.stream.stop_sending(Code::H3_MESSAGE_ERROR);
+                    let text = "the body is longer than its Content-Length";
+                    return Err(ClientError::Http3(text.to_owned()));
+                }
+            },
             (None, Some(1..)) => {
                 return Err(ClientError::PartialBody { missing: "before the end" });
             }

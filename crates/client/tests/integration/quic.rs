@@ -279,8 +279,10 @@ async fn a_server_that_stops_in_the_middle_has_curls_code() {
     const EXCESSIVE: &str = "H3_EXCESSIVE_LOAD (told to)";
     // RFC 9000 section 10.2.3: in the handshake a server does not say why.
     const BEFORE: &str = "the server closed the connection during the handshake";
-    let cases: [(Rule, [(u8, &str); 2]); 5] = [
-        (|_, _| QuicReply::Truncated, [(18, "before the end"); 2]),
+    let cases: [(Rule, [(u8, &str); 2]); 6] = [
+        (|_, _| QuicReply::Promise(9, "hell"), [(18, "before the end"); 2]),
+        // RFC 9114 section 4.1.2.
+        (|_, _| QuicReply::Promise(4, "hello"), [(95, "longer than its Content-Length"); 2]),
         (|_, _| QuicReply::Reset(Code::H3_INTERNAL_ERROR), [(95, "H3_INTERNAL_ERROR"); 2]),
         (|_, _| QuicReply::Reset(Code::H3_REQUEST_REJECTED), [(95, "try again"); 2]),
         (|_, _| QuicReply::Close(Code::H3_NO_ERROR), [(52, NO_ERROR), (96, BEFORE)]),

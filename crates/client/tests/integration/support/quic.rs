@@ -65,8 +65,8 @@ pub(crate) enum QuicReply {
     TinyFrames(usize),
     /// A redirection.
     Redirect(&'static str),
-    /// A head that promises 9 bytes, and 4 of them.
-    Truncated,
+    /// A head that promises a body of so many bytes, and this one.
+    Promise(usize, &'static str),
     /// A head and 4 bytes, and when the client has read them, a reset with this code.
     ResetWithin(Code),
     /// Reset the stream with this code.
@@ -302,11 +302,12 @@ impl QuicServer {
                     stream.send_response(head).await.unwrap();
                     stream.finish().await.unwrap();
                 }
-                QuicReply::Truncated => {
-                    let head = say(200).header("content-length", 9).body(()).unwrap();
+                QuicReply::Promise(length, body) => {
+                    let head = say(200).header("content-length", length).body(()).unwrap();
                     stream.send_response(head).await.unwrap();
-                    stream.send_data(Bytes::from_static(b"hell")).await.unwrap();
-                    stream.finish().await.unwrap();
+                    stream.send_data(Bytes::from_static(body.as_bytes())).await.unwrap();
+                    // A client that refuses the body may have closed the connection.
+                    let _ = stream.finish().await;
                 }
                 QuicReply::ResetWithin(code) => {
                     stream.send_response(say(200).body(()).unwrap()).await.unwrap();
