@@ -217,13 +217,14 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
     let template = args.template()?;
     let client = Client::new(args.config()?)?;
     let body = args.data.body()?;
+    let fields = args.fields()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| usage(format!("cannot start the runtime: {error}")))?;
     let mut code = 0;
     for (index, url) in args.urls.iter().enumerate() {
-        let (request, mut output) = match args.request_to(url, &body).and_then(|request| {
+        let (request, mut output) = match args.request_to(url, &body, &fields).and_then(|request| {
             let output = args.output_for(index, &request)?;
             Ok((request, output))
         }) {
@@ -355,7 +356,28 @@ impl FetchArgs {
         Ok(Some(template))
     }
 
-    fn request_to(&self, url: &str, body: &Option<Vec<u8>>) -> Result<Request, ClientError> {
+    /// The fields of -H and of its files. They are read once for all URLs: standard input ends.
+    fn fields(&self) -> Result<Vec<String>, ClientError> {
+        let mut fields = Vec::new();
+        for field in &self.header {
+            match field.strip_prefix('@') {
+                None => fields.push(field.clone()),
+                Some(file) => {
+                    let text = read_named(file)?;
+                    let text = String::from_utf8_lossy(&text);
+                    fields.extend(text.lines().filter(|l| !l.is_empty()).map(str::to_owned));
+                }
+            }
+        }
+        Ok(fields)
+    }
+
+    fn request_to(
+        &self,
+        url: &str,
+        body: &Option<Vec<u8>>,
+        fields: &[String],
+    ) -> Result<Request, ClientError> {
         let mut target = Target::parse(url)?;
         let sends = body.is_some() && !self.get;
         if let (true, Some(body)) = (self.get, body) {
@@ -379,16 +401,8 @@ impl FetchArgs {
             }
         }
         let mut fields_set = http::HeaderMap::new();
-        for field in &self.header {
-            match field.strip_prefix('@') {
-                None => request.set_field(field, &mut fields_set)?,
-                Some(file) => {
-                    let text = read_named(file)?;
-                    for line in String::from_utf8_lossy(&text).lines().filter(|l| !l.is_empty()) {
-                        request.set_field(line, &mut fields_set)?;
-                    }
-                }
-            }
+        for field in fields {
+            request.set_field(field, &mut fields_set)?;
         }
         request.method = match (&self.request, self.head, sends) {
             (Some(name), ..) => name
@@ -519,7 +533,8 @@ mod tests {
         let matches = command.try_get_matches_from(words).expect("flags");
         let args = FetchArgs::from_arg_matches(&matches).expect("flags");
         let body = args.data.body().expect("a body");
-        args.request_to("https://a.test/", &body).expect("a request")
+        let fields = args.fields().expect("fields");
+        args.request_to("https://a.test/", &body, &fields).expect("a request")
     }
 
     fn values<'a>(request: &'a Request, name: &str) -> Vec<&'a str> {

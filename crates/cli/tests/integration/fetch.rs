@@ -1,7 +1,10 @@
-//! `firstflight fetch` where it depends on the system around it.
+//! `firstflight fetch` where it depends on the system around it, and with several URLs.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Command;
+use std::thread::{self, JoinHandle};
 
 use firstflight_testkit::skipped_without;
 
@@ -39,5 +42,32 @@ fn time_limits_end_a_name_resolution_that_does_not_end() {
         command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let ended = run(command.current_dir(dir));
         assert_eq!(ended.code, Some(28), "{limit}: {ended:?}");
+    }
+}
+
+/// A server that responds to so many connections, and returns the heads of their requests.
+fn server(connections: usize) -> (String, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let respond = move |_| {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut head = [0; 4096];
+        let length = socket.read(&mut head).unwrap();
+        socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        String::from_utf8_lossy(&head[..length]).into_owned()
+    };
+    (url, thread::spawn(move || (0..connections).map(respond).collect()))
+}
+
+#[test]
+fn each_request_has_the_fields_that_were_read_from_standard_input() {
+    let site = site();
+    let (url, heads) = server(2);
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo 'X-Field: 1' | \"$@\"", "sh", PROGRAM, "fetch", "-H", "@-"]);
+    let ended = run(command.args([&url, &url]).env("HOME", site.path()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for head in heads.join().unwrap() {
+        assert!(head.contains("\r\nX-Field: 1\r\n"), "{head}");
     }
 }
