@@ -200,7 +200,7 @@ const CONNECTION: &str = "Connection";
 const TLS: &str = "TLS";
 const FLIGHT: &str = "Sessions and early data";
 
-/// Fetches all URLs; the exit code is that of the last one that failed, as with curl.
+/// Fetches all URLs; the exit code is that of the last one, as with curl without --fail-early.
 pub(crate) fn run(args: FetchArgs) -> anyhow::Result<ExitCode> {
     let quiet = args.silent && !args.show_error;
     let code = match fetch_all(&args, quiet) {
@@ -242,8 +242,8 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
         report.file_name = output.name();
         if let Some(error) = &report.error {
             print_error(quiet, error);
-            code = error.exit_code();
         }
+        code = report.exit_code();
         write_out(template.as_ref(), &report);
     }
     // The system's resolver knows no time limit, and a transfer that reached its own waits no longer.

@@ -71,3 +71,17 @@ fn each_request_has_the_fields_that_were_read_from_standard_input() {
         assert!(head.contains("\r\nX-Field: 1\r\n"), "{head}");
     }
 }
+
+#[test]
+fn the_exit_code_is_that_of_the_last_url() {
+    let site = site();
+    let (url, heads) = server(2);
+    // Nobody listens on port 1.
+    let (url, refused) = (url.as_str(), "http://127.0.0.1:1/");
+    for (urls, code) in [([refused, url], 0), ([url, refused], 7)] {
+        let ended = run(firstflight(site.path()).arg("fetch").args(urls));
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(ended.err.starts_with("firstflight: (7)"), "{ended:?}");
+    }
+    heads.join().unwrap();
+}
