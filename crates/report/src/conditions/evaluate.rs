@@ -3,7 +3,7 @@
 use super::{
     Arithmetic, CONDITION, CheckError, Comparison, Condition, Expression, Figure, Function,
 };
-use crate::axes::{self, axis_values};
+use crate::axes::{self, axis_values, same_except};
 use crate::format::{count, format_ms_unit};
 use crate::{Cell, CheckOutcome, Fault, Record, VisitCell, visits};
 
@@ -43,11 +43,40 @@ pub(super) fn check(
     }
 }
 
-/// What a condition is evaluated for.
+/// What a condition is evaluated for, and where a figure is taken from.
+#[derive(Clone, Copy)]
 enum Subject<'a> {
     Cell(usize, &'a Cell),
-    Visits(&'a VisitCell),
+    Visits(usize, &'a VisitCell),
     Server(&'a str),
+}
+
+impl<'a> Subject<'a> {
+    fn server(&self) -> &'a str {
+        match *self {
+            Self::Cell(_, cell) => &cell.server,
+            Self::Visits(_, cell) => &cell.server,
+            Self::Server(server) => server,
+        }
+    }
+}
+
+/// The same cell, visits or server in the earlier record.
+fn counterpart<'a>(old: &'a Record, source: &Subject<'a>) -> Option<Subject<'a>> {
+    match *source {
+        Subject::Cell(_, cell) => {
+            let same = |other: &Cell| !other.control && same_except(other, cell, &[]);
+            let index = old.cells.iter().position(same)?;
+            Some(Subject::Cell(index, &old.cells[index]))
+        }
+        Subject::Visits(_, cell) => {
+            let same =
+                |other: &VisitCell| other.visit == cell.visit && other.same_except_visit(cell);
+            let index = old.visit_cells.iter().position(same)?;
+            Some(Subject::Visits(index, &old.visit_cells[index]))
+        }
+        Subject::Server(server) => Some(Subject::Server(server)),
+    }
 }
 
 /// The value of a figure in the record and in the earlier one.
@@ -78,8 +107,11 @@ impl<'a> Evaluation<'a> {
         }
         let first = self.first();
         if let Some(selector) = &first.visits {
-            let cells = self.record.visit_cells.iter().filter(|cell| selector.matches(cell));
-            return Ok(cells.map(Subject::Visits).collect());
+            let cells = self.record.visit_cells.iter().enumerate();
+            return Ok(cells
+                .filter(|(_, cell)| selector.matches(cell))
+                .map(|(index, cell)| Subject::Visits(index, cell))
+                .collect());
         }
         Ok(match first.function {
             Function::Replays => self
@@ -112,14 +144,18 @@ impl<'a> Evaluation<'a> {
     fn values(&self, subject: &Subject<'a>) -> Result<Result<Vec<Value>, String>, CheckError> {
         let mut values = Vec::new();
         for figure in &self.condition.figures {
-            let Some(new) = self.value(self.record, figure, subject)? else {
+            let Some(source) = self.source(figure, subject)? else {
+                return Ok(Err(figure.text.clone()));
+            };
+            let Some(new) = self.value(self.record, figure, &source)? else {
                 return Ok(Err(figure.text.clone()));
             };
             let uses_old = self.uses_old(values.len());
             // A figure that only the new record has to have may be missing in the earlier one.
-            let old = match self.old.filter(|_| uses_old) {
-                Some(old) => {
-                    self.value(old, figure, subject).map_err(CheckError::in_the_earlier_record)?
+            let before = self.old.filter(|_| uses_old);
+            let old = match before.and_then(|old| Some((old, counterpart(old, &source)?))) {
+                Some((old, source)) => {
+                    self.value(old, figure, &source).map_err(CheckError::in_the_earlier_record)?
                 }
                 None => None,
             };
@@ -137,37 +173,69 @@ impl<'a> Evaluation<'a> {
             .any(&|expression| matches!(expression, Expression::Old(index) if *index == figure))
     }
 
-    fn value(
+    /// Where a figure is taken from for a subject: the first figure from the subject itself, the
+    /// others from the selected cell that corresponds to it.
+    fn source(
         &self,
-        record: &'a Record,
         figure: &Figure,
         subject: &Subject<'a>,
+    ) -> Result<Option<Subject<'a>>, CheckError> {
+        let first = std::ptr::eq(figure, self.first());
+        let found = match *subject {
+            _ if figure.function == Function::Replays => {
+                return Ok(Some(Subject::Server(subject.server())));
+            }
+            Subject::Cell(index, cell) if first => vec![Subject::Cell(index, cell)],
+            Subject::Visits(index, cell) if first => vec![Subject::Visits(index, cell)],
+            Subject::Cell(_, cell) => figure
+                .selector
+                .corresponding(&self.record.cells, cell)
+                .into_iter()
+                .map(|index| Subject::Cell(index, &self.record.cells[index]))
+                .collect(),
+            Subject::Visits(_, cell) => (figure.visits.iter())
+                .flat_map(|selector| selector.corresponding(&self.record.visit_cells, cell))
+                .map(|index| Subject::Visits(index, &self.record.visit_cells[index]))
+                .collect(),
+            Subject::Server(_) => Vec::new(),
+        };
+        match <[Subject<'a>; 1]>::try_from(found) {
+            Ok([source]) => Ok(Some(source)),
+            Err(none) if none.is_empty() => Ok(None),
+            Err(several) => Err(CheckError::Ambiguous {
+                condition: self.condition.text.clone(),
+                cell: self.name(subject),
+                figure: figure.text.clone(),
+                cells: several.iter().map(|cell| self.name(cell)).collect::<Vec<_>>().join("; "),
+            }),
+        }
+    }
+
+    fn value(
+        &self,
+        record: &Record,
+        figure: &Figure,
+        source: &Subject<'_>,
     ) -> Result<Option<f64>, CheckError> {
-        if let (Some(selector), Subject::Visits(cell)) = (&figure.visits, subject) {
-            return selector.value(self.condition, record, figure, cell);
-        }
-        if figure.function == Function::Replays {
-            let server = match subject {
-                Subject::Cell(_, cell) => cell.server.as_str(),
-                Subject::Visits(cell) => cell.server.as_str(),
-                Subject::Server(server) => server,
-            };
-            // A filter may name another server than the subject.
-            let named = figure.selector.axes().next().is_some();
-            // There is a row for each transport.
-            let rows = record.replays.iter().filter(|replay| match named {
-                true => figure.selector.matches_server(&replay.server),
-                false => replay.server == server,
-            });
-            let executed: Vec<usize> = rows.map(|replay| replay.executed).collect();
-            return Ok((!executed.is_empty()).then(|| executed.iter().sum::<usize>() as f64));
-        }
-        let Subject::Cell(_, subject) = subject else { return Ok(None) };
-        let found = record.cells.iter().enumerate();
-        let mut found = found.filter(|(_, cell)| figure.selector.corresponds_to(cell, subject));
-        match found.next() {
-            None => Ok(None),
-            Some((index, cell)) => self.cell_value(record, figure, index, cell).map(Some),
+        match (*source, &figure.visits) {
+            (Subject::Cell(index, cell), _) => {
+                self.cell_value(record, figure, index, cell).map(Some)
+            }
+            (Subject::Visits(index, _), Some(selector)) => {
+                selector.cell_value(self.condition, record, figure, index).map(Some)
+            }
+            (Subject::Visits(..), None) => Ok(None),
+            (Subject::Server(server), _) => {
+                // A filter may name another server than the subject.
+                let named = figure.selector.axes().next().is_some();
+                // There is a row for each transport.
+                let rows = record.replays.iter().filter(|replay| match named {
+                    true => figure.selector.matches_server(&replay.server),
+                    false => replay.server == server,
+                });
+                let executed: Vec<usize> = rows.map(|replay| replay.executed).collect();
+                Ok((!executed.is_empty()).then(|| executed.iter().sum::<usize>() as f64))
+            }
         }
     }
 
@@ -254,7 +322,7 @@ impl<'a> Evaluation<'a> {
             Expression::Number(value) => *value,
             Expression::Rtt => match subject {
                 Subject::Cell(_, cell) => cell.rtt_ms,
-                Subject::Visits(cell) => cell.rtt_ms,
+                Subject::Visits(_, cell) => cell.rtt_ms,
                 Subject::Server(_) => f64::NAN,
             },
             Expression::Figure(index) => values[*index].new,
@@ -283,7 +351,7 @@ impl<'a> Evaluation<'a> {
     fn name(&self, subject: &Subject<'_>) -> String {
         match subject {
             Subject::Cell(index, _) => axes::cell_name(self.record, &self.record.cells[*index]),
-            Subject::Visits(cell) => visits::name(cell),
+            Subject::Visits(_, cell) => visits::name(cell),
             Subject::Server(server) => (*server).to_owned(),
         }
     }
@@ -303,7 +371,7 @@ impl<'a> Evaluation<'a> {
         }
         let rtt_ms = match subject {
             Subject::Cell(_, cell) => Some(cell.rtt_ms),
-            Subject::Visits(cell) => Some(cell.rtt_ms),
+            Subject::Visits(_, cell) => Some(cell.rtt_ms),
             Subject::Server(_) => None,
         };
         if let Some(ms) = rtt_ms.filter(|_| self.condition.uses_rtt()) {

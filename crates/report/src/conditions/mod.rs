@@ -12,7 +12,8 @@
 //! A condition states what must not be true. It is evaluated for each cell that its first figure
 //! selects, and fails if it is true for any of them. Further figures are taken from the cell that
 //! differs only in their own kind and filters: `p50(0rtt) > 0.7*p50(full)` compares each 0-RTT cell
-//! with the full handshake on the same path, at the same server, with the same version. `rtt` is
+//! with the full handshake on the same path, at the same server, with the same version. A condition
+//! for which several cells are equally like the first figure's is not decided. `rtt` is
 //! the round-trip time of the cell's profile, and `old` the comparison's first figure in the
 //! earlier record.
 //!
@@ -264,6 +265,18 @@ pub enum CheckError {
         figure: String,
         /// What it is compared with.
         other: String,
+    },
+    /// Several cells correspond to one.
+    #[error("{condition}: {figure} is one of several cells for {cell}: {cells}; add filters")]
+    Ambiguous {
+        /// The condition.
+        condition: String,
+        /// The cell that the condition is evaluated for.
+        cell: String,
+        /// The figure.
+        figure: String,
+        /// The cells that it may be taken from.
+        cells: String,
     },
     /// A cell has too few samples for a figure.
     #[error(

@@ -88,10 +88,15 @@ impl Selector {
         !cell.control && self.filters.iter().all(|(axis, value)| axis.matches(cell, value))
     }
 
-    /// Whether a cell is selected and equals `subject` except for the filters.
-    pub(super) fn corresponds_to(&self, cell: &Cell, subject: &Cell) -> bool {
-        let named: Vec<Axis> = self.filters.iter().map(|(axis, _)| *axis).collect();
-        self.matches(cell) && same_except(cell, subject, &named)
+    /// The indices of the selected cells that equal `subject` except for the filters. Of several,
+    /// those with the most values in common with it: `rtt=` permits any network of that round-trip
+    /// time, but the subject's own is meant if it is one of them.
+    pub(super) fn corresponding(&self, cells: &[Cell], subject: &Cell) -> Vec<usize> {
+        let named: Vec<Axis> = self.axes().collect();
+        closest(cells, |cell| {
+            let common = || Axis::ALL.iter().filter(|a| a.value(cell) == a.value(subject)).count();
+            (self.matches(cell) && same_except(cell, subject, &named)).then(common)
+        })
     }
 
     /// Whether a server's replays are selected.
@@ -261,16 +266,21 @@ impl VisitSelector {
         self.filters.iter().all(|(axis, value)| axis.value(cell).eq_ignore_ascii_case(value))
     }
 
-    /// Whether a cell is selected and equals `subject` except for the filters.
-    fn corresponds_to(&self, cell: &VisitCell, subject: &VisitCell) -> bool {
+    /// The indices of the selected cells that equal `subject` except for the filters; of several,
+    /// those with the most values in common with it.
+    pub(super) fn corresponding(&self, cells: &[VisitCell], subject: &VisitCell) -> Vec<usize> {
         let named = |axis: VisitAxis| self.filters.iter().any(|(other, _)| *other == axis);
         // The profile and its round-trip time are one.
         let network = named(VisitAxis::Profile) || named(VisitAxis::Rtt);
         let free =
             |axis| named(axis) || (network && matches!(axis, VisitAxis::Profile | VisitAxis::Rtt));
-        let common_type = |axis: VisitAxis| axis.value(cell) == axis.value(subject);
-        self.matches(cell)
-            && VisitAxis::ALL.iter().all(|(_, axis)| free(*axis) || common_type(*axis))
+        closest(cells, |cell| {
+            let equal = |axis: VisitAxis| axis.value(cell) == axis.value(subject);
+            let common = || VisitAxis::ALL.iter().filter(|(_, axis)| equal(*axis)).count();
+            let corresponds = self.matches(cell)
+                && VisitAxis::ALL.iter().all(|(_, axis)| free(*axis) || equal(*axis));
+            corresponds.then(common)
+        })
     }
 
     /// The values of a record on the axes of the filters, for error messages.
@@ -293,30 +303,17 @@ impl VisitSelector {
         present.join("; ")
     }
 
-    /// The figure in the cell that corresponds to `subject`. Returns `None` if there is no such
-    /// cell.
-    pub(super) fn value(
+    /// The figure in the cell with this index.
+    pub(super) fn cell_value(
         &self,
         condition: &Condition,
         record: &Record,
         figure: &Figure,
-        subject: &VisitCell,
-    ) -> Result<Option<f64>, CheckError> {
-        let mut cells = record.visit_cells.iter().enumerate();
-        let found = cells.find(|(_, cell)| self.corresponds_to(cell, subject));
-        found.map(|(axis, _)| self.cell_value(condition, record, figure, axis)).transpose()
-    }
-
-    fn cell_value(
-        &self,
-        condition: &Condition,
-        record: &Record,
-        figure: &Figure,
-        axis: usize,
+        index: usize,
     ) -> Result<f64, CheckError> {
-        let cell = &record.visit_cells[axis];
+        let cell = &record.visit_cells[index];
         let counted = |predicate: fn(&crate::Visit) -> bool| {
-            record.visits.iter().filter(|visit| visit.cell == axis && predicate(visit)).count()
+            record.visits.iter().filter(|visit| visit.cell == index && predicate(visit)).count()
                 as f64
         };
         let visits = cell.summary.as_ref().map_or(0, |summary| summary.visits);
@@ -360,6 +357,13 @@ impl VisitSelector {
             VisitTime::Paint => summary.largest_paint.as_ref(),
         }
     }
+}
+
+/// The indices of the cells of which `common` returns the largest number. `None`: not a candidate.
+fn closest<C>(cells: &[C], common: impl Fn(&C) -> Option<usize>) -> Vec<usize> {
+    let common: Vec<Option<usize>> = cells.iter().map(common).collect();
+    let most = common.iter().copied().max().flatten();
+    (0..cells.len()).filter(|index| most.is_some() && common[*index] == most).collect()
 }
 
 fn names<T>(all: &[(&str, T)]) -> String {

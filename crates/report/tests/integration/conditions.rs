@@ -91,6 +91,54 @@ fn further_figures_are_of_the_cell_that_differs_only_in_their_filters() {
     assert_eq!(findings("p50(0rtt, time=total, tfo=off, server=nginx) > 42.8").len(), 1);
 }
 
+/// Cells of networks with the same round-trip time, the slow one last.
+fn equally_far() -> Record {
+    let at = |profile: &str, kind: &str, p50_ms: f64| Cell {
+        profile: profile.to_owned(),
+        ..cell("firstflight", 20.0, kind, false, p50_ms, 100)
+    };
+    let cells = vec![
+        at("20 ms", "full", 60.0),
+        at("20 ms", "0-RTT", 40.0),
+        at("20 ms, 5 % lost", "full", 90.0),
+        at("20 ms, 5 % lost", "0-RTT", 80.0),
+    ];
+    Record { cells, ..Record::default() }
+}
+
+#[test]
+fn a_figure_by_round_trip_time_is_of_the_subjects_own_network() {
+    let record = equally_far();
+    let check = |condition: &str, old: Option<&Record>| {
+        let outcome = Condition::parse(condition).unwrap().check(&record, old).unwrap();
+        (outcome.checked, outcome.findings)
+    };
+    let lossy = "firstflight get at 20 ms, 5 % lost (20 ms), TLS 1.3 0-RTT";
+    assert_eq!(
+        check("p50(0rtt, rtt=20) > 50ms", None),
+        (2, vec![format!("{lossy}: p50(0rtt, rtt=20) is 80.00 ms")])
+    );
+    let further = check("p50(0rtt) > 0.8*p50(full, rtt=20)", None);
+    assert_eq!((further.0, further.1.len()), (2, 1));
+    assert!(further.1[0].starts_with(lossy), "{further:?}");
+
+    let mut old = equally_far();
+    old.cells[3].summary.as_mut().unwrap().first_byte.p50_ms = 70.0;
+    assert_eq!(check("p50(0rtt, rtt=20) > 1.1*old", Some(&old)).1.len(), 1);
+    old.cells.truncate(2);
+    assert_eq!(check("p50(0rtt, rtt=20) > 1.1*old", Some(&old)), (1, vec![]), "no other network's");
+}
+
+#[test]
+fn a_figure_that_several_networks_could_give_is_not_decided() {
+    let mut record = equally_far();
+    record.cells.push(cell("firstflight", 28.0, "0-RTT", false, 56.0, 100));
+    let condition = Condition::parse("p50(0rtt, rtt=28) > p50(0rtt, rtt=20)").unwrap();
+    let error = condition.check(&record, None).unwrap_err();
+    assert!(matches!(error, CheckError::Ambiguous { .. }), "{error}");
+    assert!(error.to_string().contains("20 ms, 5 % lost"), "{error}");
+}
+
 #[test]
 fn cells_without_a_partner_are_left_out_by_name() {
     let condition = Condition::parse("p50(0rtt) > 0.9*p50(full)").unwrap();

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    BrowserTimings, CheckOutcome, Fault, Pictures, Record, check_run, compare, csv, html, markdown,
-    parse, terminal,
+    BrowserTimings, CheckOutcome, Fault, Pictures, Record, VisitCell, check_run, compare, csv,
+    html, markdown, parse, terminal,
 };
 
 fn page(record: &Record) -> String {
@@ -229,6 +229,20 @@ fn conditions_are_checked_on_visits_too() {
         findings("p50(page=resources, time=load) > 3*rtt + p50(time=tls, visit=on)").len(),
         6
     );
+}
+
+#[test]
+fn a_figure_of_visits_by_round_trip_time_is_of_the_subjects_own_network() {
+    let mut record = crate::synthetic::visits_alone(7);
+    let like = |cell: &VisitCell| cell.rtt_ms == 112.0 && cell.visit == "on";
+    let mut slow = record.visit_cells.iter().find(|cell| like(cell)).unwrap().clone();
+    slow.profile = "walkthrough, 1 Mbit/s".to_owned();
+    slow.summary.as_mut().unwrap().total.p50_ms = 9_000.0;
+    record.visit_cells.push(slow);
+    let condition = Condition::parse("p50(visit=on, rtt=112) > 8s").unwrap();
+    let findings = condition.check(&record, None).unwrap().findings;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].contains("walkthrough, 1 Mbit/s"), "{findings:?}");
 }
 
 #[test]
