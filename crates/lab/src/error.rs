@@ -67,6 +67,14 @@ pub enum LabError {
         /// The reason, with the last lines of its output.
         reason: String,
     },
+    /// A server ended during the run.
+    #[error("{server} ended during the run: {reason}")]
+    Ended {
+        /// The server.
+        server: &'static str,
+        /// Its exit status, with the last lines of its output.
+        reason: String,
+    },
     /// A file of the run could not be written or read.
     #[error("cannot {verb} {path}: {source}")]
     File {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use firstflight_emulator::{Attempt, Network, Resend, ResendDatagrams};
+use firstflight_emulator::{Attempt, ConnectionEnd, Network, Resend, ResendDatagrams};
 use firstflight_packets::{EarlyData, FirstFlight, FlowFacts};
 use firstflight_report::Replay;
 use firstflight_samples::{Flows, RequestedConnection};
@@ -54,16 +54,25 @@ pub(crate) struct CapturedFlight {
     mark: String,
     bytes_received: u64,
     attempts: usize,
+    /// Further attempts that did not reach the server.
+    failed: usize,
 }
 
 impl CapturedFlight {
+    fn new(server: ServerKind, transport: Transport, mark: String) -> Self {
+        Self { server, transport, mark, bytes_received: 0, attempts: 0, failed: 0 }
+    }
+
     /// Whether it was captured at this server over this transport.
     fn is_of(&self, server: ServerKind, transport: Transport) -> bool {
         (self.server, self.transport) == (server, transport)
     }
 
     fn add(&mut self, attempts: &[Attempt]) {
-        self.attempts += attempts.len();
+        let has_failed = |attempt: &&Attempt| matches!(attempt.end, ConnectionEnd::Failed(_));
+        let failed = attempts.iter().filter(has_failed).count();
+        self.failed += failed;
+        self.attempts += attempts.len() - failed;
         self.bytes_received += attempts.iter().map(|attempt| attempt.bytes_received).sum::<u64>();
     }
 }
@@ -93,8 +102,7 @@ pub(crate) async fn attack(
             Transport::Tcp => (config.replays, 0),
             Transport::Quic => (config.replays / 2, config.replays - config.replays / 2),
         };
-        let mut sent =
-            CapturedFlight { server: server.kind, transport, mark, bytes_received: 0, attempts: 0 };
+        let mut sent = CapturedFlight::new(server.kind, transport, mark);
         sent.add(&resend(network, address, &facts, immediate)?);
         captured.push(sent);
         later.extend((delayed > 0).then_some((flight, address, facts, delayed)));
@@ -136,6 +144,19 @@ fn resend(
     })
 }
 
+/// Checks that the attacked servers still run. Copies at a server that has ended are not executed,
+/// which says nothing of its replay protection.
+///
+/// # Errors
+/// If one has ended.
+pub(crate) fn ensure_survived(
+    servers: &[RunningServer],
+    captured: &[CapturedFlight],
+) -> Result<(), LabError> {
+    let attacked = |server: &&RunningServer| captured.iter().any(|one| one.server == server.kind);
+    servers.iter().filter(attacked).try_for_each(RunningServer::ensure_running)
+}
+
 /// Counts the replays at each attacked server, over TCP and over QUIC. Must be called after the
 /// servers have stopped, so that their logs are complete.
 pub(crate) fn count_replays(
@@ -158,6 +179,7 @@ fn count(
         transport: transport.name().to_owned(),
         flights: 0,
         tries: 0,
+        failed: 0,
         executed: 0,
         bytes_per_try: 0.0,
         originals: 0,
@@ -176,6 +198,7 @@ fn count(
         replay.flights += 1;
         replay.originals += 1;
         replay.tries += flight.attempts;
+        replay.failed += flight.failed;
         replay.executed += replayed;
         bytes += flight.bytes_received;
     }
@@ -216,5 +239,25 @@ async fn capture(
         Some(EarlyData::Accepted) if !facts.first_flight.is_empty() => Ok(facts),
         Some(EarlyData::Refused) => Err(failed("the server refused the early data".to_owned())),
         verdict => Err(failed(format!("its packets do not show early data ({verdict:?})"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn attempts_that_did_not_reach_the_server_are_counted_apart() {
+        let ended = |end| Attempt { bytes_received: 8, end };
+        let mut flight =
+            CapturedFlight::new(ServerKind::Nginx, Transport::Tcp, "flight".to_owned());
+        flight.add(&[
+            ended(ConnectionEnd::Closed),
+            ended(ConnectionEnd::Reset),
+            ended(ConnectionEnd::Failed(ErrorKind::ConnectionRefused)),
+        ]);
+        assert_eq!((flight.attempts, flight.failed), (2, 1));
     }
 }

@@ -75,6 +75,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
             network.client().run(|| run.run())??
         }
     };
+    replay::ensure_survived(&servers, &measured.flights)?;
     servers.iter().for_each(RunningServer::stop);
     let mut record = Record {
         schema: SCHEMA,

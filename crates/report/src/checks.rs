@@ -83,12 +83,7 @@ pub fn check_run(record: &Record, ours: &str) -> Vec<CheckOutcome> {
                 replay.tries
             ));
         }
-        if replay.originals < replay.flights {
-            outcome.undecided = Some(format!(
-                "only {} of {} original flights were executed, so the count is not reliable",
-                replay.originals, replay.flights
-            ));
-        }
+        outcome.undecided = replay.doubt();
         outcome
     }));
     outcomes.extend(record.control.as_ref().map(|control| {

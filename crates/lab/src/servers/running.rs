@@ -113,6 +113,16 @@ impl RunningServer {
         processor_time(&self.pids())
     }
 
+    /// Checks that all its processes still run.
+    ///
+    /// # Errors
+    /// [`LabError::Ended`] with the last lines of its output.
+    pub(crate) fn ensure_running(&self) -> Result<(), LabError> {
+        self.processes
+            .iter()
+            .try_for_each(|one| ensure_running(self.kind, &one.process, &one.output))
+    }
+
     /// Terminates its processes and waits for them, so that the log is complete. Kills those that
     /// do not end.
     pub(crate) fn stop(&self) {
@@ -229,13 +239,27 @@ impl RunningServer {
 
 /// The error of a server that did not start, with the last lines of its output.
 fn start_error(kind: ServerKind, output: &Path, what: &str) -> LabError {
+    LabError::Start { server: kind.name(), reason: format!("{what}: {}", last_lines(output)) }
+}
+
+fn ensure_running(kind: ServerKind, process: &Process, output: &Path) -> Result<(), LabError> {
+    match process.try_wait() {
+        Ok(Some(status)) => Err(LabError::Ended {
+            server: kind.name(),
+            reason: format!("{status}: {}", last_lines(output)),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The last lines of a server's output.
+fn last_lines(output: &Path) -> String {
     let output = fs::read_to_string(output).unwrap_or_default();
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = match lines.len() {
+    match lines.len() {
         0 => "it printed nothing".to_owned(),
         count => lines[count.saturating_sub(OUTPUT_LINES)..].join(" / "),
-    };
-    LabError::Start { server: kind.name(), reason: format!("{what}: {last}") }
+    }
 }
 
 /// Waits until a process accepts connections from the attacker's namespace.
@@ -343,14 +367,9 @@ impl VisitedServer {
     /// Checks that it still runs.
     ///
     /// # Errors
-    /// If it has ended, with the last lines of its output.
+    /// [`LabError::Ended`] with the last lines of its output.
     pub(crate) fn ensure_running(&self) -> Result<(), LabError> {
-        match self.process.try_wait() {
-            Ok(Some(status)) => {
-                Err(start_error(self.kind, &self.output, &format!("it ended with {status}")))
-            }
-            _ => Ok(()),
-        }
+        ensure_running(self.kind, &self.process, &self.output)
     }
 }
 

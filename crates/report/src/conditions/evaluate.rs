@@ -233,8 +233,18 @@ impl<'a> Evaluation<'a> {
                     true => figure.selector.matches_server(&replay.server),
                     false => replay.server == server,
                 });
-                let executed: Vec<usize> = rows.map(|replay| replay.executed).collect();
-                Ok((!executed.is_empty()).then(|| executed.iter().sum::<usize>() as f64))
+                let mut executed = None;
+                for replay in rows {
+                    if let Some(why) = replay.doubt() {
+                        return Err(CheckError::Uncounted {
+                            condition: self.condition.text.clone(),
+                            server: replay.name(),
+                            why,
+                        });
+                    }
+                    executed = Some(executed.unwrap_or(0) + replay.executed);
+                }
+                Ok(executed.map(|executed| executed as f64))
             }
         }
     }

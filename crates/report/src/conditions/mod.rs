@@ -304,6 +304,16 @@ pub enum CheckError {
         /// The figure.
         figure: String,
     },
+    /// The replays at a server were not counted reliably.
+    #[error("{condition}: replays at {server}: {why}; measure again")]
+    Uncounted {
+        /// The condition.
+        condition: String,
+        /// The server.
+        server: String,
+        /// Why not.
+        why: String,
+    },
     /// The value is not finite.
     #[error("{condition}: in {cell} it divides by zero; compare products instead")]
     NotFinite {

@@ -144,9 +144,11 @@ fn facts(record: &Record) -> Markup {
                 }
             }
             @for replay in &record.replays {
-                li.good[replay.executed == 0].bad[replay.executed > 0] {
+                @let good = replay.executed == 0 && replay.doubt().is_none();
+                li.good[good].bad[replay.executed > 0] {
                     (replay.name()) " executed " (count(replay.executed as f64)) " of "
                     (count(replay.tries as f64)) " replayed flights"
+                    @if let Some(doubt) = replay.doubt() { "; " (doubt) }
                 }
             }
             @if let Some(link) = &record.link {

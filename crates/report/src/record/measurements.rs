@@ -96,8 +96,11 @@ pub struct Replay {
     pub transport: String,
     /// Captured first flights.
     pub flights: usize,
-    /// Tries over all flights.
+    /// Tries over all flights that reached the server.
     pub tries: usize,
+    /// Further tries, which did not reach it: it refused the connection, or sending failed.
+    #[serde(default)]
+    pub failed: usize,
     /// How often the server executed a replayed request, by its own log.
     pub executed: usize,
     /// Bytes that a try got back, on average (an attacker cannot read them).
@@ -113,6 +116,21 @@ impl Replay {
             "quic" => format!("{} over QUIC", self.server),
             _ => self.server.clone(),
         }
+    }
+
+    /// Why it is not known whether the server executes replays, if so.
+    pub fn doubt(&self) -> Option<String> {
+        if self.originals < self.flights {
+            return Some(format!(
+                "only {} of {} original flights were executed, so the count is not reliable",
+                self.originals, self.flights
+            ));
+        }
+        // One executed replay is enough to know.
+        (self.failed > 0 && self.executed == 0).then(|| {
+            let all = self.tries + self.failed;
+            format!("{} of {all} resent flights did not reach the server", self.failed)
+        })
     }
 }
 

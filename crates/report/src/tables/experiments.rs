@@ -29,6 +29,10 @@ pub(crate) fn replays(record: &Record) -> Option<Table> {
             replay.originals.to_string(),
             count(replay.bytes_per_try.round()),
         ]);
+        if replay.failed > 0 {
+            let (name, failed) = (replay.name(), count(replay.failed as f64));
+            table.notes.push(format!("{name}: {failed} more flights did not reach the server."));
+        }
     }
     table.filled()
 }

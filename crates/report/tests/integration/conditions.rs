@@ -180,6 +180,10 @@ fn counts_and_replays() {
     assert_eq!(findings("spoiled(0rtt) > 0.005*count(0rtt)").len(), 1);
     assert_eq!(findings("replays() > 0"), ["nginx: replays() is 1,000"]);
     assert_eq!(findings("replays(server=firstflight) > 0"), [""; 0]);
+    let mut record = record();
+    record.replays[0].failed = 1;
+    let error = Condition::parse("replays() > 0").unwrap().check(&record, None).unwrap_err();
+    assert!(matches!(error, CheckError::Uncounted { .. }), "{error}");
     assert_eq!(findings("round_trips(0rtt) != 2"), [""; 0]);
     assert_eq!(findings("not (p50(0rtt, tfo=on) < 20ms) and replays() == 0").len(), 1);
 }

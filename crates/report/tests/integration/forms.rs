@@ -238,8 +238,12 @@ fn a_run_is_checked_for_labels_replays_and_control() {
         ["labels", "replay", "replay", "control", "load", "load", "load", "load", "load"];
     assert_eq!(groups, expected);
     assert!(outcomes.iter().all(CheckOutcome::passed));
+    record.replays[0].failed = 99;
+    let undecided = check_run(&record, "firstflight")[1].undecided.clone();
+    assert_eq!(undecided.unwrap(), "99 of 1099 resent flights did not reach the server");
     record.replays[0].executed = 1;
-    assert!(!check_run(&record, "firstflight")[1].passed());
+    let outcome = &check_run(&record, "firstflight")[1];
+    assert!(!outcome.passed() && outcome.undecided.is_none(), "one execution decides");
     record.replays[0].originals = 3;
     assert!(check_run(&record, "firstflight")[1].undecided.is_some());
     assert!(!check_run(&record, "nginx")[1].passed(), "whose replays are judged is the caller's");

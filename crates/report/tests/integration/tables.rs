@@ -56,6 +56,7 @@ fn replay(server: &str, executed: usize) -> Replay {
         transport: "tcp".to_owned(),
         flights: 10,
         tries: 1000,
+        failed: 0,
         executed,
         bytes_per_try: 1720.5,
         originals: 10,
