@@ -11,6 +11,8 @@ use firstflight_samples::{
     CaptureFile, CaptureInfo, ClientRecord, Flow, Flows, capture_path, version_number,
 };
 use firstflight_tls::Version;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use crate::plan::Plan;
 use crate::{ClientKind, HandshakeKind, HttpVersion, LabError, Transport, Workload};
@@ -35,7 +37,8 @@ pub(crate) struct CaptureCollector<'a> {
     plan: &'a Plan,
     /// The cells for which a typical sample is shown packet by packet.
     typical: Vec<usize>,
-    candidates: Vec<Candidate>,
+    candidates: HashMap<usize, Reservoir<Candidate>>,
+    rng: StdRng,
     open: HashMap<usize, OpenCapture>,
     written: HashMap<usize, Capture>,
 }
@@ -48,9 +51,43 @@ struct Candidate {
     trace: Trace,
     first_byte_ns: u64,
     last_byte_ns: u64,
+    /// Its packets if it may be written to a file.
     packets: Vec<CapturedPacket>,
     secrets: Vec<String>,
 }
+
+/// A random selection of at most [`MAX_CANDIDATES`] items, each of those seen with the same
+/// probability (algorithm R).
+struct Reservoir<T> {
+    seen: usize,
+    kept: Vec<T>,
+}
+
+impl<T> Default for Reservoir<T> {
+    fn default() -> Self {
+        Self { seen: 0, kept: Vec::new() }
+    }
+}
+
+impl<T> Reservoir<T> {
+    /// Adds an item, which is made only if it is kept.
+    fn add(&mut self, rng: &mut StdRng, make: impl FnOnce() -> Option<T>) {
+        self.seen += 1;
+        let place = match self.kept.len() < MAX_CANDIDATES {
+            true => self.kept.len(),
+            false => rng.random_range(0..self.seen),
+        };
+        let Some(item) = (place < MAX_CANDIDATES).then(make).flatten() else { return };
+        match self.kept.get_mut(place) {
+            Some(kept) => *kept = item,
+            None => self.kept.push(item),
+        }
+    }
+}
+
+/// How many samples of a cell are kept to choose the typical one from: a random 30 come close to
+/// the median, and with 1 MiB each they fit in memory.
+const MAX_CANDIDATES: usize = 30;
 
 struct OpenCapture {
     file: CaptureFile,
@@ -64,7 +101,8 @@ impl<'a> CaptureCollector<'a> {
             output,
             plan,
             typical: typical_cells(plan),
-            candidates: Vec::new(),
+            candidates: HashMap::new(),
+            rng: StdRng::seed_from_u64(plan.seed),
             open: HashMap::new(),
             written: HashMap::new(),
         }
@@ -107,8 +145,12 @@ impl<'a> CaptureCollector<'a> {
             }
         }
         if candidate {
-            let packets = packets.into_iter().cloned().collect();
-            self.candidates.extend(Candidate::new(cell, flow, sample, packets, secrets));
+            let writes_later = self.mode == Captures::One;
+            let make = || {
+                let packets = packets.into_iter().filter(|_| writes_later).cloned().collect();
+                Candidate::new(cell, flow, sample, packets, secrets)
+            };
+            self.candidates.entry(cell).or_default().add(&mut self.rng, make);
         }
         Ok(())
     }
@@ -122,14 +164,12 @@ impl<'a> CaptureCollector<'a> {
         for cell in self.typical.clone() {
             let Some(summary) = &cells[cell].summary else { continue };
             let median = summary.first_byte.p50_ms;
-            let of_cell =
-                (0..self.candidates.len()).filter(|index| self.candidates[*index].cell == cell);
-            let nearest = of_cell.min_by(|a, b| {
-                let off = |index: &usize| (self.candidates[*index].time_ms - median).abs();
+            let candidates = self.candidates.remove(&cell).unwrap_or_default().kept;
+            let nearest = candidates.into_iter().min_by(|a, b| {
+                let off = |candidate: &Candidate| (candidate.time_ms - median).abs();
                 off(a).total_cmp(&off(b))
             });
-            let Some(nearest) = nearest else { continue };
-            let sample = self.candidates.swap_remove(nearest);
+            let Some(sample) = nearest else { continue };
             if self.mode == Captures::One {
                 self.write(cell, &sample.packets.iter().collect::<Vec<_>>(), &sample.secrets)?;
                 self.close(cell)?;
@@ -347,6 +387,17 @@ mod tests {
         };
         plan.cells = clients.iter().flat_map(cells_of).collect();
         typical_cells(&plan).into_iter().map(|cell| plan.cells[cell].client).collect()
+    }
+
+    #[test]
+    fn a_bounded_number_of_candidates_is_kept_from_the_whole_run() {
+        let (mut reservoir, mut rng) = (Reservoir::default(), StdRng::seed_from_u64(7));
+        for sample in 0..1_000 {
+            reservoir.add(&mut rng, || Some(sample));
+        }
+        assert_eq!(reservoir.kept.len(), MAX_CANDIDATES);
+        assert!(reservoir.kept.iter().any(|sample| *sample < 500));
+        assert!(reservoir.kept.iter().any(|sample| *sample >= 500));
     }
 
     #[test]
