@@ -146,7 +146,7 @@ pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<P
         false => Ok(Vec::new()),
     };
     let files = named.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let from_files = files.concat();
+    let from_files = distinct(files.concat())?;
     for (name, file) in named.iter().zip(files) {
         match name.as_str() {
             "all" => profiles.extend(Profile::networks()),
@@ -157,7 +157,26 @@ pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<P
     if profiles.is_empty() {
         profiles = default.iter().map(|rtt| Profile::parse(rtt)).collect::<Result<_, _>>()?;
     }
-    Ok(profiles)
+    distinct(profiles)
+}
+
+/// The profiles, each once.
+///
+/// # Errors
+/// If two that differ have the same name: figures are recorded by the name of their network.
+fn distinct(profiles: Vec<Profile>) -> anyhow::Result<Vec<Profile>> {
+    let mut distinct: Vec<Profile> = Vec::new();
+    for profile in profiles {
+        match distinct.iter().find(|other| other.name == profile.name) {
+            None => distinct.push(profile),
+            Some(other) if *other == profile => {}
+            Some(_) => anyhow::bail!(
+                "two different profiles have the name {:?}; rename one of them",
+                profile.name
+            ),
+        }
+    }
+    Ok(distinct)
 }
 
 /// The networks that a file adds by itself: all of its own, unless the list names some of its
@@ -231,6 +250,8 @@ mod tests {
                 "home.toml",
                 "[profile.home]\nrtt_ms = 9\n[profile.vpn]\nrtt_ms = 0\nkind = \"addition\"\n",
             ),
+            ("copy.toml", "[profile.annex]\nrtt_ms = 14\n"),
+            ("old.toml", "[profile.office]\nrtt_ms = 50\n"),
             ("addition.toml", "[profile.proxy]\nrtt_ms = 1\nkind = \"addition\"\n"),
             ("empty.toml", ""),
         ] {
@@ -259,6 +280,17 @@ mod tests {
             ("addition.toml,20+proxy", &["20 ms+proxy"]),
         ] {
             assert_eq!(selected(list).unwrap(), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_measured_once_and_its_name_is_that_of_one_network() {
+        assert_eq!(selected("20,office.toml,copy.toml,20").unwrap(), ["20 ms", "office", "annex"]);
+        let profiles = profiles(&parse(&["--rtt", "20", "--profile", "20"]).unwrap(), &[]).unwrap();
+        assert_eq!(profiles.len(), 1);
+        for list in ["office.toml,old.toml", "office.toml,old.toml,office"] {
+            let refusal = selected(list).unwrap_err().to_string();
+            assert!(refusal.contains("the name \"office\""), "{refusal}");
         }
     }
 
