@@ -61,8 +61,8 @@ impl CheckOutcome {
 
 /// Runs the checks that apply to every run: each connection and visit was of the kind that its cell
 /// requested, the server under development (named `ours`) executed no replay, the A/A control has
-/// no more differences than chance allows, and each load run completed connections. Replays at
-/// other servers are reported but not checked.
+/// no more differences than chance allows, and each load run completed connections of its kind.
+/// Replays at other servers are reported but not checked.
 pub fn check_run(record: &Record, ours: &str) -> Vec<CheckOutcome> {
     let mut outcomes = Vec::new();
     if !record.samples.is_empty() {
@@ -111,6 +111,9 @@ fn load(load: &Load) -> CheckOutcome {
     if load.completed == 0 {
         let first = load.errors.first().map(|(error, count)| format!("; {count} times {error}"));
         outcome.findings.push(format!("none was completed{}", first.unwrap_or_default()));
+    } else if load.as_requested == Some(0) {
+        let (completed, kind) = (load.completed, &load.kind);
+        outcome.findings.push(format!("none of {completed} completed connections was {kind}"));
     }
     outcome
 }

@@ -216,6 +216,7 @@ fn record(target: &Target, result: &LoadResult) -> Load {
         rate: result.rate,
         seconds: result.seconds,
         completed: result.completed,
+        as_requested: Some(result.as_requested),
         handshakes: handshakes
             .into_iter()
             .filter(|(_, count)| *count > 0)

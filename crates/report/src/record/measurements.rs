@@ -285,6 +285,8 @@ pub struct Load {
     pub seconds: f64,
     /// Connections that were completed.
     pub completed: u64,
+    /// Those whose handshake was of the requested kind; `None` in older records.
+    pub as_requested: Option<u64>,
     /// Handshakes as the TLS state says: what, and how many.
     pub handshakes: Vec<(String, u64)>,
     /// What failed, and how often.

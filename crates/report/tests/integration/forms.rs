@@ -251,6 +251,9 @@ fn a_run_is_checked_for_labels_replays_and_control() {
     assert!(!check_run(&record, "firstflight")[2].passed(), "over QUIC too");
     record.control.as_mut().unwrap().differing = 3;
     assert!(!check_run(&record, "firstflight")[3].passed());
+    record.loads[1].as_requested = Some(0);
+    let outcome = &check_run(&record, "firstflight")[5];
+    assert_eq!(outcome.findings, ["none of 77105 completed connections was resumed"]);
     record.loads[0].completed = 0;
     assert!(!check_run(&record, "firstflight")[4].passed());
 }

@@ -138,6 +138,7 @@ pub(super) fn loads() -> Vec<Load> {
         rate,
         seconds: 10.0,
         completed: (10.0 * rate) as u64,
+        as_requested: Some((10.0 * rate) as u64),
         handshakes: vec![(format!("{kind} TLS 1.3"), (10.0 * rate) as u64)],
         setup: latency(0.8),
         first_byte: latency(1.1),
