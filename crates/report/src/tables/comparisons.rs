@@ -3,7 +3,7 @@
 use super::Table;
 use crate::axes::{cell_names, kind, protocol};
 use crate::format::{format_ms, format_signed_ms};
-use crate::{Cell, Effect, Figures, Interval, Record, Sample, published};
+use crate::{Cell, Effect, Fault, Figures, Interval, Record, Sample, published};
 
 /// The ping-pong matrix and the published one, mean beside mean.
 pub(crate) fn ping_pong(record: &Record) -> Option<Table> {
@@ -187,7 +187,7 @@ pub(crate) fn loss(record: &Record) -> Option<Table> {
     let mut table = Table::new(
         "Packet loss and reordering",
         "ms to the response's first and last byte, and packets that the network dropped in a \
-         connection. No sample is excluded because of its network.",
+         connection.",
         &[
             "network",
             "over",
@@ -204,18 +204,30 @@ pub(crate) fn loss(record: &Record) -> Option<Table> {
     let mut cells: Vec<_> = in_experiment(record, "loss").collect();
     let place = |name: &str| record.profiles.iter().position(|profile| profile.name == name);
     cells.sort_by_key(|cell| (place(&cell.profile), cell.kind == "0-RTT", cell.over_quic()));
+    let mut excluded = Vec::new();
     for cell in cells {
+        let mine = || record.samples.iter().filter(|s| std::ptr::eq(&record.cells[s.cell], cell));
+        let good = || mine().filter(|sample| sample.fault.is_none());
+        let disturbed = mine().filter(|s| matches!(s.fault, Some(Fault::Disturbed(_)))).count();
+        if disturbed > 0 {
+            let (all, over, kind) = (good().count() + disturbed, protocol(cell), kind(cell));
+            excluded.push(format!("{disturbed} of {all} {over} {kind} at {}", cell.profile));
+        }
         let Some(summary) = &cell.summary else { continue };
-        let mine = record.samples.iter().filter(|sample| {
-            std::ptr::eq(&record.cells[sample.cell], cell) && sample.fault.is_none()
-        });
-        let dropped: u32 = mine.map(|sample| sample.dropped).sum();
+        let dropped: u32 = good().map(|sample| sample.dropped).sum();
         let mut row = vec![cell.profile.clone(), protocol(cell), kind(cell)];
         row.push(format!("{:.2}", f64::from(dropped) / summary.samples.max(1) as f64));
         row.extend(percentiles(Some(&summary.first_byte)));
         row.extend(percentiles(summary.total.as_ref()));
         table.rows.push(row);
     }
+    table.notes.push(match excluded.is_empty() {
+        true => "No sample is excluded because of its network.".to_owned(),
+        false => format!(
+            "Excluded, since dropped packets made them fail or changed their handshake: {}.",
+            excluded.join("; ")
+        ),
+    });
     table.filled()
 }
 

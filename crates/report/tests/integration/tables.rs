@@ -216,6 +216,31 @@ fn no_line_is_wider_than_100_columns() {
 }
 
 #[test]
+fn samples_that_a_lossy_network_excluded_are_counted() {
+    let lossy = |kind: &str| Cell {
+        experiment: "loss".to_owned(),
+        profile: "20 ms, 5 % lost".to_owned(),
+        ..cell("1.3", kind, false, 20.0, figures(60.5, None, Some(3)))
+    };
+    let mut record = Record {
+        schema: SCHEMA,
+        cells: vec![lossy("full"), lossy("0-RTT")],
+        samples: vec![sample(0, None), sample(1, None)],
+        ..Record::default()
+    };
+    let text = |record: &Record| {
+        let text = terminal::render(record);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        rows_of(&text, "Packet loss and reordering").join(" ")
+    };
+    assert!(text(&record).ends_with("No sample is excluded because of its network."));
+    record.samples.push(sample(1, Some(Fault::Disturbed("2 packets lost: refused".to_owned()))));
+    let text = text(&record);
+    assert!(text.ends_with(": 1 of 2 TLS 1.3 0-RTT at 20 ms, 5 % lost."), "{text}");
+    assert!(!text.contains("No sample"), "{text}");
+}
+
+#[test]
 fn names_of_servers_cannot_command_the_terminal() {
     let mut record = record();
     record.servers[0].version = "evil\u{1b}[2J".to_owned();
