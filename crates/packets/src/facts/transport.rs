@@ -46,9 +46,8 @@ impl TransportFacts {
     /// Retransmitted packets of both sides, SYNs included.
     pub fn retransmissions(&self) -> u32 {
         match self {
-            Self::Tcp(tcp) => {
-                tcp.syn_retransmissions + tcp.client_retransmissions + tcp.server_retransmissions
-            }
+            // SYNs are among the client's.
+            Self::Tcp(tcp) => tcp.client_retransmissions + tcp.server_retransmissions,
             Self::Quic(quic) => quic.client_retransmissions + quic.server_retransmissions,
         }
     }
@@ -119,7 +118,7 @@ pub struct TcpFacts {
     pub syn_data: u32,
     /// How many of them the SYN-ACK acknowledged.
     pub syn_data_acknowledged: u32,
-    /// SYNs of the client beyond the first.
+    /// SYNs of the client beyond the first, which are among its retransmissions.
     pub syn_retransmissions: u32,
     /// Whether a SYN-ACK was seen.
     pub syn_ack: bool,

@@ -71,6 +71,7 @@ fn an_unfinished_connection_waits_until_all_are_taken() {
     assert!(observer.take_finished().is_empty());
     let facts = observer.finish().remove(0);
     assert_eq!((facts.tcp().unwrap().syn_retransmissions, facts.tcp().unwrap().dropped), (1, 2));
+    assert_eq!(facts.transport.retransmissions(), 1);
     assert!(facts.tls.is_none() && !facts.tcp().unwrap().syn_ack && facts.round_trips().is_none());
 }
 
