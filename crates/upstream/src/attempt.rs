@@ -82,7 +82,7 @@ impl Shared {
                 Ok(self.response(response, permit, sender, progress))
             }
             Err(failed) => {
-                let change = self.lock().failed(permit.index, failed.failure, now);
+                let change = self.lock().failed(permit.index, permit.picked, failed.failure, now);
                 debug!("upstream {}, {}: {}", self.name, permit.server().name, failed.error);
                 self.log_change(permit.index, change, &failed.error.to_string());
                 Err(failed)

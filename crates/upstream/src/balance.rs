@@ -8,6 +8,8 @@ pub(crate) struct Candidate {
     pub(crate) state: ServerHealth,
     /// Requests in flight on the server.
     pub(crate) in_flight: usize,
+    /// Whether a trial is running.
+    pub(crate) on_trial: bool,
     /// Whether it has the maximum number of requests.
     pub(crate) full: bool,
     /// Whether this request has failed on it.
@@ -31,7 +33,7 @@ pub(crate) enum Pick {
 pub(crate) fn pick(balance: Balance, candidates: &[Candidate], next_server: usize) -> Pick {
     let healthy = |candidate: &Candidate| match candidate.state {
         ServerHealth::Up => true,
-        ServerHealth::Trial => candidate.in_flight == 0,
+        ServerHealth::Trial => !candidate.on_trial,
         ServerHealth::Ejected | ServerHealth::Down => false,
     };
     let not_down = |candidate: &Candidate| candidate.state != ServerHealth::Down;
@@ -70,8 +72,13 @@ mod tests {
 
     use super::*;
 
-    const UP: Candidate =
-        Candidate { state: ServerHealth::Up, in_flight: 0, full: false, tried: false };
+    const UP: Candidate = Candidate {
+        state: ServerHealth::Up,
+        in_flight: 0,
+        on_trial: false,
+        full: false,
+        tried: false,
+    };
 
     fn state(state: ServerHealth) -> Candidate {
         Candidate { state, ..UP }
@@ -94,7 +101,8 @@ mod tests {
         let full = Candidate { full: true, ..UP };
         let tried = Candidate { tried: true, ..UP };
         let trial = state(ServerHealth::Trial);
-        let busy_trial = Candidate { in_flight: 1, ..trial };
+        let busy_trial = Candidate { on_trial: true, ..trial };
+        let old_requests = Candidate { in_flight: 1, ..trial };
         for (servers, expected) in [
             (&[ejected, UP][..], Pick::Server(1)),
             (&[ejected, full], Pick::Full),
@@ -105,6 +113,7 @@ mod tests {
             (&[tried, down], Pick::NoServer),
             (&[trial, full], Pick::Server(0)),
             (&[busy_trial, UP], Pick::Server(1)),
+            (&[old_requests, full], Pick::Server(0)),
             (&[], Pick::NoServer),
         ] {
             assert_eq!(pick(Balance::LeastRequests, servers, 0), expected, "{servers:?}");
@@ -118,8 +127,15 @@ mod tests {
             ServerHealth::Ejected,
             ServerHealth::Down,
         ]);
-        (state, 0usize..4, any::<bool>(), any::<bool>())
-            .prop_map(|(state, in_flight, full, tried)| Candidate { state, in_flight, full, tried })
+        (state, 0usize..4, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+            |(state, in_flight, on_trial, full, tried)| Candidate {
+                state,
+                in_flight,
+                on_trial,
+                full,
+                tried,
+            },
+        )
     }
 
     proptest! {

@@ -35,6 +35,8 @@ pub(crate) struct Health {
     /// Consecutive ejections, and the end of the current one.
     ejections: u32,
     ejected_until: Option<Instant>,
+    /// Requests in flight that started after its end.
+    trials: usize,
     /// When an event last changed its state.
     changed: Instant,
 }
@@ -53,6 +55,7 @@ impl Health {
             failures: 0,
             ejections: 0,
             ejected_until: None,
+            trials: 0,
             changed: now,
         }
     }
@@ -74,29 +77,49 @@ impl Health {
         }
     }
 
-    /// A request succeeded.
-    pub(crate) fn succeeded(&mut self, now: Instant) {
-        self.failures = 0;
-        if self.ejected_until.take().is_some() {
-            self.changed = now;
+    /// A request starts.
+    pub(crate) fn started(&mut self, now: Instant) {
+        if self.state(now) == ServerHealth::Trial {
+            self.trials += 1;
         }
     }
 
-    /// A request failed because of the server.
-    pub(crate) fn failed(&mut self, now: Instant) {
+    /// A request that started at `started` has ended.
+    pub(crate) fn ended(&mut self, started: Instant) {
+        if self.ejected_until.is_some_and(|ejected_until| started >= ejected_until) {
+            self.trials = self.trials.saturating_sub(1);
+        }
+    }
+
+    /// Returns whether a trial is running. Requests from before it do not count: a tunnel may last
+    /// for hours.
+    pub(crate) fn is_on_trial(&self) -> bool {
+        self.trials > 0
+    }
+
+    /// A request succeeded.
+    pub(crate) fn succeeded(&mut self, now: Instant) {
+        self.failures = 0;
+        if self.ejected_until.is_some() {
+            self.changed = now;
+        }
+        self.set_ejection(None);
+    }
+
+    /// A request that started at `started` failed because of the server.
+    pub(crate) fn failed(&mut self, started: Instant, now: Instant) {
         let Some(rule) = self.rule else { return };
-        let state = self.state(now);
-        // Requests from before the ejection are no new evidence.
-        if state == ServerHealth::Ejected {
+        // Requests from before the end of the ejection are no new evidence.
+        if self.ejected_until.is_some_and(|ejected_until| started < ejected_until) {
             return;
         }
         self.failures += 1;
-        if state == ServerHealth::Trial || self.failures >= rule.after {
+        if self.state(now) == ServerHealth::Trial || self.failures >= rule.after {
             // After a long healthy time, earlier ejections do not count.
             if self.ejected_until.is_none() && now.duration_since(self.changed) > rule.most {
                 self.ejections = 0;
             }
-            self.ejected_until = Some(now + length(&rule, self.ejections));
+            self.set_ejection(Some(now + length(&rule, self.ejections)));
             self.ejections += 1;
             self.failures = 0;
             self.changed = now;
@@ -117,9 +140,16 @@ impl Health {
             self.changed = now;
             if healthy {
                 // Earlier failures do not count any more.
-                (self.failures, self.ejections, self.ejected_until) = (0, 0, None);
+                (self.failures, self.ejections) = (0, 0);
+                self.set_ejection(None);
             }
         }
+    }
+
+    /// Starts or ends an ejection; trials are those of the last one.
+    fn set_ejection(&mut self, until: Option<Instant>) {
+        self.ejected_until = until;
+        self.trials = 0;
     }
 }
 
@@ -148,20 +178,21 @@ mod tests {
     fn consecutive_failures_eject_a_server_for_a_growing_time() {
         let start = Instant::now();
         let mut health = Health::new(&config(), start);
-        health.failed(start);
-        health.failed(start);
+        health.failed(start, start);
+        health.failed(start, start);
         health.succeeded(start);
-        health.failed(start);
-        health.failed(start);
+        health.failed(start, start);
+        health.failed(start, start);
         assert_eq!(health.state(start), ServerHealth::Up);
-        health.failed(start);
+        health.failed(start, start);
         assert_eq!(health.state(start), ServerHealth::Ejected);
-        // Requests that started before change nothing.
-        (0..10).for_each(|_| health.failed(start));
         let trial = start + SECOND;
+        // Requests that started before change nothing, however late they fail.
+        (0..10).for_each(|_| health.failed(start, start));
+        (0..10).for_each(|_| health.failed(start, trial));
         assert_eq!(health.state(trial), ServerHealth::Trial);
         assert_eq!(health.since(trial), trial);
-        health.failed(trial);
+        health.failed(trial, trial);
         assert_eq!(health.state(trial + SECOND), ServerHealth::Ejected);
         assert_eq!(health.state(trial + 2 * SECOND), ServerHealth::Trial);
         health.succeeded(trial + 2 * SECOND);
@@ -173,7 +204,7 @@ mod tests {
         let mut now = Instant::now();
         let mut health = Health::new(&config(), now);
         let mut eject = |now: Instant| {
-            (0..3).for_each(|_| health.failed(now));
+            (0..3).for_each(|_| health.failed(now, now));
             let ejected_until = health.ejected_until.unwrap();
             health.succeeded(ejected_until);
             ejected_until
@@ -216,7 +247,7 @@ mod tests {
             let mut health = Health::new(&config(), now);
             for (healthy, wait) in events {
                 now += Duration::from_millis(wait);
-                if healthy { health.succeeded(now) } else { health.failed(now) }
+                if healthy { health.succeeded(now) } else { health.failed(now, now) }
                 let max = config().ejection.unwrap().most;
                 prop_assert_ne!(health.state(now + max), ServerHealth::Ejected);
                 if healthy {

@@ -118,6 +118,7 @@ impl ServerList {
             .map(|(index, member)| Candidate {
                 state: member.health.state(now),
                 in_flight: member.in_flight,
+                on_trial: member.health.is_on_trial(),
                 full: member.in_flight >= self.max_requests,
                 tried: history.tried.contains(&index),
             })
@@ -125,15 +126,19 @@ impl ServerList {
         let pick = balance::pick(self.balance, &candidates, self.next_server);
         if let Pick::Server(index) = pick {
             self.next_server = self.next_server.wrapping_add(1);
-            self.members[index].in_flight += 1;
-            self.members[index].totals.requests += 1;
+            let member = &mut self.members[index];
+            member.in_flight += 1;
+            member.health.started(now);
+            member.totals.requests += 1;
         }
         pick
     }
 
-    /// A request on a server has ended, with or without success.
-    pub(crate) fn end(&mut self, index: usize) {
-        self.members[index].in_flight -= 1;
+    /// A request on a server, chosen at `picked`, has ended, with or without success.
+    pub(crate) fn end(&mut self, index: usize, picked: Instant) {
+        let member = &mut self.members[index];
+        member.in_flight -= 1;
+        member.health.ended(picked);
     }
 
     /// A response head was received.
@@ -143,8 +148,14 @@ impl ServerList {
         self.judge(index, now, |health| health.succeeded(now))
     }
 
-    /// A request has failed.
-    pub(crate) fn failed(&mut self, index: usize, failure: Failure, now: Instant) -> Change {
+    /// A request has failed, for which the server was chosen at `picked`.
+    pub(crate) fn failed(
+        &mut self,
+        index: usize,
+        picked: Instant,
+        failure: Failure,
+        now: Instant,
+    ) -> Change {
         let totals = &mut self.members[index].totals;
         *match failure {
             Failure::Connect => &mut totals.connect_failed,
@@ -157,12 +168,18 @@ impl ServerList {
         self.judge(index, now, |health| match failure {
             // None of them is evidence against the server.
             Failure::Stale | Failure::Refused | Failure::Client => {}
-            Failure::Connect | Failure::Broken | Failure::Timeout => health.failed(now),
+            Failure::Connect | Failure::Broken | Failure::Timeout => health.failed(picked, now),
         })
     }
 
-    /// A response's body has ended.
-    pub(crate) fn body_ended(&mut self, index: usize, end: BodyEnd, now: Instant) -> Change {
+    /// The body of a response has ended, for whose request the server was chosen at `picked`.
+    pub(crate) fn body_ended(
+        &mut self,
+        index: usize,
+        picked: Instant,
+        end: BodyEnd,
+        now: Instant,
+    ) -> Change {
         let totals = &mut self.members[index].totals;
         match end {
             BodyEnd::Whole => {}
@@ -172,7 +189,7 @@ impl ServerList {
         }
         self.judge(index, now, |health| match end {
             BodyEnd::Whole | BodyEnd::Abandoned => {}
-            BodyEnd::Broken | BodyEnd::Stalled => health.failed(now),
+            BodyEnd::Broken | BodyEnd::Stalled => health.failed(picked, now),
         })
     }
 
@@ -240,12 +257,12 @@ mod tests {
             let Pick::Server(index) = server_list.pick(&history, now) else {
                 return (sent - 1, false);
             };
-            server_list.end(index);
+            server_list.end(index, now);
             if !dead[index] {
                 server_list.responded(index, StatusCode::OK, now);
                 return (sent, true);
             }
-            server_list.failed(index, Failure::Connect, now);
+            server_list.failed(index, now, Failure::Connect, now);
             if server_list.again(&mut history, index, Failure::Connect, true, Repeatable::Never)
                 == RetryDecision::No
             {
@@ -302,6 +319,29 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_from_before_an_ejection_is_no_trial() {
+        let start = Instant::now();
+        let mut server_list = server_list(2, RetryRule::default(), start);
+        let history = AttemptHistory::default();
+        let Pick::Server(index) = server_list.pick(&history, start) else { panic!("no server") };
+        for _ in 0..3 {
+            server_list.failed(index, start, Failure::Connect, start);
+        }
+        // Its stream from before goes on.
+        server_list.balance = Balance::RoundRobin;
+        let trial = start + Duration::from_secs(1);
+        for _ in 0..2 {
+            let picked = [(); 4].map(|()| server_list.pick(&history, trial));
+            let trials = picked.iter().filter(|pick| **pick == Pick::Server(index));
+            assert_eq!(trials.count(), 1, "{picked:?}");
+            server_list.body_ended(index, start, BodyEnd::Stalled, trial);
+            assert_eq!(server_list.members[index].health.state(trial), ServerHealth::Trial);
+            // The trial ends without a result, as when its client aborts it.
+            server_list.end(index, trial);
+        }
+    }
+
+    #[test]
     fn requests_above_the_room_wait() {
         let now = Instant::now();
         let servers = vec!["http://localhost:1".parse().unwrap(); 2];
@@ -311,7 +351,7 @@ mod tests {
         let Pick::Server(first) = server_list.pick(&history, now) else { panic!("no server") };
         assert!(matches!(server_list.pick(&history, now), Pick::Server(other) if other != first));
         assert_eq!(server_list.pick(&history, now), Pick::Full);
-        server_list.end(first);
+        server_list.end(first, now);
         assert_eq!(server_list.pick(&history, now), Pick::Server(first));
     }
 }

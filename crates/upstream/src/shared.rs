@@ -33,6 +33,8 @@ pub(crate) struct Shared {
 pub(crate) struct Permit {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: usize,
+    /// When the server was chosen.
+    pub(crate) picked: Instant,
 }
 
 impl Shared {
@@ -71,10 +73,13 @@ impl Shared {
         self: &Arc<Self>,
         history: &AttemptHistory,
     ) -> Result<Permit, SendError> {
-        let pick = |shared: &Arc<Self>| match shared.lock().pick(history, Instant::now()) {
-            Pick::Server(index) => Some(Ok(Permit { shared: shared.clone(), index })),
-            Pick::NoServer => Some(Err(SendError::NoServer)),
-            Pick::Full => None,
+        let pick = |shared: &Arc<Self>| {
+            let picked = Instant::now();
+            match shared.lock().pick(history, picked) {
+                Pick::Server(index) => Some(Ok(Permit { shared: shared.clone(), index, picked })),
+                Pick::NoServer => Some(Err(SendError::NoServer)),
+                Pick::Full => None,
+            }
         };
         if let Some(picked) = pick(self) {
             return picked;
@@ -169,14 +174,14 @@ impl Permit {
 
     /// Handles the end of a response body.
     pub(crate) fn body_ended(&self, end: BodyEnd) {
-        let change = self.shared.lock().body_ended(self.index, end, Instant::now());
+        let change = self.shared.lock().body_ended(self.index, self.picked, end, Instant::now());
         self.shared.log_change(self.index, change, "its responses end early");
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.lock().end(self.index);
+        self.shared.lock().end(self.index, self.picked);
         self.shared.capacity_freed.notify_one();
     }
 }
