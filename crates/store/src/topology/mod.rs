@@ -110,15 +110,17 @@ impl<T: PartialEq> Votes<T> {
         }
     }
 
-    /// Returns the vote of more than half of all voters, with the earliest request time among the
-    /// newest votes that make up this majority.
+    /// Returns the newest of the equal votes of more than half of all voters, with the earliest
+    /// request time among the newest votes that make up this majority.
     pub(super) fn majority(&self) -> Option<(&T, Duration)> {
         let needed = self.cast.len() / 2 + 1;
         self.cast.iter().flatten().find_map(|(vote, _)| {
-            let same = self.cast.iter().flatten().filter(|(other, _)| other == vote);
-            let mut requested_at: Vec<_> = same.map(|(_, requested_at)| *requested_at).collect();
-            requested_at.sort_unstable_by(|a, b| b.cmp(a));
-            Some((vote, *requested_at.get(needed - 1)?))
+            let mut same: Vec<_> =
+                self.cast.iter().flatten().filter(|(other, _)| other == vote).collect();
+            same.sort_by(|(_, a), (_, b)| b.cmp(a));
+            let (_, requested_at) = same.get(needed - 1)?;
+            // Equal slot maps may differ in addresses, of which a voter that is gone knows the old.
+            same.first().map(|(newest, _)| (newest, *requested_at))
         })
     }
 }
@@ -139,6 +141,26 @@ mod tests {
         assert_eq!(votes.majority(), None);
         votes.cast(2, Some('a'), seconds(1));
         assert_eq!(votes.majority(), Some((&'a', seconds(1))));
+    }
+
+    #[test]
+    fn of_equal_votes_the_newest_is_returned() {
+        #[derive(Debug)]
+        struct Map {
+            owner: char,
+            address: u8,
+        }
+        impl PartialEq for Map {
+            fn eq(&self, other: &Self) -> bool {
+                self.owner == other.owner
+            }
+        }
+        let mut votes = Votes::new(3);
+        votes.cast(0, Some(Map { owner: 'a', address: 1 }), seconds(1));
+        votes.cast(1, Some(Map { owner: 'a', address: 2 }), seconds(9));
+        votes.cast(2, Some(Map { owner: 'a', address: 2 }), seconds(9));
+        let (map, requested_at) = votes.majority().unwrap();
+        assert_eq!((map.address, requested_at), (2, seconds(9)));
     }
 
     #[test]
