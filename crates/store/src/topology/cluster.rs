@@ -22,6 +22,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between polls, however often the map turns out to be outdated.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// For how many times the confirmation time most voters may disagree or be silent before a seed is
+/// asked for others. By then no claim has counted for long.
+const MAX_CONFIRMATIONS_WITHOUT_MAJORITY: u32 = 10;
+
 /// A cluster, with its current slot map.
 pub(crate) struct Cluster {
     view: Arc<RwLock<ClusterView>>,
@@ -58,6 +62,8 @@ impl Cluster {
             connections: HashMap::new(),
             voters: Vec::new(),
             votes: Votes::new(0),
+            agreed_at: Duration::ZERO,
+            reseeded: false,
         };
         let mut task = JoinSet::new();
         task.spawn(poller.run());
@@ -110,6 +116,10 @@ struct MapPoller {
     /// The masters of the last map; each has a vote.
     voters: Vec<Address>,
     votes: Votes<SlotMap>,
+    /// When most voters last agreed, or a seed was asked for others since they did not.
+    agreed_at: Duration,
+    /// Whether a seed named voters that the map in use does not.
+    reseeded: bool,
 }
 
 impl MapPoller {
@@ -119,15 +129,20 @@ impl MapPoller {
             self.poll_voters().await;
             if let Some((map, requested_at)) = self.votes.majority() {
                 let map = map.clone();
-                self.apply(&map, requested_at);
-                self.set_voters(&map);
+                let replaced = self.set_voters(&map);
+                // A seed may be out of date: what counts is the word of the masters themselves.
+                if !(self.reseeded && replaced) {
+                    self.apply(&map, requested_at);
+                }
             }
             tokio::time::sleep(MIN_POLL_INTERVAL).await;
             let _ = tokio::time::timeout(period, self.settings.refresh.notified()).await;
         }
     }
 
-    /// Polls all voters. If none replies, the first map from a seed names the new voters.
+    /// Polls all voters. If none replies, or most have not agreed for long, the first map from a seed
+    /// names the new voters: some masters may have been replaced without the consent of most of them
+    /// (`CLUSTER FAILOVER TAKEOVER`).
     async fn poll_voters(&mut self) {
         let voters = self.voters.clone();
         let requested_at = self.settings.now();
@@ -139,9 +154,17 @@ impl MapPoller {
                 .into_iter()
                 .for_each(|voter| self.votes.cast(voter, Some(map.clone()), requested_at));
         }
-        if !any_reply {
+        if let Some((_, agreed_at)) = self.votes.majority() {
+            self.agreed_at = self.agreed_at.max(agreed_at);
+        }
+        let disagreeing = requested_at.saturating_sub(self.agreed_at)
+            > self.settings.shared.confirmation * MAX_CONFIRMATIONS_WITHOUT_MAJORITY;
+        if !any_reply || disagreeing {
+            // The new voters get as much time.
+            self.agreed_at = requested_at;
             let found = self.fetch_maps(self.seeds.clone()).await.into_iter().next();
             if let Some((_, map)) = found {
+                self.reseeded |= self.differs_from_view(&map);
                 self.set_voters(&map);
                 self.settings.refresh.notify_one();
             }
@@ -177,21 +200,30 @@ impl MapPoller {
         maps
     }
 
-    /// Makes the masters of `map` the voters.
-    fn set_voters(&mut self, map: &SlotMap) {
+    /// Returns whether there is a map in use, and it is another.
+    fn differs_from_view(&self, map: &SlotMap) -> bool {
+        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
+        view.map.as_ref().is_some_and(|used| used != map)
+    }
+
+    /// Makes the masters of `map` the voters. Returns whether they are others.
+    fn set_voters(&mut self, map: &SlotMap) -> bool {
         let voters: Vec<_> = map.masters().iter().map(|range| range.address.clone()).collect();
-        if voters != self.voters {
+        let replaced = voters != self.voters;
+        if replaced {
             self.votes = Votes::new(voters.len());
             self.connections.retain(|address, _| voters.contains(address));
             self.voters = voters;
         }
+        replaced
     }
 
     /// Applies a map on which most masters agreed at `requested_at`.
-    fn apply(&self, map: &SlotMap, requested_at: Duration) {
+    fn apply(&mut self, map: &SlotMap, requested_at: Duration) {
+        let reseeded = std::mem::take(&mut self.reseeded);
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        if view.map.as_ref() != Some(map) {
-            view.note_moves(map, self.settings.now());
+        if reseeded || view.map.as_ref() != Some(map) {
+            view.note_moves(map, reseeded, self.settings.now());
             tracing::info!(masters = map.masters().len(), "received the slot map of the cluster");
         }
         let mut masters = HashMap::new();
@@ -220,11 +252,12 @@ impl MapPoller {
 }
 
 impl ClusterView {
-    /// Notes which slots change their owner. Slots in the first map have not moved: if their owner is
-    /// new, or got them while this node was not running, its epoch is new too.
-    fn note_moves(&mut self, map: &SlotMap, now: Duration) {
+    /// Notes which slots change their owner; `all`: each may have had others meanwhile. Slots in the
+    /// first map have not moved: if their owner is new, or got them while this node was not running,
+    /// its epoch is new too.
+    fn note_moves(&mut self, map: &SlotMap, all: bool, now: Duration) {
         let Some(old) = &self.map else { return };
-        let moved = (0..SLOTS).filter(|slot| old.owner(*slot) != map.owner(*slot));
+        let moved = (0..SLOTS).filter(|slot| all || old.owner(*slot) != map.owner(*slot));
         let moved: Vec<_> = moved.collect();
         self.moved.extend(moved.into_iter().map(|slot| (slot, now)));
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::support::*;
 use firstflight_replay::{ClaimKey, StoreReply::*, Unknown};
 use firstflight_store::{Address, Spent, Store, StoreConfig, Topology};
-use firstflight_testkit::{Cluster, StoreKind};
+use firstflight_testkit::{Cluster, StoreKind, StoreProcess};
 use libtest_mimic::Trial;
 
 /// All tests of this module.
@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_node_that_comes_after_a_slot_moved_waits_a_window,
         a_cluster_without_one_of_its_masters_never_grants_twice,
         a_replica_in_a_masters_place_waits_a_window,
+        replicas_that_take_over_from_most_masters_count_after_a_window,
     ]
 }
 
@@ -181,4 +182,25 @@ async fn a_replica_in_a_masters_place_waits_a_window() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     assert!(killed.elapsed() >= window, "{:?}", killed.elapsed());
+}
+
+/// Without most of the masters, an operator makes replicas take over.
+async fn replicas_that_take_over_from_most_masters_count_after_a_window() {
+    let mut cluster = Cluster::start(StoreKind::Redis);
+    cluster.add_replica(StoreKind::Redis, 0);
+    cluster.add_replica(StoreKind::Redis, 1);
+    let seeds = cluster.addresses().into_iter().map(|(host, port)| Address::Tcp(host, port));
+    let store = open(config(Topology::Cluster { seeds: seeds.collect() }));
+    all_count(&store).await;
+    let killed = Instant::now();
+    cluster.masters[..2].iter_mut().for_each(StoreProcess::kill);
+    for replica in &cluster.replicas {
+        assert_eq!(replica.cli(&["cluster", "failover", "takeover"]), "OK");
+    }
+    // Replies until the last confirmation is too old are still those of before.
+    tokio::time::sleep(short(Duration::from_secs(2)).confirmation).await;
+    until_within(&store, Won, Duration::from_secs(60)).await;
+    let window = short(Duration::from_secs(2)).recording_window();
+    assert!(killed.elapsed() >= window, "{:?}", killed.elapsed());
+    all_count(&store).await;
 }
