@@ -193,16 +193,17 @@ impl<S: Records> SharedRing<S> {
                 return Ok(SlotContent::Unreadable);
             }
         };
+        let under = self.records.key_encryption().sealing_key();
         let ttl = {
             let mut state = self.state();
             state.unreadable.remove(&slot);
             state.keys.adopt(slot, key.clone(), now);
-            let under = self.records.key_encryption().sealing_key();
-            let due = !up_to_date && state.resealed.insert((slot, under));
+            let due = !up_to_date && !state.resealed.contains(&(slot, under));
             due.then(|| state.keys.lifetime_of(&key, now))
         };
         if let Some(ttl) = ttl {
             self.store.put(&record_key(slot), &self.records.seal(slot, &key), ttl).await?;
+            self.state().resealed.insert((slot, under));
         }
         Ok(SlotContent::Key(*key.key.name()))
     }

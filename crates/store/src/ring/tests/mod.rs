@@ -162,6 +162,23 @@ fn records_are_sealed_anew_when_the_key_encryption_key_is_replaced() {
 }
 
 #[test]
+fn a_record_that_could_not_be_sealed_anew_is_tried_again() {
+    run(async {
+        let (memory, old, new) = (Memory::new(), keys(ONE), keys(TWO));
+        let one = ring_on(&memory, &old);
+        let ring = one.refresh(START).await.expect("a ring");
+        put_keys(&old.path().join("kek"), &format!("{TWO}\n{ONE}"));
+        one.refresh_key_encryption(at(1));
+        // The list and a record are read, and the store fails before it is written.
+        one.store().fail(Some((2, false)));
+        assert!(matches!(one.refresh(at(1)).await, Err(SharedRingError::Store(_))));
+        one.store().fail(None);
+        one.refresh(at(2)).await.expect("a ring");
+        assert_eq!(ring_on(&memory, &new).read(at(3)).await.expect("a ring"), ring);
+    });
+}
+
+#[test]
 fn two_orders_of_the_same_keys_do_not_seal_for_ever() {
     run(async {
         let (memory, ab, ba) =
