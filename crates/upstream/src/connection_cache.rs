@@ -34,7 +34,7 @@ struct Shared {
     allowed: Arc<AtomicUsize>,
     owner: Owner,
     streams: Streams,
-    /// When the sweep last found it in use.
+    /// When it was last given to a request, or the sweep last found it in use.
     used: Instant,
 }
 
@@ -73,27 +73,33 @@ impl ConnectionCache {
     pub(crate) fn checkout_shared(
         &self,
         owner: Owner,
+        now: Instant,
     ) -> Option<(http2::SendRequest<Upload>, Stream)> {
         let mut shared = lock(&self.shared);
         shared.retain(|shared| !shared.sender.is_closed());
-        let free = shared.iter().find(|shared| {
+        let free = shared.iter_mut().find(|shared| {
             let max = shared.allowed.load(Ordering::Relaxed).min(MAX_STREAMS);
             shared.owner == owner && shared.streams.load(Ordering::Relaxed) < max
         })?;
+        free.used = now;
         Some((free.sender.clone(), Stream::start(&free.streams)))
     }
 
-    /// Adds a shared connection, and returns its first stream.
+    /// Adds a shared connection, and returns its first stream. Drops the least recently used ones
+    /// above `max` without a stream: with a PROXY header, each client has its own.
     pub(crate) fn add_shared(
         &self,
         sender: http2::SendRequest<Upload>,
         allowed: Arc<AtomicUsize>,
         owner: Owner,
+        max: usize,
         now: Instant,
     ) -> Stream {
         let streams = Streams::default();
         let stream = Stream::start(&streams);
-        lock(&self.shared).push(Shared { sender, allowed, owner, streams, used: now });
+        let mut shared = lock(&self.shared);
+        drop_idle(&mut shared, max);
+        shared.push(Shared { sender, allowed, owner, streams, used: now });
         stream
     }
 
@@ -102,20 +108,42 @@ impl ConnectionCache {
         lock(&self.shared).retain(|shared| !Arc::ptr_eq(&shared.streams, &stream.0));
     }
 
-    /// Closes connections that have not been used for `limit`.
-    pub(crate) fn sweep(&self, limit: Duration, now: Instant) {
+    /// Closes connections that have not been used for `limit`, and those above `max`.
+    pub(crate) fn sweep(&self, limit: Duration, max: usize, now: Instant) {
         let fresh = |since: Instant| now.duration_since(since) < limit;
         lock(&self.idle).retain(|idle| fresh(idle.since) && !idle.connection.is_closed());
-        lock(&self.shared).retain_mut(|shared| {
-            if shared.streams.load(Ordering::Relaxed) > 0 {
+        let mut shared = lock(&self.shared);
+        shared.retain_mut(|shared| {
+            if !shared.is_idle() {
                 shared.used = now;
             }
             fresh(shared.used) && !shared.sender.is_closed()
         });
+        drop_idle(&mut shared, max);
     }
 
     pub(crate) fn count(&self) -> usize {
         lock(&self.idle).len() + lock(&self.shared).len()
+    }
+}
+
+impl Shared {
+    fn is_idle(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Drops the least recently used of the connections without a stream, above `max`.
+fn drop_idle(shared: &mut Vec<Shared>, max: usize) {
+    let idle = shared.iter().filter(|shared| shared.is_idle()).count();
+    let mut excess = idle.saturating_sub(max);
+    if excess > 0 {
+        shared.sort_by_key(|shared| shared.used);
+        shared.retain(|shared| {
+            let dropped = excess > 0 && shared.is_idle();
+            excess -= usize::from(dropped);
+            !dropped
+        });
     }
 }
 

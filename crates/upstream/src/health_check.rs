@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::sender;
 use crate::shared::Shared;
 use crate::upload::{Progress, Upload};
-use crate::{HealthCheck, Protocol};
+use crate::{HealthCheck, PoolConfig, Protocol};
 
 /// Starts the background tasks of a pool, which end with it.
 pub(crate) fn start(shared: &Arc<Shared>) {
@@ -28,8 +28,9 @@ async fn sweep(shared: Weak<Shared>) {
     loop {
         sleep(SWEEP_INTERVAL).await;
         let Some(shared) = shared.upgrade() else { return };
+        let PoolConfig { idle_timeout, idle_connections, .. } = shared.config;
         for server in &shared.servers {
-            server.cache.sweep(shared.config.idle_timeout, Instant::now());
+            server.cache.sweep(idle_timeout, idle_connections, Instant::now());
         }
     }
 }

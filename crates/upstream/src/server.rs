@@ -77,7 +77,7 @@ impl Server {
             }
             Protocol::Http2 => self
                 .cache
-                .checkout_shared(owner)
+                .checkout_shared(owner, Instant::now())
                 .map(|(sender, stream)| Sender::Http2(sender, stream)),
         }
     }
@@ -104,7 +104,8 @@ impl Server {
         }
         let io = self.connect(config.proxy_protocol, owner).await?;
         let (sender, allowed) = sender::http2(io).await.map_err(io::Error::other)?;
-        let stream = self.cache.add_shared(sender.clone(), allowed, owner, Instant::now());
+        let max = config.idle_connections;
+        let stream = self.cache.add_shared(sender.clone(), allowed, owner, max, Instant::now());
         Ok(Checkout { sender: Sender::Http2(sender, stream), connected: Some(started.elapsed()) })
     }
 

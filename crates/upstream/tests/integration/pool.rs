@@ -1,5 +1,6 @@
 //! Pools against servers on real sockets.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -15,6 +16,8 @@ use futures_util::{StreamExt, stream};
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -373,6 +376,36 @@ async fn a_connection_for_each_client_where_servers_are_told_who_it_is() {
         assert!(seen[0].starts_with(first.as_bytes()), "{seen:?}");
         assert_ne!(seen[0], seen[1]);
     }
+}
+
+#[tokio::test]
+async fn idle_connections_of_http2_have_a_limit() {
+    let peer = Peer::raw(|mut stream| async move {
+        while stream.read_u8().await.unwrap() != b'\n' {}
+        let service =
+            service_fn(async |_| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())));
+        let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(stream), service);
+        drop(serving.await);
+    })
+    .await;
+    let config = PoolConfig {
+        protocol: Protocol::Http2,
+        proxy_protocol: Some(proxy_protocol::Version::V1),
+        idle_connections: 2,
+        ..PoolConfig::new(vec![peer.address.clone()])
+    };
+    // Not started, so nothing is closed meanwhile.
+    let pool = Pool::new("test", config).unwrap();
+    for client in [1, 2, 3, 1, 4] {
+        send_for(&pool, "GET", "", client).await.unwrap();
+        settled(&pool).await;
+    }
+    // With the last client's, which was not idle when it was added.
+    let server = pool.status().servers.remove(0);
+    assert_eq!(server.cached_connections, 3, "{server:?}");
+    send_for(&pool, "GET", "", 1).await.unwrap();
+    assert_eq!(pool.status().servers[0].connections, 4, "the one that was used again is kept");
 }
 
 #[tokio::test]
