@@ -1,12 +1,13 @@
 //! Exports finished spans and metrics to the collector.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, interval_at, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::metrics::Snapshot;
@@ -68,7 +69,7 @@ impl Exporter {
             counts: counts.clone(),
             metrics,
             started: SystemTime::now(),
-            failing: false,
+            failing: Failing::default(),
         };
         let running = tokio::spawn(task.run(incoming, settings.metrics_interval));
         (Self { spans, counts }, running)
@@ -108,8 +109,19 @@ struct Task {
     counts: Arc<Counts>,
     metrics: SnapshotSource,
     started: SystemTime,
-    /// Whether the last export failed, so that a failure is logged once.
-    failing: bool,
+    failing: Failing,
+}
+
+/// The signals whose last export failed, so that a failure is logged once. A collector may accept
+/// only some signals.
+#[derive(Default)]
+struct Failing(HashSet<&'static str>);
+
+impl Failing {
+    /// Notes the result of an export. Returns whether it differs from the last of this signal.
+    fn note(&mut self, signal: &'static str, failed: bool) -> bool {
+        if failed { self.0.insert(signal) } else { self.0.remove(signal) }
+    }
 }
 
 impl Task {
@@ -117,6 +129,8 @@ impl Task {
         // Disabled metrics have a very long interval.
         let period = metrics.unwrap_or(NEVER);
         let mut ticks = interval_at(Instant::now() + period, period);
+        // Retries of spans may take longer than an interval.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut waiting = Vec::new();
         let mut first = None;
         loop {
@@ -169,25 +183,26 @@ impl Task {
     async fn send_metrics(&mut self) {
         let times = (self.started, SystemTime::now());
         let message = messages::metrics(&self.resource, &(self.metrics)(), times);
-        let sent = self.sender.post(&self.endpoint.signal("metrics"), &message).await;
-        self.note(sent.err());
+        let signal = "metrics";
+        let sent = self.sender.post(&self.endpoint.signal(signal), &message).await;
+        self.note(signal, sent.err());
     }
 
     /// Retries until the collector has accepted the message, has rejected it, or the retry time is
     /// over.
-    async fn deliver(&mut self, signal: &str, message: &impl prost::Message) -> bool {
+    async fn deliver(&mut self, signal: &'static str, message: &impl prost::Message) -> bool {
         let mut backoff = Backoff::new();
         let url = self.endpoint.signal(signal);
         loop {
             let Err(refusal) = self.sender.post(&url, message).await else {
-                self.note(None);
+                self.note(signal, None);
                 return true;
             };
             let pause = match &refusal {
                 Refusal::Later { after, .. } => backoff.pause(*after, rand::random()),
                 Refusal::Never(_) => None,
             };
-            self.note(Some(refusal));
+            self.note(signal, Some(refusal));
             match pause {
                 Some(pause) => sleep(pause).await,
                 None => return false,
@@ -195,18 +210,16 @@ impl Task {
         }
     }
 
-    fn note(&mut self, refusal: Option<Refusal>) {
-        match (&refusal, self.failing) {
-            (Some(refusal), false) => {
-                warn!("the collector at {} does not accept data: {refusal}", self.endpoint);
+    fn note(&mut self, signal: &'static str, refusal: Option<Refusal>) {
+        let endpoint = &self.endpoint;
+        match (&refusal, self.failing.note(signal, refusal.is_some())) {
+            (Some(refusal), true) => {
+                warn!("the collector at {endpoint} does not accept {signal}: {refusal}");
             }
-            (Some(refusal), true) => debug!("the collector at {}: {refusal}", self.endpoint),
-            (None, true) => {
-                warn!("the collector at {} accepts spans and metrics again", self.endpoint)
-            }
+            (Some(refusal), false) => debug!("the collector at {endpoint}, {signal}: {refusal}"),
+            (None, true) => warn!("the collector at {endpoint} accepts {signal} again"),
             (None, false) => {}
         }
-        self.failing = refusal.is_some();
     }
 }
 
@@ -217,3 +230,17 @@ const MAX_BATCH_SPANS: usize = 512;
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_signal_fails_and_recovers_by_itself() {
+        let mut failing = Failing::default();
+        let results = [("metrics", true), ("traces", false), ("metrics", true), ("traces", false)];
+        let changes = results.map(|(signal, failed)| failing.note(signal, failed));
+        assert_eq!(changes, [true, false, false, false]);
+        assert!(failing.note("metrics", false));
+    }
+}
