@@ -68,6 +68,13 @@ pub(crate) struct AttemptHistory {
     stale: bool,
 }
 
+impl AttemptHistory {
+    /// Returns whether there are servers that do not get the request again.
+    pub(crate) fn excludes_servers(&self) -> bool {
+        !self.tried.is_empty()
+    }
+}
+
 /// The health of a server before and after an event.
 pub(crate) type Change = (ServerHealth, ServerHealth);
 

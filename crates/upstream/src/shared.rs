@@ -1,5 +1,6 @@
 //! What all requests of a pool share: its servers, their state, and the queue.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,8 +23,11 @@ pub(crate) struct Shared {
     pub(crate) config: PoolConfig,
     pub(crate) servers: Vec<Server>,
     server_list: Mutex<ServerList>,
-    /// Notified when a request ends, for requests that wait in the queue.
+    /// Notified when a request ends: one of the requests in the queue, which all can use the capacity.
     capacity_freed: Notify,
+    /// Notified too: all requests in the queue that have failed on a server. They may be unable to
+    /// use the capacity, and must not take the place of one that can.
+    capacity_freed_for_retries: Notify,
     waiting: AtomicUsize,
     rejected: AtomicU64,
     started: AtomicBool,
@@ -57,6 +61,7 @@ impl Shared {
             config,
             servers,
             capacity_freed: Notify::new(),
+            capacity_freed_for_retries: Notify::new(),
             waiting: AtomicUsize::new(0),
             rejected: AtomicU64::new(0),
             started: AtomicBool::new(false),
@@ -85,15 +90,20 @@ impl Shared {
             return picked;
         }
         let _waiting = QueuedRequest::start(&self.waiting);
+        let freed = match history.excludes_servers() {
+            true => &self.capacity_freed_for_retries,
+            false => &self.capacity_freed,
+        };
         let limit = self.config.queue_timeout;
         let found = timeout(limit, async {
             loop {
                 // Before choosing, so that no end of a request is missed after it.
-                let capacity_freed = self.capacity_freed.notified();
+                let mut freed = pin!(freed.notified());
+                freed.as_mut().enable();
                 if let Some(picked) = pick(self) {
                     return picked;
                 }
-                capacity_freed.await;
+                freed.await;
             }
         });
         found.await.unwrap_or_else(|_| {
@@ -130,6 +140,7 @@ impl Shared {
         if before != after {
             // The server may have capacity for waiting requests.
             self.capacity_freed.notify_waiters();
+            self.capacity_freed_for_retries.notify_waiters();
         }
     }
 
@@ -183,6 +194,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.shared.lock().end(self.index, self.picked);
         self.shared.capacity_freed.notify_one();
+        self.shared.capacity_freed_for_retries.notify_waiters();
     }
 }
 
@@ -236,4 +248,39 @@ pub struct ServerStatus {
     pub connections: u64,
     /// Requests since the start.
     pub totals: RequestTotals,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+    use crate::retry::{Failure, Repeatable};
+
+    #[tokio::test]
+    async fn a_request_that_cannot_use_a_free_server_does_not_delay_one_that_can() {
+        let servers = vec!["http://localhost:1".parse().unwrap(); 2];
+        let config = PoolConfig {
+            requests: 1,
+            queue_timeout: Duration::from_secs(10),
+            ..PoolConfig::new(servers)
+        };
+        let shared = Arc::new(Shared::new("test", config).unwrap());
+        let (new, mut failed) = (AttemptHistory::default(), AttemptHistory::default());
+        let first = shared.permit(&new).await.unwrap();
+        let _other = shared.permit(&new).await.unwrap();
+        let free = first.index;
+        let (failure, repeatable) = (Failure::Connect, Repeatable::Never);
+        shared.lock().again(&mut failed, free, failure, true, repeatable);
+        let ends = async {
+            drop(first);
+            pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            _ = shared.permit(&failed) => panic!("it gave up, or got the server again"),
+            permit = shared.permit(&new) => assert_eq!(permit.unwrap().index, free),
+            () = ends => {}
+        }
+    }
 }
