@@ -172,7 +172,10 @@ impl Report {
         let what = match replays.map(failed) {
             all if all.contains(&Some(Verdict::Fail)) => "executes replayed early data",
             all if all.contains(&Some(Verdict::Pass)) && !all.contains(&Some(Verdict::Warn)) => {
-                "executed no replayed early data"
+                match all.contains(&Some(Verdict::Inconclusive)) {
+                    true => "executed no replayed early data, as far as it could be tested",
+                    false => "executed no replayed early data",
+                }
             }
             all if all.iter().all(Option::is_none) => "was not tested with replays",
             all if all.iter().all(|v| matches!(v, None | Some(Verdict::NotApplicable))) => {
@@ -212,10 +215,11 @@ mod tests {
 
     #[test]
     fn the_headline_follows_the_replays() {
-        use Verdict::{Fail, NotApplicable, Pass, Warn};
+        use Verdict::{Fail, Inconclusive, NotApplicable, Pass, Warn};
         let of = |a, b| report(&[("replay-at-once", a), ("replay-delayed", b)]).headline();
         assert_eq!(of(Fail, Pass), "https://a/ executes replayed early data: 1 fail, 1 pass.");
         assert_eq!(of(Pass, Pass), "https://a/ executed no replayed early data: 2 pass.");
+        assert!(of(Pass, Inconclusive).contains("early data, as far as it could be tested: 1 inc"));
         assert!(of(Pass, Warn).contains("may execute"));
         assert!(of(NotApplicable, NotApplicable).contains("has no early data"));
         let others = report(&[("unsafe-method", Pass)]).headline();
