@@ -46,11 +46,13 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         facts.alpn.as_deref().unwrap_or("not negotiated"),
         groups(probe)?.join(", ")
     )];
-    let Some(ticket) = facts.tickets.first() else {
+    // Tickets of a handshake may differ: the one that permits the most, and the longest lifetime.
+    let Some(ticket) = facts.tickets.iter().max_by_key(|ticket| ticket.max_early_data) else {
         let summary = "no resumption: the server issues no tickets";
         return Ok(Outcome::new(Verdict::Pass, summary).with(evidence));
     };
-    let lifetime = ticket.lifetime.as_secs();
+    let lifetimes = facts.tickets.iter().map(|ticket| ticket.lifetime.as_secs());
+    let lifetime = lifetimes.max().unwrap_or_default();
     evidence.push(format!(
         "{} tickets of {} bytes for each handshake, valid for {lifetime} s",
         facts.tickets.len(),
@@ -130,6 +132,8 @@ fn groups(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use firstflight_first_flight::test_server::Behaviour;
 
     use super::*;
@@ -141,6 +145,18 @@ mod tests {
     fn rfc8446_4_6_1_tickets_live_for_seven_days_at_most() {
         let wrong = Behaviour { lifetime: 604_801, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
+    }
+
+    #[test]
+    fn rfc8446_4_6_1_every_ticket_of_a_handshake_counts() {
+        let target = TestTarget::new(Behaviour::default(), false);
+        let settings = settings();
+        let mut probe = Probe::survey(&target, &[], &settings).unwrap();
+        probe.facts.tickets[0].max_early_data = None;
+        let outcome = audit::run(&CHECK, &probe);
+        assert!(outcome.summary.ends_with("early data of up to 14336 bytes"), "{outcome:#?}");
+        probe.facts.tickets[1].lifetime = Duration::from_secs(MAX_LIFETIME + 1);
+        assert_eq!(audit::run(&CHECK, &probe).verdict, Verdict::Fail);
     }
 
     #[test]
