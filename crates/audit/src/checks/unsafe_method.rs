@@ -4,6 +4,7 @@ use firstflight_first_flight::FlightPlan;
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
+use crate::http::Response;
 use crate::probe::{Probe, Stop, nonce};
 
 pub(super) const CHECK: Check = Check {
@@ -40,32 +41,39 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         copies.receive(probe, &mut copy, &format!("copy {number}"));
     }
     copies.count(probe, &nonce)?;
-    if copies.executions.is_none() && response.is_none() && !silence_waits(probe)? {
+    let is_silent = response.is_none() && copies.responded == 0;
+    if copies.executions.is_none() && is_silent && !silence_waits(probe)? {
         let summary = "the POST got no response before the handshake was complete; only a witness can \
                        tell whether it ran";
         copies.evidence.push("a POST that runs may get its response as late".to_owned());
         return Ok(Outcome::new(Verdict::Warn, summary).with(copies.evidence));
     }
-    let executed = response.as_ref().is_some_and(crate::http::Response::executed);
-    let (verdict, summary) = match (copies.executions, &response) {
+    let (verdict, summary) = judge(response.as_ref(), &copies);
+    Ok(Outcome::new(verdict, summary).with(copies.evidence))
+}
+
+/// The verdict, from the response to the first POST before its Finished, and what became of its copies.
+fn judge(response: Option<&Response>, copies: &Copies) -> (Verdict, String) {
+    let responses = copies.responded + usize::from(response.is_some_and(Response::executed));
+    match (copies.executions, response) {
         (Some(count), _) if count > 1 => {
             (Verdict::Fail, format!("the POST ran {count} times, counted by the witness"))
         }
-        (None, _) if executed && copies.responded > 0 => {
-            (Verdict::Fail, "the POST and a copy of it got responses before Finished".to_owned())
-        }
+        (None, _) if responses > 1 => (
+            Verdict::Fail,
+            format!("{responses} of 3 copies of a POST got responses before Finished"),
+        ),
         (Some(1), _) => {
             (Verdict::Warn, "the POST ran before the handshake was complete".to_owned())
         }
-        (None, _) if executed => {
+        (None, _) if responses == 1 => {
             (Verdict::Warn, "the POST got a response before the handshake was complete".to_owned())
         }
         (_, Some(response)) if !response.executed() => {
             (Verdict::Pass, "the POST got 425 (Too Early)".to_owned())
         }
         _ => (Verdict::Pass, "the POST waits for the handshake".to_owned()),
-    };
-    Ok(Outcome::new(verdict, summary).with(copies.evidence))
+    }
 }
 
 /// Whether no response to a POST means that it waits: one after a full handshake gets its response in
@@ -117,6 +125,15 @@ mod tests {
         assert_eq!(verdict(&CHECK, &replayed, false), Verdict::Fail);
         let refused = Behaviour { others: EarlyRequest::TooEarly, ..Behaviour::default() };
         assert_eq!(verdict(&CHECK, &refused, true), Verdict::Pass);
+    }
+
+    /// A balancer may send the first POST to a slow backend, and its copies to a fast one.
+    #[test]
+    fn rfc8470_3_responses_to_copies_count_without_one_to_the_first() {
+        let verdict = |responded| {
+            judge(None, &Copies { sent: 2, accepted: 2, responded, ..Copies::default() }).0
+        };
+        assert_eq!([0, 1, 2].map(verdict), [Verdict::Pass, Verdict::Warn, Verdict::Fail]);
     }
 
     #[test]
