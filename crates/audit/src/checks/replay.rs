@@ -8,6 +8,10 @@ use crate::Verdict;
 use crate::finding::Outcome;
 use crate::probe::{Exchange, Failure, Probe, Stop, nonce};
 
+/// The summary, if the witness missed an original that got a response.
+pub(super) const UNRELIABLE_COUNT: &str =
+    "the witness did not count the original, so the count is not reliable";
+
 /// An original that was accepted and completed.
 pub(super) struct Original {
     pub(super) flight: FirstFlight,
@@ -133,10 +137,7 @@ impl Copies {
                 Verdict::Pass,
                 format!("it did not run: early requests get 425 (Too Early); {copies} sent"),
             ),
-            Some(0) if originals > 0 => (
-                Verdict::Inconclusive,
-                "the witness did not count the original, so the count is not reliable".to_owned(),
-            ),
+            Some(0) if originals > 0 => (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned()),
             Some(count) if count > 1 => (
                 Verdict::Fail,
                 format!("the request ran {count} times, counted by the witness; {copies} sent"),

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use firstflight_first_flight::{FirstFlight, ZeroRttPackets};
 
-use super::replay::{Copies, original};
+use super::replay::{Copies, UNRELIABLE_COUNT, original};
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -67,6 +67,9 @@ fn judge(forged: &Copies, own: &Copies) -> (Verdict, String) {
              build that flight"
                 .to_owned(),
         ),
+        _ if forged.executions == Some(0) && forged.too_early == 0 => {
+            (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned())
+        }
         (false, 0, _) => {
             (Verdict::Pass, "early data was not accepted again; 4 copies sent".to_owned())
         }
@@ -131,5 +134,7 @@ mod tests {
         assert_eq!(verdict(1, 1, None), Verdict::Warn);
         assert_eq!(verdict(1, 0, None), Verdict::Warn);
         assert_eq!(verdict(0, 0, None), Verdict::Pass);
+        let missed = Some((0, 1));
+        assert_eq!(verdict(0, 0, missed), Verdict::Inconclusive, "the original was not counted");
     }
 }
