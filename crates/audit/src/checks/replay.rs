@@ -126,10 +126,7 @@ impl Copies {
     /// The verdict. One of the executions is the original's; `originals` is 0 where only copies were
     /// sent, one of which may run.
     pub(super) fn verdict(mut self, originals: usize) -> Outcome {
-        let copies = match self.sent {
-            1 => "1 copy".to_owned(),
-            sent => format!("{sent} copies"),
-        };
+        let copies = self.number();
         let evidence = std::mem::take(&mut self.evidence);
         let runs_of_copies = self.responded.saturating_sub(1 - originals.min(1));
         let (verdict, summary) = match self.executions {
@@ -184,16 +181,32 @@ impl Copies {
                     ),
                 }
             }
-            None if self.unanswered > 0 => (
-                Verdict::Inconclusive,
-                format!(
-                    "{} of {copies} got no response, not even of TLS: the server is slow, or down",
-                    self.unanswered
-                ),
-            ),
             None => (Verdict::Pass, format!("early data was not accepted again; {copies} sent")),
         };
+        let (verdict, summary) = self.qualify((verdict, summary));
         Outcome::new(verdict, summary).with(evidence)
+    }
+
+    /// A pass is none if the server may not have received each copy.
+    pub(super) fn qualify(&self, (verdict, summary): (Verdict, String)) -> (Verdict, String) {
+        match verdict {
+            Verdict::Pass if self.unanswered > 0 => (
+                Verdict::Inconclusive,
+                format!(
+                    "{} of {} got no response, not even of TLS: the server is slow, or down",
+                    self.unanswered,
+                    self.number()
+                ),
+            ),
+            _ => (verdict, summary),
+        }
+    }
+
+    fn number(&self) -> String {
+        match self.sent {
+            1 => "1 copy".to_owned(),
+            sent => format!("{sent} copies"),
+        }
     }
 }
 
@@ -220,14 +233,24 @@ mod tests {
         assert_eq!(verdict(0, 0, None), Verdict::Pass);
         assert_eq!(verdict(3, 1, None), Verdict::Fail);
         assert_eq!(verdict(3, 0, None), Verdict::Warn);
-        let down = Copies { sent: 3, unanswered: 3, ..Copies::default() };
-        assert_eq!(down.verdict(1).verdict, Verdict::Inconclusive);
         let waits = |responded| {
             let copies = Copies { sent: 3, accepted: 3, responded, ..Copies::default() };
             Copies { silence_waits: true, ..copies }.verdict(1).verdict
         };
         assert_eq!(waits(0), Verdict::Pass);
         assert_eq!(waits(1), Verdict::Fail, "one ran");
+    }
+
+    #[test]
+    fn copies_without_a_response_of_tls_were_not_refused() {
+        for (executions, expected) in [
+            (None, Verdict::Inconclusive),
+            (Some(1), Verdict::Inconclusive),
+            (Some(2), Verdict::Fail),
+        ] {
+            let copies = Copies { sent: 3, unanswered: 1, executions, ..Copies::default() };
+            assert_eq!(copies.verdict(1).verdict, expected, "{executions:?}");
+        }
     }
 
     #[test]
