@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_first_flight::{Ended, FirstFlight};
+use firstflight_first_flight::{Ended, FirstFlight, FlightPlan};
 
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -61,8 +61,11 @@ pub(super) struct Copies {
     pub(super) since: Option<Duration>,
     /// Those whose early data was accepted by TLS.
     pub(super) accepted: usize,
-    /// Those to which the server sent nothing at all, over TCP: it may be down.
+    /// Those to which the server sent no response of TLS: it may be down.
     pub(super) unanswered: usize,
+    /// Those that the server may have refused without a word: it closed the connection, or over QUIC
+    /// took them for packets of the original's connection.
+    pub(super) ignored: usize,
     /// Those that got the response to an execution, before any Finished of the client.
     pub(super) responded: usize,
     /// Those that got 425 (Too Early) before any Finished of the client: they did not run.
@@ -82,9 +85,12 @@ impl Copies {
         let started = copy.driver.started();
         let time = started.saturating_sub(*self.since.get_or_insert(started));
         let mut line = format!("{label} at +{:.3} s: {reception}", time.as_secs_f64());
-        // Over QUIC a copy may belong to the original's connection, and then gets nothing.
-        let silent = reception.ended == Some(Failure::Ended(Ended::TimedOut));
-        self.unanswered += usize::from(silent && !probe.settings.http3);
+        match &reception.ended {
+            Some(Failure::Ended(Ended::TimedOut)) if probe.settings.http3 => self.ignored += 1,
+            Some(Failure::Ended(Ended::Closed)) => self.ignored += 1,
+            Some(failure) if !failure.is_of_server() => self.unanswered += 1,
+            _ => {}
+        }
         if reception.early_data && reception.ended.is_none() {
             self.accepted += 1;
             match copy.response(probe.settings.early_limit) {
@@ -102,6 +108,9 @@ impl Copies {
     /// Asks the witness. Without one, finds out what no response means.
     pub(super) fn count(&mut self, probe: &Probe<'_>, nonce: &str) -> Result<(), Stop> {
         self.executions = probe.executions(nonce)?;
+        if self.executions.is_none() && self.ignored > 0 {
+            self.expect_server(probe);
+        }
         match self.executions {
             Some(executions) => {
                 self.evidence.push(format!("the witness counted {executions} executions"));
@@ -116,6 +125,16 @@ impl Copies {
             None => {}
         }
         Ok(())
+    }
+
+    /// Makes a full handshake. If it fails, the server ignored no copies: it was down.
+    fn expect_server(&mut self, probe: &Probe<'_>) {
+        let sent = probe.send(&probe.build(FlightPlan::full(probe.hello())));
+        let limit = probe.settings.limit;
+        if let Err(Stop(reason)) = sent.and_then(|mut it| it.expect_finished(limit)) {
+            self.unanswered += self.ignored;
+            self.evidence.push(format!("after the copies: {reason}"));
+        }
     }
 
     /// Those that TLS accepted and that got no response.

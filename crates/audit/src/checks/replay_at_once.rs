@@ -31,12 +31,16 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use firstflight_first_flight::test_server::{Behaviour, CopyPolicy, EarlyRequest, Recorded};
+    use firstflight_first_flight::test_server::{
+        Behaviour, CopyPolicy, EarlyRequest, Fault, FaultyPart, Recorded,
+    };
 
     use super::*;
     use crate::Verdict;
-    use crate::checks::tests::{assert_proven, verdict};
-    use crate::checks::{replay_concurrent, replay_delayed};
+    use crate::checks::tests::{assert_proven, verdict, verdict_over_quic};
+    use crate::checks::{
+        replay_addresses, replay_concurrent, replay_connection_ids, replay_delayed,
+    };
 
     fn wrong() -> Behaviour {
         Behaviour { recorded: Recorded::Never, ..Behaviour::default() }
@@ -77,6 +81,20 @@ mod tests {
             assert_eq!(verdict(check, &right, false), Verdict::Pass);
             assert_eq!(verdict(check, &silent, true), Verdict::Fail);
             assert_eq!(verdict(check, &silent, false), Verdict::Warn, "nothing shows it");
+        }
+    }
+    #[test]
+    fn a_server_that_is_down_after_the_original_does_not_ignore_its_copies() {
+        for fault in [Fault::Silent, Fault::Reset] {
+            // The survey, the ticket's connection and the original.
+            let fault = Some((FaultyPart::Handshake, fault));
+            let crashes = Behaviour { fault, faultless: 3, ..Behaviour::default() };
+            for check in [&CHECK, &replay_addresses::CHECK, &replay_connection_ids::CHECK] {
+                for witness in [false, true] {
+                    let found = verdict_over_quic(check, &crashes, witness);
+                    assert_eq!(found, Verdict::Inconclusive, "{}: {fault:?}", check.name);
+                }
+            }
         }
     }
 }

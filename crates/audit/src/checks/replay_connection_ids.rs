@@ -60,7 +60,7 @@ fn judge(forged: &Copies, own: &Copies) -> (Verdict, String) {
     // The first question to the witness was an execution, too.
     let counted = own.executions.zip(forged.executions);
     let ran = counted.map_or(own.responded > 0, |(now, before)| now > before + 1);
-    match (ran, forged.accepted + own.accepted, counted) {
+    let found = match (ran, forged.accepted + own.accepted, counted) {
         (true, ..) => (
             Verdict::Warn,
             "the request ran again under another connection id; only who has the ticket's secret can \
@@ -84,7 +84,8 @@ fn judge(forged: &Copies, own: &Copies) -> (Verdict, String) {
                  witness can tell whether they ran"
             ),
         ),
-    }
+    };
+    own.qualify(forged.qualify(found))
 }
 
 fn renamed(flight: &FirstFlight, zero_rtt: ZeroRttPackets) -> Result<FirstFlight, Stop> {

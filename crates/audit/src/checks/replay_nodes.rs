@@ -22,25 +22,31 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut original = original(probe, "GET")?;
     original.exchange.close();
     let mut copies = original.copies();
+    let mut ignored_by = Vec::new();
     for node in probe.others {
+        let ignored = copies.ignored;
         match probe.send_to(node, &original.flight) {
             Ok(mut copy) => copies.receive(probe, &mut copy, &format!("copy to {}", node.address)),
             Err(error) => copies.evidence.push(format!("no copy to {}: {error}", node.address)),
         }
+        ignored_by.push(copies.ignored > ignored);
     }
-    for node in probe.others {
+    for (node, is_ignored) in probe.others.iter().zip(ignored_by) {
         let flight = probe.build(FlightPlan::resume(probe.hello(), &ticket));
-        if let Ok(mut resumed) = probe.send_to(node, &flight) {
-            let reception = resumed.reception(probe.copy_limit());
-            let what = match (&reception.ended, reception.resumed) {
-                (Some(failure), _) => failure.to_string(),
-                (None, true) => "accepted: it has the same ticket keys".to_owned(),
-                (None, false) => "not accepted".to_owned(),
-            };
-            copies
-                .evidence
-                .push(format!("a ticket of the first address at {}: {what}", node.address));
-        }
+        // Without a response it has ignored no copy: it is down, or does not speak QUIC.
+        let Ok(mut resumed) = probe.send_to(node, &flight) else {
+            copies.unanswered += usize::from(is_ignored);
+            continue;
+        };
+        let reception = resumed.reception(probe.copy_limit());
+        let is_down = reception.ended.as_ref().is_some_and(|failure| !failure.is_of_server());
+        copies.unanswered += usize::from(is_ignored && is_down);
+        let what = match (&reception.ended, reception.resumed) {
+            (Some(failure), _) => failure.to_string(),
+            (None, true) => "accepted: it has the same ticket keys".to_owned(),
+            (None, false) => "not accepted".to_owned(),
+        };
+        copies.evidence.push(format!("a ticket of the first address at {}: {what}", node.address));
     }
     if copies.sent == 0 {
         return Err(Stop("none of the other addresses responds".to_owned()));
@@ -51,11 +57,12 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use firstflight_first_flight::test_server::{Behaviour, EarlyRequest};
+    use firstflight_first_flight::test_server::{Behaviour, EarlyRequest, Fault, FaultyPart};
 
     use super::*;
-    use crate::Verdict;
-    use crate::checks::tests::{outcome_with_node, verdict};
+    use crate::checks::tests::{TestTarget, outcome_with_node, settings, verdict};
+    use crate::target::Node;
+    use crate::{Settings, Verdict, audit};
 
     /// Of a service with two nodes; the same in all of fifty runs.
     fn with_node(keys: bool, register: bool, behaviour: &Behaviour, witness: bool) -> Outcome {
@@ -82,5 +89,39 @@ mod tests {
         let holds = Behaviour { safe: EarlyRequest::Hold, ..right.clone() };
         assert_eq!(with_node(true, false, &holds, true).verdict, Verdict::Pass);
         assert_eq!(verdict(&CHECK, &right, true), Verdict::NotApplicable, "one address");
+    }
+    /// Over QUIC or TCP, where the other address is that of this server.
+    fn with_address_of(other: Option<&TestTarget>, settings: &Settings) -> Outcome {
+        let behaviour = Behaviour { witness: settings.witness, ..Behaviour::default() };
+        let target = TestTarget::new(behaviour, settings.http3);
+        let address = "192.0.2.2:443".to_owned();
+        let others = [Node { address, target: other.unwrap_or(&target) }];
+        let probe = Probe::survey(&target, &others, settings).unwrap();
+        audit::run(&CHECK, &probe)
+    }
+
+    #[test]
+    fn a_node_that_receives_nothing_refuses_nothing() {
+        for (http3, witness) in [(false, false), (false, true), (true, false), (true, true)] {
+            let settings = Settings { http3, witness, ..settings() };
+            for fault in Fault::ALL {
+                let fault = Some((FaultyPart::Handshake, fault));
+                let down = TestTarget::new(Behaviour { fault, ..Behaviour::default() }, http3);
+                let outcome = with_address_of(Some(&down), &settings);
+                assert_eq!(outcome.verdict, Verdict::Inconclusive, "{fault:?}: {outcome:#?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rfc9000_5_1_another_address_of_the_same_server_may_ignore_copies() {
+        for witness in [false, true] {
+            let settings = Settings { http3: true, witness, ..settings() };
+            let outcome = with_address_of(None, &settings);
+            assert_eq!(outcome.verdict, Verdict::Pass, "{outcome:#?}");
+            let evidence = outcome.evidence.join("\n");
+            assert!(evidence.contains("no response in time"), "{evidence}");
+            assert!(evidence.contains("the same ticket keys"), "{evidence}");
+        }
     }
 }
