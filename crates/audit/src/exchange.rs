@@ -39,6 +39,8 @@ impl std::fmt::Display for Failure {
 /// How a server received a flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reception {
+    /// Whether it validated the client's address first, over QUIC.
+    pub(crate) validated: bool,
     pub(crate) retried: bool,
     pub(crate) resumed: bool,
     pub(crate) early_data: bool,
@@ -52,6 +54,9 @@ pub(crate) struct Reception {
 impl std::fmt::Display for Reception {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.ended, self.early_data, self.resumed, self.retried) {
+            (Some(Failure::Ended(Ended::TimedOut)), ..) if self.validated => {
+                f.write_str("Retry: the server validates the client's address first")
+            }
             (Some(failure), ..) => failure.fmt(f),
             (None, true, ..) => f.write_str("early data accepted"),
             (None, _, true, true) => f.write_str("HelloRetryRequest, early data refused"),
@@ -97,6 +102,10 @@ impl Exchange {
     pub(crate) fn reception(&mut self, limit: Duration) -> Reception {
         let mut found = Reception::default();
         let outcome = self.driver.wait_for(limit, |event| match event {
+            Event::AddressValidation => {
+                found.validated = true;
+                false
+            }
             Event::HelloRetryRequest => {
                 found.retried = true;
                 false
@@ -129,9 +138,9 @@ impl Exchange {
     /// The same for a handshake that has to succeed.
     pub(crate) fn expect_finished(&mut self, limit: Duration) -> Result<Reception, Stop> {
         let found = self.reception(limit);
-        match &found.ended {
+        match found.ended {
             None => Ok(found),
-            Some(failure) => Err(Stop(format!("a handshake without faults failed: {failure}"))),
+            Some(_) => Err(Stop(format!("a handshake without faults failed: {found}"))),
         }
     }
 

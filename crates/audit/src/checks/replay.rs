@@ -66,6 +66,8 @@ pub(super) struct Copies {
     /// Those that the server may have refused without a word: it closed the connection, or over QUIC
     /// took them for packets of the original's connection.
     pub(super) ignored: usize,
+    /// Those that got a Retry over QUIC: only who has the flight's keys can continue.
+    pub(super) retried: usize,
     /// Those that got the response to an execution, before any Finished of the client.
     pub(super) responded: usize,
     /// Those that got 425 (Too Early) before any Finished of the client: they did not run.
@@ -86,6 +88,7 @@ impl Copies {
         let time = started.saturating_sub(*self.since.get_or_insert(started));
         let mut line = format!("{label} at +{:.3} s: {reception}", time.as_secs_f64());
         match &reception.ended {
+            Some(_) if reception.validated => self.retried += 1,
             Some(Failure::Ended(Ended::TimedOut)) if probe.settings.http3 => self.ignored += 1,
             Some(Failure::Ended(Ended::Closed)) => self.ignored += 1,
             Some(failure) if !failure.is_of_server() => self.unanswered += 1,
@@ -206,9 +209,17 @@ impl Copies {
         Outcome::new(verdict, summary).with(evidence)
     }
 
-    /// A pass is none if the server may not have received each copy.
+    /// A pass is none if the server may not have received each copy, or has not read it.
     pub(super) fn qualify(&self, (verdict, summary): (Verdict, String)) -> (Verdict, String) {
         match verdict {
+            Verdict::Pass if self.retried > 0 => (
+                Verdict::Inconclusive,
+                format!(
+                    "{} of {} got a Retry, and what clients send after one was not copied",
+                    self.retried,
+                    self.number()
+                ),
+            ),
             Verdict::Pass if self.unanswered > 0 => (
                 Verdict::Inconclusive,
                 format!(

@@ -36,11 +36,11 @@ mod tests {
     };
 
     use super::*;
-    use crate::Verdict;
-    use crate::checks::tests::{assert_proven, verdict, verdict_over_quic};
+    use crate::checks::tests::{TestTarget, assert_proven, settings, verdict, verdict_over_quic};
     use crate::checks::{
-        replay_addresses, replay_concurrent, replay_connection_ids, replay_delayed,
+        refused_flight, replay_addresses, replay_concurrent, replay_connection_ids, replay_delayed,
     };
+    use crate::{Settings, Verdict, audit};
 
     fn wrong() -> Behaviour {
         Behaviour { recorded: Recorded::Never, ..Behaviour::default() }
@@ -93,6 +93,36 @@ mod tests {
                 for witness in [false, true] {
                     let found = verdict_over_quic(check, &crashes, witness);
                     assert_eq!(found, Verdict::Inconclusive, "{}: {fault:?}", check.name);
+                }
+            }
+        }
+    }
+    #[test]
+    fn rfc9000_8_1_2_copies_that_get_a_retry_were_not_tested() {
+        let right = Behaviour { validates_addresses: true, ..Behaviour::default() };
+        for check in [
+            &CHECK,
+            &replay_concurrent::CHECK,
+            &replay_addresses::CHECK,
+            &replay_connection_ids::CHECK,
+            &replay_delayed::CHECK,
+            &refused_flight::CHECK,
+        ] {
+            for witness in [false, true] {
+                let settings = Settings { http3: true, witness, ..settings() };
+                let behaviour = Behaviour { witness, ..right.clone() };
+                let target = TestTarget::new(behaviour, true);
+                let probe = Probe::survey(&target, &[], &settings).unwrap();
+                let outcome = audit::run(check, &probe);
+                assert_eq!(outcome.verdict, Verdict::Inconclusive, "{}: {outcome:#?}", check.name);
+                if check.name != "replay-concurrent" {
+                    let evidence = outcome.evidence.join("\n");
+                    assert!(evidence.contains("s: Retry"), "{}: {evidence}", check.name);
+                    assert!(
+                        !evidence.contains("no response in time"),
+                        "{}: {evidence}",
+                        check.name
+                    );
                 }
             }
         }

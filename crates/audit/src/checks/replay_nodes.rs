@@ -42,7 +42,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let is_down = reception.ended.as_ref().is_some_and(|failure| !failure.is_of_server());
         copies.unanswered += usize::from(is_ignored && is_down);
         let what = match (&reception.ended, reception.resumed) {
-            (Some(failure), _) => failure.to_string(),
+            (Some(_), _) => reception.to_string(),
             (None, true) => "accepted: it has the same ticket keys".to_owned(),
             (None, false) => "not accepted".to_owned(),
         };

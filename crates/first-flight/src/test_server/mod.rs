@@ -139,6 +139,8 @@ pub struct Behaviour {
     pub known_by: KnownBy,
     /// Over QUIC: 0-RTT packets with another connection id.
     pub stray_packets: StrayPackets,
+    /// Over QUIC: whether each client gets a Retry first.
+    pub validates_addresses: bool,
     /// Whether refused flights are recorded too, once their handshake is complete.
     pub spends_refused: bool,
     /// Whether the requests of refused early data run all the same, in silence.
@@ -213,6 +215,7 @@ impl Default for Behaviour {
             record_lifetime: Duration::from_secs(66),
             known_by: KnownBy::ClientHello,
             stray_packets: StrayPackets::Ignored,
+            validates_addresses: false,
             spends_refused: true,
             executes_refused: false,
             rejects_overtaken: true,

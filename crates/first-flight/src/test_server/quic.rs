@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use firstflight_wire::{
-    CoalescedPacket, Frame, PacketKeys, PacketKind, Protected, Sender, Version, coalesced_packets,
-    frames,
+    Aead, Cipher, CoalescedPacket, Frame, PacketKeys, PacketKind, Protected, Sender, Version,
+    coalesced_packets, frames,
 };
 
 use super::fault::{Piece, Responses, Then};
@@ -102,6 +102,12 @@ impl Endpoint {
         let known = self.connections.iter().position(|it| it.original == id || it.own == *id);
         match (packet.kind, known, shared.behaviour.stray_packets) {
             (_, Some(index), _) => Some(index),
+            (PacketKind::Initial, None, _)
+                if shared.behaviour.validates_addresses && packet.token.is_empty() =>
+            {
+                self.sent.entry(from).or_default().push_back(retry(shared, packet));
+                None
+            }
             (PacketKind::Initial, None, _) => {
                 let faulty = self.faulty.contains(&from);
                 self.connections.push(QuicSession::open(shared, from, packet, faulty)?);
@@ -362,6 +368,27 @@ impl QuicSession {
         }
         datagrams
     }
+}
+
+/// A Retry packet (RFC 9000 section 17.2.5) with its tag (RFC 9001 section 5.8).
+fn retry(shared: &Shared, initial: &Protected<'_>) -> Vec<u8> {
+    const KEY: u128 = 0xbe0c_690b_9f66_575a_1d76_6b54_e368_c84e;
+    const NONCE: [u8; 12] =
+        [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb];
+    let mut packet = vec![0xf0];
+    packet.extend_from_slice(&Version::One.number().to_be_bytes());
+    for id in [initial.source, &shared.unique()[..ID_LEN]] {
+        packet.push(id.len() as u8);
+        packet.extend_from_slice(id);
+    }
+    packet.extend_from_slice(b"token");
+    let mut covered = vec![initial.destination.len() as u8];
+    covered.extend_from_slice(initial.destination);
+    covered.extend_from_slice(&packet);
+    let aead = Aead::new(Cipher::Aes128Gcm, &KEY.to_be_bytes()).expect("a key of 16 bytes");
+    let mut tag = Vec::new();
+    aead.seal(&NONCE, &covered, &mut tag);
+    [packet, tag].concat()
 }
 
 const INITIAL: usize = 0;
