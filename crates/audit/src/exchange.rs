@@ -51,6 +51,19 @@ pub(crate) struct Reception {
     pub(crate) ended: Option<Failure>,
 }
 
+impl Reception {
+    /// Whether the server ended the handshake; over TCP it may close the connection without a reason.
+    /// An error if the handshake failed otherwise, such as for want of a response.
+    pub(crate) fn was_ended(&self) -> Result<bool, Stop> {
+        match &self.ended {
+            None => Ok(false),
+            Some(Failure::Ended(Ended::Closed)) => Ok(true),
+            Some(failure) if failure.is_of_server() => Ok(true),
+            Some(_) => Err(Stop(format!("the server neither went on nor ended: {self}"))),
+        }
+    }
+}
+
 impl std::fmt::Display for Reception {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.ended, self.early_data, self.resumed, self.retried) {

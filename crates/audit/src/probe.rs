@@ -181,6 +181,19 @@ impl<'a> Probe<'a> {
         Ok(FlightPlan::resume(self.hello(), &ticket).early_data(&request))
     }
 
+    /// Fails unless the early data of a flight without faults is accepted: else a refusal is no
+    /// response to the fault of a flight.
+    pub(crate) fn expect_accepted(&self) -> Result<(), Stop> {
+        let mut exchange = self.send(&self.build(self.early("GET", &nonce())?))?;
+        let reception = exchange.expect_finished(self.settings.limit)?;
+        exchange.complete();
+        exchange.close();
+        match reception.early_data {
+            true => Ok(()),
+            false => Err(Stop(format!("the server refused a fresh first flight: {reception}"))),
+        }
+    }
+
     /// Sends a flight, or a copy of one.
     pub(crate) fn send(&self, flight: &FirstFlight) -> Result<Exchange, Stop> {
         let link = self.target.connect();

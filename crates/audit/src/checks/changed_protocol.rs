@@ -32,11 +32,14 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut exchange = probe.send(&probe.build(plan))?;
     let reception = exchange.reception(probe.settings.limit);
     let evidence = vec![reception.to_string()];
-    let (verdict, summary) = match (&reception.ended, reception.early_data) {
-        (Some(_), _) => (Verdict::Pass, "the handshake was ended"),
-        (None, true) => (Verdict::Fail, "early data is accepted under another protocol"),
-        (None, false) => (Verdict::Pass, "early data was refused"),
+    let (verdict, summary) = match (reception.was_ended()?, reception.early_data) {
+        (true, _) => (Verdict::Pass, "the handshake was ended"),
+        (false, true) => (Verdict::Fail, "early data is accepted under another protocol"),
+        (false, false) => (Verdict::Pass, "early data was refused"),
     };
+    if verdict == Verdict::Pass {
+        probe.expect_accepted()?;
+    }
     Ok(Outcome::new(verdict, summary).with(evidence))
 }
 

@@ -1,4 +1,4 @@
-use firstflight_first_flight::{Event, FlightPlan};
+use firstflight_first_flight::{Ended, Event, FlightPlan};
 
 use super::{Check, Concern, Needs};
 use crate::Verdict;
@@ -40,10 +40,12 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut exchange = probe.send(&probe.build(plan))?;
     let reception = exchange.reception(probe.settings.limit);
     let mut evidence = vec![format!("{wanted} bytes, {max} permitted: {reception}")];
-    if reception.ended.is_some() || !reception.early_data {
-        let summary = match reception.ended {
-            Some(_) => "the connection was ended",
-            None => "the early data was refused",
+    let is_ended = reception.was_ended()?;
+    if is_ended || !reception.early_data {
+        probe.expect_accepted()?;
+        let summary = match is_ended {
+            true => "the connection was ended",
+            false => "the early data was refused",
         };
         return Ok(Outcome::new(Verdict::Pass, summary).with(evidence));
     }
@@ -53,13 +55,14 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
             evidence.push(format!("then the alert {}", alert.name()));
             (Verdict::Pass, "the connection was ended")
         }
-        Err(firstflight_first_flight::Ended::TimedOut) | Ok(_) => {
+        Err(Ended::TimedOut) | Ok(_) => {
             (Verdict::Warn, "the server accepts more early data than its tickets permit")
         }
-        Err(ended) => {
-            evidence.push(ended.to_string());
+        Err(Ended::Closed) => {
+            evidence.push(Ended::Closed.to_string());
             (Verdict::Pass, "the connection was ended")
         }
+        Err(ended) => return Err(Stop(ended.to_string())),
     };
     Ok(Outcome::new(verdict, summary).with(evidence))
 }

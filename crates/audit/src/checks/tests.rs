@@ -150,6 +150,30 @@ pub(crate) fn assert_proven_with(
 }
 
 #[test]
+fn a_server_that_refuses_all_early_data_does_so_for_no_fault() {
+    let refuses = Behaviour { accepts_early_data: false, ..Behaviour::default() };
+    for check in [
+        &super::ticket_age::CHECK,
+        &super::changed_name::CHECK,
+        &super::changed_protocol::CHECK,
+        &super::early_data_limit::CHECK,
+    ] {
+        assert_eq!(verdict(check, &refuses, false), Verdict::Inconclusive, "{}", check.name);
+    }
+}
+
+#[test]
+fn a_server_that_does_not_respond_to_a_fault_has_not_refused_it() {
+    let hangs =
+        Behaviour { hangs_on_errors: true, handshake_timeout: None, ..Behaviour::default() };
+    for check in [&super::wrong_binder::CHECK, &super::changed_protocol::CHECK] {
+        for verdict in [verdict, verdict_over_quic] {
+            assert_eq!(verdict(check, &hangs, false), Verdict::Inconclusive, "{}", check.name);
+        }
+    }
+}
+
+#[test]
 fn names_are_unique_and_every_check_names_its_section() {
     let mut names: Vec<_> = super::CHECKS.iter().map(|check| check.name).collect();
     names.sort_unstable();

@@ -1,3 +1,5 @@
+use firstflight_first_flight::FlightPlan;
+
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -20,11 +22,16 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut exchange = probe.send(&probe.build(plan))?;
     let reception = exchange.reception(probe.settings.limit);
     let evidence = vec![reception.to_string()];
-    let (verdict, summary) = match (&reception.ended, reception.resumed) {
-        (Some(_), _) => (Verdict::Pass, "the handshake was ended"),
-        (None, true) => (Verdict::Fail, "the ticket was accepted in spite of its wrong binder"),
-        (None, false) => (Verdict::Fail, "the handshake went on without the ticket"),
+    let (verdict, summary) = match (reception.was_ended()?, reception.resumed) {
+        (true, _) => (Verdict::Pass, "the handshake was ended"),
+        (false, true) => (Verdict::Fail, "the ticket was accepted in spite of its wrong binder"),
+        (false, false) => (Verdict::Fail, "the handshake went on without the ticket"),
     };
+    if verdict == Verdict::Pass {
+        // With the right binder it goes on.
+        let flight = probe.build(FlightPlan::resume(probe.hello(), &probe.ticket()?));
+        probe.send(&flight)?.expect_finished(probe.settings.limit)?;
+    }
     Ok(Outcome::new(verdict, summary).with(evidence))
 }
 

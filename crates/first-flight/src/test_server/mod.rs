@@ -127,6 +127,8 @@ pub struct Behaviour {
     pub max_early_data: Option<u32>,
     /// Whether more early data ends the connection.
     pub enforces_limit: bool,
+    /// Whether early data is accepted; else it is refused, whatever tickets say.
+    pub accepts_early_data: bool,
     /// How far the ticket age may be off; `None` if it is not checked.
     pub freshness: Option<Duration>,
     /// When flights are recorded.
@@ -149,6 +151,8 @@ pub struct Behaviour {
     pub rejects_overtaken: bool,
     /// Whether the binder is verified.
     pub verifies_binder: bool,
+    /// Whether it sends nothing where it should end the handshake with an alert.
+    pub hangs_on_errors: bool,
     /// Whether tickets are authenticated.
     pub authenticates_tickets: bool,
     /// Whether early data needs the ticket's server name.
@@ -209,6 +213,7 @@ impl Default for Behaviour {
             key_life: None,
             max_early_data: Some(14_336),
             enforces_limit: true,
+            accepts_early_data: true,
             freshness: Some(Duration::from_secs(10)),
             recorded: Recorded::WhenAccepted,
             copies: CopyPolicy::Refuse,
@@ -220,6 +225,7 @@ impl Default for Behaviour {
             executes_refused: false,
             rejects_overtaken: true,
             verifies_binder: true,
+            hangs_on_errors: false,
             authenticates_tickets: true,
             binds_name: true,
             binds_protocol: true,

@@ -233,6 +233,7 @@ impl QuicSession {
     fn client_hello(&mut self, message: &[u8]) -> Result<(), ProtocolError> {
         let reply = match self.handshake.client_hello(message) {
             Ok(reply) => reply,
+            Err(error) if self.shared.behaviour.hangs_on_errors => return Err(error),
             Err(error) => {
                 // CONNECTION_CLOSE with an alert (RFC 9001 section 4.8).
                 let alert = match error {

@@ -71,6 +71,7 @@ impl TcpSession {
             match outcome {
                 Ok(true) => {}
                 Ok(false) => return false,
+                Err(_) if self.shared.behaviour.hangs_on_errors => return true,
                 Err(error) => {
                     self.alert(error, out);
                     return false;

@@ -193,7 +193,9 @@ impl Handshake {
         let fresh = behaviour.freshness.is_none_or(|window| skew <= window.as_millis());
         let same_name = !behaviour.binds_name || hello.name == ticket.name;
         let same_protocol = !behaviour.binds_protocol || hello.alpn == ticket.alpn;
-        let permitted = behaviour.max_early_data.is_some() && !self.early_refused.get();
+        let permitted = behaviour.max_early_data.is_some()
+            && behaviour.accepts_early_data
+            && !self.early_refused.get();
         let accepted = permitted && fresh && same_name && same_protocol;
         let key = self.flight_key(psk);
         if !accepted || shared.is_recorded(&key) {
