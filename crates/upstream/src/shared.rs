@@ -21,6 +21,8 @@ use crate::{PoolConfig, PoolError, SendError, ServerHealth};
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) config: PoolConfig,
+    /// The content of the file of authorities when the pool was made.
+    authorities: Option<Vec<u8>>,
     pub(crate) servers: Vec<Server>,
     server_list: Mutex<ServerList>,
     /// Notified when a request ends: one of the requests in the queue, which all can use the capacity.
@@ -31,6 +33,11 @@ pub(crate) struct Shared {
     waiting: AtomicUsize,
     rejected: AtomicU64,
     started: AtomicBool,
+}
+
+/// The file of authorities; `None` if there is none, or it cannot be read.
+fn read_authorities(config: &PoolConfig) -> Option<Vec<u8>> {
+    config.ca.as_ref().and_then(|path| std::fs::read(path).ok())
 }
 
 /// Permits one request on a server.
@@ -46,6 +53,7 @@ impl Shared {
     /// As [`crate::Pool::new`].
     pub(crate) fn new(name: &str, config: PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
+        let authorities = read_authorities(&config);
         let connector = server::connector(&config)?;
         let servers = config
             .servers
@@ -59,6 +67,7 @@ impl Shared {
             name: name.to_owned(),
             server_list: Mutex::new(ServerList::new(&config, Instant::now())),
             config,
+            authorities,
             servers,
             capacity_freed: Notify::new(),
             capacity_freed_for_retries: Notify::new(),
@@ -66,6 +75,11 @@ impl Shared {
             rejected: AtomicU64::new(0),
             started: AtomicBool::new(false),
         })
+    }
+
+    /// Returns whether a pool with this configuration, made now, would be equal.
+    pub(crate) fn is_current(&self, config: &PoolConfig) -> bool {
+        self.config == *config && self.authorities == read_authorities(config)
     }
 
     /// Returns true for the first caller.

@@ -395,8 +395,8 @@ fn via(version: http::Version) -> HeaderValue {
 /// Pools by name.
 pub(crate) type Pools = BTreeMap<String, Pool>;
 
-/// The pools of a configuration. A pool of `before` with the same settings is kept, with its
-/// connections and the state of its servers.
+/// The pools of a configuration. A pool of `before` with the same settings and authorities is kept,
+/// with its connections and the state of its servers.
 ///
 /// # Errors
 /// [`ServerError::Upstream`].
@@ -407,7 +407,7 @@ pub(crate) fn pools(config: &ServerConfig, before: &Pools) -> Result<Pools, Serv
         let mut settings = settings.clone();
         settings.response_timeout.get_or_insert(config.limits.upstream_timeout);
         let pool = match before.get(name) {
-            Some(pool) if *pool.config() == settings => pool.clone(),
+            Some(pool) if pool.is_current(&settings) => pool.clone(),
             _ => Pool::new(name, settings)
                 .map_err(|reason| ServerError::Upstream { name: name.clone(), reason })?,
         };
@@ -492,6 +492,29 @@ mod tests {
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["accept", "early-data", "host"]);
+    }
+
+    #[test]
+    fn a_pool_is_kept_until_its_authorities_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = dir.path().join("ca.pem");
+        let renew = || {
+            let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+            std::fs::write(&ca, made.cert.pem()).unwrap();
+        };
+        renew();
+        let mut content = Content::upstream("https://a.test").unwrap();
+        let Content::Sites(sites) = &mut content else { panic!("an upstream is a site") };
+        sites.upstreams.values_mut().for_each(|pool| pool.ca = Some(ca.clone()));
+        let config = ServerConfig::new("[::1]:0".parse().unwrap(), content);
+        let first = pools(&config, &Pools::new()).unwrap();
+        let is_kept = || {
+            let again = pools(&config, &first).unwrap();
+            again.iter().all(|(name, pool)| pool.is(&first[name]))
+        };
+        assert!(is_kept());
+        renew();
+        assert!(!is_kept());
     }
 
     #[test]
