@@ -52,7 +52,7 @@ impl ServerConfig {
             note(SettingError::new("min_version", reason), "tls");
         }
         if self.early_data.freshness > MAX_TICKET_AGE_SKEW {
-            let reason = "freshness may be more than 0s and up to 60s, as far as TLS goes";
+            let reason = "freshness is at most 60s, the TLS library's limit";
             note(SettingError::new("freshness", reason), "early_data");
         }
         if self.process.workers == Some(0) {

@@ -305,7 +305,7 @@ impl RouteSection {
         if let Some(name) = &self.flight_header
             && (CONTROLLED_FIELDS.contains(name) || CLIENT_FIELDS.contains(&name.as_str()))
         {
-            let reason = format!("{name} has a meaning of its own; choose another name");
+            let reason = format!("the field {name} has a meaning of its own; choose another name");
             return Err(SettingError::new("flight_header", reason));
         }
         Ok(())

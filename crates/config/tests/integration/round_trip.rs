@@ -79,10 +79,11 @@ fn action() -> impl Strategy<Value = Action> {
             Action::Files(FileSettings { root, precompressed, follow_symlinks })
         });
     let redirect = select(vec![301u16, 302, 303, 307, 308]).prop_map(|status| {
-        let to = HeaderValue::from_static("https://example.test/?a=b");
+        let keep_path = status == 301;
+        let to = if keep_path { "https://example.test/" } else { "https://example.test/?a=b" };
         Action::Redirect(Redirect {
-            to,
-            keep_path: status == 301,
+            to: HeaderValue::from_static(to),
+            keep_path,
             status: StatusCode::from_u16(status).unwrap(),
         })
     });
