@@ -48,11 +48,14 @@ pub(crate) fn connections() {
     }
 }
 
-/// Idle HTTP/1.1 connections give their buffers back, so later ones need less new memory than the
-/// first.
+/// The KiB that an idle HTTP/1.1 connection may cost that has given its buffers back. With them it
+/// costs 20, where nothing is optimised.
+const MAX_KIB_WITHOUT_BUFFERS: u64 = 14;
+
+/// Idle HTTP/1.1 connections give their buffers back, which later ones use.
 pub(crate) fn buffers() {
-    const BATCH: usize = 200;
-    allow(10 * BATCH as u64);
+    const BATCH: u64 = 200;
+    allow(10 * BATCH);
     let site = site();
     let server = Serve::files(site.path(), &["--idle-timeout", "1h"]);
     let dialer = Dialer::new(&server, "http/1.1");
@@ -65,14 +68,14 @@ pub(crate) fn buffers() {
     let first = batch();
     let later: Vec<_> = (0..6)
         .map(|_| {
-            // They count as idle after a second.
+            // They count as idle after a second. On a slow machine some of a batch do so before its end.
             std::thread::sleep(std::time::Duration::from_millis(1500));
             batch()
         })
         .collect();
     let least = later.iter().min().unwrap();
     table::figure("memory of 200 connections, KiB", format!("first {first}, later {later:?}"));
-    assert!(least * 10 < first * 7, "{first} KiB for the first {BATCH}, then {later:?}");
+    assert!(*least < MAX_KIB_WITHOUT_BUFFERS * BATCH, "{first} KiB for {BATCH}, then {later:?}");
 }
 
 /// The default limit of connections is above what systems allow in files at first.

@@ -265,10 +265,10 @@ async fn complete_bodies_reach_the_upstream_and_wrong_lengths_do_not() {
     // Byte by byte, so that they accumulate.
     let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
     send.write_all(&head("PUT", "/bytes")).await.unwrap();
-    send.write_all(&[0, 1, b'x'].repeat(20_000)).await.unwrap();
+    send.write_all(&[0, 1, b'x'].repeat(5_000)).await.unwrap();
     send.finish().unwrap();
     assert!(!timeout(TEST_TIMEOUT, recv.read_to_end(1 << 20)).await.unwrap().unwrap().is_empty());
-    assert_eq!(upstream.recorded("bytes")[0].body.len(), 20_000);
+    assert_eq!(upstream.recorded("bytes")[0].body.len(), 5_000);
     for (length, sent) in [("3", "lying"), ("7", "lying")] {
         let mut lying = request(Method::POST, "/lie");
         lying.headers_mut().insert("content-length", length.parse().unwrap());
