@@ -9,11 +9,11 @@ use firstflight_first_flight::{
     Driver, Ended, Entropy, Event, FirstFlight, FlightPlan, Hello, Ticket,
 };
 
-pub(crate) use crate::exchange::{Exchange, Failure, Stop};
+pub(crate) use crate::exchange::{Exchange, Failure, Reception, Stop};
 use crate::http::Response;
 use crate::http3;
 use crate::target::Node;
-use crate::{AuditError, Settings, Target};
+use crate::{AuditError, Settings, Target, Verdict};
 
 /// What a full handshake and a request have shown.
 #[derive(Clone, Debug)]
@@ -179,6 +179,22 @@ impl<'a> Probe<'a> {
         let ticket = self.ticket()?;
         let request = self.request(method, nonce);
         Ok(FlightPlan::resume(self.hello(), &ticket).early_data(&request))
+    }
+
+    /// The verdict on a flight with a fault: `accepted` if its early data was accepted, otherwise a
+    /// pass, provided that a flight without the fault is accepted.
+    pub(crate) fn judge_refusal(
+        &self,
+        reception: &Reception,
+        accepted: (Verdict, &'static str),
+    ) -> Result<(Verdict, &'static str), Stop> {
+        let summary = match (reception.was_ended()?, reception.early_data) {
+            (true, _) => "the handshake was ended",
+            (false, true) => return Ok(accepted),
+            (false, false) => "early data was refused",
+        };
+        self.expect_accepted()?;
+        Ok((Verdict::Pass, summary))
     }
 
     /// Fails unless the early data of a flight without faults is accepted: else a refusal is no

@@ -71,7 +71,7 @@ mod users;
 
 pub use admin::{AdminAddress, AdminSettings, InvalidAdminAddress};
 pub use error::{ConfigError, FileProblem, PathSegment, SettingError, SettingPath};
-pub use file::headers::CONTROLLED_FIELDS;
+pub use file::headers::{CONTROLLED_FIELDS, UPSTREAM_FIELDS};
 pub use firstflight_certificates::acme::{
     AcmeConfig, ChallengeKind, Directory, ExternalAccount, KeyKind,
 };

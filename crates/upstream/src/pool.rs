@@ -49,11 +49,6 @@ impl Pool {
         self.0.is_current(config)
     }
 
-    /// Returns whether both are clones of one pool.
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// Returns the current status.
     pub fn status(&self) -> PoolStatus {
         self.0.status()

@@ -32,14 +32,8 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut exchange = probe.send(&probe.build(plan))?;
     let reception = exchange.reception(probe.settings.limit);
     let evidence = vec![reception.to_string()];
-    let (verdict, summary) = match (reception.was_ended()?, reception.early_data) {
-        (true, _) => (Verdict::Pass, "the handshake was ended"),
-        (false, true) => (Verdict::Fail, "early data is accepted under another protocol"),
-        (false, false) => (Verdict::Pass, "early data was refused"),
-    };
-    if verdict == Verdict::Pass {
-        probe.expect_accepted()?;
-    }
+    let accepted = (Verdict::Fail, "early data is accepted under another protocol");
+    let (verdict, summary) = probe.judge_refusal(&reception, accepted)?;
     Ok(Outcome::new(verdict, summary).with(evidence))
 }
 

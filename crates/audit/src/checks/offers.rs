@@ -46,7 +46,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         facts.alpn.as_deref().unwrap_or("not negotiated"),
         groups(probe)?.join(", ")
     )];
-    // Tickets of a handshake may differ: the one that permits the most, and the longest lifetime.
+    // Tickets of a handshake may differ: the one that permits the most, and the maximum lifetime.
     let Some(ticket) = facts.tickets.iter().max_by_key(|ticket| ticket.max_early_data) else {
         let summary = "no resumption: the server issues no tickets";
         return Ok(Outcome::new(Verdict::Pass, summary).with(evidence));

@@ -96,7 +96,7 @@ impl JsonSchema for Fields {
     }
 }
 
-/// Fields that describe the connection or the framing of a message, which only the server sets.
+/// Fields of responses that describe the connection or the framing, which only the server sets.
 pub const CONTROLLED_FIELDS: [HeaderName; 8] = [
     header::ALT_SVC,
     header::CONNECTION,
@@ -106,6 +106,22 @@ pub const CONTROLLED_FIELDS: [HeaderName; 8] = [
     header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
+];
+
+/// Fields that the server sets on requests to an upstream, or removes.
+pub const UPSTREAM_FIELDS: [&str; 12] = [
+    "connection",
+    "content-length",
+    "early-data",
+    "forwarded",
+    "host",
+    "transfer-encoding",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
 ];
 
 #[cfg(test)]

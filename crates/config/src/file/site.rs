@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use firstflight_units::{OptionalDurationText, OptionalText};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::headers::{CONTROLLED_FIELDS, Fields};
+use super::headers::{CONTROLLED_FIELDS, Fields, UPSTREAM_FIELDS};
 use super::{resolve, tls};
 use crate::{
     Action, CertificateSource, EarlyRules, FileSettings, Mode, Nonce, RateLimit, Redirect, Route,
@@ -303,7 +303,9 @@ impl RouteSection {
 
     fn check_flight_header(&self) -> Result<(), SettingError> {
         if let Some(name) = &self.flight_header
-            && (CONTROLLED_FIELDS.contains(name) || CLIENT_FIELDS.contains(&name.as_str()))
+            && (CONTROLLED_FIELDS.contains(name)
+                || UPSTREAM_FIELDS.contains(&name.as_str())
+                || CREDENTIALS.contains(name))
         {
             let reason = format!("the field {name} has a meaning of its own; choose another name");
             return Err(SettingError::new("flight_header", reason));
@@ -394,20 +396,8 @@ fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, SettingError> {
     }
 }
 
-/// Fields by which upstreams know the site, the user or the client.
-const CLIENT_FIELDS: [&str; 11] = [
-    "authorization",
-    "cookie",
-    "early-data",
-    "forwarded",
-    "host",
-    "via",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
-    "x-real-ip",
-];
+/// Fields by which upstreams know the user.
+const CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
 
 /// The redirects of RFC 9110 section 15.4 with a `Location` to follow.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use firstflight_config::UPSTREAM_FIELDS;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
@@ -27,7 +28,7 @@ pub(crate) fn set(headers: &mut HeaderMap, client: IpAddr) {
 /// pass fields as variables (CGI, WSGI, FastCGI) treat both alike, so a client could forge its
 /// address, or claim that its request is not early.
 pub(crate) fn remove_lookalikes(headers: &mut HeaderMap) {
-    remove_underscore_variants(headers, |name| CONTROLLED_FIELDS.contains(&name));
+    remove_underscore_variants(headers, |name| UPSTREAM_FIELDS.contains(&name));
 }
 
 /// Like [`remove_lookalikes`], for a field that the configuration names, in lower case.
@@ -46,22 +47,6 @@ fn remove_underscore_variants(headers: &mut HeaderMap, is_ours: impl Fn(&str) ->
         headers.remove(name);
     }
 }
-
-/// Fields that this server sets on requests to an upstream, or removes.
-const CONTROLLED_FIELDS: [&str; 12] = [
-    "connection",
-    "content-length",
-    "early-data",
-    "forwarded",
-    "host",
-    "transfer-encoding",
-    "via",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
-    "x-real-ip",
-];
 
 /// A request's body without trailers that would override its head.
 pub(crate) struct Forwarded<B> {

@@ -2,10 +2,12 @@
 //!
 //! 308 keeps the method and the body. The redirect goes to the requested host, which has to be a
 //! site's name if sites have names, so a forged link cannot redirect elsewhere. There is no early
-//! data here and no access log line, because the client returns over HTTPS. A connection has one request.
+//! data here and no access log line, because the client returns over HTTPS. A connection has one
+//! request.
 
 use std::convert::Infallible;
 use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -41,12 +43,21 @@ pub(crate) async fn serve(
         .max_header_size(limits.header_size)
         .keep_alive(false)
         .serve_connection(TokioIo::new(tcp), service);
+    let serving = async {
+        let mut connection = pin!(connection);
+        tokio::select! {
+            _ = &mut connection => return,
+            () = wait_for_stage(&mut stop, ShutdownStage::Draining) => {
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+        tokio::select! {
+            _ = connection => {}
+            () = wait_for_stage(&mut stop, ShutdownStage::Abort) => {}
+        }
+    };
     // Once the head is read, the library waits without a limit for a client that reads nothing.
-    let limited = timeout(limits.header_timeout + limits.idle_timeout, connection);
-    tokio::select! {
-        _ = limited => {}
-        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => {}
-    }
+    let _ = timeout(limits.header_timeout + limits.idle_timeout, serving).await;
 }
 
 fn respond<B>(

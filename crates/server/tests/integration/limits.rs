@@ -103,6 +103,19 @@ async fn a_redirecting_connection_has_one_request_and_an_end() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirecting_connection_without_a_request_does_not_delay_a_stop() {
+    let server = RunningServer::files(|config| {
+        config.listeners.push(config.listeners[0].clone());
+        config.listeners[0].protocol = ListenerProtocol::Redirect;
+        config.limits.header_timeout = TEST_TIMEOUT;
+        config.limits.drain_timeout = 10 * TEST_TIMEOUT;
+    })
+    .await;
+    let _silent = TcpStream::connect(server.address).await.unwrap();
+    timeout(TEST_TIMEOUT / 2, server.stop()).await.expect("it closes at once");
+}
+
 /// A peer that sends pings and reads no responses.
 #[tokio::test(flavor = "multi_thread")]
 async fn pings_whose_responses_nobody_reads_are_not_answered_without_an_end() {

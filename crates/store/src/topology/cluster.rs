@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// For how many times the confirmation time most voters may disagree or be silent before a seed is
-/// asked for others. By then no claim has counted for long.
+/// queried for others. By then no claim has counted for long.
 const MAX_CONFIRMATIONS_WITHOUT_MAJORITY: u32 = 10;
 
 /// A cluster, with its current slot map.
@@ -116,7 +116,7 @@ struct MapPoller {
     /// The masters of the last map; each has a vote.
     voters: Vec<Address>,
     votes: Votes<SlotMap>,
-    /// When most voters last agreed, or a seed was asked for others since they did not.
+    /// When most voters last agreed, or a seed was queried for others since they did not.
     agreed_at: Duration,
     /// Whether a seed named voters that the map in use does not.
     reseeded: bool,
