@@ -1,5 +1,6 @@
 # OpenBao's agent (or Vault's) on each node: writes the key-encryption keys, and writes them again
 # when they change. The secret's field `keys` holds them, a line each, the one to seal under first.
+# The Debian package's service keeps /run/firstflight while it is stopped or restarts.
 #
 #   bao agent -config bao-agent.hcl
 
@@ -25,5 +26,6 @@ template {
   contents             = "{{ with secret \"secret/data/firstflight\" }}{{ .Data.data.keys }}\n{{ end }}"
   destination          = "/run/firstflight/kek"
   perms                = "0600"
+  # user               = "firstflight"    # if the agent runs as root
   error_on_missing_key = true
 }

@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        # Or a browser would take the answer from its memory, and measure nothing.
+        # Or a browser would take the response from its cache, and measure nothing.
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         if self.command != "HEAD":
