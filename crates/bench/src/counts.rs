@@ -41,6 +41,8 @@ pub(crate) struct Finished {
     pub(crate) early_accepted: Option<bool>,
     /// Whether the server accepted data in the SYN.
     pub(crate) fast_open: bool,
+    /// The HTTP status; `None` for ping-pong.
+    pub(crate) status: Option<u16>,
     pub(crate) bytes: u64,
     pub(crate) setup: Duration,
     pub(crate) first_byte: Duration,
@@ -66,6 +68,7 @@ pub(crate) struct Counts {
     pub(crate) datagrams: Datagrams<u64>,
     pub(crate) handshakes: Handshakes,
     pub(crate) negotiated: BTreeMap<(Option<Version>, &'static str), u64>,
+    pub(crate) statuses: BTreeMap<u16, u64>,
     pub(crate) errors: BTreeMap<ErrorKind, (u64, String)>,
     pub(crate) setup: Histogram<u64>,
     pub(crate) first_byte: Histogram<u64>,
@@ -74,6 +77,8 @@ pub(crate) struct Counts {
     /// When the last measured connection ended, since the start.
     pub(crate) last_end: Duration,
     pub(crate) cpu: Duration,
+    /// Whether a closed loop ended early, because no tickets came.
+    pub(crate) gave_up: bool,
 }
 
 impl Counts {
@@ -92,6 +97,7 @@ impl Counts {
             datagrams: Datagrams::default(),
             handshakes: Handshakes::default(),
             negotiated: BTreeMap::new(),
+            statuses: BTreeMap::new(),
             errors: BTreeMap::new(),
             setup: histogram(),
             first_byte: histogram(),
@@ -99,6 +105,7 @@ impl Counts {
             lateness: histogram(),
             last_end: Duration::ZERO,
             cpu: Duration::ZERO,
+            gave_up: false,
         }
     }
 
@@ -108,6 +115,9 @@ impl Counts {
         self.in_window += u64::from(in_window);
         self.fast_open += u64::from(finished.fast_open);
         self.bytes += finished.bytes;
+        if let Some(status) = finished.status {
+            *self.statuses.entry(status).or_default() += 1;
+        }
         let (count, actual) = match (finished.early_accepted, finished.resumed) {
             (Some(true), _) => (&mut self.handshakes.early_accepted, LoadHandshake::ZeroRtt),
             (Some(false), _) => {
@@ -178,11 +188,15 @@ impl Counts {
         for (what, count) in &other.negotiated {
             *self.negotiated.entry(*what).or_default() += count;
         }
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
         for (kind, (count, example)) in &other.errors {
             self.errors.entry(*kind).or_insert_with(|| (0, example.clone())).0 += count;
         }
         self.last_end = self.last_end.max(other.last_end);
         self.cpu += other.cpu;
+        self.gave_up |= other.gave_up;
         Ok(())
     }
 

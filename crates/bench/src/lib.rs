@@ -96,6 +96,6 @@ pub use error::{BadResponse, ErrorCount, ErrorKind, LoadError};
 pub use flood::{Flood, FloodConfig, FloodPhase, FloodResult, FloodTrial, Forgery};
 pub use kept::{KeptConfig, KeptResult, run_kept};
 pub use response::{ResponseReader, ResponseSummary};
-pub use result::LoadResult;
+pub use result::{LoadResult, MAX_CLIENT_BUSY};
 pub use run::{LoadProgress, run};
 pub use schedule::{Arrivals, Schedule, SchedulePlan};

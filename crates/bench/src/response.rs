@@ -25,7 +25,7 @@ enum State {
     /// The head of an HTTP/1.1 response, as far as it was received.
     Head(Vec<u8>),
     /// The body of an HTTP/1.1 response.
-    Body { status: u16, left: Option<u64> },
+    Body { status: u16, body: Body },
     /// An HTTP/3 response, which ends with its stream.
     FrameReader(FrameReader),
 }
@@ -59,22 +59,25 @@ impl ResponseReader {
             State::Head(buffer) => {
                 // Fast path: the head nearly always arrives in one piece and need not be copied.
                 let parsed = if buffer.is_empty() { head(bytes)? } else { None };
-                if parsed.is_none() {
-                    buffer.extend_from_slice(bytes);
-                }
                 let (parsed, all) = match parsed {
-                    Some(parsed) => (Some(parsed), bytes.len()),
-                    None => (head(buffer)?, buffer.len()),
+                    Some(parsed) => (Some(parsed), bytes),
+                    None => {
+                        buffer.extend_from_slice(bytes);
+                        (head(buffer)?, &buffer[..])
+                    }
                 };
                 match parsed {
-                    Some(head) => self.body(head, all),
-                    None if buffer.len() > MAX_HEAD_BYTES => {
-                        Err(BadResponse("its head is too long"))
+                    // What follows the head is body.
+                    Some(Head { status, mut body, length }) => {
+                        body.feed(&all[length..])?;
+                        self.state = State::Body { status, body };
+                        Ok(())
                     }
+                    None if all.len() > MAX_HEAD_BYTES => Err(BadResponse("its head is too long")),
                     None => Ok(()),
                 }
             }
-            State::Body { left, .. } => consume(left, bytes.len() as u64),
+            State::Body { body, .. } => body.feed(bytes),
             State::FrameReader(frames) => frames.feed(bytes),
         }
     }
@@ -84,9 +87,7 @@ impl ResponseReader {
         let status = match &self.state {
             State::Pong(received) => (*received == PONG.len()).then_some(None),
             State::Head(_) => None,
-            State::Body { status, left } => {
-                (left.map_or(ended, |left| left == 0)).then_some(Some(*status))
-            }
+            State::Body { status, body } => body.is_complete(ended).then_some(Some(*status)),
             State::FrameReader(frames) => frames.status().filter(|_| ended).map(Some),
         }?;
         Some(ResponseSummary { status, bytes: self.bytes })
@@ -95,15 +96,6 @@ impl ResponseReader {
     /// Whether any byte was received.
     pub fn has_started(&self) -> bool {
         self.bytes > 0
-    }
-
-    /// Changes to the body after a complete head. What follows the head in the `all` bytes is body.
-    fn body(&mut self, head: Head, all: usize) -> Result<(), BadResponse> {
-        let after = (all - head.length) as u64;
-        let Head { status, mut left, .. } = head;
-        consume(&mut left, after)?;
-        self.state = State::Body { status, left };
-        Ok(())
     }
 }
 
@@ -115,12 +107,119 @@ const MAX_FIELDS: usize = 128;
 
 struct Head {
     status: u16,
-    /// Length of the body. `None` if it ends with the connection (RFC 9112 section 6.3). So does a
-    /// chunked body here, because the request has `Connection: close`.
-    left: Option<u64>,
+    body: Body,
     /// Length of the head.
     length: usize,
 }
+
+/// A body, by what ends it (RFC 9112 section 6.3).
+#[derive(Debug)]
+enum Body {
+    /// So many bytes are left.
+    Length(u64),
+    Chunked(Chunked),
+    UntilClose,
+}
+
+impl Body {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), BadResponse> {
+        match self {
+            Self::Length(left) => {
+                let rest = left.checked_sub(bytes.len() as u64);
+                *left = rest.ok_or(BadResponse("it is longer than its Content-Length"))?;
+                Ok(())
+            }
+            Self::Chunked(chunked) => chunked.feed(bytes),
+            Self::UntilClose => Ok(()),
+        }
+    }
+
+    fn is_complete(&self, ended: bool) -> bool {
+        match self {
+            Self::Length(left) => *left == 0,
+            // RFC 9112 section 8: without the last chunk it is incomplete, whatever has closed.
+            Self::Chunked(chunked) => matches!(chunked, Chunked::End),
+            Self::UntilClose => ended,
+        }
+    }
+}
+
+/// How far a chunked body was received (RFC 9112 section 7.1). Chunk extensions and trailers are
+/// skipped.
+#[derive(Debug)]
+enum Chunked {
+    /// The size of a chunk, after so many digits.
+    Size {
+        size: u64,
+        digits: u8,
+    },
+    /// The rest of the line with the size.
+    Extension {
+        size: u64,
+    },
+    /// So many bytes of the chunk are left.
+    Data(u64),
+    /// The end of the line behind the chunk.
+    DataEnd,
+    /// A line behind the last chunk. An empty one is the end.
+    Trailer {
+        empty: bool,
+    },
+    End,
+}
+
+impl Chunked {
+    fn feed(&mut self, mut bytes: &[u8]) -> Result<(), BadResponse> {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            if let Self::Data(left) = self {
+                let count = (*left).min(bytes.len() as u64);
+                *left -= count;
+                bytes = &bytes[count as usize..];
+                if *left == 0 {
+                    *self = Self::DataEnd;
+                }
+                continue;
+            }
+            self.byte(byte)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Takes a byte that is no content. A line may end without CR (RFC 9112 section 2.2).
+    fn byte(&mut self, byte: u8) -> Result<(), BadResponse> {
+        let malformed = BadResponse("its chunks are malformed");
+        *self = match (&*self, byte) {
+            (Self::Size { size, digits }, _) => match char::from(byte).to_digit(16) {
+                Some(digit) if *digits < MAX_SIZE_DIGITS => {
+                    Self::Size { size: (size << 4) | u64::from(digit), digits: digits + 1 }
+                }
+                None if *digits > 0 && byte == b'\n' => Self::after_size(*size),
+                None if *digits > 0 && matches!(byte, b'\r' | b';' | b' ' | b'\t') => {
+                    Self::Extension { size: *size }
+                }
+                _ => return Err(malformed),
+            },
+            (Self::Extension { size }, b'\n') => Self::after_size(*size),
+            (Self::Extension { size }, _) => Self::Extension { size: *size },
+            (Self::DataEnd, b'\r') => Self::DataEnd,
+            (Self::DataEnd, b'\n') => Self::Size { size: 0, digits: 0 },
+            (Self::Trailer { empty: true }, b'\n') => Self::End,
+            (Self::Trailer { .. }, b'\n') => Self::Trailer { empty: true },
+            (Self::Trailer { empty }, _) => Self::Trailer { empty: *empty && byte == b'\r' },
+            (Self::DataEnd | Self::Data(_), _) => return Err(malformed),
+            (Self::End, _) => return Err(BadResponse("it continues after its last chunk")),
+        };
+        Ok(())
+    }
+
+    fn after_size(size: u64) -> Self {
+        if size == 0 { Self::Trailer { empty: true } } else { Self::Data(size) }
+    }
+}
+
+/// Enough for every size below 2^60.
+const MAX_SIZE_DIGITS: u8 = 15;
 
 fn head(bytes: &[u8]) -> Result<Option<Head>, BadResponse> {
     let mut start = 0;
@@ -136,19 +235,24 @@ fn head(bytes: &[u8]) -> Result<Option<Head>, BadResponse> {
         if (100..200).contains(&status) {
             continue;
         }
-        let left = body_length(status, response.headers)?;
-        return Ok(Some(Head { status, left, length: start }));
+        let body = body(status, response.headers)?;
+        return Ok(Some(Head { status, body, length: start }));
     }
 }
 
-fn body_length(status: u16, fields: &[httparse::Header<'_>]) -> Result<Option<u64>, BadResponse> {
+fn body(status: u16, fields: &[httparse::Header<'_>]) -> Result<Body, BadResponse> {
     if status == 204 || status == 304 {
-        return Ok(Some(0));
+        return Ok(Body::Length(0));
     }
     let named =
         |name: &'static str| fields.iter().filter(move |f| f.name.eq_ignore_ascii_case(name));
-    if named("transfer-encoding").next().is_some() {
-        return Ok(None);
+    if let Some(field) = named("transfer-encoding").next_back() {
+        // RFC 9112 section 6.3: without `chunked` as the last coding, the close ends the body.
+        let last = field.value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
+        return Ok(match last.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+            true => Body::Chunked(Chunked::Size { size: 0, digits: 0 }),
+            false => Body::UntilClose,
+        });
     }
     let mut lengths = named("content-length").map(|field| {
         let text = std::str::from_utf8(field.value).unwrap_or_default().trim();
@@ -158,21 +262,13 @@ fn body_length(status: u16, fields: &[httparse::Header<'_>]) -> Result<Option<u6
             .filter(|_| digits)
             .ok_or(BadResponse("its Content-Length is not a number"))
     });
-    let Some(first) = lengths.next().transpose()? else { return Ok(None) };
+    let Some(first) = lengths.next().transpose()? else { return Ok(Body::UntilClose) };
     for other in lengths {
         if other? != first {
             return Err(BadResponse("it has two different Content-Lengths"));
         }
     }
-    Ok(Some(first))
-}
-
-fn consume(left: &mut Option<u64>, count: u64) -> Result<(), BadResponse> {
-    if let Some(left) = left {
-        *left =
-            left.checked_sub(count).ok_or(BadResponse("it is longer than its Content-Length"))?;
-    }
-    Ok(())
+    Ok(Body::Length(first))
 }
 
 #[cfg(test)]
@@ -213,15 +309,39 @@ mod tests {
         assert_eq!(response.complete(false).unwrap().status, Some(200));
         assert!(feed(&mut response, "!").is_err());
 
-        let mut response = get();
-        feed(&mut response, "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n0")
-            .unwrap();
-        assert_eq!(response.complete(false), None);
-        assert_eq!(response.complete(true).unwrap().status, Some(404));
+        for field in ["", "Transfer-Encoding: chunked, gzip\r\n"] {
+            let mut response = get();
+            feed(&mut response, &format!("HTTP/1.1 404 Not Found\r\n{field}\r\n0")).unwrap();
+            assert_eq!(response.complete(false), None);
+            assert_eq!(response.complete(true).unwrap().status, Some(404));
+        }
 
         let mut response = get();
         feed(&mut response, "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n").unwrap();
         assert_eq!(response.complete(false).unwrap().status, Some(304));
+    }
+
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n";
+
+    #[test]
+    fn rfc9112_8_a_chunked_body_is_incomplete_without_its_last_chunk() {
+        let whole =
+            format!("{CHUNKED}5;a=b\r\nhello\r\n1a\r\n{}\r\n0\r\nA: b\r\n\r\n", "x".repeat(26));
+        for cut in CHUNKED.len()..whole.len() {
+            let mut response = get();
+            feed(&mut response, &whole[..cut]).unwrap();
+            assert_eq!(response.complete(true), None, "{:?}", &whole[..cut]);
+            feed(&mut response, &whole[cut..]).unwrap();
+            assert_eq!(response.complete(false).unwrap().status, Some(200), "cut at {cut}");
+            assert!(feed(&mut response, "0").is_err());
+        }
+    }
+
+    #[test]
+    fn malformed_chunks_are_refused() {
+        for body in ["\r\n", "x\r\n", "-1\r\n", "1\r\nabc", "1000000000000000\r\n"] {
+            assert!(feed(&mut get(), &format!("{CHUNKED}{body}")).is_err(), "{body:?}");
+        }
     }
 
     #[test]

@@ -1,3 +1,6 @@
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -33,7 +36,7 @@ pub struct LoadResult {
     /// Seed of the scheduled times; open loop only.
     pub seed: Option<u64>,
     /// Length of the run in seconds: the requested time, or the time until the last connection ended
-    /// if a number of connections was requested or the run was stopped.
+    /// if a number of connections was requested, the run was stopped, or it ended without tickets.
     pub seconds: f64,
     /// Connections completed per second within this time.
     pub rate: f64,
@@ -50,6 +53,9 @@ pub struct LoadResult {
     pub handshakes: Handshakes,
     /// TLS versions and key-share groups of the completed connections, with their counts.
     pub negotiated: Vec<(String, u64)>,
+    /// HTTP statuses of the completed connections, with their counts.
+    #[serde(default)]
+    pub statuses: Vec<(u16, u64)>,
     /// Failed connections by kind.
     pub errors: Vec<ErrorCount>,
     /// Connections that were due and never started, because the backlog was full or the run had
@@ -84,6 +90,10 @@ pub struct LoadResult {
     /// CPU time of the client's threads per connection, in microseconds, kernel included. Failed
     /// connections and refills count. `None` if there were no connections.
     pub client_us: Option<f64>,
+    /// The share of the run in which the client's threads ran, of the processors that they may use.
+    /// Near 1 the client limits the rate, and not the server.
+    #[serde(default)]
+    pub client_busy: f64,
     /// Connections per second that one client core could drive at this cost.
     pub client_capacity: Option<f64>,
     /// CPU time of the server's processes per connection, in microseconds; `None` if no process was
@@ -104,10 +114,12 @@ impl LoadResult {
         stopped: bool,
     ) -> Self {
         let seconds = match config.limit {
-            Limit::Time(time) if !stopped => time,
+            Limit::Time(time) if !stopped && !counts.gave_up => time,
             _ => counts.last_end,
         }
         .as_secs_f64();
+        // Connections of the run may end after it.
+        let elapsed = seconds.max(counts.last_end.as_secs_f64());
         let connections = counts.completed + counts.failed() + counts.refills;
         let each = |time: Duration| {
             (connections > 0).then(|| time.as_secs_f64() * 1e6 / connections as f64)
@@ -135,6 +147,7 @@ impl LoadResult {
             as_requested: counts.as_requested,
             handshakes: counts.handshakes,
             negotiated: negotiated(counts),
+            statuses: counts.statuses.iter().map(|(status, count)| (*status, *count)).collect(),
             errors: errors(counts),
             not_started: counts.not_started,
             without_ticket: counts.without_ticket,
@@ -151,6 +164,10 @@ impl LoadResult {
             lateness: rate_wanted.and_then(|_| Latency::from_histogram(&counts.lateness)),
             total_percentiles_ms: percentiles(&counts.total),
             client_us,
+            client_busy: match elapsed > 0.0 {
+                true => counts.cpu.as_secs_f64() / elapsed / client_processors(config) as f64,
+                false => 0.0,
+            },
             client_capacity: client_us.filter(|us| *us > 0.0).map(|us| 1e6 / us),
             server_us: server.and_then(each),
             stopped,
@@ -167,6 +184,15 @@ impl LoadResult {
 
     fn warnings(&self, counts: &Counts) -> Vec<String> {
         let mut warnings = Vec::new();
+        if self.stopped {
+            warnings.push(format!("the run was stopped after {:.1} s", self.seconds));
+        }
+        if counts.gave_up {
+            warnings.push(format!(
+                "the run ended after {:.1} s, because the server issued no more tickets",
+                self.seconds
+            ));
+        }
         let other = self.completed - self.as_requested;
         if other > 0 {
             warnings.push(format!(
@@ -176,9 +202,13 @@ impl LoadResult {
             ));
         }
         if self.without_ticket > 0 {
+            let advice = match self.failed() {
+                0 => "let the server issue more tickets per connection",
+                _ => "connections that failed used theirs up",
+            };
             warnings.push(format!(
                 "no ticket was left for {} connections; a full handshake that is not measured took the \
-                 place of each; let the server issue more tickets per connection",
+                 place of each; {advice}",
                 self.without_ticket
             ));
         }
@@ -209,12 +239,32 @@ impl LoadResult {
                 self.completed
             ));
         }
+        if self.client_busy >= MAX_CLIENT_BUSY {
+            warnings.push(format!(
+                "the client's threads were busy for {:.0} % of the time, so rate and latency can be \
+                 the client's and not the server's; use more threads or another machine",
+                100.0 * self.client_busy
+            ));
+        }
         warnings
     }
 }
 
 /// A higher 99th percentile of the lateness gets a warning.
 const MAX_LATENESS_MS: f64 = 1.0;
+
+/// A client that is busy for this share of a run, or more, can be what limits the rate.
+pub const MAX_CLIENT_BUSY: f64 = 0.95;
+
+/// How many processors the client's threads can use at a time.
+fn client_processors(config: &LoadConfig) -> usize {
+    let pinned: BTreeSet<usize> = config.cores.iter().take(config.threads).copied().collect();
+    let available = match pinned.len() {
+        0 => thread::available_parallelism().map_or(config.threads, NonZero::get),
+        cores => cores,
+    };
+    config.threads.min(available)
+}
 
 fn negotiated(counts: &Counts) -> Vec<(String, u64)> {
     let name = |(version, group): &(Option<firstflight_tls::Version>, &str)| {
@@ -246,6 +296,7 @@ mod tests {
             resumed,
             early_accepted,
             fast_open: false,
+            status: Some(200),
             bytes: 4,
             setup: Duration::from_millis(1),
             first_byte: Duration::from_millis(2),
@@ -284,6 +335,41 @@ mod tests {
         assert_eq!(result.client_capacity, Some(10_000.0));
         assert_eq!(result.warnings.len(), 2, "{:?}", result.warnings);
         assert_eq!(result.negotiated, [("TLSv1.3 X25519".to_owned(), 5)]);
+        assert_eq!(result.statuses, [(200, 5)]);
+    }
+
+    #[test]
+    fn a_client_that_limits_the_rate_is_reported() {
+        let warned = |cpu_ms, cores: &[usize]| {
+            let config = LoadConfig {
+                limit: Limit::Time(Duration::from_secs(1)),
+                threads: 2,
+                cores: cores.to_vec(),
+                ..LoadConfig::new(Vec::new(), "h")
+            };
+            let mut counts = Counts::new();
+            counts.complete(config.kind, &finished(false, None), true);
+            counts.cpu = Duration::from_millis(cpu_ms);
+            let result = LoadResult::new(&config, &counts, None, false);
+            result.warnings.iter().any(|warning| warning.contains("busy"))
+        };
+        assert!(warned(1910, &[0, 1]) && !warned(1890, &[0, 1]));
+        assert!(warned(960, &[0, 0]), "both threads share a processor");
+    }
+
+    #[test]
+    fn a_run_that_ends_for_lack_of_tickets_is_as_long_as_it_was() {
+        let config = LoadConfig {
+            kind: LoadHandshake::Resumed,
+            limit: Limit::Time(Duration::from_secs(10)),
+            ..LoadConfig::new(Vec::new(), "h")
+        };
+        let mut counts = Counts::new();
+        counts.complete(config.kind, &finished(true, None), true);
+        (counts.last_end, counts.gave_up) = (Duration::from_secs(2), true);
+        let result = LoadResult::new(&config, &counts, None, false);
+        assert_eq!((result.seconds, result.rate), (2.0, 0.5));
+        assert!(result.warnings[0].contains("ended after 2.0 s"), "{:?}", result.warnings);
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub fn run(
             thread::Builder::new()
                 .name(format!("load {index}"))
                 .spawn_scoped(scope, move || {
+                    let _guard = PanicGuard { stop, event_sender: &event_sender };
                     let done = run_thread(config, index, counts, stop, &event_sender, &started);
                     let _ = event_sender.send(Event::Done(done));
                 })
@@ -86,6 +87,21 @@ pub fn run(
         all.merge(&counts.lock().unwrap_or_else(PoisonError::into_inner))?;
     }
     Ok(LoadResult::new(config, &all, server, stop.load(Ordering::Relaxed)))
+}
+
+/// If a thread panics, the others stop, and none is waited for any more. The scope passes it on.
+struct PanicGuard<'a> {
+    stop: &'a AtomicBool,
+    event_sender: &'a Sender<Event>,
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.stop.store(true, Ordering::Relaxed);
+            let _ = self.event_sender.send(Event::Done(Ok(())));
+        }
+    }
 }
 
 /// A message of a thread.

@@ -38,13 +38,15 @@ pub(crate) struct ClosedLoop {
     idle: usize,
     paused: VecDeque<Instant>,
     fruitless_refills: usize,
+    stopped: bool,
 }
 
 /// Delays the next connection after a failure in a closed loop. Otherwise a server that is down would
 /// get connections as fast as this machine can open them.
 const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Limits the consecutive connections that fetch no tickets before a closed loop gives up.
+/// Limits the consecutive refills that succeed and bring no tickets before a closed loop gives up. A
+/// refill that fails says nothing about tickets: the server may be back soon.
 const MAX_FRUITLESS_REFILLS: usize = 100;
 
 /// Limits the warm-up connections that are open at a time.
@@ -63,13 +65,25 @@ impl OpenLoop {
 
 impl ClosedLoop {
     pub(crate) fn new(connections: usize, until: Option<Instant>, left: u64) -> Self {
-        Self { until, left, idle: connections, paused: VecDeque::new(), fruitless_refills: 0 }
+        Self {
+            until,
+            left,
+            idle: connections,
+            paused: VecDeque::new(),
+            fruitless_refills: 0,
+            stopped: false,
+        }
     }
 
     fn is_finished(&self, now: Instant) -> bool {
         self.left == 0
+            || self.stopped
             || self.until.is_some_and(|until| now >= until)
-            || self.fruitless_refills > MAX_FRUITLESS_REFILLS
+            || self.has_given_up()
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.fruitless_refills > MAX_FRUITLESS_REFILLS
     }
 }
 
@@ -111,11 +125,13 @@ impl Source {
         }
     }
 
-    /// The last connection from [`Source::next`] fetches tickets instead of being measured.
-    pub(crate) fn became_refill(&mut self) {
+    /// A connection of [`Source::next`] fetched tickets instead of being measured, and succeeded.
+    /// Takes whether it received any. One that fails stays among the connections of the run, so that
+    /// these end if the server never comes back.
+    pub(crate) fn refilled(&mut self, tickets: bool) {
         if let Self::Closed(this) = self {
             this.left += 1;
-            this.fruitless_refills += 1;
+            this.fruitless_refills += usize::from(!tickets);
         }
     }
 
@@ -172,8 +188,13 @@ impl Source {
         match self {
             Self::WarmUp { left, .. } => *left = 0,
             Self::Open(this) => this.schedule.close(now.saturating_duration_since(this.start)),
-            Self::Closed(this) => this.left = 0,
+            Self::Closed(this) => this.stopped = true,
         }
+    }
+
+    /// Whether it ended early, because no tickets came.
+    pub(crate) fn has_given_up(&self) -> bool {
+        matches!(self, Self::Closed(this) if this.has_given_up())
     }
 
     /// Number of connections that were due and never started.
@@ -258,11 +279,49 @@ mod tests {
         let mut source = Source::Closed(ClosedLoop::new(1, None, 5));
         let mut started = 0;
         while source.next(now).is_some() {
-            source.became_refill();
+            source.refilled(false);
             source.connection_ended(true, false, now);
             started += 1;
         }
         assert_eq!(started, MAX_FRUITLESS_REFILLS + 1);
-        assert!(source.is_finished(now));
+        assert!(source.is_finished(now) && source.has_given_up());
+    }
+
+    #[test]
+    fn an_outage_does_not_end_a_closed_loop_before_its_time() {
+        let mut now = Instant::now();
+        let end = now + Duration::from_secs(10);
+        let mut source = Source::Closed(ClosedLoop::new(1, Some(end), u64::MAX));
+        for _ in 0..=2 * MAX_FRUITLESS_REFILLS {
+            assert!(source.next(now).is_some());
+            source.connection_ended(false, false, now);
+            now += FAILURE_PAUSE;
+        }
+        assert!(source.next(now).is_some() && !source.has_given_up());
+        source.refilled(true);
+        source.connection_ended(true, true, now);
+        assert!(!source.is_finished(now) && source.is_finished(end));
+    }
+
+    #[test]
+    fn a_number_of_connections_ends_if_the_server_never_comes_back() {
+        let now = Instant::now();
+        let mut source = Source::Closed(ClosedLoop::new(5, None, 5));
+        for _ in 0..5 {
+            assert!(source.next(now).is_some());
+            source.connection_ended(false, false, now);
+        }
+        assert!(source.is_finished(now) && !source.has_given_up());
+    }
+
+    #[test]
+    fn a_refill_that_ends_after_the_stop_starts_nothing() {
+        let now = Instant::now();
+        let mut source = Source::Closed(ClosedLoop::new(1, None, 5));
+        assert!(source.next(now).is_some());
+        source.stop(now);
+        source.refilled(true);
+        source.connection_ended(true, true, now);
+        assert!(source.next(now).is_none() && source.is_finished(now));
     }
 }

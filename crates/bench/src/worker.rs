@@ -98,6 +98,7 @@ pub(crate) trait Worker<'a> {
         let mut counts = self.state().counts();
         counts.cpu = thread_cpu_time().saturating_sub(before);
         counts.not_started = source.not_started();
+        counts.gave_up = source.has_given_up();
         Ok(())
     }
 
@@ -135,12 +136,7 @@ impl<'a, T: Ticket> WorkerState<'a, T> {
 
     /// Chooses address and ticket. If a ticket is needed and none is left, the connection fetches
     /// tickets instead of being measured.
-    pub(crate) fn assign(
-        &mut self,
-        purpose: Purpose,
-        source: &mut Source,
-        now: Instant,
-    ) -> Assignment<T> {
+    pub(crate) fn assign(&mut self, purpose: Purpose, now: Instant) -> Assignment<T> {
         let (mut role, address, intended) = match purpose {
             Purpose::WarmUp { address } => (Role::WarmUp, address, now),
             Purpose::Measured { intended } => {
@@ -153,7 +149,6 @@ impl<'a, T: Ticket> WorkerState<'a, T> {
             ticket = self.tickets[address].take();
             if ticket.is_none() {
                 role = Role::Refill;
-                source.became_refill();
                 self.counts().without_ticket += 1;
             }
         }
@@ -174,10 +169,13 @@ impl<'a, T: Ticket> WorkerState<'a, T> {
         tickets: Vec<T>,
         source: &mut Source,
     ) {
-        let (succeeded, has_tickets) = (result.is_ok(), !tickets.is_empty());
-        self.tickets[address].put(tickets);
+        let succeeded = result.is_ok();
+        let has_tickets = self.tickets[address].put(tickets);
         let now = Instant::now();
         self.record_result(role, result, now);
+        if role == Role::Refill && succeeded {
+            source.refilled(has_tickets);
+        }
         source.connection_ended(succeeded, has_tickets, now);
     }
 
@@ -239,12 +237,15 @@ impl<T: Ticket> Tickets<T> {
         Self { tickets: VecDeque::new(), early_data, max }
     }
 
-    /// Keeps the tickets that a connection received, and drops the oldest above the maximum.
-    pub(crate) fn put(&mut self, tickets: Vec<T>) {
+    /// Keeps the tickets that a connection received, and drops the oldest above the maximum. Returns
+    /// whether any of them is usable.
+    pub(crate) fn put(&mut self, tickets: Vec<T>) -> bool {
+        let mut usable = false;
         for ticket in tickets {
             if self.early_data && !ticket.early_data_capable() {
                 continue;
             }
+            usable = true;
             // One reusable session is enough.
             if !ticket.single_use() {
                 self.tickets.clear();
@@ -254,6 +255,7 @@ impl<T: Ticket> Tickets<T> {
             }
             self.tickets.push_back(ticket);
         }
+        usable
     }
 
     /// Takes the newest ticket.

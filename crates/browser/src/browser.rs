@@ -1,5 +1,6 @@
 //! A running browser of any kind.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -26,8 +27,9 @@ pub struct WindowId(String);
 
 impl Browser {
     /// Starts a browser with the profile in this directory, which is created if it is empty. Waits until
-    /// the browser accepts commands. A browser that is not ready within
-    /// [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT) is killed and started once more.
+    /// the browser accepts commands. A browser that ends, or is not ready within
+    /// [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT) and is killed, is started once more; if the directory
+    /// was empty, with another new profile.
     ///
     /// # Errors
     /// If the browser cannot be started, or is not ready the second time either.
@@ -37,7 +39,7 @@ impl Browser {
         profile: &Path,
         settings: &Settings,
     ) -> Result<Self, BrowserError> {
-        let driver = once_more_if_it_hangs(|| -> Result<Box<dyn Driver>, BrowserError> {
+        let driver = open_or_retry(profile, || -> Result<Box<dyn Driver>, BrowserError> {
             Ok(match installed.kind {
                 BrowserKind::Chromium => {
                     Box::new(Chromium::open(installed, environment, profile, settings)?)
@@ -172,12 +174,25 @@ impl Browser {
 }
 
 /// Opens a browser, and once more if the first one did not become ready. That was seen with one start
-/// of Firefox in some hundreds, without an error.
-fn once_more_if_it_hangs<T>(
+/// of Firefox in some hundreds, without an error. The files that it left in a new profile are
+/// removed.
+fn open_or_retry<T>(
+    profile: &Path,
     mut open: impl FnMut() -> Result<T, BrowserError>,
 ) -> Result<T, BrowserError> {
+    let is_new = fs::read_dir(profile).into_iter().flatten().next().is_none();
     match open() {
-        Err(BrowserError::TimedOut { .. }) => open(),
+        Err(error @ (BrowserError::TimedOut { .. } | BrowserError::Exited { .. })) => {
+            tracing::warn!(%error, "the browser is started once more");
+            if is_new && profile.exists() {
+                fs::remove_dir_all(profile).map_err(|source| BrowserError::File {
+                    verb: "remove",
+                    path: profile.to_owned(),
+                    source,
+                })?;
+            }
+            open()
+        }
         opened => opened,
     }
 }
@@ -186,10 +201,13 @@ fn once_more_if_it_hangs<T>(
 mod tests {
     use std::time::Duration;
 
+    use tempfile::TempDir;
+
     use super::*;
 
     #[test]
-    fn a_start_that_hangs_is_tried_once_more_and_other_failures_are_not() {
+    fn a_start_that_fails_is_tried_once_more_and_what_is_missing_is_not() {
+        let directory = TempDir::new().unwrap();
         let hang = || BrowserError::TimedOut {
             browser: BrowserKind::Firefox,
             step: "start".to_owned(),
@@ -199,15 +217,48 @@ mod tests {
         };
         let open_with = |outcomes: Vec<Result<(), BrowserError>>| {
             let mut left = outcomes.into_iter();
-            let opened = once_more_if_it_hangs(|| left.next().unwrap());
+            let opened = open_or_retry(directory.path(), || left.next().unwrap());
             (opened, left.len())
         };
         assert!(matches!(open_with(vec![Err(hang()), Ok(())]), (Ok(()), 0)));
+        let exit = || BrowserError::Exited {
+            browser: BrowserKind::Chromium,
+            step: "start".to_owned(),
+            log: String::new(),
+        };
+        assert!(matches!(open_with(vec![Err(exit()), Ok(())]), (Ok(()), 0)));
         let twice = open_with(vec![Err(hang()), Err(hang()), Ok(())]);
         assert!(matches!(twice, (Err(BrowserError::TimedOut { .. }), 1)));
         let missing = BrowserError::Missing { kind: BrowserKind::Firefox };
         let failed = open_with(vec![Err(missing), Ok(())]);
         assert!(matches!(failed, (Err(BrowserError::Missing { .. }), 1)));
+    }
+
+    #[test]
+    fn a_second_start_has_a_new_profile_unless_there_was_one_before() {
+        let directory = TempDir::new().unwrap();
+        for (name, expected) in [("new", 1), ("used", 3)] {
+            let profile = directory.path().join(name);
+            if name == "used" {
+                fs::create_dir_all(&profile).unwrap();
+                fs::write(profile.join("earlier"), "").unwrap();
+            }
+            let mut starts = 0;
+            let files = open_or_retry(&profile, || {
+                starts += 1;
+                fs::create_dir_all(&profile).unwrap();
+                fs::write(profile.join(starts.to_string()), "").unwrap();
+                match starts {
+                    1 => Err(BrowserError::Exited {
+                        browser: BrowserKind::Chromium,
+                        step: "start".to_owned(),
+                        log: String::new(),
+                    }),
+                    _ => Ok(fs::read_dir(&profile).unwrap().count()),
+                }
+            });
+            assert_eq!(files.unwrap(), expected, "{name}");
+        }
     }
 
     #[test]

@@ -111,7 +111,9 @@ impl Connection {
         step: Step<'_>,
     ) -> Result<u64, BrowserError> {
         let (id, text) = self.commands.command(method, parameters, session);
-        match transport(&mut self.transport).and_then(|transport| transport.send(&text)) {
+        match transport(&mut self.transport)
+            .and_then(|transport| transport.send(&text, step.left()))
+        {
             Ok(()) => Ok(id),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.timed_out(step)),
             Err(_) => Err(self.exited(step)),

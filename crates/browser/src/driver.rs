@@ -16,7 +16,8 @@ pub enum Window {
     Tab,
     /// A window of the same profile.
     Window,
-    /// A private window, which shares no state with the profile.
+    /// A window that shares no state with the profile. In Chromium it is a private window. In Firefox it
+    /// is a container: WebDriver BiDi opens no private windows.
     Private,
 }
 
@@ -43,8 +44,9 @@ pub struct Settings {
     /// Whether the browser may open connections speculatively, as by default. They hide the duration of
     /// handshakes.
     pub speculation: bool,
-    /// Additional settings for experiments: command line flags of Chromium, or preferences of Firefox as
-    /// `name=value`, where the value is `true`, `false`, an integer or else a string.
+    /// Additional settings for experiments: command line flags of Chromium, whose features are added to
+    /// those of the other settings, or preferences of Firefox as `name=value`, where the value is `true`,
+    /// `false`, an integer or else a string.
     pub extra: Vec<String>,
 }
 

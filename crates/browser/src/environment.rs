@@ -1,9 +1,9 @@
 //! Where a browser runs: on this machine, or where its caller can start programs.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdin, Command};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
@@ -25,7 +25,7 @@ pub trait Environment: Send + Sync {
 /// A started program. It is killed with its process group when this is dropped.
 pub trait BrowserProcess: Send {
     /// Takes the pipe to its standard input, if there is one.
-    fn stdin(&mut self) -> Option<Box<dyn Write + Send>>;
+    fn stdin(&mut self) -> Option<ChildStdin>;
 
     /// Takes the pipe from its standard output, if there is one.
     fn stdout(&mut self) -> Option<Box<dyn Read + Send>>;
@@ -68,8 +68,8 @@ struct Group {
 }
 
 impl BrowserProcess for Group {
-    fn stdin(&mut self) -> Option<Box<dyn Write + Send>> {
-        self.child.stdin.take().map(|pipe| Box::new(pipe) as Box<_>)
+    fn stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     fn stdout(&mut self) -> Option<Box<dyn Read + Send>> {

@@ -52,8 +52,8 @@
 //!   button on `chrome://net-internals/#sockets`, Firefox by `net:cancel-all-connections`. A hundred
 //!   visits had no hang, and took 0.2 s each on a busy machine with two cores.
 //! - **New profiles.** A start takes about 1 s (Chromium) or 3.5 s (Firefox; 2.5 s with an existing
-//!   profile). A private window ([`Window::Private`]) has no state either, and needs no start. Memory:
-//!   about 140 and 310 MB.
+//!   profile). A private window of Chromium and a container of Firefox ([`Window::Private`]) have no
+//!   state either, and need no start. Memory: about 140 and 310 MB.
 //! - **Cache.** It is disabled by the driver (Chromium, which then sends `Cache-Control: no-cache`) and
 //!   by preferences (Firefox). Disabled by WebDriver BiDi, Firefox treats each visit as a forced
 //!   reload, which closes connections.

@@ -2,10 +2,13 @@
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::ChildStdin;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
 use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Error, HandshakeError, Message, WebSocket};
 
@@ -14,7 +17,10 @@ use crate::Environment;
 /// Carries messages to and from a browser.
 pub(crate) trait Transport: Send {
     /// Sends a message.
-    fn send(&mut self, message: &str) -> io::Result<()>;
+    ///
+    /// # Errors
+    /// `WouldBlock` if the browser has not taken all of it after the timeout.
+    fn send(&mut self, message: &str, timeout: Duration) -> io::Result<()>;
 
     /// Receives the next message. Returns `None` after the timeout.
     ///
@@ -25,16 +31,14 @@ pub(crate) trait Transport: Send {
 
 /// A pair of pipes, with a zero byte after each message (`--remote-debugging-pipe`).
 pub(crate) struct Pipes {
-    commands: Box<dyn Write + Send>,
+    commands: ChildStdin,
     messages: Receiver<Vec<u8>>,
 }
 
 impl Pipes {
     /// Starts a thread that reads messages. It ends with the browser.
-    pub(crate) fn new(
-        commands: Box<dyn Write + Send>,
-        responses: Box<dyn Read + Send>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(commands: ChildStdin, responses: Box<dyn Read + Send>) -> io::Result<Self> {
+        ioctl_fionbio(&commands, true)?;
         let (sender, messages) = channel();
         thread::Builder::new().name("chromium responses".to_owned()).spawn(move || {
             let mut responses = BufReader::new(responses);
@@ -49,11 +53,21 @@ impl Pipes {
 }
 
 impl Transport for Pipes {
-    fn send(&mut self, message: &str) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(message.len() + 1);
-        bytes.extend_from_slice(message.as_bytes());
-        bytes.push(0);
-        self.commands.write_all(&bytes)
+    fn send(&mut self, message: &str, timeout: Duration) -> io::Result<()> {
+        let end = Instant::now() + timeout;
+        let bytes = [message.as_bytes(), &[0]].concat();
+        let mut left = &bytes[..];
+        while !left.is_empty() {
+            match self.commands.write(left) {
+                Ok(written) => left = &left[written..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    await_writable(&self.commands, end)?;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn receive(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
@@ -62,6 +76,20 @@ impl Transport for Pipes {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+}
+
+/// Waits until a pipe can be written to.
+///
+/// # Errors
+/// `WouldBlock` at `end`.
+fn await_writable(pipe: &ChildStdin, end: Instant) -> io::Result<()> {
+    let left = end.saturating_duration_since(Instant::now());
+    let left = Timespec::try_from(left).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(pipe, PollFlags::OUT)], Some(&left)) {
+        Ok(0) => Err(ErrorKind::WouldBlock.into()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -85,7 +113,7 @@ impl Socket {
     ) -> io::Result<Self> {
         let stream = environment.connect(address)?;
         stream.set_nodelay(true)?;
-        let timeout = timeout.max(MIN_READ_TIMEOUT);
+        let timeout = timeout.max(MIN_TIMEOUT);
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         let config = WebSocketConfig::default()
@@ -101,7 +129,8 @@ impl Socket {
 }
 
 impl Transport for Socket {
-    fn send(&mut self, message: &str) -> io::Result<()> {
+    fn send(&mut self, message: &str, timeout: Duration) -> io::Result<()> {
+        self.0.get_ref().set_write_timeout(Some(timeout.max(MIN_TIMEOUT)))?;
         self.0.send(Message::text(message)).map_err(failure)
     }
 
@@ -109,8 +138,7 @@ impl Transport for Socket {
         let end = Instant::now() + timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            // A zero timeout would mean no timeout.
-            self.0.get_ref().set_read_timeout(Some(left.max(MIN_READ_TIMEOUT)))?;
+            self.0.get_ref().set_read_timeout(Some(left.max(MIN_TIMEOUT)))?;
             match self.0.read().map_err(failure) {
                 Ok(Message::Text(text)) => return Ok(Some(text.as_bytes().to_vec())),
                 Ok(_) => {}
@@ -136,14 +164,50 @@ fn failure(error: Error) -> io::Error {
     }
 }
 
-const MIN_READ_TIMEOUT: Duration = Duration::from_millis(1);
+/// A timeout of zero would mean none.
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Larger than any screenshot.
 const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command, Stdio};
+
     use super::*;
+
+    fn piped(program: &str, argument: &str) -> Child {
+        let mut command = Command::new(program);
+        command.arg(argument).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Longer than a pipe.
+    const LONG: usize = 1 << 20;
+
+    #[test]
+    fn a_message_that_is_longer_than_the_pipe_arrives_whole() {
+        let mut echo = piped("cat", "-");
+        let (commands, responses) = (echo.stdin.take().unwrap(), echo.stdout.take().unwrap());
+        let mut pipes = Pipes::new(commands, Box::new(responses)).unwrap();
+        let message = "x".repeat(LONG);
+        let timeout = Duration::from_secs(60);
+        pipes.send(&message, timeout).unwrap();
+        assert_eq!(pipes.receive(timeout).unwrap().unwrap(), message.as_bytes());
+        drop(pipes);
+        echo.wait().unwrap();
+    }
+
+    #[test]
+    fn a_browser_that_reads_no_commands_does_not_block() {
+        let mut silent = piped("sleep", "4711");
+        let commands = silent.stdin.take().unwrap();
+        let mut pipes = Pipes::new(commands, Box::new(io::empty())).unwrap();
+        let sent = pipes.send(&"x".repeat(LONG), Duration::from_millis(10));
+        silent.kill().unwrap();
+        silent.wait().unwrap();
+        assert_eq!(sent.unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn messages_end_with_a_zero_byte() {

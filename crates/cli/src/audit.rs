@@ -152,7 +152,7 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         return explain(name);
     }
     if args.checklist {
-        print!("{}", text::checklist());
+        out!("{}", text::checklist());
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(address) = args.serve_witness {
@@ -324,7 +324,7 @@ fn serve_witness(address: SocketAddr) -> anyhow::Result<ExitCode> {
         Err(error) => bail!("cannot listen on {address}: {error}; choose another address"),
     };
     let address = listener.local_addr().context("the listener has no address")?;
-    eprintln!("witness on http://{address}; forward a path to it, and audit that with --witness");
+    errln!("witness on http://{address}; forward a path to it, and audit that with --witness");
     Witness::default().serve(&listener).context("the witness has failed")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use firstflight_certificates::authority::trust_stores::{
-    self, Plan, SearchPaths, Step, StepError, StoreKind, TrustStore,
+    self, Plan, SearchPaths, Selection, Step, StepError, StoreKind, TrustStore,
 };
 use firstflight_certificates::authority::{
     Authority, PERMITTED_DOMAINS, PERMITTED_NETWORKS, default_directory, remove, trust_anchor,
@@ -37,12 +37,23 @@ enum AuthorityCommand {
     /// Install it in the system, Chromium and Firefox, where present.
     Trust(StoreArgs),
     /// Remove it from all of them.
-    Untrust(StoreArgs),
+    Untrust {
+        #[command(flatten)]
+        stores: StoreArgs,
+
+        /// Remove the development authorities of all users from the system.
+        #[arg(long)]
+        all: bool,
+    },
     /// Remove it from all of them, and delete the authority and its key.
-    Remove(StoreArgs),
+    Remove {
+        /// Print the equivalent commands instead of running them.
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
-#[derive(Args, Default)]
+#[derive(Args)]
 struct StoreArgs {
     /// Use only this store; may be repeated. Default: all.
     #[arg(long, value_name = "STORE")]
@@ -71,8 +82,13 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
         AuthorityCommand::Show => {
             show(Authority::open(&directory, now)?.as_ref(), &directory, args.json)
         }
-        AuthorityCommand::Trust(only) => {
-            let authority = match only.dry_run {
+        AuthorityCommand::Trust(StoreArgs { only, dry_run }) => {
+            let places = selected_stores(&only);
+            if places.is_empty() {
+                // Creates no authority, which nothing would trust.
+                return Ok(conclude(&[], &only, TRUSTED_TEXTS, args.json));
+            }
+            let authority = match dry_run {
                 false => Authority::open_or_create(&directory, now)?,
                 true => Authority::open(&directory, now)?.ok_or_else(|| {
                     anyhow::anyhow!(
@@ -81,29 +97,31 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
                 })?,
             };
             let (name, certificate) = (authority.name(), authority.certificate());
-            let results =
-                for_each_store(&only, |place| trust_stores::trust(place, name, certificate));
-            Ok(print_results(&results, ["already trusts it", "now trusts it"], args.json))
+            let trust = |place: &TrustStore| trust_stores::trust(place, name, certificate);
+            let results = change(places, dry_run, trust);
+            Ok(conclude(&results, &only, TRUSTED_TEXTS, args.json))
         }
-        AuthorityCommand::Untrust(only) => {
-            let results = untrust_all(&directory, now, &only);
-            Ok(print_results(&results, UNTRUSTED_TEXTS, args.json))
+        AuthorityCommand::Untrust { stores: StoreArgs { only, dry_run }, all } => {
+            let results = untrust(selected_stores(&only), dry_run, (&directory, now), all);
+            Ok(conclude(&results, &only, UNTRUSTED_TEXTS, args.json))
         }
-        AuthorityCommand::Remove(only) => {
-            let results = untrust_all(&directory, now, &only);
-            let code = print_results(&results, UNTRUSTED_TEXTS, args.json);
-            for path in [directory.join("authority.key"), directory.join("authority.pem")] {
-                if only.dry_run && path.exists() {
-                    outln!("rm {}", path.display());
+        AuthorityCommand::Remove { dry_run } => {
+            let results = untrust(selected_stores(&[]), dry_run, (&directory, now), false);
+            let files = match dry_run {
+                false => remove(&directory)?,
+                true => {
+                    let files = ["authority.key", "authority.pem"].map(|name| directory.join(name));
+                    files.into_iter().filter(|path| path.exists()).collect()
                 }
+            };
+            if args.json {
+                outln!("{:#}", json!({ "stores": results_json(&results), "files": files }));
+            } else {
+                out!("{}", results_text(&results, &[], UNTRUSTED_TEXTS));
+                let verb = if dry_run { "rm" } else { "removed" };
+                files.iter().for_each(|path| outln!("{verb} {}", path.display()));
             }
-            if !only.dry_run {
-                let removed = remove(&directory)?;
-                removed.iter().filter(|_| !args.json).for_each(|path| {
-                    outln!("removed {}", path.display());
-                });
-            }
-            Ok(code)
+            Ok(exit_code(&results, &[]))
         }
     }
 }
@@ -126,12 +144,27 @@ pub(crate) fn default_trust(system_only: bool) -> (Trust, Option<String>) {
     }
 }
 
-/// Removes the authority from the stores. If its file is damaged, its name is unknown, and all
-/// development authorities of this program are removed.
-fn untrust_all(directory: &Path, now: u64, args: &StoreArgs) -> Vec<StoreResult> {
+/// Removes the authority in `directory` from the stores, or with `all` those of all users.
+fn untrust(
+    places: Vec<TrustStore>,
+    dry_run: bool,
+    (directory, now): (&Path, u64),
+    all: bool,
+) -> Vec<StoreResult> {
     let authority = Authority::open(directory, now).ok().flatten();
-    let name = authority.as_ref().map(Authority::name);
-    for_each_store(args, |place| trust_stores::untrust(place, name))
+    let selection = match authority.as_ref().map(Authority::name) {
+        _ if all => Selection::All,
+        Some(name) => Selection::Name(name),
+        None => Selection::Unknown,
+    };
+    change(places, dry_run, |place| trust_stores::untrust(place, selection))
+}
+
+/// The stores of this machine and user that `--only` selects.
+fn selected_stores(only: &[Store]) -> Vec<TrustStore> {
+    let mut places = trust_stores::find_stores(&SearchPaths::from_environment());
+    places.retain(|place| only.is_empty() || only.contains(&store_of(place.kind)));
+    places
 }
 
 /// What was done in a store.
@@ -153,21 +186,20 @@ enum Outcome {
     Failed(StepError),
 }
 
-fn for_each_store(
-    args: &StoreArgs,
+/// Changes the stores as planned, or with `dry_run` only plans it.
+fn change(
+    places: Vec<TrustStore>,
+    dry_run: bool,
     plan: impl Fn(&TrustStore) -> Result<Plan, StepError>,
 ) -> Vec<StoreResult> {
-    let places = trust_stores::find_stores(&SearchPaths::from_environment()).into_iter();
-    let is_selected =
-        |place: &TrustStore| args.only.is_empty() || args.only.contains(&store_of(place.kind));
     let process = |place: TrustStore| {
         let (outcome, commands) = match plan(&place) {
-            Ok(plan) => (execute(&plan, args.dry_run), commands(&plan)),
+            Ok(plan) => (execute(&plan, dry_run), commands(&plan)),
             Err(error) => (Outcome::Failed(error), Vec::new()),
         };
         StoreResult { place, outcome, commands }
     };
-    places.filter(is_selected).map(process).collect()
+    places.into_iter().map(process).collect()
 }
 
 fn execute(plan: &Plan, dry_run: bool) -> Outcome {
@@ -199,35 +231,58 @@ fn store_of(kind: StoreKind) -> Store {
     }
 }
 
-fn store_name(kind: StoreKind) -> &'static str {
-    match kind {
-        StoreKind::System => "system",
-        StoreKind::Chromium => "chromium",
-        StoreKind::Firefox => "firefox",
+fn store_name(store: Store) -> &'static str {
+    match store {
+        Store::System => "system",
+        Store::Chromium => "chromium",
+        Store::Firefox => "firefox",
     }
 }
+
+/// For a store that trusted the authority, and for one that does from now on.
+const TRUSTED_TEXTS: [&str; 2] = ["already trusts it", "now trusts it"];
 
 /// For a store that did not trust the authority, and for one that no longer does.
 const UNTRUSTED_TEXTS: [&str; 2] = ["does not trust it", "no longer trusts it"];
 
-/// Prints what was done, and what is left to do. `texts` describe a store that needed no change, and
-/// one that was changed. The exit code is 1 if a step failed, or if all stores need root.
-fn print_results(results: &[StoreResult], texts: [&str; 2], as_json: bool) -> ExitCode {
+/// Prints what was done, and what is left to do. Returns the exit code.
+fn conclude(results: &[StoreResult], only: &[Store], texts: [&str; 2], as_json: bool) -> ExitCode {
     match as_json {
-        true => outln!("{:#}", results.iter().map(result_json).collect::<Value>()),
-        false if results.is_empty() => {
-            outln!("nothing to do: found neither the system's certificate store nor a browser");
-        }
-        false => results.iter().for_each(|result| out!("{}", result_text(result, texts))),
+        true => outln!("{:#}", results_json(results)),
+        false => out!("{}", results_text(results, only, texts)),
     }
+    exit_code(results, only)
+}
+
+/// 1 if a step failed, if all stores need root, or if there is none of those that `--only` names.
+fn exit_code(results: &[StoreResult], only: &[Store]) -> ExitCode {
     let failed = results.iter().any(|result| matches!(result.outcome, Outcome::Failed(_)));
     let all_need_root = results.iter().all(|result| matches!(result.outcome, Outcome::NeedsRoot));
-    let failure = failed || (all_need_root && !results.is_empty());
-    if failure { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let nothing_done = if results.is_empty() { !only.is_empty() } else { all_need_root };
+    if failed || nothing_done { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// `texts` describe a store that needed no change, and one that was changed.
+fn results_text(results: &[StoreResult], only: &[Store], texts: [&str; 2]) -> String {
+    if !results.is_empty() {
+        return results.iter().map(|result| result_text(result, texts)).collect();
+    }
+    let names: Vec<_> = only.iter().map(|store| store_name(*store)).collect();
+    match names.is_empty() {
+        true => {
+            "nothing to do: found neither the system's certificate store nor a browser\n".into()
+        }
+        false => format!("nothing to do: found no certificate store of {}\n", names.join(" or ")),
+    }
+}
+
+fn results_json(results: &[StoreResult]) -> Value {
+    results.iter().map(result_json).collect()
 }
 
 fn result_text(result: &StoreResult, [before, now]: [&str; 2]) -> String {
-    let place = format!("{:<9} {}", store_name(result.place.kind), result.place.path.display());
+    let store = store_name(store_of(result.place.kind));
+    let place = format!("{store:<9} {}", result.place.path.display());
     let command_lines =
         || result.commands.iter().map(|line| format!("  {line}\n")).collect::<String>();
     match &result.outcome {
@@ -335,7 +390,8 @@ fn authority_text(authority: &Authority, expires: &str, statuses: &[TrustStatus]
             Ok(false) => "does not trust it".to_owned(),
             Err(error) => error.to_string(),
         };
-        text += &format!("{:<9} {}: {trusted}\n", store_name(place.kind), place.path.display());
+        let store = store_name(store_of(place.kind));
+        text += &format!("{store:<9} {}: {trusted}\n", place.path.display());
     }
     text += "firstflight fetch and bench: trust it\n";
     text

@@ -1,10 +1,12 @@
 //! `firstflight health`: checks whether a running server is ready, for containers and scripts.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -27,13 +29,13 @@ pub(crate) struct HealthArgs {
     config: Option<PathBuf>,
 
     /// Time limit for the response.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_limit)]
     timeout: Duration,
 }
 
 pub(crate) fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
     let address = loopback_address(address(args.admin, args.config)?);
-    match request_readiness(&address, args.timeout) {
+    match request_readiness(address.clone(), args.timeout) {
         Ok((status, body)) => {
             outln!("{}", printable_lines(&body));
             Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -77,20 +79,33 @@ fn loopback_address(address: AdminAddress) -> AdminAddress {
     }
 }
 
+fn time_limit(text: &str) -> Result<Duration, String> {
+    let limit = parse_duration(text)?;
+    match limit.is_zero() {
+        true => Err("no response is that fast; give a time such as 5s".to_owned()),
+        false => Ok(limit),
+    }
+}
+
 /// Requests `/readyz` and returns the status and the body.
-fn request_readiness(address: &AdminAddress, timeout: Duration) -> io::Result<(u16, String)> {
+fn request_readiness(address: AdminAddress, timeout: Duration) -> io::Result<(u16, String)> {
+    // A thread, since the limit is one for all, and connecting to a Unix socket has none. It ends
+    // with the program.
+    let (sender, response) = mpsc::channel();
+    thread::spawn(move || {
+        // Fails after the limit.
+        let _ = sender.send(request(&address));
+    });
+    response.recv_timeout(timeout).unwrap_or_else(|_| {
+        Err(io::Error::new(ErrorKind::TimedOut, format!("it takes longer than {timeout:?}")))
+    })
+}
+
+fn request(address: &AdminAddress) -> io::Result<(u16, String)> {
     match address {
-        AdminAddress::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, timeout)?;
-            stream.set_read_timeout(Some(timeout))?;
-            stream.set_write_timeout(Some(timeout))?;
-            send_request(stream, *address)
-        }
+        AdminAddress::Tcp(address) => send_request(TcpStream::connect(address)?, *address),
         AdminAddress::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(timeout))?;
-            stream.set_write_timeout(Some(timeout))?;
-            send_request(stream, (Ipv4Addr::LOCALHOST, 80).into())
+            send_request(UnixStream::connect(path)?, (Ipv4Addr::LOCALHOST, 80).into())
         }
     }
 }
@@ -116,7 +131,42 @@ const MAX_RESPONSE_BYTES: u64 = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn the_time_limit_is_one_for_all_that_a_server_delays() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let slow = AdminAddress::Tcp(listener.local_addr().unwrap());
+        // Each byte comes long before the limit.
+        thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            while client.write_all(b"x").is_ok() {
+                thread::sleep(SHORT / 20);
+            }
+        });
+        assert_eq!(request_readiness(slow, SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin");
+        let listener = UnixListener::bind(&path).unwrap();
+        // One connection may wait to be accepted, and the next one waits to connect.
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waits = UnixStream::connect(&path).unwrap();
+        let full = request_readiness(AdminAddress::Unix(path), SHORT);
+        assert_eq!(full.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn no_time_is_no_limit() {
+        assert_eq!(time_limit("90ms"), Ok(Duration::from_millis(90)));
+        assert!(time_limit("0s").unwrap_err().contains("such as 5s"));
+        time_limit("soon").unwrap_err();
+    }
 
     #[test]
     fn a_response_has_a_status_and_a_body() {

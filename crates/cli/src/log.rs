@@ -22,7 +22,9 @@ pub(crate) fn init(filter: EnvFilter, json: bool) {
         (false, false) => LogFormat::Plain,
     };
     let writer = move || LineWriter { out: io::stderr(), format };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    // It would print them with `eprintln!`, which panics where stderr is closed or full.
+    let log = tracing_subscriber::fmt().log_internal_errors(false);
+    let log = log.with_env_filter(filter).with_writer(writer);
     match json {
         true => log.json().init(),
         false => log.with_ansi(format == LogFormat::Coloured).init(),
@@ -52,8 +54,9 @@ impl<W: Write> Write for LineWriter<W> {
             LogFormat::Plain => printable(line),
             LogFormat::Coloured => escape_except_colours(line),
         };
-        // One call, so that entries of other threads do not interleave.
-        self.out.write_all(format!("{escaped}\n").as_bytes())?;
+        // One call, so that entries of other threads do not interleave. An entry that cannot be
+        // written is lost: there is nowhere to report that.
+        let _ = self.out.write_all(format!("{escaped}\n").as_bytes());
         Ok(bytes.len())
     }
 
@@ -100,6 +103,13 @@ mod tests {
             written_line(LogFormat::Json, json),
             "{\"message\":\"\\u001b \\u009b2J \\u202e\"}\n"
         );
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_written_is_lost_without_an_error() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut writer = LineWriter { out: full, format: LogFormat::Plain };
+        writer.write_all(b"an entry\n").unwrap();
     }
 
     #[test]

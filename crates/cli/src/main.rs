@@ -1,7 +1,10 @@
 //! The `firstflight` program: parses, calls, prints.
 
+// Both panic where their stream is closed or full.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 #[macro_use]
-mod stdout;
+mod print;
 
 mod allocator;
 mod audit;
@@ -91,7 +94,7 @@ fn main() -> ExitCode {
         Command::Try(args) => try_command::run(args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("firstflight: {}", printable_lines(&format!("{error:#}")));
+        errln!("firstflight: {}", printable_lines(&print::with_causes(&error)));
         ExitCode::from(2)
     })
 }
@@ -104,7 +107,7 @@ fn refuse(error: &clap::Error) -> ! {
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
         && let Some(name) = fetch::missing_curl_flag(flag)
     {
-        eprintln!(
+        errln!(
             "firstflight: curl has {name}, but firstflight fetch has not; leave it out, or use curl"
         );
         std::process::exit(2);

@@ -55,7 +55,7 @@ impl ProgressDisplay {
         if self.terminal {
             self.bar.set_message(stage);
         } else {
-            eprintln!("{stage} ...");
+            errln!("{stage} ...");
         }
     }
 
@@ -65,7 +65,7 @@ impl ProgressDisplay {
             self.bar.set_length(total as u64);
             self.bar.set_position(done as u64);
         } else if done == total || done.is_multiple_of((total / 10).max(1)) {
-            eprintln!("{stage}{server}: {done} of {total}");
+            errln!("{stage}{server}: {done} of {total}");
         }
     }
 

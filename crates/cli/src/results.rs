@@ -1,8 +1,10 @@
 //! The results of `lab`, `bench` and `report`: the files of a run, its checks, and the conditions of
 //! `--fail-if`.
 
+use std::collections::HashSet;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -10,7 +12,7 @@ use clap::Args;
 use firstflight_lab::ServerKind;
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    CheckOutcome, Pictures, Record, check_run, csv, html, junit, markdown, terminal,
+    CheckOutcome, Pictures, Record, check_run, csv, html, junit, markdown, replace_file, terminal,
 };
 use firstflight_units::printable_json;
 
@@ -62,7 +64,7 @@ impl ConditionArgs {
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn conclude(&self, outcomes: &[CheckOutcome]) -> anyhow::Result<ExitCode> {
-        eprint!("{}", terminal::check_outcomes(outcomes));
+        err!("{}", terminal::check_outcomes(outcomes));
         if let Some(path) = &self.junit {
             write(path, &junit::render(outcomes))?;
         }
@@ -150,12 +152,16 @@ pub(crate) fn finish(
     Ok(code)
 }
 
-/// Writes the record, its summary, its reports and its CSV files. Returns the summary.
+/// Writes the record, its summary, its reports and its CSV files, and removes what an earlier run left
+/// beside them. Returns the summary.
 ///
 /// # Errors
 /// If a file cannot be written.
 fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
-    firstflight_report::write(record, &directory.join(format!("{name}.json")))?;
+    let path = directory.join(format!("{name}.json"));
+    // Of a record that cannot be read it is not known what belongs to it.
+    let earlier = firstflight_report::read(&path).ok();
+    firstflight_report::write(record, &path)?;
     let text = terminal::render(record);
     let pictures = Pictures::load(record, directory);
     let mut files = vec![
@@ -173,12 +179,45 @@ fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<
         files.push(("cells.csv".to_owned(), csv_text(|out| csv::cells(record, out))?));
         files.push(("samples.csv".to_owned(), csv_text(|out| csv::samples(record, out))?));
     }
-    for (file, content) in files {
+    for (file, content) in &files {
         let path = directory.join(file);
-        std::fs::write(&path, content)
+        replace_file(&path, |out| out.write_all(content.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
+    if let Some(earlier) = earlier {
+        let kept: HashSet<&str> =
+            files.iter().map(|(file, _)| file.as_str()).chain(beside(record)).collect();
+        let old = TABLES.into_iter().chain(beside(&earlier));
+        for file in old.filter(|file| !kept.contains(file) && is_below(file)) {
+            let _ = std::fs::remove_file(directory.join(file));
+        }
+        // Only if they are empty.
+        for below in DIRECTORIES {
+            let _ = std::fs::remove_dir(directory.join(below));
+        }
+    }
     Ok(text)
+}
+
+/// The tables of a run; not each run has all of them.
+const TABLES: [&str; 4] = ["visits.csv", "visit-cells.csv", "cells.csv", "samples.csv"];
+
+/// Where captures and pictures are, below the record's directory.
+const DIRECTORIES: [&str; 2] = ["captures", "films"];
+
+/// The captures and pictures beside a record.
+fn beside(record: &Record) -> impl Iterator<Item = &str> {
+    let frames = record.filmstrips.iter().flat_map(|strip| &strip.frames);
+    let captures = record.captures.iter().map(|capture| capture.file.as_str());
+    captures.chain(frames.map(|frame| frame.file.as_str()))
+}
+
+/// Whether a run writes files of this name. A record from elsewhere can name any file.
+fn is_below(file: &str) -> bool {
+    let mut parts = Path::new(file).components();
+    let known = |first: &str| TABLES.contains(&first) || DIRECTORIES.contains(&first);
+    matches!(parts.next(), Some(Component::Normal(first)) if first.to_str().is_some_and(known))
+        && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Renders CSV to a string.
@@ -196,7 +235,7 @@ pub(crate) fn csv_text(
 /// Prints the paths of the files.
 fn print_locations(record: &Record, name: &str, directory: &Path) {
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| PathBuf::from(directory));
-    eprintln!(
+    errln!(
         "\nThe run took {:.0} s. Report: {}\nEvery {}: {}; captures, tables and CSV are \
          in the same directory.",
         record.seconds,
@@ -208,9 +247,56 @@ fn print_locations(record: &Record, name: &str, directory: &Path) {
 
 const REPORT_FILE: &str = "report.html";
 
+/// The exit code of shells for a program that SIGINT has ended.
+pub(crate) const EXIT_CODE_SIGINT: u8 = 130;
+
 #[cfg(test)]
 mod tests {
+    use firstflight_report::{Capture, SCHEMA, VisitCell};
+
     use super::*;
+
+    #[test]
+    fn a_second_run_leaves_nothing_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join("out").join(name);
+        let record = |captures: &[&str]| Record {
+            schema: SCHEMA,
+            captures: captures
+                .iter()
+                .map(|file| Capture { file: (*file).to_owned(), ..Capture::default() })
+                .collect(),
+            ..Record::default()
+        };
+        std::fs::create_dir_all(path("captures")).unwrap();
+        let files = ["captures/a", "captures/b", "../outside", "captures/../notes", "own.csv"];
+        for file in files {
+            std::fs::write(path(file), file).unwrap();
+        }
+        let out = path("");
+        // No record is there: what is there belongs to the user.
+        std::fs::write(path("visits.csv"), "").unwrap();
+        write_files(&record(&[]), "lab", &out).unwrap();
+        assert!(path("visits.csv").exists());
+
+        let first = Record { visit_cells: vec![VisitCell::default()], ..record(&files) };
+        write_files(&first, "lab", &out).unwrap();
+        assert!(path("visits.csv").exists() && path("visit-cells.csv").exists());
+        write_files(&record(&["captures/b"]), "lab", &out).unwrap();
+        for (file, stays) in [
+            ("captures/a", false),
+            ("visits.csv", false),
+            ("visit-cells.csv", false),
+            ("captures/b", true),
+            ("cells.csv", true),
+            ("../outside", true),
+            ("notes", true),
+            ("own.csv", true),
+        ] {
+            assert_eq!(path(file).exists(), stays, "{file}");
+        }
+        assert!(firstflight_report::read(&path("lab.json")).unwrap().visit_cells.is_empty());
+    }
 
     #[test]
     fn a_check_leaves_files_and_links_as_they_are() {

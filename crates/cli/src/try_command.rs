@@ -19,6 +19,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use crate::print::{no_room, unless_closed};
+
 /// Serve a directory on this machine and show its first 0-RTT response.
 ///
 /// Visits it twice like a client; the second visit sends its request as early data. Then replays
@@ -71,7 +73,9 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
         let output = TryOutput { report: &report, root: &root, address, started };
         let text = if args.json { output.json() } else { output.text(args.once) };
         // The server keeps running if the reader of stdout has closed it.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        let mut stdout = std::io::stdout();
+        let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+        unless_closed(written).map_err(|error| anyhow::Error::msg(no_room(&error)))?;
         if !args.once {
             wait_for_stop_signal().await?;
         }
@@ -115,7 +119,7 @@ async fn bind(
         }
         server => server,
     };
-    server.map_err(|error| anyhow::Error::msg(error.to_string()))
+    Ok(server?)
 }
 
 /// Runs the demonstration on a separate thread, so that the server's tasks do not delay its
@@ -195,17 +199,18 @@ struct TryOutput<'a> {
     started: Instant,
 }
 
-impl TryOutput<'_> {
-    fn url(&self) -> String {
-        let host = match self.address.ip() {
-            ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
-            _ => self.address.ip().to_string(),
-        };
-        format!("https://{host}:{}{}", self.address.port(), self.report.path)
+/// The URL of a path at an address.
+fn url(address: SocketAddr, path: &str) -> String {
+    let ip = address.ip();
+    match ip.is_loopback() || ip.is_unspecified() {
+        true => format!("https://localhost:{}{path}", address.port()),
+        false => format!("https://{address}{path}"),
     }
+}
 
+impl TryOutput<'_> {
     fn json(&self) -> String {
-        let url = self.url();
+        let url = url(self.address, &self.report.path);
         let seconds = self.started.elapsed().as_secs_f64();
         let value =
             json!({ "url": url, "root": self.root, "seconds": seconds, "demo": self.report });
@@ -213,7 +218,7 @@ impl TryOutput<'_> {
     }
 
     fn text(&self, once: bool) -> String {
-        let (url, status) = (self.url(), self.report.returning.status);
+        let (url, status) = (url(self.address, &self.report.path), self.report.returning.status);
         let mut text = format!("{}\n  is served on {url}\n\n{}", self.root.display(), self.report);
         if status != 200 {
             text += &format!("The response is {status}, as there is no index.html.\n");
@@ -229,5 +234,22 @@ impl TryOutput<'_> {
             text += "\nServing until Ctrl-C.\n";
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc3986_3_2_2_an_ipv6_address_is_in_brackets() {
+        for (address, expected) in [
+            ("127.0.0.1:8443", "https://localhost:8443/a"),
+            ("[::]:8443", "https://localhost:8443/a"),
+            ("192.0.2.1:443", "https://192.0.2.1:443/a"),
+            ("[2001:db8::1]:8443", "https://[2001:db8::1]:8443/a"),
+        ] {
+            assert_eq!(url(address.parse().unwrap(), "/a"), expected);
+        }
     }
 }

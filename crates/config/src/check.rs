@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use firstflight_tickets::{KeyEncryption, KeyFile, SecretFileError, read_secret_file};
 use firstflight_tls::{
-    CipherPolicy, Connector, ConnectorConfig, EchKey, Identity, MAX_TICKET_AGE_SKEW, Trust,
+    CipherPolicy, Connector, ConnectorConfig, EchKey, Identity, MAX_TICKET_AGE_SKEW, TlsError,
+    Trust,
 };
 use firstflight_upstream::PoolError;
 
-use crate::error::nearest;
+use crate::error::{failed_checks, nearest};
 use crate::file::PUNCTURED_WITH_STORE;
 use crate::{
     Action, CertificateSource, Content, ENCODINGS, EarlyRules, KeySource, ListenerProtocol,
@@ -34,8 +35,8 @@ impl ServerConfig {
         let mut errors = Vec::new();
         let mut note =
             |error: SettingError, section: &'static str| errors.push(error.under(section));
-        let _ = self.limits.check().map_err(|error| note(error, "limits"));
-        let _ = self.http3.check().map_err(|error| note(error, "http3"));
+        self.limits.errors().into_iter().for_each(|error| note(error, "limits"));
+        self.http3.errors().into_iter().for_each(|error| note(error, "http3"));
         if self.tickets.keys == KeySource::Punctured && self.store.is_some() {
             note(SettingError::new("keys", PUNCTURED_WITH_STORE), "tickets");
         }
@@ -61,26 +62,24 @@ impl ServerConfig {
         }
         if let Some(telemetry) = &self.telemetry {
             let interval = telemetry.metrics_interval;
-            let checks = [
+            let found = failed_checks([
                 (
                     "traces_sampled",
                     (0.0..=1.0).contains(&telemetry.traces_sampled),
-                    "is a fraction of all requests; allowed are 0 to 1",
+                    "traces_sampled is a fraction of all requests; allowed are 0 to 1",
                 ),
                 (
                     "metrics_interval",
                     interval.is_none_or(|interval| METRICS_INTERVALS.contains(&interval)),
-                    "is out of range; allowed are 1s to 24h, or false",
+                    "metrics_interval is out of range; allowed are 1s to 24h, or false",
                 ),
                 (
                     "queue",
                     (1..=MAX_SPANS).contains(&telemetry.queue),
-                    "is out of range; allowed are 1 to 1000000 spans",
+                    "queue is out of range; allowed are 1 to 1000000 spans",
                 ),
-            ];
-            for (key, _, reason) in checks.into_iter().filter(|(_, allowed, _)| !allowed) {
-                note(SettingError::new(key, format!("{key} {reason}")), "telemetry");
-            }
+            ]);
+            found.into_iter().for_each(|error| note(error, "telemetry"));
         }
         errors.extend(self.listener_errors());
         errors.extend(self.acme_errors());
@@ -119,15 +118,21 @@ fn site_errors(sites: &Sites) -> Vec<SettingError> {
         errors.extend(section.map(|error| error.under_index("site", at)));
     }
     for (name, pool) in &sites.upstreams {
-        if let Err(error) = pool.check() {
-            let error = match &error {
-                PoolError::Setting { key, reason } => SettingError::new(*key, *reason),
-                error => SettingError::section(error.to_string()),
-            };
-            errors.push(error.under(name.clone()).under("upstream"));
-        }
+        let found = pool.errors().into_iter().map(pool_error);
+        errors.extend(found.map(|error| error.under(name.clone()).under("upstream")));
     }
     errors
+}
+
+/// The key in a pool's error is below those of its tables: `retry.tries`.
+fn pool_error(error: PoolError) -> SettingError {
+    let (key, reason) = match error {
+        PoolError::Setting { key, reason } => (key, reason),
+        error => return SettingError::section(error.to_string()),
+    };
+    let (tables, key) = key.rsplit_once('.').map_or((None, key), |(table, key)| (Some(table), key));
+    let error = SettingError::new(key, reason);
+    tables.into_iter().fold(error, SettingError::under)
 }
 
 /// `taken` has the names of the previous sites.
@@ -272,7 +277,6 @@ impl ServerConfig {
     pub fn check_files(&self) -> Vec<SettingError> {
         let mut errors: Vec<_> = [
             certificate(&self.certificate).map_err(|error| error.under("tls")),
-            self.check_cipher_lists().map_err(|error| error.under("tls")),
             self.check_ech_keys().map_err(|error| error.under("tls")),
             self.check_ticket_keys().map_err(|error| error.under("tickets")),
             self.check_token().map_err(|error| error.under("admin")),
@@ -282,6 +286,7 @@ impl ServerConfig {
         .into_iter()
         .filter_map(Result::err)
         .collect();
+        errors.extend(self.cipher_list_errors().into_iter().map(|error| error.under("tls")));
         if let Content::Sites(sites) = &self.content {
             for (at, site) in sites.sites.iter().enumerate() {
                 errors.extend(
@@ -298,7 +303,7 @@ impl ServerConfig {
     }
 
     /// Cipher lists can only be checked by the TLS library.
-    fn check_cipher_lists(&self) -> Result<(), SettingError> {
+    fn cipher_list_errors(&self) -> Vec<SettingError> {
         let CipherPolicy { ciphers, tls13_ciphers, groups } = self.tls.ciphers.clone();
         let none = CipherPolicy::default;
         let lists = [
@@ -306,11 +311,12 @@ impl ServerConfig {
             ("tls13_ciphers", CipherPolicy { tls13_ciphers, ..none() }),
             ("groups", CipherPolicy { groups, ..none() }),
         ];
-        for (key, ciphers) in lists {
+        let error = |(key, ciphers): (&'static str, CipherPolicy)| {
             let config = ConnectorConfig { ciphers, ..ConnectorConfig::new(Trust::Anyone) };
-            Connector::new(config).map_err(|error| SettingError::new(key, error.to_string()))?;
-        }
-        Ok(())
+            let error = Connector::new(config).err()?;
+            Some(SettingError::new(key, error.to_string()))
+        };
+        lists.into_iter().filter_map(error).collect()
     }
 
     fn check_ech_keys(&self) -> Result<(), SettingError> {
@@ -371,13 +377,23 @@ impl ServerConfig {
 fn certificate(source: &CertificateSource) -> Result<(), SettingError> {
     match source {
         CertificateSource::Files { cert, key } => {
-            let read = Identity::from_files(cert, key);
-            read.map(drop).map_err(|error| SettingError::new("certificate", error.to_string()))
+            Identity::from_files(cert, key).map(drop).map_err(identity_error)
         }
         CertificateSource::Development
         | CertificateSource::SelfSigned { .. }
         | CertificateSource::Acme => Ok(()),
     }
+}
+
+/// An error of a certificate or its key, at the setting that names the file.
+fn identity_error(error: TlsError) -> SettingError {
+    let key = match &error {
+        TlsError::File { what: "private key", .. } | TlsError::Pem { what: "private key", .. } => {
+            "key"
+        }
+        _ => "certificate",
+    };
+    SettingError::new(key, error.to_string())
 }
 
 pub(crate) fn check_authorities(path: &Path) -> Result<(), String> {
@@ -392,8 +408,7 @@ fn site_file_errors(site: &Site) -> Vec<SettingError> {
     }
     for (at, (cert, key)) in site.other_certificates.iter().enumerate() {
         if let Err(error) = Identity::from_files(cert, key) {
-            let error = SettingError::new("certificate", error.to_string());
-            errors.push(error.under_index("other_certificates", at));
+            errors.push(identity_error(error).under_index("other_certificates", at));
         }
     }
     if let Some(path) = &site.ocsp {
@@ -438,3 +453,33 @@ const METRICS_INTERVALS: RangeInclusive<Duration> =
 
 /// About 1 GB.
 const MAX_SPANS: usize = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_key_file_is_at_the_key() {
+        let source = || io::Error::from(io::ErrorKind::NotFound);
+        let file = |what| TlsError::File { what, path: "file.pem".into(), source: source() };
+        let pem = |what| TlsError::Pem { what, path: "file.pem".into(), reason: String::new() };
+        for (error, key) in [
+            (file("certificate"), "certificate: "),
+            (file("private key"), "key: "),
+            (pem("private key"), "key: "),
+        ] {
+            let error = identity_error(error).to_string();
+            assert!(error.starts_with(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_pool_has_the_path_of_its_setting() {
+        for (key, path) in [("retry.tries", "retry.tries: no"), ("servers", "servers: no")] {
+            let error = PoolError::Setting { key, reason: "no" };
+            assert_eq!(pool_error(error).to_string(), path);
+        }
+    }
+}

@@ -119,6 +119,14 @@ impl fmt::Display for SettingPath {
     }
 }
 
+/// The errors of a section's settings: for each its key, whether it is allowed, and what is.
+pub(crate) fn failed_checks<const N: usize>(
+    checks: [(&'static str, bool, &str); N],
+) -> Vec<SettingError> {
+    let failed = checks.into_iter().filter(|(_, allowed, _)| !allowed);
+    failed.map(|(key, _, reason)| SettingError::new(key, reason)).collect()
+}
+
 /// The known name with the fewest differing characters. Returns `None` if none is similar.
 pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     known

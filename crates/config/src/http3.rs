@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::SettingError;
+use crate::error::failed_checks;
 
 /// HTTP/3, over UDP on the same addresses and ports. Requires TLS 1.3.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -36,31 +37,43 @@ pub struct Http3Settings {
     ///
     /// By default 1000: at round trips of 50 ms, 20,000 new clients per second.
     pub retry_above: usize,
-    /// Handshakes in progress above which new ones are dropped; at least 1.
+    /// Handshakes in progress above which new ones are dropped; more than `retry_above`.
     ///
     /// By default five times `retry_above`, so that address validation applies first.
     pub refuse_above: usize,
 }
 
 impl Http3Settings {
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// The setting, and what is allowed.
-    pub fn check(&self) -> Result<(), SettingError> {
-        if !MTU_RANGE.contains(&self.initial_mtu) {
-            let reason = "initial_mtu is out of range; allowed are 1200 to 1452 bytes";
-            return Err(SettingError::new("initial_mtu", reason));
-        }
-        if self.token_lifetime.is_some_and(|life| life.is_zero() || life > MAX_TOKEN_LIFETIME) {
-            let reason = "token_lifetime is out of range; allowed is more than 0s, up to 168h";
-            return Err(SettingError::new("token_lifetime", reason));
-        }
-        if self.refuse_above == 0 {
-            let reason = "0 concurrent handshakes cannot serve clients; allowed is 1 or more";
-            return Err(SettingError::new("refuse_above", reason));
-        }
-        Ok(())
+    /// All settings that are not allowed, with what is.
+    pub fn errors(&self) -> Vec<SettingError> {
+        let token_lifetimes = Duration::from_nanos(1)..=MAX_TOKEN_LIFETIME;
+        let (retry_above, refuse_above) = (self.retry_above, self.refuse_above);
+        let never_retries = format!(
+            "retry_above ({retry_above}) must be less than refuse_above ({refuse_above}): otherwise \
+             new clients are dropped, and none is sent a Retry before"
+        );
+        failed_checks([
+            (
+                "initial_mtu",
+                MTU_RANGE.contains(&self.initial_mtu),
+                "initial_mtu is out of range; allowed are 1200 to 1452 bytes",
+            ),
+            (
+                "token_lifetime",
+                self.token_lifetime.is_none_or(|life| token_lifetimes.contains(&life)),
+                "token_lifetime is out of range; allowed is more than 0s, up to 168h",
+            ),
+            (
+                "refuse_above",
+                refuse_above > 0,
+                "0 concurrent handshakes cannot serve clients; allowed is 1 or more",
+            ),
+            (
+                "retry_above",
+                refuse_above == 0 || retry_above < refuse_above,
+                never_retries.as_str(),
+            ),
+        ])
     }
 }
 

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::SettingError;
+use crate::error::failed_checks;
 
 /// Limits on the time and memory that clients can use.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -86,41 +87,39 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// The setting, and what is allowed.
-    pub fn check(&self) -> Result<(), SettingError> {
-        let timeouts = [
-            ("idle_timeout", self.idle_timeout),
-            ("upstream_timeout", self.upstream_timeout),
-            ("header_timeout", self.header_timeout),
-        ];
-        if let Some((key, _)) = timeouts.iter().find(|(_, timeout)| timeout.is_zero()) {
-            let reason = "a timeout of 0 would end every connection; allowed is more than 0s";
-            return Err(SettingError::new(*key, reason));
-        }
-        if self.header_timeout > MAX_HEADER_TIMEOUT {
-            let reason = "header_timeout is too long; allowed is up to 30s";
-            return Err(SettingError::new("header_timeout", reason));
-        }
-        if !(1024..=1024 * 1024).contains(&self.header_size) {
-            let reason = "header_size is out of range; allowed are 1024 to 1048576 bytes";
-            return Err(SettingError::new("header_size", reason));
-        }
-        if self.memory < MIN_MEMORY {
-            let reason = "memory is too small; allowed is 1048576 bytes or more";
-            return Err(SettingError::new("memory", reason));
-        }
-        if self.connections == 0 {
-            let reason = "0 connections cannot serve clients; allowed is 1 or more";
-            return Err(SettingError::new("connections", reason));
-        }
-        if !(1..=MAX_STREAMS).contains(&self.streams) {
-            let reason = format!("streams is out of range; allowed are 1 to {MAX_STREAMS}");
-            return Err(SettingError::new("streams", reason));
-        }
-        Ok(())
+    /// All settings that are not allowed, with what is.
+    pub fn errors(&self) -> Vec<SettingError> {
+        let zero = "a timeout of 0 would end every connection; allowed is more than 0s";
+        failed_checks([
+            ("idle_timeout", !self.idle_timeout.is_zero(), zero),
+            ("upstream_timeout", !self.upstream_timeout.is_zero(), zero),
+            ("header_timeout", !self.header_timeout.is_zero(), zero),
+            (
+                "header_timeout",
+                self.header_timeout <= MAX_HEADER_TIMEOUT,
+                "header_timeout is too long; allowed is up to 30s",
+            ),
+            (
+                "header_size",
+                (1024..=1024 * 1024).contains(&self.header_size),
+                "header_size is out of range; allowed are 1024 to 1048576 bytes",
+            ),
+            (
+                "memory",
+                self.memory >= MIN_MEMORY,
+                "memory is too small; allowed is 1048576 bytes or more",
+            ),
+            (
+                "connections",
+                self.connections > 0,
+                "0 connections cannot serve clients; allowed is 1 or more",
+            ),
+            (
+                "streams",
+                (1..=MAX_STREAMS).contains(&self.streams),
+                "streams is out of range; allowed are 1 to 10000",
+            ),
+        ])
     }
 }
 

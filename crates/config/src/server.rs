@@ -98,7 +98,8 @@ impl ServerConfig {
     }
 
     /// The files that a reload reads again: certificates, their keys, OCSP responses, users, ECH
-    /// keys, upstreams' authorities, and the admin token. Ticket key files are watched separately.
+    /// keys, authorities and passwords of upstreams and the store, and the admin token. Ticket key files
+    /// are watched separately.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut certificates = vec![&self.certificate];
         let mut files = Vec::new();
@@ -119,6 +120,11 @@ impl ServerConfig {
         files.extend(self.tls.ech.iter().cloned());
         if let Content::Sites(content) = &self.content {
             files.extend(content.upstreams.values().filter_map(|pool| pool.ca.clone()));
+        }
+        if let Some(store) = &self.store {
+            let authorities = store.tls.as_ref().and_then(|tls| tls.ca_file.clone());
+            let passwords = [&store.password_file, &store.sentinel_password_file];
+            files.extend(passwords.into_iter().flatten().cloned().chain(authorities));
         }
         files.extend(self.admin.as_ref().and_then(|admin| admin.token_file.clone()));
         files

@@ -16,7 +16,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 use nix::sys::time::TimeSpec;
 
-use crate::cells::CellSpec;
+use crate::cells::{CellSpec, MAX_IN_TRANSIT_BYTES};
 use crate::chain::{Chains, ProcessedPacket};
 use crate::clock::{monotonic_ns, unix_offset_ns};
 use crate::path::{Counters, PathCounters};
@@ -198,9 +198,12 @@ impl<P: Port> ForwardingLoop<P> {
                 // packet have arrived meanwhile.
                 let now = monotonic_ns();
                 let arrival_ns = stamp.map_or(now, |stamp| arrival(stamp, offset, now));
-                if self.chains.bytes() + frame.len() > MAX_QUEUED_BYTES {
+                if self.chains.bytes() + frame.len() > MAX_IN_TRANSIT_BYTES {
                     self.counters.queue_full += 1;
-                    self.chains.counters_mut(channel).lost += 1;
+                    let counted = self.chains.counters_mut(channel);
+                    counted.arrived += 1;
+                    counted.arrived_bytes += frame.len() as u64;
+                    counted.lost += 1;
                     let (due_ns, dropped_by) = (arrival_ns, Some(LINK_FULL));
                     let altered = None;
                     record(
@@ -356,8 +359,6 @@ fn arrival(stamp: u64, offset: i64, now: u64) -> u64 {
     if (now.saturating_sub(MAX_STALL_NS)..=now).contains(&monotonic) { monotonic } else { now }
 }
 
-/// 200 ms at 2.6 Gbit/s, more than the link forwards.
-const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Packets taken from one side, or delivered, before the loop continues.
 const MAX_BATCH: usize = 64;
 /// The maximum number of packets that wait at a port.
@@ -416,15 +417,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_packet_that_arrives_while_others_are_handled_is_not_early() {
-        let arrived = Arc::new(AtomicU64::new(0));
+    /// A loop whose first port gets two packets of path 0.
+    fn engine(chains: Chains, arrived: &Arc<AtomicU64>) -> ForwardingLoop<SlowPort> {
         let port =
             |received| SlowPort { fd: EventFd::new().unwrap(), received, arrived: arrived.clone() };
-        let mut engine = ForwardingLoop {
+        ForwardingLoop {
             ports: [port(0), port(2)],
             paths: 1,
-            chains: Chains::new(&[(&[], &[])], 1),
+            chains,
             margin: WakeMargin::new(),
             stall: Stall::default(),
             seen_ns: monotonic_ns(),
@@ -433,7 +433,25 @@ mod tests {
             tap: Tap::new(64, 1 << 10),
             commands: channel().1,
             wakeup: Arc::new(EventFd::new().unwrap()),
-        };
+        }
+    }
+
+    #[test]
+    fn packets_that_find_the_link_full_arrived_and_were_lost() {
+        let mut chains = Chains::new(&[(&[], &[])], 1);
+        chains.push(0, monotonic_ns(), vec![0; MAX_IN_TRANSIT_BYTES].into());
+        let mut engine = engine(chains, &Arc::default());
+        engine.collect();
+        let counted = engine.chains.counters(0);
+        assert_eq!((counted.arrived, counted.lost), (3, 2));
+        assert_eq!(counted.arrived_bytes, MAX_IN_TRANSIT_BYTES as u64 + 2 * 34);
+        assert_eq!(engine.counters.queue_full, 2);
+    }
+
+    #[test]
+    fn a_packet_that_arrives_while_others_are_handled_is_not_early() {
+        let arrived = Arc::new(AtomicU64::new(0));
+        let mut engine = engine(Chains::new(&[(&[], &[])], 1), &arrived);
         engine.collect();
         let packets = [(); 2].map(|()| engine.chains.pop(u64::MAX).unwrap().arrival_ns);
         // The clocks are compared with an error of microseconds.

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -26,7 +26,7 @@ use crate::LinkError;
 /// handle or the network is dropped.
 #[derive(Debug)]
 pub struct Process {
-    child: Arc<Mutex<Child>>,
+    leader: Arc<Mutex<Leader>>,
     /// The write end of its standard input, if the command uses a pipe.
     pub stdin: Option<ChildStdin>,
     /// The read end of its standard output, if the command uses a pipe.
@@ -38,24 +38,23 @@ pub struct Process {
 impl Process {
     /// Its process id in the namespace of this process.
     pub fn id(&self) -> u32 {
-        lock(&self.child).id()
+        lock(&self.leader).child.id()
     }
 
-    /// Its exit status, if it has ended.
+    /// Its exit status, if it has ended. Processes of its group may still run.
     ///
     /// # Errors
     /// The error of the operating system.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
-        lock(&self.child).try_wait()
+        lock(&self.leader).status()
     }
 
-    /// Whether it has ended. It is not reaped, so its id, which is also that of its group, stays
-    /// reserved.
+    /// Whether it has ended.
     ///
     /// # Errors
     /// The error of the operating system.
     pub fn has_ended(&self) -> io::Result<bool> {
-        has_ended(&lock(&self.child))
+        Ok(self.try_wait()?.is_some())
     }
 
     /// Waits for its end, at most this long. Returns `None` if it still runs then.
@@ -75,17 +74,13 @@ impl Process {
         }
     }
 
-    /// Sends a signal by number, such as `libc::SIGTERM`. A process that has ended is left alone.
+    /// Sends a signal by number, such as `libc::SIGTERM`, to its process group. Processes that have
+    /// ended are left alone.
     ///
     /// # Errors
     /// The error of the operating system, for example for an invalid number.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        let mut child = lock(&self.child);
-        // The process is not reaped yet, so its id cannot belong to another process.
-        if child.try_wait()?.is_none() {
-            kill(Pid::from_raw(child.id() as i32), Signal::try_from(signal)?)?;
-        }
-        Ok(())
+        lock(&self.leader).signal(Signal::try_from(signal)?)
     }
 
     /// Kills its process group and reaps it.
@@ -93,14 +88,14 @@ impl Process {
     /// # Errors
     /// The error of the operating system.
     pub fn kill(&self) -> io::Result<()> {
-        end(&self.child)
+        lock(&self.leader).end()
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended already, and a failure could not be handled here.
-        let _ = end(&self.child);
+        let _ = lock(&self.leader).end();
     }
 }
 
@@ -109,7 +104,7 @@ pub(crate) struct ProcessSpawner {
     init: Pid,
     /// Closed by the kernel when this process ends, which the first process waits for.
     _alive: OwnedFd,
-    children: Vec<Weak<Mutex<Child>>>,
+    children: Vec<Weak<Mutex<Leader>>>,
 }
 
 impl ProcessSpawner {
@@ -135,10 +130,10 @@ impl ProcessSpawner {
         let mut child = command.process_group(0).spawn()?;
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let child = Arc::new(Mutex::new(child));
+        let leader = Arc::new(Mutex::new(Leader { child, reaped: None }));
         self.children.retain(|known| known.strong_count() > 0);
-        self.children.push(Arc::downgrade(&child));
-        Ok(Process { child, stdin, stdout, stderr })
+        self.children.push(Arc::downgrade(&leader));
+        Ok(Process { leader, stdin, stdout, stderr })
     }
 }
 
@@ -146,10 +141,20 @@ impl Drop for ProcessSpawner {
     fn drop(&mut self) {
         // Direct children first: the namespace's first process cannot end before they are reaped.
         for child in self.children.drain(..).filter_map(|known| known.upgrade()) {
-            let _ = end(&child);
+            let _ = lock(&child).end();
         }
         if kill(self.init, Signal::SIGKILL).is_ok() {
-            while waitpid(self.init, None) == Err(Errno::EINTR) {}
+            // It ends after all others of its namespace. The kernel may be unable to end one of
+            // them, for which this process does not wait for ever.
+            let started = Instant::now();
+            while started.elapsed() < END_TIMEOUT
+                && matches!(
+                    waitpid(self.init, Some(WaitPidFlag::WNOHANG)),
+                    Ok(WaitStatus::StillAlive) | Err(Errno::EINTR)
+                )
+            {
+                thread::sleep(END_STEP);
+            }
         }
     }
 }
@@ -172,38 +177,58 @@ fn first_process(alive: i32) -> ! {
     }
 }
 
-fn end(child: &Mutex<Child>) -> io::Result<()> {
-    let mut child = lock(child);
-    if !was_reaped(&child) {
-        // The whole group, so that a server's workers do not keep its ports. They may still run
-        // after their leader has ended.
-        match killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL) {
-            Ok(()) | Err(Errno::ESRCH) => {}
-            Err(error) => return Err(error.into()),
+/// A child that leads a process group.
+#[derive(Debug)]
+struct Leader {
+    child: Child,
+    /// Its exit status, once it is reaped and its id may belong to another process.
+    reaped: Option<ExitStatus>,
+}
+
+impl Leader {
+    fn id(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Its exit status, if it has ended. It is not reaped, so that its id stays that of its group.
+    fn status(&self) -> io::Result<Option<ExitStatus>> {
+        if self.reaped.is_some() {
+            return Ok(self.reaped);
         }
-        child.wait()?;
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = match waitid(Id::Pid(self.id()), flags)? {
+            WaitStatus::Exited(_, code) => code << 8,
+            WaitStatus::Signaled(_, signal, dumped) => signal as i32 | (i32::from(dumped) << 7),
+            _ => return Ok(None),
+        };
+        Ok(Some(ExitStatus::from_raw(status)))
     }
-    Ok(())
-}
 
-/// Whether a child has ended, without reaping it.
-fn has_ended(child: &Child) -> io::Result<bool> {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    match waitid(Id::Pid(Pid::from_raw(child.id() as i32)), flags) {
-        Ok(WaitStatus::StillAlive) => Ok(false),
-        Ok(_) | Err(Errno::ECHILD) => Ok(true),
-        Err(error) => Err(error.into()),
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        if self.reaped.is_some() {
+            return Ok(());
+        }
+        match killpg(self.id(), signal) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Kills the whole group, so that a server's workers do not keep its ports: they may still run
+    /// after their leader has ended. Reaps the leader.
+    fn end(&mut self) -> io::Result<()> {
+        if self.reaped.is_none() {
+            self.signal(Signal::SIGKILL)?;
+            self.reaped = Some(self.child.wait()?);
+        }
+        Ok(())
     }
 }
 
-/// Whether a child was reaped, so that its id may belong to another process.
-fn was_reaped(child: &Child) -> bool {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::Pid(Pid::from_raw(child.id() as i32)), flags) == Err(Errno::ECHILD)
-}
-
-fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
-    child.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(leader: &Mutex<Leader>) -> MutexGuard<'_, Leader> {
+    leader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const WAIT_STEP: Duration = Duration::from_millis(5);
+const END_STEP: Duration = Duration::from_millis(1);
+const END_TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,7 +13,8 @@ pub struct CapturedPacket {
     pub path: usize,
     /// Its direction.
     pub direction: Direction,
-    /// When the sender's kernel sent it (the kernel's timestamp).
+    /// When the sender's kernel sent it (the kernel's timestamp). Copies that a cell made of it
+    /// have the same.
     pub arrival_ns: u64,
     /// When it had to be delivered, or was dropped, according to the path's cells.
     pub due_ns: u64,
@@ -51,6 +52,12 @@ impl CapturedPacket {
     /// When it was delivered, or `None` if it was dropped.
     pub fn delivered(&self) -> Option<u64> {
         self.dropped_by.is_none().then_some(self.delivered_ns)
+    }
+
+    /// Whether both are copies of one packet, which a cell duplicated.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        let header = |one: &Self| (one.arrival_ns, one.path, one.direction, one.length);
+        header(self) == header(other) && self.frame == other.frame
     }
 
     /// How late it was delivered, in nanoseconds: the error of the link. Zero for a dropped packet.
@@ -291,6 +298,14 @@ mod tests {
         assert_eq!(packet(5, 7, 60).delivered(), Some(12));
         tap.writer().record(dropped);
         assert_eq!((tap.lateness().packets, tap.take().packets.len()), (0, 1));
+    }
+
+    #[test]
+    fn copies_arrived_as_one_packet() {
+        let original = packet(5, 7, 60);
+        assert!(packet(9, 2, 60).is_copy_of(&original));
+        assert!(!CapturedPacket { arrival_ns: 1, ..packet(5, 7, 60) }.is_copy_of(&original));
+        assert!(!packet(5, 7, 61).is_copy_of(&original));
     }
 
     #[test]

@@ -2,15 +2,17 @@
 
 use std::future::Future;
 use std::io::{self, IoSliceMut};
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use quinn_proto::{ConnectionError, DatagramEvent, EcnCodepoint, Transmit};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
-use tracing::error;
+use tokio::time::{Sleep, sleep};
+use tracing::{error, warn};
 
 use crate::buffers::DatagramBuffers;
 use crate::connection::{Inner, State as ConnectionState};
@@ -28,6 +30,8 @@ pub(crate) struct Driver {
     send_buffer: Vec<u8>,
     /// What `send_buffer` holds, if the socket was full.
     unsent: Option<Transmit>,
+    /// Ends when the socket is read again after a failure.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Driver {
@@ -43,6 +47,7 @@ impl Driver {
             datagrams: DatagramBuffers::default(),
             send_buffer: Vec::new(),
             unsent: None,
+            pause: None,
         }
     }
 
@@ -150,8 +155,14 @@ impl Driver {
         }
     }
 
-    /// Processes a batch of datagrams. Returns whether there was one.
-    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+    /// Processes a batch of datagrams. Returns whether to run again.
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(pause) = &mut self.pause {
+            if pause.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            self.pause = None;
+        }
         let mut meta = [RecvMeta::default(); BATCH_SIZE];
         let size = self.receive_buffer.len() / BATCH_SIZE;
         let mut buffers = self.receive_buffer.chunks_exact_mut(size).map(IoSliceMut::new);
@@ -161,30 +172,38 @@ impl Driver {
             Poll::Ready(Ok(count)) => count,
             // An attacker may have sent an ICMP message.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-            Poll::Ready(Err(error)) => return Err(error),
-            Poll::Pending => return Ok(false),
+            Poll::Ready(Err(error)) => {
+                // Out of memory, for example. Connections can still send.
+                warn!("cannot receive from a UDP socket: {error}");
+                self.pause = Some(Box::pin(sleep(RECEIVE_RETRY_DELAY)));
+                // The next run waits for its end.
+                return true;
+            }
+            Poll::Pending => return false,
         };
         let now = Instant::now();
         for (buffer, meta) in buffers.iter().zip(&meta).take(count) {
+            if !can_respond_to(meta) {
+                continue;
+            }
             for datagram in buffer[..meta.len].chunks(meta.stride.max(1)) {
                 let datagram = self.datagrams.copy(datagram);
                 process_datagram(&self.shared, &mut self.due, meta, datagram, now);
             }
         }
-        Ok(true)
+        true
     }
 
     fn run(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
         self.send(cx)?;
-        let received = self.receive(cx)?;
+        let received = self.receive(cx);
+        // Before the look at the state: whoever changes it later wakes this task.
+        let is_idle = self.shared.queue().sleep(cx);
         if self.shared.state().is_finished() {
             return Ok(Poll::Ready(()));
         }
         let is_expired = self.timers.poll(cx).is_ready();
-        let has_more = !self.shared.queue().sleep(cx)
-            || !self.due.is_empty()
-            || self.unsent.is_some()
-            || is_expired;
+        let has_more = !is_idle || !self.due.is_empty() || self.unsent.is_some() || is_expired;
         // A full socket wakes this task when it has room.
         let may_send = self.unsent.is_none() || self.shared.socket.poll_writable(cx)?.is_ready();
         if received || may_send && has_more {
@@ -219,6 +238,16 @@ impl Drop for Driver {
             }
         }
     }
+}
+
+/// Whether the kernel would send a response. It refuses port 0, and a group's address as the source,
+/// with EINVAL. quinn-udp takes that for an old kernel, and sends without GSO and ECN from then on.
+fn can_respond_to(meta: &RecvMeta) -> bool {
+    let is_of_group = meta.dst_ip.is_some_and(|ip| {
+        let ip = ip.to_canonical();
+        ip.is_multicast() || ip == Ipv4Addr::BROADCAST
+    });
+    meta.addr.port() != 0 && !is_of_group
 }
 
 /// Passes a datagram to its connection.
@@ -270,3 +299,6 @@ const MAX_SEGMENTS: usize = 10;
 
 /// How many datagrams a connection sends before others have their turn.
 const MAX_DATAGRAMS: usize = 20;
+
+/// How long a socket that cannot be read is left alone.
+const RECEIVE_RETRY_DELAY: Duration = Duration::from_millis(50);

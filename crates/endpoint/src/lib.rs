@@ -91,7 +91,9 @@
 //! response to early data together with the server's handshake.
 //!
 //! **Locks.** Tasks and the driver share each connection under a lock, and wake each other under it.
-//! The driver takes an endpoint's lock for each datagram, not for its processing.
+//! The driver takes the endpoint's lock for each datagram, to find its connection, which then processes
+//! it under its own. [`Incoming::accept_with`] holds the endpoint's lock while TLS processes the first
+//! packets.
 
 mod buffers;
 mod connection;

@@ -118,3 +118,36 @@ pub enum LabError {
         source: io::Error,
     },
 }
+
+/// The stages after the samples that have failed, a sentence each. The run goes on without their
+/// results: hours of samples would be lost with them.
+#[derive(Debug, Default)]
+pub(crate) struct FailedStages(pub Vec<String>);
+
+impl FailedStages {
+    /// The result of a stage, or an empty one if it has failed.
+    pub(crate) fn attempt<T: Default>(&mut self, stage: &str, result: Result<T, LabError>) -> T {
+        result.unwrap_or_else(|error| {
+            self.add(stage, &error);
+            T::default()
+        })
+    }
+
+    pub(crate) fn add(&mut self, stage: &str, error: &LabError) {
+        self.0.push(format!("{stage}: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_that_fails_is_named_and_has_no_result() {
+        let mut failed = FailedStages::default();
+        assert_eq!(failed.attempt("costs", Ok(vec![1])), [1]);
+        let error = LabError::Ended { server: "nginx", reason: "signal: 11".to_owned() };
+        assert_eq!(failed.attempt("the attack on nginx", Err::<Option<u8>, _>(error)), None);
+        assert_eq!(failed.0, ["the attack on nginx: nginx ended during the run: signal: 11"]);
+    }
+}

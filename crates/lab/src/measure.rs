@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::captures::CaptureCollector;
 use crate::config::{LabConfig, Progress};
+use crate::error::FailedStages;
 use crate::link::{self, EchoServer, MachineTimes, calibrate};
 use crate::middlebox::MiddleboxRun;
 use crate::paths::{PathClass, PlannedPath};
@@ -44,6 +45,7 @@ pub(crate) struct Measurements<'a> {
     pub middleboxes: Vec<MiddleboxOutcome>,
     pub flights: Vec<replay::CapturedFlight>,
     pub captures: CaptureCollector<'a>,
+    pub failed: FailedStages,
 }
 
 /// The pace of a path with `paced` of `starts` connections: all paths end together, so connections
@@ -93,7 +95,9 @@ impl<'a> Run<'a> {
         // Read before the second calibration, so that it covers the samples only.
         let mut link = link::link_facts(self.network, self.keep_awake, before);
         progress(Progress::Calibrating);
-        calibrations.append(&mut self.calibrate(false)?);
+        let mut failed = FailedStages::default();
+        let after = self.calibrate(false);
+        calibrations.append(&mut failed.attempt("the calibration after the samples", after));
         drop(echo);
         link.calibrations = calibrations;
         if self.config.costs {
@@ -101,18 +105,20 @@ impl<'a> Run<'a> {
         }
         let measuring = costs::measure_costs(self.plan, self.servers, &sampler, shortest);
         let costs = match self.config.costs {
-            true => runtime.block_on(measuring)?,
+            true => failed.attempt("processor time", runtime.block_on(measuring)),
             false => Vec::new(),
         };
-        let middleboxes = self.middleboxes(&runtime, &sampler, &key_log, progress)?;
+        let middleboxes = self.middleboxes(&runtime, &sampler, &key_log, progress);
+        let middleboxes = failed.attempt("middleboxes", middleboxes);
         let mut flights = Vec::new();
         let attacked = self.servers.iter().filter(|_| self.config.flights > 0);
         for listener in attacked.flat_map(|server| Transport::ALL.map(|over| (server, over))) {
             let attack =
                 replay::attack(listener, &sampler, self.network, &key_log, self.config, progress);
-            flights.extend(runtime.block_on(attack)?);
+            let stage = replay::attack_name(listener.0.kind, listener.1);
+            flights.extend(failed.attempt(&stage, runtime.block_on(attack)));
         }
-        Ok(Measurements { samples, link, costs, middleboxes, flights, captures })
+        Ok(Measurements { samples, link, costs, middleboxes, flights, captures, failed })
     }
 
     fn samples(

@@ -90,10 +90,8 @@ impl PlannedPath {
     /// The description in the record.
     pub(crate) fn facts(&self) -> ProfileFacts {
         let describe = |cells: &[CellSpec]| {
-            let has_no_field =
-                |cell: &&CellSpec| !matches!(cell, CellSpec::Delay(_) | CellSpec::Rate(_));
             let others: Vec<String> =
-                cells.iter().filter(has_no_field).map(CellSpec::to_string).collect();
+                cells.iter().filter_map(|cell| self.without_fields(cell)).collect();
             others.join(", ")
         };
         let (up, down) = (describe(&self.profile.up), describe(&self.profile.down));
@@ -116,6 +114,21 @@ impl PlannedPath {
             up_mbps: self.up_mbps(),
             more: more.join("; "),
             source: self.profile.source.clone(),
+        }
+    }
+
+    /// Describes what of a cell has no field in the record.
+    fn without_fields(&self, cell: &CellSpec) -> Option<String> {
+        match cell {
+            CellSpec::Delay(_) => None,
+            CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes }) => {
+                let usual = RateSpec::default_queue_bytes(*mbits, self.rtt());
+                let queue = (*queue_bytes != usual).then(|| format!("queue {queue_bytes} bytes"));
+                let burst = (*burst_bytes > 0).then(|| format!("burst {burst_bytes} bytes"));
+                let all: Vec<String> = queue.into_iter().chain(burst).collect();
+                (!all.is_empty()).then(|| all.join(", "))
+            }
+            other => Some(other.to_string()),
         }
     }
 
@@ -164,6 +177,28 @@ mod tests {
         assert!(!facts.source.is_empty());
         assert!(path("adsl").varies() && path("adsl").may_lose());
         assert!(!path("20").may_lose());
+    }
+
+    #[test]
+    fn the_record_has_all_settings_that_are_not_usual() {
+        for name in ["4g", "geo", "leo"] {
+            assert!(!path(name).facts().more.contains("queue"), "{name}");
+        }
+        let text = r#"
+            [profile.office]
+            rtt_ms = 20
+            down = { rate_mbps = 80, queue_bytes = 64000 }
+            [profile.office.up]
+            rate_mbps = 8
+            burst_bytes = 3000
+            jitter = { distribution = "uniform", spread_ms = 2, hold_ms = 5, overtakes = true }
+        "#;
+        let profile = Profile::from_toml("office.toml", text).unwrap().remove(0);
+        assert_eq!(
+            PlannedPath::new(profile).facts().more,
+            "to the server: burst 3000 bytes, delay 10ms, jitter uniform, +-2 ms, held 5ms, \
+             overtakes; to the client: queue 64000 bytes"
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ use firstflight_tls::KeyLogLines;
 
 use crate::Workload;
 use crate::config::{LabConfig, Progress};
+use crate::error::FailedStages;
 use crate::sampler::Sampler;
 use crate::servers::{Capability, RunningServer};
 use crate::{HandshakeKind, LabError, ServerKind, Transport};
@@ -37,14 +38,21 @@ pub(crate) fn skipped_attacks(servers: &[RunningServer], flights: usize) -> Vec<
     let mut sentences = Vec::new();
     for server in servers.iter().filter(|_| flights > 0) {
         let over = |transport| obstacle(server, transport);
-        sentences.extend(
-            over(Transport::Tcp).map(|why| format!("the attack on {}: {why}", server.kind)),
-        );
+        let name = |transport| attack_name(server.kind, transport);
+        sentences
+            .extend(over(Transport::Tcp).map(|why| format!("{}: {why}", name(Transport::Tcp))));
         let quic =
             over(Transport::Quic).filter(|_| server.capabilities.supports(Capability::Http3));
-        sentences.extend(quic.map(|why| format!("the attack on {} over QUIC: {why}", server.kind)));
+        sentences.extend(quic.map(|why| format!("{}: {why}", name(Transport::Quic))));
     }
     sentences
+}
+
+pub(crate) fn attack_name(server: ServerKind, transport: Transport) -> String {
+    match transport {
+        Transport::Tcp => format!("the attack on {server}"),
+        Transport::Quic => format!("the attack on {server} over QUIC"),
+    }
 }
 
 /// A captured first flight, and the mark that identifies its request in the server's log.
@@ -144,17 +152,22 @@ fn resend(
     })
 }
 
-/// Checks that the attacked servers still run. Copies at a server that has ended are not executed,
-/// which says nothing of its replay protection.
-///
-/// # Errors
-/// If one has ended.
-pub(crate) fn ensure_survived(
+/// Removes the flights of servers that have ended. Copies there are not executed, which says nothing
+/// of the server's replay protection.
+pub(crate) fn drop_ended(
     servers: &[RunningServer],
-    captured: &[CapturedFlight],
-) -> Result<(), LabError> {
-    let attacked = |server: &&RunningServer| captured.iter().any(|one| one.server == server.kind);
-    servers.iter().filter(attacked).try_for_each(RunningServer::ensure_running)
+    captured: &mut Vec<CapturedFlight>,
+    failed: &mut FailedStages,
+) {
+    for server in servers {
+        let attacked = captured.iter().any(|flight| flight.server == server.kind);
+        if let Err(error) = server.ensure_running()
+            && attacked
+        {
+            failed.add(&format!("the attack on {}", server.kind), &error);
+            captured.retain(|flight| flight.server != server.kind);
+        }
+    }
 }
 
 /// Counts the replays at each attacked server, over TCP and over QUIC. Must be called after the
@@ -162,11 +175,16 @@ pub(crate) fn ensure_survived(
 pub(crate) fn count_replays(
     servers: &[RunningServer],
     captured: &[CapturedFlight],
-) -> Result<Vec<Replay>, LabError> {
+    failed: &mut FailedStages,
+) -> Vec<Replay> {
     let all = servers.iter().flat_map(|server| Transport::ALL.map(|over| (server, over)));
     let attacked =
         all.filter(|(server, over)| captured.iter().any(|flight| flight.is_of(server.kind, *over)));
-    attacked.map(|(server, over)| count(server, over, captured)).collect()
+    let counted = |(server, over): (&RunningServer, Transport)| {
+        let replay = count(server, over, captured).map(Some);
+        failed.attempt(&attack_name(server.kind, over), replay)
+    };
+    attacked.filter_map(counted).collect()
 }
 
 fn count(

@@ -24,7 +24,8 @@ use crate::{Experiment, LabError, ServerKind, link, replay};
 /// process needs the privileges that `firstflight_emulator::enter_user_namespace` provides.
 ///
 /// # Errors
-/// [`LabError`] if the run fails. A sample that fails is part of the record instead.
+/// [`LabError`] if the run fails. A sample that fails is part of the record instead, and so is what
+/// fails after the samples ([`Record::failed_stages`]).
 pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<Record, LabError> {
     let started = Instant::now();
     let date = utc_now();
@@ -58,11 +59,13 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let plan = plan(config, &servers)?;
     let run =
         Run { config, plan: &plan, network: &network, servers: &servers, site: &site, keep_awake };
-    let measured = network.client().run(|| run.measure(progress))??;
+    let mut measured = network.client().run(|| run.measure(progress))??;
+    let mut failed = measured.failed;
     let (stalls, no_stalls) = match &config.stalls {
         Some(config) => {
             progress(Progress::Stalls);
-            StallRun { config, first_path: first_stall, network: &network, site: &site }.run()?
+            let run = StallRun { config, first_path: first_stall, network: &network, site: &site };
+            failed.attempt("stalls", run.run())
         }
         None => Default::default(),
     };
@@ -72,10 +75,11 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
             progress(Progress::Restarting);
             let path = network.paths().len() - 1;
             let run = ColdStartRun { restarts, network: &network, site: &site, path };
-            network.client().run(|| run.run())??
+            let measure = || network.client().run(|| run.run())?;
+            failed.attempt("cold starts", measure())
         }
     };
-    replay::ensure_survived(&servers, &measured.flights)?;
+    replay::drop_ended(&servers, &mut measured.flights, &mut failed);
     servers.iter().for_each(RunningServer::stop);
     let mut record = Record {
         schema: SCHEMA,
@@ -90,7 +94,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         experiments: config.experiments.iter().map(experiment_facts).collect(),
         cells: cells(&plan, &config.experiments, &measured.samples, &measured.costs),
         costs: measured.costs,
-        replays: replay::count_replays(&servers, &measured.flights)?,
+        replays: replay::count_replays(&servers, &measured.flights, &mut failed),
         middleboxes: measured.middleboxes,
         stalls,
         cold_starts,
@@ -98,7 +102,9 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         samples: measured.samples,
         ..Record::default()
     };
-    (record.waterfalls, record.captures) = measured.captures.finish(&record.cells)?;
+    let captures = measured.captures.finish(&record.cells);
+    (record.waterfalls, record.captures) = failed.attempt("captures", captures);
+    record.failed_stages = failed.0;
     compare(&mut record, &plan);
     record.left_out.extend(no_stalls.into_iter().chain(no_cold_starts));
     record.left_out.extend(replay::skipped_attacks(&servers, config.flights));

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! observer              groups packets into connections and returns the facts of each
+//!   copies              puts the packets of a connection in the order of arrival
 //!   tcp, quic           one transport each: reassembly, retransmissions, causality of packets
 //!     tls               records, handshake messages, decryption with the key log
 //!     round_trips       counts round trips as the causal depth of packets
@@ -45,6 +46,7 @@
 //! [`FirstResponse`] and [`LastResponse`] define how round trips are counted. A [`Trace`] lists
 //! what each packet of a connection carried; it is made on request.
 
+mod copies;
 mod event;
 mod facts;
 mod keylog;

@@ -40,8 +40,8 @@ impl Default for Limits {
 
 /// Observes the packets of a tap. Analyzes each TCP connection whose first SYN it saw, and each
 /// QUIC connection whose first Initial packet it saw. Pass packets in the order in which the tap
-/// received or delivered them. Frames that are neither TCP nor QUIC, and packets of connections
-/// that started earlier, are ignored.
+/// received them, or in which it delivered or dropped them. Frames that are neither TCP nor QUIC,
+/// and packets of connections that started earlier, are ignored.
 #[derive(Debug)]
 pub struct Observer {
     limits: Limits,

@@ -28,6 +28,9 @@ impl Direction {
 }
 
 /// A frame as seen by a tap in the middle of the path. All times are nanoseconds of one clock.
+///
+/// Equal frames that arrived in the same nanosecond are copies that the path made of one: it was
+/// sent once, and its first delivery counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// Its direction.

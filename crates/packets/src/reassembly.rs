@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::copies::TapPacket;
 use crate::round_trips::{Causality, TimedPacket};
 use crate::{Direction, TcpFlags, TcpOptions};
 
@@ -17,18 +18,40 @@ pub(crate) struct StoredSegment {
     pub(crate) flags: TcpFlags,
     /// The options of a SYN or SYN-ACK.
     pub(crate) options: Option<TcpOptions>,
-    /// Where it starts; `None` if it is far from the other segments.
+    /// Its sequence number.
+    pub(crate) seq: u32,
+    /// Its acknowledgement number.
+    pub(crate) ack: Option<u32>,
+    /// Its frame's length on the wire.
+    pub(crate) frame_len: u32,
+    /// Its payload's length on the wire.
+    pub(crate) wire_len: u32,
+    /// The payload from its first byte; shorter than `wire_len` if it was truncated or not stored.
+    pub(crate) payload: Box<[u8]>,
+    /// Where it starts; `None` if it is far from the other segments. This and what follows is
+    /// known when all packets are there.
     pub(crate) position: Option<u64>,
     /// The position in the other direction up to which it acknowledges.
     pub(crate) acknowledged: Option<u64>,
-    /// Its payload's length on the wire.
-    pub(crate) wire_len: u32,
     /// Whether some of it had been sent before.
     pub(crate) retransmission: bool,
     /// The part of the sequence space that it occupies, without a FIN.
     pub(crate) range: Range<u64>,
-    /// The payload from its first byte; shorter than the range if it was truncated or not stored.
-    pub(crate) payload: Box<[u8]>,
+}
+
+impl TapPacket for StoredSegment {
+    fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    fn delivered(&mut self) -> &mut Option<u64> {
+        &mut self.delivered
+    }
+
+    fn equals(&self, other: &Self) -> bool {
+        let header = |one: &Self| (one.direction, one.seq, one.ack, one.flags, one.wire_len);
+        header(self) == header(other)
+    }
 }
 
 impl StoredSegment {
@@ -248,13 +271,6 @@ impl StreamBytes {
         self.stream.packets_of(range)
     }
 
-    /// When the byte at `offset` was first delivered.
-    pub(crate) fn delivered(&self, offset: usize) -> Option<u64> {
-        let offset = offset as u64;
-        let copies = self.copies.iter().filter(|(_, start, end)| (*start..*end).contains(&offset));
-        copies.map(|(time, ..)| *time).min()
-    }
-
     /// When all bytes before `end` had been delivered.
     pub(crate) fn delivered_up_to(&self, end: usize) -> Option<u64> {
         let mut copies = self.copies.clone();
@@ -360,8 +376,8 @@ mod tests {
         stream_bytes.add(0, b"abcd", 2, Some(50));
         assert_eq!((stream_bytes.bytes(), stream_bytes.has_gap()), (&b"abcdef"[..], false));
         assert_eq!(stream_bytes.datagrams_of(1..4).collect::<Vec<_>>(), [1, 0]);
-        assert_eq!((stream_bytes.delivered(0), stream_bytes.delivered(3)), (Some(50), Some(30)));
         assert_eq!(stream_bytes.delivered_up_to(2), Some(50));
+        assert_eq!(stream_bytes.delivered_up_to(4), Some(50), "the fourth byte came at 30");
         assert_eq!(stream_bytes.delivered_up_to(7), None);
         stream_bytes.add(u64::MAX - 1, b"xyz", 3, Some(60));
         assert_eq!(stream_bytes.bytes().len(), 6);

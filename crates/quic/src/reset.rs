@@ -1,4 +1,5 @@
 use std::fmt;
+use std::net::SocketAddr;
 
 use boring_sys as ffi;
 use quinn_proto::crypto::{CryptoError, HmacKey};
@@ -14,6 +15,14 @@ impl ResetKey {
     /// From 32 secret bytes.
     pub fn new(key: [u8; 32]) -> Self {
         Self(key)
+    }
+
+    /// The key of one of several ports, which have different connections: who knows an id could have
+    /// another port send its token, and end the connection (RFC 9000 section 21.11).
+    pub fn for_port(&self, address: SocketAddr) -> Self {
+        let mut key = Self([0; DIGEST]);
+        self.sign(address.to_string().as_bytes(), &mut key.0);
+        key
     }
 }
 

@@ -98,9 +98,11 @@ impl ServerCrypto {
         let Some(sealer) = &self.sealer else { return Ok(FirstFlightPreview::Nothing) };
         let Some(offer) = Offer::read(client_hello) else { return Ok(FirstFlightPreview::Nothing) };
         let opened = session.unwrap_or_else(|| sealer.open(offer.ticket));
-        let found = match opened {
+        let found = match &opened {
             OpenedTicket::Session(found) | OpenedTicket::UsedUp(found) => found,
-            OpenedTicket::NeedsLookup(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
+            OpenedTicket::NeedsLookup(words) => {
+                return Ok(FirstFlightPreview::NeedsSession(words.clone()));
+            }
             OpenedTicket::WithoutEarlyData(..)
             | OpenedTicket::AlreadyUsed
             | OpenedTicket::Ignored => {
@@ -112,12 +114,12 @@ impl ServerCrypto {
         }
         let known = self.early_data_context.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(context) =
-            known.or_else(|| quic_support::early_data_context(&found).map(<[u8]>::to_vec))
+            known.or_else(|| quic_support::early_data_context(found).map(<[u8]>::to_vec))
         else {
             return Ok(FirstFlightPreview::Nothing);
         };
         let mut ssl = self.connection(&context)?;
-        quic_support::provide_session(&mut ssl, OpenedTicket::Session(found));
+        quic_support::provide_session(&mut ssl, OpenedTicket::Session(found.clone()));
         // These parameters are never sent; BoringSSL requires some.
         let mut tls = Handshaking::new(ssl, Side::Server, &[0], None);
         let tried = tls.provide(client_hello).and_then(|()| tls.advance());

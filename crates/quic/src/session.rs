@@ -246,17 +246,18 @@ impl Handshaking {
         })
     }
 
-    /// The 0-RTT keys: for writing on a client, for reading on a server.
+    /// The 0-RTT keys: for writing on a client, for reading on a server. Returns them once, as quinn
+    /// requests them and drops them after the handshake: their secret decrypts the first flight.
     pub(crate) fn early_keys(
         &self,
     ) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
-        let output = method::pending_output(&self.ssl);
+        let mut output = method::pending_output(&self.ssl);
         let secrets = match self.side {
-            Side::Client => &output.write,
-            Side::Server => &output.read,
+            Side::Client => &mut output.write,
+            Side::Server => &mut output.read,
         };
-        let secret = secrets[Level::Early as usize].as_ref()?;
-        Some((Box::new(HeaderKey::new(secret)), Box::new(PacketKey::new(secret))))
+        let secret = secrets[Level::Early as usize].take()?;
+        Some((Box::new(HeaderKey::new(&secret)), Box::new(PacketKey::new(&secret))))
     }
 
     /// The peer's encoded transport parameters, once received.

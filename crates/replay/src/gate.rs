@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ClaimKey;
 use crate::epochs::TicketEpochs;
-use crate::flight::{Flight, FlightOffer};
+use crate::flight::{AGE_ROUNDING, Flight, FlightOffer, MAX_TICKET_LIFETIME};
 use crate::register::{ClaimOutcome, RegisterStatistics, SnapshotRecord, StrikeRegister};
 use crate::snapshot::{HandoffTime, RegisterSnapshot};
 
@@ -20,9 +20,6 @@ pub struct GateConfig {
     pub clock_margin: Duration,
     /// The skew beyond which TLS itself refuses early data. Default 60 s, as in BoringSSL.
     pub max_skew: Duration,
-    /// The lifetime of tickets, which bounds the lifetime of a record for any ticket age that the
-    /// client states. Default 36 h.
-    pub ticket_lifetime: Duration,
     /// Capacity of the strike register in records. Default 2^20, which takes 38 MB when full. A
     /// record lives about 66 s at a skew of 0, so this is enough for 15,900 early connections per
     /// second. Names ([`Gate::claim_name`]) have a second register of the same capacity.
@@ -35,7 +32,6 @@ impl Default for GateConfig {
             freshness: Duration::from_secs(10),
             clock_margin: Duration::from_secs(5),
             max_skew: Duration::from_secs(60),
-            ticket_lifetime: Duration::from_secs(36 * 3600),
             capacity: 1 << 20,
         }
     }
@@ -83,8 +79,8 @@ pub struct Gate {
     names: StrikeRegister,
     /// Which tickets may bring early data.
     epochs: Arc<TicketEpochs>,
-    /// Until then, new names are refused, because a name of the previous process found no room.
-    names_incomplete_until: AtomicI64,
+    /// Names that were claimed before this time, in milliseconds, may be missing.
+    names_lost_at: AtomicI64,
 }
 
 impl Gate {
@@ -98,7 +94,7 @@ impl Gate {
             register: StrikeRegister::new(config.capacity),
             names: StrikeRegister::with_unit(config.capacity, NAMES_UNIT),
             epochs,
-            names_incomplete_until: AtomicI64::new(i64::MIN),
+            names_lost_at: AtomicI64::new(i64::MIN),
         }
     }
 
@@ -141,15 +137,25 @@ impl Gate {
     }
 
     /// Claims a name (an idempotency key or a nonce), which can be won once within `lifetime`. This can
-    /// be days long, and may end up to 16 s late. [`ClaimOutcome::Closed`]: another process has the
-    /// register now; send it a [`crate::HandoffQuery`].
+    /// be days long, and may end up to 16 s late. [`ClaimOutcome::Full`]: nobody knows whether it was
+    /// claimed. [`ClaimOutcome::Closed`]: another process has the register now; send it a
+    /// [`crate::HandoffQuery`].
     pub fn claim_name(&self, name: ClaimKey, lifetime: Duration, now: Duration) -> ClaimOutcome {
-        if millis(now) < self.names_incomplete_until.load(Ordering::SeqCst)
-            && !self.names.contains(name, now)
-        {
+        let may_be_missing = || {
+            let lost_at = self.names_lost_at.load(Ordering::SeqCst);
+            millis(now) < lost_at.saturating_add(millis(lifetime))
+        };
+        if may_be_missing() && !self.names.contains(name, now) {
             return ClaimOutcome::Full;
         }
-        self.names.claim(name, now.saturating_add(lifetime), now)
+        match self.names.claim(name, now.saturating_add(lifetime), now) {
+            // Names were lost just before the claim.
+            ClaimOutcome::Won if may_be_missing() => {
+                self.names.release(name, now);
+                ClaimOutcome::Full
+            }
+            claim => claim,
+        }
     }
 
     /// Releases a claimed name, because the request was certainly not executed. Returns false if it
@@ -169,6 +175,7 @@ impl Gate {
             closed_at: time.common,
             closed_at_ticket_time: time.tickets,
             freshness: self.config.freshness,
+            names_lost: self.names_lost_since(time.gate),
             epoch,
             flights,
             names,
@@ -179,6 +186,14 @@ impl Gate {
     pub fn reopen(&self) {
         self.names.reopen();
         self.register.reopen();
+    }
+
+    /// Reopens the gate, because the other process has ended. Nobody knows what it has recorded by itself,
+    /// so a new epoch starts, and names that are unknown here are refused for their lifetime.
+    pub fn take_back(&self, now: Duration) {
+        self.epochs.start_next();
+        self.lose_names(millis(now));
+        self.reopen();
     }
 
     /// Restores the records of another process, so that its flights stay recorded and its tickets
@@ -192,9 +207,10 @@ impl Gate {
         let passed = time.common.saturating_sub(snapshot.closed_at);
         let then = time.gate.saturating_sub(passed);
         let missed = |register: &StrikeRegister, held: &[SnapshotRecord]| {
-            held.iter().filter(|held| !register.restore(held, then)).map(|held| held.left).max()
+            let restored = held.iter().filter(|held| register.restore(held, then)).count();
+            restored < held.len()
         };
-        let lacks_flights = missed(&self.register, &snapshot.flights).is_some();
+        let lacks_flights = missed(&self.register, &snapshot.flights);
         let ticket_time = snapshot.closed_at_ticket_time.saturating_add(passed);
         self.epochs.resume(snapshot.epoch);
         if lacks_flights
@@ -203,8 +219,11 @@ impl Gate {
         {
             self.epochs.start_next();
         }
-        if let Some(left) = missed(&self.names, &snapshot.names) {
-            self.lose_names(Duration::from_secs(left.into()), then);
+        if let Some(ago) = snapshot.names_lost {
+            self.lose_names(millis(then).saturating_sub(millis(ago)));
+        }
+        if missed(&self.names, &snapshot.names) {
+            self.lose_names(millis(then));
         }
     }
 
@@ -221,7 +240,7 @@ impl Gate {
         if !self.names.contains(name, now)
             && !self.names.restore(&SnapshotRecord::claimed(name, lifetime), now)
         {
-            self.lose_names(lifetime, now);
+            self.lose_names(millis(now));
         }
     }
 
@@ -230,10 +249,17 @@ impl Gate {
         self.names.restore_release(name, now);
     }
 
-    /// Refuses unknown names for this long, because names that live so long may be missing.
-    fn lose_names(&self, lifetime: Duration, now: Duration) {
-        let until = millis(now).saturating_add(millis(lifetime));
-        self.names_incomplete_until.fetch_max(until, Ordering::SeqCst);
+    /// Refuses each unknown name until its lifetime has passed since `at`, in milliseconds: names that
+    /// were claimed before may be missing.
+    fn lose_names(&self, at: i64) {
+        self.names_lost_at.fetch_max(at, Ordering::SeqCst);
+    }
+
+    /// How long ago names were lost, if any were.
+    fn names_lost_since(&self, now: Duration) -> Option<Duration> {
+        let at = self.names_lost_at.load(Ordering::SeqCst);
+        let ago = millis(now).saturating_sub(at);
+        (at != i64::MIN).then(|| Duration::from_millis(u64::try_from(ago).unwrap_or(0)))
     }
 
     /// Starts a new ticket epoch. Call it if flights may be missing in the register, or if the clock
@@ -269,24 +295,24 @@ impl Gate {
         let mut why = Refusal::RefusedBefore;
         // The closure runs under the key's lock, so it sees a new epoch before any later claim of
         // the same key.
-        let mut attempt = || {
-            self.register.claim_if(offer.key, expires_at, now, || {
-                match self.refusal_reason(offer, now) {
-                    Some(refusal_reason) => {
-                        why = refusal_reason;
-                        false
-                    }
-                    None => may_win,
+        let claim = self.register.claim_if(offer.key, expires_at, now, || {
+            match self.refusal_reason(offer, now) {
+                Some(refusal_reason) => {
+                    why = refusal_reason;
+                    false
                 }
-            })
-        };
-        let mut claim = attempt();
-        if claim == ClaimOutcome::Full && self.stale_at(offer, now) > now {
-            self.epochs.start_next();
-            // A copy may have won the claim before the epoch ended.
-            claim = attempt();
+                None => may_win,
+            }
+        });
+        match claim {
+            // The flight stays without a record. A new epoch keeps its copies out, and those of all
+            // refused flights, so their records are not needed any more: a client that states far too
+            // large ages must not fill the register for as long as these are ahead.
+            ClaimOutcome::Full if self.stale_at(offer, now) > now => {
+                (self.register.drop_barred(offer.key, now, || self.epochs.start_next()), why)
+            }
+            claim => (claim, why),
         }
-        (claim, why)
     }
 
     /// Why a flight without a record has to be refused, if so.
@@ -318,13 +344,13 @@ impl Gate {
         self.after_exact(offer, self.config.max_skew, now)
     }
 
-    /// The time `length` after the stated ticket age is exact, including margins, but not after the
-    /// ticket has expired.
+    /// The time `length` after the stated ticket age is exact, including margins, but not after any
+    /// ticket has expired. The lifetime of tickets may change while the process runs.
     fn after_exact(&self, offer: &FlightOffer, length: Duration, now: Duration) -> Duration {
         let at = exact_at(offer)
-            .min(millis(now).saturating_add(millis(self.config.ticket_lifetime)))
+            .min(millis(now).saturating_add(millis(MAX_TICKET_LIFETIME)))
             .saturating_add(millis(length))
-            .saturating_add(ROUNDING)
+            .saturating_add(millis(AGE_ROUNDING))
             .saturating_add(millis(self.config.clock_margin));
         Duration::from_millis(u64::try_from(at).unwrap_or(0))
     }
@@ -347,10 +373,6 @@ pub const MAX_CLOCK_STEP: Duration = Duration::from_secs(2);
 
 /// The time unit of the register of names, in seconds.
 const NAMES_UNIT: u32 = 16;
-
-/// TLS counts skews in whole seconds: the exact times of two copies may differ by this, in
-/// milliseconds.
-const ROUNDING: i64 = 1000;
 
 #[cfg(test)]
 #[path = "gate_model.rs"]

@@ -123,13 +123,7 @@ enum Step {
 
 fn config() -> GateConfig {
     let tick = Duration::from_secs(TICK);
-    GateConfig {
-        freshness: tick,
-        clock_margin: Duration::ZERO,
-        max_skew: 2 * tick,
-        capacity: 1,
-        ..GateConfig::default()
-    }
+    GateConfig { freshness: tick, clock_margin: Duration::ZERO, max_skew: 2 * tick, capacity: 1 }
 }
 
 impl GateState {
@@ -143,7 +137,7 @@ impl GateState {
             register: StrikeRegister::with_records(1, &self.records),
             names: StrikeRegister::new(0),
             epochs: Arc::new(TicketEpochs::with_current(self.epoch)),
-            names_incomplete_until: AtomicI64::new(i64::MIN),
+            names_lost_at: AtomicI64::new(i64::MIN),
         }
     }
 

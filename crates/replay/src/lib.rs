@@ -64,8 +64,9 @@
 //! 2. A client whose early data is refused sends its requests again on the same connection. Before
 //!    the first of them runs, the flight is recorded as *barred*, so that no copy is accepted later,
 //!    whatever the reason for the refusal was and however the configuration changes. The record
-//!    lives until no copy can be fresh, however wrong the stated ticket age is. If a copy was
-//!    accepted before, the requests get 425 instead ([`Gate::spend`]).
+//!    lives until no copy can be fresh, however wrong the stated ticket age is, or until its ticket's
+//!    epoch has ended and the register needs room. If a copy was accepted before, the requests get
+//!    425 instead ([`Gate::spend`]).
 //! 3. If records may be missing (a new register, a clock that was set, no room), a new ticket epoch
 //!    starts, and tickets issued before bring no early data ([`TicketEpochs`]).
 //! 4. None of this depends on requests, on the policy for early requests, or on whether TLS accepts
@@ -115,13 +116,15 @@ mod shared;
 mod snapshot;
 
 pub use epochs::{EpochScope, TicketEpochs};
-pub use flight::{ClaimKey, Decision, Flight, FlightOffer, HoldReason, Release};
+pub use flight::{
+    ClaimKey, Decision, Flight, FlightOffer, HoldReason, MAX_TICKET_LIFETIME, Release,
+};
 pub use gate::{Gate, GateConfig, MAX_CLOCK_STEP, Refusal, SpendOutcome};
 pub use handoff::{HandoffQuery, HandoffReply};
 pub use register::{ClaimOutcome, RegisterStatistics, StrikeRegister};
 pub use shared::{
     Breaker, Confirmation, Continuity, DropReason, Epoch, EpochWrite, Heartbeat, HeartbeatActions,
     Mark, Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply,
-    Unknown, check_observation,
+    Unknown, check_observation, check_record_end,
 };
-pub use snapshot::{HandoffTime, InvalidSnapshot, RegisterSnapshot};
+pub use snapshot::{HandoffTime, InvalidRegister, RegisterSnapshot};

@@ -25,6 +25,8 @@ pub struct RegisterSnapshot {
     pub(crate) closed_at_ticket_time: Duration,
     /// Until when after a flight's exact time the records of refused flights live, without margins.
     pub(crate) freshness: Duration,
+    /// How long before that names were lost, if any were ([`crate::Gate::take_back`]).
+    pub(crate) names_lost: Option<Duration>,
     /// The ticket epoch of the recorded flights.
     pub(crate) epoch: u32,
     pub(crate) flights: Vec<SnapshotRecord>,
@@ -34,16 +36,21 @@ pub struct RegisterSnapshot {
 /// The bytes are not a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the register is of another version of firstflight; restart instead of upgrading")]
-pub struct InvalidSnapshot;
+pub struct InvalidRegister;
 
 impl RegisterSnapshot {
-    /// Serializes as a format name, the epoch, two times, the freshness and two lists of records, all big endian.
+    /// Serializes as a format name, the epoch, two times, the freshness, when names were lost if any were,
+    /// and two lists of records, all big endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let records = self.flights.len() + self.names.len();
-        let mut bytes = Vec::with_capacity(MAGIC.len() + 36 + records * RECORD_BYTES);
-        bytes.extend_from_slice(MAGIC);
+        let mut bytes = Vec::with_capacity(MAGIC.len() + 44 + records * RECORD_BYTES);
+        bytes.extend_from_slice(match self.names_lost {
+            None => MAGIC,
+            Some(_) => MAGIC_NAMES_LOST,
+        });
         bytes.extend_from_slice(&self.epoch.to_be_bytes());
-        for time in [self.closed_at, self.closed_at_ticket_time, self.freshness] {
+        let times = [self.closed_at, self.closed_at_ticket_time, self.freshness];
+        for time in times.into_iter().chain(self.names_lost) {
             bytes.extend_from_slice(&millis(time).to_be_bytes());
         }
         for list in [&self.flights, &self.names] {
@@ -57,16 +64,30 @@ impl RegisterSnapshot {
     /// Parses the bytes of [`RegisterSnapshot::to_bytes`].
     ///
     /// # Errors
-    /// Returns [`InvalidSnapshot`] if they are of another version, truncated, or too long.
-    pub fn parse(bytes: &[u8]) -> Result<Self, InvalidSnapshot> {
-        let mut rest = bytes.strip_prefix(MAGIC).ok_or(InvalidSnapshot)?;
+    /// Returns [`InvalidRegister`] if they are of another version, truncated, or too long.
+    pub fn parse(bytes: &[u8]) -> Result<Self, InvalidRegister> {
+        let (magic, mut rest) = bytes.split_first_chunk::<8>().ok_or(InvalidRegister)?;
+        let has_lost_names = match magic {
+            MAGIC => false,
+            MAGIC_NAMES_LOST => true,
+            _ => return Err(InvalidRegister),
+        };
         let epoch = u32::from_be_bytes(*take(&mut rest)?);
         let (closed_at, closed_at_ticket_time) = (time(&mut rest)?, time(&mut rest)?);
         let freshness = time(&mut rest)?;
+        let names_lost = has_lost_names.then(|| time(&mut rest)).transpose()?;
         let (flights, names) = (list(&mut rest)?, list(&mut rest)?);
         match rest.is_empty() {
-            true => Ok(Self { closed_at, closed_at_ticket_time, freshness, epoch, flights, names }),
-            false => Err(InvalidSnapshot),
+            true => Ok(Self {
+                closed_at,
+                closed_at_ticket_time,
+                freshness,
+                names_lost,
+                epoch,
+                flights,
+                names,
+            }),
+            false => Err(InvalidRegister),
         }
     }
 
@@ -82,27 +103,27 @@ fn write(bytes: &mut Vec<u8>, held: &SnapshotRecord) {
     bytes.extend_from_slice(&(held.left.min(SnapshotRecord::MAX_LIFE_UNITS) | state).to_be_bytes());
 }
 
-fn list(rest: &mut &[u8]) -> Result<Vec<SnapshotRecord>, InvalidSnapshot> {
+fn list(rest: &mut &[u8]) -> Result<Vec<SnapshotRecord>, InvalidRegister> {
     let count = u32::from_be_bytes(*take(rest)?) as usize;
-    let length = count.checked_mul(RECORD_BYTES).ok_or(InvalidSnapshot)?;
-    let (records, left) = rest.split_at_checked(length).ok_or(InvalidSnapshot)?;
+    let length = count.checked_mul(RECORD_BYTES).ok_or(InvalidRegister)?;
+    let (records, left) = rest.split_at_checked(length).ok_or(InvalidRegister)?;
     *rest = left;
     let mut records = records;
     (0..count).map(|_| record(&mut records)).collect()
 }
 
-fn record(rest: &mut &[u8]) -> Result<SnapshotRecord, InvalidSnapshot> {
+fn record(rest: &mut &[u8]) -> Result<SnapshotRecord, InvalidRegister> {
     let key = ClaimKey::from_bytes(*take(rest)?);
     let end = u32::from_be_bytes(*take(rest)?);
     Ok(SnapshotRecord { key, barred: end & BARRED != 0, left: end & !BARRED })
 }
 
-fn time(rest: &mut &[u8]) -> Result<Duration, InvalidSnapshot> {
+fn time(rest: &mut &[u8]) -> Result<Duration, InvalidRegister> {
     take(rest).map(|bytes| Duration::from_millis(u64::from_be_bytes(*bytes)))
 }
 
-fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], InvalidSnapshot> {
-    let (bytes, left) = rest.split_first_chunk().ok_or(InvalidSnapshot)?;
+fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], InvalidRegister> {
+    let (bytes, left) = rest.split_first_chunk().ok_or(InvalidRegister)?;
     *rest = left;
     Ok(bytes)
 }
@@ -113,6 +134,9 @@ fn millis(time: Duration) -> u64 {
 
 /// Name and version of the format.
 const MAGIC: &[u8; 8] = b"ff-reg-3";
+
+/// The same, with the time when names were lost. A process that does not know it must not take them.
+const MAGIC_NAMES_LOST: &[u8; 8] = b"ff-reg-4";
 
 /// Bytes of a record: the key, then the remaining seconds with the state in the highest bit.
 const RECORD_BYTES: usize = 20;
@@ -130,11 +154,13 @@ mod tests {
             SnapshotRecord { key: ClaimKey::from_bytes(key), barred, left }
         });
         let list = prop::collection::vec(held, 0..9);
-        (any::<[u32; 3]>(), any::<u32>(), list.clone(), list).prop_map(
-            |(times, epoch, flights, names)| RegisterSnapshot {
+        let lost = any::<Option<u32>>();
+        (any::<[u32; 3]>(), lost, any::<u32>(), list.clone(), list).prop_map(
+            |(times, lost, epoch, flights, names)| RegisterSnapshot {
                 closed_at: Duration::from_millis(times[0].into()),
                 closed_at_ticket_time: Duration::from_millis(times[1].into()),
                 freshness: Duration::from_millis(times[2].into()),
+                names_lost: lost.map(|ago| Duration::from_millis(ago.into())),
                 epoch,
                 flights,
                 names,
@@ -152,14 +178,18 @@ mod tests {
         fn truncated_and_extended_snapshots_are_rejected(snapshot in snapshot(), cut in 0usize..400) {
             let mut bytes = snapshot.to_bytes();
             bytes.push(0);
-            prop_assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+            prop_assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidRegister));
             bytes.truncate(cut.min(bytes.len() - 2));
-            prop_assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+            prop_assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidRegister));
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let bytes = [MAGIC, &bytes[..]].concat();
+        fn any_bytes_are_read_or_refused(
+            names_lost in any::<bool>(),
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let magic = if names_lost { MAGIC_NAMES_LOST } else { MAGIC };
+            let bytes = [magic, &bytes[..]].concat();
             if let Ok(snapshot) = RegisterSnapshot::parse(&bytes) {
                 prop_assert_eq!(snapshot.to_bytes(), bytes);
             }
@@ -170,12 +200,12 @@ mod tests {
     fn a_snapshot_of_an_earlier_version_is_rejected() {
         // Without its ticket time and its freshness, nobody could tell how long its records live.
         let bytes = [&b"ff-reg-2"[..], &[0; 12], &[0; 8]].concat();
-        assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+        assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidRegister));
     }
 
     #[test]
     fn a_count_beyond_the_bytes_allocates_nothing() {
         let bytes = [&MAGIC[..], &[0; 28], &[0xff; 4], &[0; 40]].concat();
-        assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidSnapshot));
+        assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidRegister));
     }
 }

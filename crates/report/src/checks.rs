@@ -6,7 +6,7 @@ use crate::{Load, Record, axes};
 /// The outcome of one check; a test case for a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckOutcome {
-    /// The kind of check: `condition`, `labels`, `visits`, `replay`, `control`, `load`.
+    /// The kind of check: `condition`, `stages`, `labels`, `visits`, `replay`, `control`, `load`.
     pub group: String,
     /// What should hold; for a condition, its text, which should hold nowhere.
     pub name: String,
@@ -48,9 +48,15 @@ impl CheckOutcome {
             (Some(why), false, _) => format!("UNDECIDED: {group}: {name}: {why}"),
             (None, true, 0) => format!("passed: {name} is true for none of {checked}"),
             (None, true, _) => format!("FAILED: {name} is true for {found} of {checked}:"),
+            _ if self.is_idle() => format!("not decidable: {group}: {name}"),
             (None, false, 0) => format!("passed: {group}: {name} ({checked} checked)"),
             (None, false, _) => format!("FAILED: {group}: {name} ({checked} checked)"),
         }
+    }
+
+    /// Whether there was nothing that the check could have found, as [`skipped`](Self::skipped) says.
+    pub fn is_idle(&self) -> bool {
+        self.group != CONDITION && self.checked == 0 && self.passed() && !self.skipped.is_empty()
     }
 
     /// Whether it holds everywhere.
@@ -59,12 +65,17 @@ impl CheckOutcome {
     }
 }
 
-/// Runs the checks that apply to every run: each connection and visit was of the kind that its cell
-/// requested, the server under development (named `ours`) executed no replay, the A/A control has
-/// no more differences than chance allows, and each load run completed connections of its kind.
-/// Replays at other servers are reported but not checked.
+/// Runs the checks that apply to every run: each stage completed, each connection and visit was of the
+/// kind that its cell requested, the server under development (named `ours`) executed no replay, the
+/// A/A control has no more differences than chance allows, and each load run completed connections of
+/// its kind. Replays at other servers are reported but not checked.
 pub fn check_run(record: &Record, ours: &str) -> Vec<CheckOutcome> {
     let mut outcomes = Vec::new();
+    if !record.failed_stages.is_empty() {
+        let findings = record.failed_stages.clone();
+        let outcome = CheckOutcome::new("stages", "each stage of the run completes");
+        outcomes.push(CheckOutcome { checked: findings.len(), findings, ..outcome });
+    }
     if !record.samples.is_empty() {
         outcomes.push(labels(record));
     }
@@ -88,6 +99,11 @@ pub fn check_run(record: &Record, ours: &str) -> Vec<CheckOutcome> {
     }));
     outcomes.extend(record.control.as_ref().map(|control| {
         let mut outcome = CheckOutcome::new("control", "equal cells do not differ");
+        if !control.is_decidable() {
+            let (allowed, pairs) = (control.allowed, control.pairs.len());
+            outcome.skipped.push(format!("{allowed} of {pairs} A/A pairs may differ by chance"));
+            return outcome;
+        }
         outcome.checked = control.pairs.len();
         if control.differing > control.allowed {
             outcome.findings.push(format!(
@@ -119,21 +135,20 @@ fn load(load: &Load) -> CheckOutcome {
 }
 
 fn visits(record: &Record) -> CheckOutcome {
-    let mut outcome = CheckOutcome::new("visits", "each visit is of the requested kind");
-    outcome.checked = record.visits.len();
+    let outcome = CheckOutcome::new("visits", "each visit is of the requested kind");
+    let names: Vec<String> = record.visit_cells.iter().map(crate::visits::name).collect();
     let finding = |visit: &crate::Visit| {
         let why = visit.fault.as_ref().map(crate::Fault::describe).unwrap_or_default();
-        format!("{} {why}", crate::visits::name(&record.visit_cells[visit.cell]))
+        format!("{} {why}", names[visit.cell])
     };
-    outcome.findings = record.visit_failures().map(finding).collect();
-    outcome
+    let findings = record.visit_failures().map(finding).collect();
+    judged(outcome, findings, (&names, &record.good_visits()), "visit")
 }
 
 fn labels(record: &Record) -> CheckOutcome {
-    let mut outcome = CheckOutcome::new("labels", "each connection is of the requested kind");
-    outcome.checked = record.samples.len();
+    let outcome = CheckOutcome::new("labels", "each connection is of the requested kind");
     let names = axes::cell_names(record);
-    outcome.findings = record
+    let findings = record
         .failures()
         .map(|sample| {
             let cell = &names[sample.cell];
@@ -141,5 +156,27 @@ fn labels(record: &Record) -> CheckOutcome {
             format!("{cell} {why}")
         })
         .collect();
-    outcome
+    judged(outcome, findings, (&names, &record.good_samples()), "sample")
+}
+
+/// Spoiled and disturbed samples verify nothing, so they do not count. A cell that has only such ones
+/// was not verified at all.
+fn judged(
+    outcome: CheckOutcome,
+    findings: Vec<String>,
+    (names, good): (&[String], &[usize]),
+    what: &str,
+) -> CheckOutcome {
+    let without = || names.iter().zip(good).filter(|(_, good)| **good == 0);
+    let more = match without().count() {
+        0 | 1 => String::new(),
+        cells => format!(", and {} other cells", cells - 1),
+    };
+    let undecided = without().next().map(|(name, _)| format!("no good {what} of {name}{more}"));
+    CheckOutcome {
+        checked: good.iter().sum::<usize>() + findings.len(),
+        undecided: undecided.filter(|_| findings.is_empty()),
+        findings,
+        ..outcome
+    }
 }

@@ -11,8 +11,8 @@ use crate::{Cell, Record, visits};
 #[derive(Clone, Debug)]
 pub(crate) struct Saving<'a> {
     pub early: &'a Cell,
-    /// Whether 0 lies outside the interval of the difference.
-    pub certain: bool,
+    /// Whether 0 lies outside the interval of the difference; `None` with too few samples for one.
+    pub significant: Option<bool>,
     pub full_ms: f64,
     pub early_ms: f64,
     /// 0-RTT with TCP Fast Open, if measured.
@@ -72,11 +72,9 @@ pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
         let place = |cell: &Cell| record.cells.iter().position(|it| std::ptr::eq(it, cell));
         let pair = (place(full), place(cell));
         let effect = record.effects.iter().find(|it| (Some(it.from), Some(it.to)) == pair);
-        // Effects are in a record if any pair had enough samples.
-        let certain = effect.map_or(record.effects.is_empty(), |effect| effect.significant);
         savings.push(Saving {
             early: cell,
-            certain,
+            significant: effect.map(|effect| effect.significant),
             full_ms,
             early_ms,
             early_tfo_ms,
@@ -99,7 +97,8 @@ pub(crate) fn sentences(record: &Record) -> Vec<String> {
     if let Some(saving) = typical {
         sentences.push(saving_sentence(saving));
     }
-    let certain: Vec<_> = savings.iter().filter(|saving| saving.certain).collect();
+    let certain: Vec<_> =
+        savings.iter().filter(|saving| saving.significant == Some(true)).collect();
     if certain.len() > 1 {
         let percents = certain.iter().map(|saving| saving.percent());
         let low = percents.clone().fold(f64::INFINITY, f64::min);
@@ -109,12 +108,18 @@ pub(crate) fn sentences(record: &Record) -> Vec<String> {
             true => format!("{high:.0} %"),
             false => format!("{low:.0} to {high:.0} %"),
         };
-        let (networks, others) = match (certain.len(), savings.len()) {
-            (all, measured) if all == measured => (all.to_string(), ""),
-            (some, all) => {
-                (format!("{some} of {all}"), "; on the others there are too few samples to say")
-            }
+        let networks = match (certain.len(), savings.len()) {
+            (all, measured) if all == measured => all.to_string(),
+            (some, all) => format!("{some} of {all}"),
         };
+        let of = |significant| savings.iter().filter(|s| s.significant == significant).count();
+        let others = [
+            (of(Some(false)), "there is no difference beyond chance"),
+            (of(None), "there are too few samples to say"),
+        ];
+        let others: String = (others.iter().filter(|(networks, _)| *networks > 0))
+            .map(|(networks, why)| format!("; on {networks} {why}"))
+            .collect();
         sentences.push(format!(
             "Over {networks} networks from {} to {} it saves {range} of the time to the first \
              byte{others}.",
@@ -142,13 +147,18 @@ fn saving_sentence(saving: &Saving<'_>) -> String {
         true => format!(" or {:.1} round trips", trips.abs()),
         false => String::new(),
     };
+    let difference = format!("{}{trips} {less}", format_ms_unit(saving.saved_ms().abs()));
+    let difference = match saving.significant {
+        Some(true) => difference,
+        Some(false) => "no difference beyond chance".to_owned(),
+        None => format!("{difference}, from too few samples to exclude chance"),
+    };
     format!(
-        "{}, 0-RTT brings the first byte of a new connection after {} instead of {}: {}{trips} \
-         {less}{tfo}{quic}.",
+        "{}, 0-RTT brings the first byte of a new connection after {} instead of {}: {difference}\
+         {tfo}{quic}.",
         network_phrase(&saving.early.profile, saving.early.rtt_ms),
         format_ms_unit(saving.early_ms),
         format_ms_unit(saving.full_ms),
-        format_ms_unit(saving.saved_ms().abs()),
     )
 }
 

@@ -9,7 +9,7 @@ use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, BytesText, Event};
 use crate::CheckOutcome;
 
 /// Renders one test case for each outcome: a failure if it does not hold, an error if it could not
-/// be decided.
+/// be decided, skipped if it could not have failed.
 pub fn render(outcomes: &[CheckOutcome]) -> String {
     let mut out = Writer::new_with_indent(Vec::new(), b' ', 2);
     // Writing to memory does not fail.
@@ -52,6 +52,8 @@ fn case(out: &mut Out, outcome: &CheckOutcome) -> std::io::Result<()> {
         };
         let shown = &outcome.findings[..outcome.findings.len().min(MAX_FINDINGS)];
         text(out, "failure", &[("message", message)], &shown.join("\n"))?;
+    } else if outcome.is_idle() {
+        text(out, "skipped", &[("message", outcome.skipped.join("; "))], "")?;
     }
     let mut more = vec![format!("{} checked", outcome.checked)];
     more.extend(outcome.skipped.iter().map(|left_out| format!("left out: {left_out}")));

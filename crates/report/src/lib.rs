@@ -46,7 +46,8 @@
 //! # A check that cannot be decided does not pass
 //!
 //! A condition whose figure was not measured, or not from enough samples, is an error. Otherwise a
-//! pipeline would stay green because somebody renamed a server.
+//! pipeline would stay green because somebody renamed a server. Only a check that could not have
+//! failed, such as an A/A control of a single pair, fails nothing; it is shown as not decidable.
 
 pub mod axes;
 mod charts;
@@ -78,6 +79,6 @@ pub use record::{
     Load, LoadLatency, MachineFacts, MiddleboxOutcome, ParseError, ProfileFacts, Record,
     RecordError, Replay, Residual, SCHEMA, Sample, ServerFacts, Stall, Summary, Visit, VisitCell,
     VisitEffect, VisitPackets, VisitSummary, Waterfall, WaterfallPacket, Witness, json_schema,
-    parse, read, write,
+    parse, read, replace_file, write,
 };
 pub use server_costs::ServerCosts;

@@ -57,7 +57,11 @@ pub fn render(record: &Record) -> String {
 pub fn check_outcomes(outcomes: &[CheckOutcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
-        let mark = if outcome.passed() { "\u{2705}" } else { "\u{274c}" };
+        let mark = match () {
+            () if outcome.is_idle() => "\u{2796}",
+            () if outcome.passed() => "\u{2705}",
+            () => "\u{274c}",
+        };
         let _ = writeln!(text, "- {mark} {}: {}", outcome.group, escaped(&outcome.claim()));
         let more = outcome.undecided.iter().chain(&outcome.findings);
         for finding in more.take(MAX_FINDINGS) {

@@ -5,11 +5,11 @@ use crate::charts::{Bar, BarChart, BarGroup};
 /// What servers cost for the same work, as a picture that stands alone.
 #[derive(Clone, Debug)]
 pub struct ServerCosts<'a> {
-    /// What is compared.
+    /// What is compared. It is drawn above the bars, with the unit.
     pub title: &'a str,
     /// How it was measured, for those who cannot see the picture.
     pub description: &'a str,
-    /// The unit of the values, for tooltips.
+    /// The unit of the values.
     pub unit: &'a str,
     /// The kinds of work, each with its servers in order: name and value. The first server is
     /// highlighted.
@@ -20,9 +20,11 @@ impl ServerCosts<'_> {
     /// The SVG file.
     pub fn svg(&self) -> String {
         let groups: Vec<BarGroup> = self.groups.iter().map(group).collect();
+        let heading = format!("{} ({})", self.title, self.unit);
         let chart = BarChart {
             id: "costs",
             title: self.title,
+            heading: Some(&heading),
             description: self.description,
             unit: self.unit,
             groups: &groups,
@@ -73,5 +75,24 @@ mod tests {
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\""), "{svg}");
         assert!(svg.contains("<style>") && svg.contains("a&lt;b"), "{svg}");
         assert_eq!(svg.matches("k-early\"").count(), 1, "{svg}");
+    }
+
+    #[test]
+    fn title_and_unit_are_drawn_and_long_names_have_room() {
+        let name = "a server with a name of fifty characters, as built";
+        let costs = ServerCosts {
+            title: "CPU per connection",
+            description: "medians",
+            unit: "µs",
+            groups: vec![("full".to_owned(), vec![(name.to_owned(), 263.0)])],
+        };
+        let svg = costs.svg();
+        assert!(svg.contains(">CPU per connection (µs)</text>"), "{svg}");
+        let label = format!(">{name}</text>");
+        let text = svg.split("<text ").find(|text| text.contains(&label)).unwrap();
+        let end: f64 =
+            text.split("x=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+        // Wide fonts need 0.6 em a character.
+        assert!(end >= 0.6 * 11.5 * name.len() as f64, "{text}");
     }
 }

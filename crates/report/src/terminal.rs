@@ -88,6 +88,9 @@ pub fn data_quality(record: &Record) -> String {
         );
     }
     let _ = writeln!(text, "seed {}", record.seed);
+    for stage in &record.failed_stages {
+        let _ = writeln!(text, "WRONG: {}", printable(stage));
+    }
     let failures = failures(record);
     for (name, why) in failures.iter().take(MAX_FAILURES) {
         let line = format!("WRONG: {name} {why}");

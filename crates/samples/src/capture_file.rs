@@ -55,7 +55,8 @@ impl CaptureFile {
         file.finish()
     }
 
-    /// Adds the packets of a connection, preceded by the secrets that decrypt them.
+    /// Adds the packets of a connection, preceded by the secrets that decrypt them. A packet that
+    /// the link duplicated was sent once, and is there once.
     ///
     /// # Errors
     /// The system's, if the file cannot be written.
@@ -63,7 +64,9 @@ impl CaptureFile {
         self.0.secrets(secrets)?;
         let offset = unix_offset_ns();
         let mut packets = packets.to_vec();
-        packets.sort_by_key(|packet| packet.arrival_ns);
+        // Of copies a delivered one.
+        packets.sort_by_key(|packet| (packet.arrival_ns, packet.dropped_by.is_some()));
+        packets.dedup_by(|later, earlier| later.is_copy_of(earlier));
         for packet in packets {
             let direction = match packet.direction {
                 LinkDirection::Up => Direction::ToServer,

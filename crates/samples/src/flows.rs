@@ -170,7 +170,8 @@ pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u
 }
 
 impl Flow {
-    /// `packets` has those of the connection; others are ignored.
+    /// `packets` has those of the connection; others are ignored. Copies that the link made were
+    /// sent once.
     fn new<'b>(
         facts: FlowFacts,
         trace: Option<Trace>,
@@ -190,6 +191,7 @@ impl Flow {
             first_byte_bytes: Bytes::default(),
             dropped_by: None,
         };
+        let mut counted: HashSet<(u64, LinkDirection, &[u8])> = HashSet::new();
         for packet in packets {
             // On another path a connection may have the same port at the same time.
             if !flow.facts.contains(&wire_packet(packet)) {
@@ -202,7 +204,9 @@ impl Flow {
             if packet.lateness_ns() > flow.lateness_ns {
                 (flow.lateness_ns, flow.stalled_ns) = (packet.lateness_ns(), packet.stalled_ns);
             }
-            if packet.length <= MAX_ACKNOWLEDGEMENT_BYTES {
+            if packet.length <= MAX_ACKNOWLEDGEMENT_BYTES
+                || !counted.insert((packet.arrival_ns, packet.direction, &packet.frame[..]))
+            {
                 continue;
             }
             if packet.arrival_ns <= first_response {
@@ -405,6 +409,18 @@ mod tests {
         let flows = Flows::new(&batch, "", &HashSet::new());
         let sample = sample_from_flow(&record(0), flows.flow(&record(0)), 0);
         assert_eq!((sample.lateness_us, sample.stalled_us), (1_500.0, 1_400.0));
+    }
+
+    #[test]
+    fn copies_that_the_link_makes_are_counted_once() {
+        use LinkDirection::{Down, Up};
+        let long = CapturedPacket { length: 114, ..segment(0, Down, 5_000) };
+        let copy = CapturedPacket { delivered_ns: 9_000, ..long.clone() };
+        let batch = Batch { packets: vec![segment(0, Up, 1_000), long, copy], missed: 0 };
+        let flows = Flows::new(&batch, "", &HashSet::new());
+        let flow = flows.flow(&record(0)).unwrap();
+        assert_eq!(flow.first_byte_bytes.down, 100);
+        assert_eq!(flow.facts.transport.to_client().packets, 1);
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Server {
         let warnings = config.warnings().into_iter().chain(exposed_keys(&config));
         warnings.for_each(|warning| warn!("{warning}"));
         ring.wait_for_first_ring().await;
-        let gate = EarlyDataGate::new(&config.early_data, epochs, ring.lifetime(), store);
+        let gate = EarlyDataGate::new(&config.early_data, epochs, store);
         let state = Arc::new(OnceLock::new());
         let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, state.clone()));
         metrics.reloads.started(jiff::Timestamp::now().as_millisecond());
@@ -214,6 +214,7 @@ impl Server {
         }
         state.serving.send_replace(true);
         state.start_orders().await;
+        tasks.spawn(watch_clock(state.clone()));
         tasks.spawn(maintenance(state.clone()));
         tasks.spawn(state.ring.clone().follow());
         let mut stage = shared.shutdown.subscribe();
@@ -359,13 +360,22 @@ fn tracer(
     Tracer::new(settings.clone(), exporter)
 }
 
+/// Checks the machine's clock once a second, whatever the files on slow disks are doing.
+async fn watch_clock(state: Arc<ServerState>) {
+    let mut ticks = interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        state.shared.gate.watch_clock(state.ring.punctured().is_some());
+    }
+}
+
 /// Does periodic work about once a second.
 async fn maintenance(state: Arc<ServerState>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        state.shared.gate.watch_clock(state.ring.punctured().is_some());
         state.quic_ports.maintain();
         renew(&state).await;
         // Key files may be on a slow disk.

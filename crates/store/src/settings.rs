@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use firstflight_replay::{ClaimKey, SharedConfig};
 use redis::Cmd;
 use tokio::sync::Notify;
+use tracing::warn;
 
 use crate::connection::{ConnectOptions, TlsClient};
 use crate::statistics::Counters;
@@ -45,14 +46,14 @@ impl Settings {
         config.validate()?;
         let tls = config.tls.as_ref().map(TlsClient::new).transpose()?;
         let connect_options = ConnectOptions {
-            tls: tls.clone(),
+            tls: RwLock::new(tls.clone()),
             username: config.username,
             password: RwLock::new(config.password),
             database: config.database,
             timeout: REQUEST_TIMEOUT,
         };
         let sentinel_connect_options = ConnectOptions {
-            tls,
+            tls: RwLock::new(tls),
             username: None,
             password: RwLock::new(config.sentinel_password),
             database: 0,
@@ -77,8 +78,18 @@ impl Settings {
         })
     }
 
-    /// Replaces the passwords for connections to come.
+    /// Replaces the passwords and the authorities for connections to come.
     pub(crate) fn set_passwords(&self, config: &StoreConfig) {
+        // The file has been checked; if it was replaced since, the authorities in use stay.
+        match config.tls.as_ref().map(TlsClient::new).transpose() {
+            Ok(tls) => {
+                for options in [&self.connect_options, &self.sentinel_connect_options] {
+                    let mut current = options.tls.write().unwrap_or_else(PoisonError::into_inner);
+                    current.clone_from(&tls);
+                }
+            }
+            Err(error) => warn!("{error}"),
+        }
         for (options, password) in [
             (&self.connect_options, &config.password),
             (&self.sentinel_connect_options, &config.sentinel_password),

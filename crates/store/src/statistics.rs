@@ -33,9 +33,9 @@ pub struct StoreStatistics {
     pub batches: u64,
     /// Connections opened, including the first ones.
     pub connections: u64,
-    /// Histogram of claim times, by [`CLAIM_TIME_BOUNDS`].
+    /// Histogram of the times of claims that were sent, by [`CLAIM_TIME_BOUNDS`].
     pub claim_times: [u64; CLAIM_TIME_BOUNDS.len() + 1],
-    /// Sum of all claim times, in microseconds.
+    /// Sum of these times, in microseconds.
     pub claim_micros: u64,
 }
 
@@ -76,7 +76,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn claim(&self, reply: StoreReply, took: Duration) {
+    /// Counts a claim; `took`: how long it took, if it was sent.
+    pub(crate) fn claim(&self, reply: StoreReply, took: Option<Duration>) {
         match reply {
             StoreReply::Won => add(&self.won, 1),
             StoreReply::Lost => add(&self.lost, 1),
@@ -85,6 +86,7 @@ impl Counters {
                 index.into_iter().for_each(|index| add(&self.reasons[index], 1));
             }
         }
+        let Some(took) = took else { return };
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let class = CLAIM_TIME_BOUNDS.partition_point(|bound| *bound < micros);
         add(&self.claim_times[class], 1);
@@ -135,13 +137,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_claim_is_in_one_class() {
+    fn each_claim_that_was_sent_is_in_one_class() {
         let counters = Counters::default();
-        counters.claim(StoreReply::Won, Duration::from_micros(100));
-        counters.claim(StoreReply::Lost, Duration::from_micros(101));
-        counters.claim(StoreReply::Unknown(Unknown::Slow), Duration::from_secs(1));
+        counters.claim(StoreReply::Won, Some(Duration::from_micros(100)));
+        counters.claim(StoreReply::Lost, Some(Duration::from_micros(101)));
+        counters.claim(StoreReply::Unknown(Unknown::Slow), Some(Duration::from_secs(1)));
+        counters.claim(StoreReply::Unknown(Unknown::Absent), None);
         let read = counters.read();
-        assert_eq!((read.won, read.lost, read.unknown), (1, 1, 1));
+        assert_eq!((read.won, read.lost, read.unknown), (1, 1, 2));
+        assert_eq!(read.claim_times.iter().sum::<u64>(), 3);
         assert_eq!((read.claim_times[0], read.claim_times[1], read.claim_times[10]), (1, 1, 1));
         assert_eq!((read.unknown_by(Unknown::Slow), read.unknown_by(Unknown::Clock)), (1, 0));
         assert_eq!(read.claim_micros, 1_000_201);

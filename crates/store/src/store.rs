@@ -79,8 +79,8 @@ impl Store {
         Ok(Self(Arc::new(Inner { settings, masters, withdrawals })))
     }
 
-    /// Logs in with the passwords of `config` from the next connection on. Its other settings have no
-    /// effect.
+    /// Logs in with the passwords of `config`, and reads its file of authorities again, from the next
+    /// connection on. Its other settings have no effect.
     pub fn set_passwords(&self, config: &StoreConfig) {
         self.0.settings.set_passwords(config);
     }
@@ -99,12 +99,16 @@ impl Store {
         let started = Instant::now();
         let key = settings.claim_key(key);
         let command = record(&key, claimant, expires_at, "NX");
-        let reply = match self.owner_for_claims(&key) {
-            Ok(owner) => set_new(owner, &command, settings.budget).await,
-            Err(why) => Err(why),
+        let (reply, took) = match self.owner_for_claims(&key) {
+            Ok(owner) => {
+                let reply = set_new(owner, &command, settings.budget).await;
+                (reply, Some(started.elapsed()))
+            }
+            // Not sent, so it says nothing about how long claims take.
+            Err(why) => (Err(why), None),
         };
         let reply = reply.unwrap_or_else(StoreReply::Unknown);
-        settings.counters.claim(reply, started.elapsed());
+        settings.counters.claim(reply, took);
         reply
     }
 
@@ -134,12 +138,12 @@ impl Store {
     ) -> Result<Spent, Unknown> {
         let key = self.0.settings.claim_key(key);
         let command = |condition| record(&key, claimant, expires_at, condition);
-        match self.check_record(&key, &command("NX")).await? {
+        match self.check_record(&key, &command("NX"), expires_at).await? {
             (Value::Okay, verdict) => return verdict.map(|()| Spent::Recorded),
             (Value::Nil, _) => {}
             (other, _) => return Err(refusal(&other).unwrap_or(Unknown::Refused)),
         }
-        match self.check_record(&key, redis::cmd("GET").arg(&key)).await? {
+        match self.check_record(&key, redis::cmd("GET").arg(&key), expires_at).await? {
             (Value::BulkString(owner), _) if owner == claimant.number().to_string().as_bytes() => {}
             (Value::BulkString(_), _) => return Ok(Spent::Taken),
             // It has expired in the meantime.
@@ -148,26 +152,28 @@ impl Store {
         }
         // Write it again, so that `WAIT` checks the replicas for this record: it checks for the last
         // write of its connection.
-        match self.check_record(&key, &command("XX")).await? {
+        match self.check_record(&key, &command("XX"), expires_at).await? {
             (Value::Okay, verdict) => verdict.map(|()| Spent::Recorded),
             (Value::Nil, _) => Err(Unknown::Slow),
             (other, _) => Err(refusal(&other).unwrap_or(Unknown::Refused)),
         }
     }
 
-    /// Runs a command on a flight's record, and returns whether the record counts. An open breaker
-    /// does not matter: a store that is too slow for claims may be fast enough for records.
+    /// Runs a command on a flight's record, which ends at `until`, and returns whether the record counts.
+    /// An open breaker does not matter: a store that is too slow for claims may be fast enough for
+    /// records.
     async fn check_record(
         &self,
         key: &[u8],
         command: &Cmd,
+        until: Duration,
     ) -> Result<(Value, Result<(), Unknown>), Unknown> {
         // A slot that has moved does not matter either: its owner has the record from now on.
         let master = self.0.masters.owner(key)?.master;
         if master.is_absent() {
             return Err(Unknown::Absent);
         }
-        let reply = master.request(command, REQUEST_TIMEOUT, Check::Record).await;
+        let reply = master.request(command, REQUEST_TIMEOUT, Check::Record { until }).await;
         let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
         Ok((value, verdict))
     }

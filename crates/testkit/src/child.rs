@@ -60,14 +60,7 @@ impl Running {
     /// # Panics
     /// If it cannot be started; names the fix where the program is missing.
     pub fn start(command: &mut Command) -> Self {
-        match command.spawn() {
-            Ok(child) => Self(child),
-            Err(error) if error.kind() == ErrorKind::NotFound => panic!(
-                "{} is not installed; run `make deps-test`",
-                command.get_program().to_string_lossy()
-            ),
-            Err(error) => panic!("{command:?}: {error}"),
-        }
+        Self(spawn(command))
     }
 
     /// Sends a signal.
@@ -100,6 +93,18 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Starts a command; panics as [`Running::start`] does.
+pub(crate) fn spawn(command: &mut Command) -> Child {
+    match command.spawn() {
+        Ok(child) => child,
+        Err(error) if error.kind() == ErrorKind::NotFound => panic!(
+            "{} is not installed; run `make deps-test`",
+            command.get_program().to_string_lossy()
+        ),
+        Err(error) => panic!("{command:?}: {error}"),
     }
 }
 
@@ -196,7 +201,7 @@ impl Drop for SupervisedChild {
 }
 
 /// The letter in `/proc/PID/stat`, behind the name in brackets.
-fn state(pid: Pid) -> Option<char> {
+pub(crate) fn state(pid: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     stat.ok()?.rsplit_once(')')?.1.trim_start().chars().next()
 }

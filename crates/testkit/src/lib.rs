@@ -12,6 +12,7 @@
 //! server_hello                   whether a server resumes a session, by its packets
 //! thief                          a thief of a process's memory, who has recorded a first flight
 //! runtime                        where upstreams and recorders run
+//! limited                        ends commands that hang
 //! child, committed               child processes, free ports, programs; generated files
 //! ```
 //!
@@ -36,6 +37,7 @@
 mod child;
 mod collector;
 mod committed;
+mod limited;
 mod machine;
 mod pebble;
 mod recorder;
@@ -53,6 +55,7 @@ pub use child::{
 };
 pub use collector::{Collector, Span, attribute};
 pub use committed::assert_committed;
+pub use limited::{Watchdog, next_client, output_within};
 pub use machine::{Machine, Root, Shell, can_boot, skipped_without_root};
 pub use pebble::{Pebble, PebblePlan};
 pub use recorder::{HeldFlight, Recorder, resend};

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use std::{fs, thread};
 
 use tempfile::TempDir;
 
-use crate::child::SupervisedChild;
 use crate::child::announce_skip;
+use crate::child::{Running, SupervisedChild, spawn};
+use crate::limited::{Watchdog, output_within};
 
 const FRESH_ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/fresh-root");
 
@@ -30,7 +32,11 @@ exec "$4" boot "$2/root"
 /// How long a step of the boot may take on a busy machine.
 const MACHINE_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Whether the calling test must be skipped because machines cannot be booted here.
+/// How long commands in a machine may take: guides install packages, and wait for things to happen.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// Whether the calling test must be skipped because machines cannot be booted here. It is skipped also
+/// where `CI` is set: `make test` installs programs that are missing, but works without root.
 pub fn skipped_without_root() -> bool {
     can_boot().inspect_err(|reason| announce_skip(reason)).is_err()
 }
@@ -107,7 +113,7 @@ impl Root {
 pub struct Machine {
     name: String,
     init: u32,
-    supervisor: Child,
+    supervisor: Running,
     // The switch has to live as long as who is plugged into it.
     _network: Option<Arc<SupervisedChild>>,
     _state: TempDir,
@@ -149,9 +155,9 @@ impl Machine {
     /// Runs a script of bash in root's home, to its end.
     ///
     /// # Panics
-    /// Where the machine cannot be entered.
+    /// Where the machine cannot be entered, or the script does not end in 15 minutes.
     pub fn run(&self, script: &str) -> Output {
-        self.enter().args(["-c", script]).stdin(Stdio::null()).output().expect("enter the machine")
+        output_within(self.enter().args(["-c", script]), COMMAND_TIMEOUT)
     }
 
     /// Runs a script that must succeed, and returns its output.
@@ -199,11 +205,10 @@ impl Machine {
         };
         command.args(["--mount", "--propagation=private", "/bin/sh", "-c", BOOT, "boot"]);
         command.arg(root.path()).arg(state.path()).args([name, FRESH_ROOT]);
-        let mut supervisor = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("unshare and nsenter, of util-linux");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut supervisor = spawn(&mut command);
+        // The script has limits itself, and more to say.
+        let _watchdog = Watchdog::start(&supervisor, MACHINE_TIMEOUT);
         let mut line = String::new();
         let output = supervisor.stdout.take().expect("its output is piped");
         BufReader::new(output).read_line(&mut line).expect("a word");
@@ -213,7 +218,7 @@ impl Machine {
         Self {
             name: name.to_owned(),
             init,
-            supervisor,
+            supervisor: Running(supervisor),
             _network: network,
             _state: state,
             _root: root.clone(),
@@ -223,8 +228,9 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        drop(self.supervisor.stdin.take());
-        let _ = self.supervisor.wait();
+        drop(self.supervisor.0.stdin.take());
+        // Killed only if that takes too long: the machine would go on.
+        self.supervisor.wait();
     }
 }
 
@@ -260,6 +266,7 @@ impl Shell {
             .args(["-c", "exec /bin/bash 2>&1"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .expect("nsenter, of util-linux");
         let to = child.stdin.take().expect("it is piped");
@@ -270,7 +277,7 @@ impl Shell {
     /// Runs commands as if they had been typed, up to the first that fails. They have no input.
     ///
     /// # Errors
-    /// The output, if a command failed. The shell has ended then.
+    /// The output, if a command failed or they did not end in 15 minutes. The shell has ended then.
     pub fn run(&mut self, script: &str) -> Result<String, String> {
         let quoted = script.replace('\'', r"'\''");
         let line = format!("set -e; eval '{quoted}' </dev/null; printf '%s\\n' '{MARK}'\n");
@@ -279,11 +286,15 @@ impl Shell {
         if written.is_err() {
             return Err(output);
         }
+        let watchdog = Watchdog::start(&self.child, COMMAND_TIMEOUT);
         loop {
             let mut line = Vec::new();
             let length = self.from.read_until(b'\n', &mut line).unwrap_or(0);
             let line = String::from_utf8_lossy(&line);
             if length == 0 {
+                if watchdog.stop() {
+                    output += &format!("\nThe commands do not end within {COMMAND_TIMEOUT:?}.\n");
+                }
                 return Err(output);
             }
             // The last line of a script may lack its end.

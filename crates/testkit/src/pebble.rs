@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::child::SupervisedChild;
-use crate::child::free_port;
+use crate::child::{SupervisedChild, TEST_TIMEOUT, free_port};
+use crate::limited::output_within;
 
 /// How the authority is to be.
 #[derive(Debug, Clone, Default)]
@@ -75,12 +75,10 @@ impl Pebble {
     /// # Panics
     /// If curl cannot be started, or it does not respond.
     pub fn root(&self) -> String {
-        let response = Command::new("curl")
-            .args(["-sS", "--fail", "--cacert"])
-            .arg(self.authority())
-            .arg(format!("https://127.0.0.1:{}/roots/0", self.management))
-            .output()
-            .expect("curl (install-deps) can be started");
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--fail", "--cacert"]).arg(self.authority());
+        curl.arg(format!("https://127.0.0.1:{}/roots/0", self.management));
+        let response = output_within(&mut curl, TEST_TIMEOUT);
         assert!(response.status.success(), "{}", String::from_utf8_lossy(&response.stderr));
         String::from_utf8(response.stdout).expect("PEM is text")
     }

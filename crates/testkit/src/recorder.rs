@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::child::TEST_TIMEOUT;
 use crate::runtime::runtime;
@@ -36,9 +36,13 @@ impl HeldFlight {
     /// Waits for the flight. Sending on the returned channel, or dropping it, forwards the flight.
     ///
     /// # Panics
-    /// If no client connects.
+    /// If no client connects in time.
     pub async fn flight(self) -> (Vec<u8>, oneshot::Sender<()>) {
-        (self.captured.await.expect("a client connects"), self.release)
+        let Self { captured, release } = self;
+        // The caller's runtime may have no timers.
+        let waiting = runtime().spawn(async move { timeout(TEST_TIMEOUT, captured).await });
+        let flight = waiting.await.expect("it only waits").expect("a client connects in time");
+        (flight.expect("a client connects"), release)
     }
 }
 
@@ -78,7 +82,7 @@ impl Recorder {
         let shared = path.clone();
         runtime().spawn(async move {
             let near = tokio::net::UdpSocket::from_std(near).expect("a socket");
-            tokio::time::timeout(TEST_TIMEOUT, shared.pass_datagrams(near, server)).await
+            timeout(TEST_TIMEOUT, shared.pass_datagrams(near, server)).await
         });
         Self { address, path, listener: None }
     }

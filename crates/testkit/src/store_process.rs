@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::child::SupervisedChild;
-use crate::child::free_port;
-use crate::child::program_path;
+use crate::child::{SupervisedChild, TEST_TIMEOUT, free_port, program_path};
+use crate::limited::output_within;
 
 /// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +174,7 @@ impl StoreProcess {
     /// Runs a command with `redis-cli` and returns the trimmed reply or error.
     ///
     /// # Panics
-    /// If `redis-cli` cannot be started.
+    /// If `redis-cli` cannot be started, or gets no reply.
     pub fn cli(&self, words: &[&str]) -> String {
         self.cli_as(None, words)
     }
@@ -183,14 +182,14 @@ impl StoreProcess {
     /// [`StoreProcess::cli`] as the ACL user `(name, password)`.
     ///
     /// # Panics
-    /// If `redis-cli` cannot be started.
+    /// If `redis-cli` cannot be started, or gets no reply.
     pub fn cli_as(&self, user: Option<(&str, &str)>, words: &[&str]) -> String {
         let mut command = Command::new("redis-cli");
         command.arg("-s").arg(self.socket());
         if let Some((name, password)) = user {
             command.args(["--no-auth-warning", "--user", name, "--pass", password]);
         }
-        let output = command.args(words).output().expect("redis-cli (install-deps) can be started");
+        let output = output_within(command.args(words), TEST_TIMEOUT);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
@@ -272,10 +271,9 @@ impl StoreProcess {
 /// us and the program, so its library is loaded directly. The monotonic clock stays: timers are not
 /// what is to be tried.
 fn off_clock(offset: &str) -> Vec<String> {
-    let library = Command::new("faketime")
-        .args(["-f", offset, "printenv", "LD_PRELOAD"])
-        .output()
-        .expect("faketime (install-deps) can be started");
+    let mut faketime = Command::new("faketime");
+    faketime.args(["-f", offset, "printenv", "LD_PRELOAD"]);
+    let library = output_within(&mut faketime, TEST_TIMEOUT);
     let library = String::from_utf8_lossy(&library.stdout).trim().to_owned();
     vec![
         "env".to_owned(),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::child::SupervisedChild;
-use crate::child::free_port;
+use crate::child::{SupervisedChild, TEST_TIMEOUT, free_port};
+use crate::limited::output_within;
 use crate::store_process::{StoreKind, StoreListen, StoreOptions, StoreProcess};
 
 /// The slots of a cluster, and how many masters share them here.
@@ -228,11 +228,9 @@ impl Sentinel {
     }
 
     fn cli(&self, words: &[&str]) -> String {
-        let output = std::process::Command::new("redis-cli")
-            .args(["-p", &self.port.to_string()])
-            .args(words)
-            .output()
-            .expect("redis-cli (install-deps) can be started");
+        let mut command = std::process::Command::new("redis-cli");
+        command.args(["-p", &self.port.to_string()]).args(words);
+        let output = output_within(&mut command, TEST_TIMEOUT);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }

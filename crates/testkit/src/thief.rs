@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::thread;
 use std::time::Duration;
 
 use aes::Aes128;
@@ -14,6 +13,8 @@ use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce, XChaCha20Poly1305, XNonce};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::child::{TEST_TIMEOUT, state, within};
 
 /// All memory of a process that it could have written to, by address.
 pub struct MemorySnapshot(BTreeMap<u64, Vec<u8>>);
@@ -50,15 +51,17 @@ impl MemorySnapshot {
     /// Stops a process, and reads all its private and all its writable memory.
     ///
     /// # Panics
-    /// If this process may not read it.
+    /// If it has ended, or this process may not read it.
     pub fn of(pid: u32) -> Self {
         let process = Pid::from_raw(pid as i32);
         kill(process, Signal::SIGSTOP).expect("a process that runs");
-        while !fs::read_to_string(format!("/proc/{pid}/stat"))
-            .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
-        {
-            thread::sleep(Duration::from_millis(1));
-        }
+        let has_stopped = || match state(process) {
+            Some('T') => true,
+            None | Some('Z' | 'X') => panic!("the process {pid} has ended before it was read"),
+            Some(_) => false,
+        };
+        let has_stopped = within(TEST_TIMEOUT, Duration::from_millis(1), has_stopped);
+        assert!(has_stopped, "the process {pid} does not stop");
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
         let memory = File::open(format!("/proc/{pid}/mem")).expect("its memory");
         let mut parts = BTreeMap::new();

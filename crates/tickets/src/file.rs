@@ -107,9 +107,9 @@ impl KeyFile {
     pub fn write_new(&self, schedule: Schedule, now: UnixTime) -> Result<Ring, FileError> {
         let ring = Ring::generate(schedule, now);
         let file = self.prepare(&ring, None)?;
-        file.persist_noclobber(&self.path).map_err(|error| match error.error.kind() {
+        secret_file::persist_new(file, &self.path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => FileError::Exists { path: self.path.clone() },
-            _ => self.write_error(error.error),
+            _ => self.write_error(error),
         })?;
         Ok(ring)
     }
@@ -134,7 +134,7 @@ impl KeyFile {
         let mut ring = target.parse(&text)?;
         ring.rotate(now);
         let file = target.prepare(&ring, Some(&metadata))?;
-        file.persist(&target.path).map_err(|error| target.write_error(error.error))?;
+        secret_file::persist(file, &target.path).map_err(|error| target.write_error(error))?;
         Ok(ring)
     }
 

@@ -165,13 +165,15 @@ impl TicketKeys {
         self.counters.read()
     }
 
-    /// Rotates an in-process ring when it is due, or reads a changed file. Compares the file's
-    /// content, some hundred bytes, because timestamps do not reliably show a change.
+    /// Rotates an in-process ring when it is due, or reads a changed file, and forgets replaced keys whose
+    /// tickets have expired. Compares the file's content, some hundred bytes, because timestamps do not
+    /// reliably show a change.
     ///
     /// # Errors
     /// Returns [`FileError`] if the file cannot be used. The previous ring stays in use. The same
     /// error is returned only once while it persists.
     pub fn refresh(&self, now: UnixTime) -> Result<RefreshOutcome, FileError> {
+        self.forget_expired(now);
         match &self.source {
             Source::InProcess => Ok(self.advance(now)),
             Source::External => Ok(RefreshOutcome::Unchanged),
@@ -219,6 +221,19 @@ impl TicketKeys {
 
     fn active(&self) -> Arc<Active> {
         Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Drops replaced keys whose tickets have all expired: there may be no other ring for long.
+    fn forget_expired(&self, now: UnixTime) {
+        if self.active().retired.iter().all(|(_, until)| *until > now) {
+            return;
+        }
+        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        *active = Arc::new(Active {
+            ring: Arc::clone(&active.ring),
+            usage: active.usage.clone(),
+            retired: active.retired_until(now),
+        });
     }
 
     fn advance(&self, now: UnixTime) -> RefreshOutcome {
@@ -282,11 +297,16 @@ impl Active {
                 matches!(self.ring.state(*at, now), KeyState::Previous | KeyState::Current)
             })
             .map(|(_, key)| (key.key.clone(), until));
-        let before = self.retired.iter().filter(|(_, until)| *until > now).cloned();
+        let before = self.retired_until(now).into_iter();
         before
             .chain(replaced)
             .filter(|(key, _)| !ring.keys().iter().any(|kept| kept.key.name() == key.name()))
             .collect()
+    }
+
+    /// The replaced keys that may have valid tickets at `now`.
+    fn retired_until(&self, now: UnixTime) -> Vec<(TicketKey, UnixTime)> {
+        self.retired.iter().filter(|(_, until)| *until > now).cloned().collect()
     }
 
     fn sealer(&self, now: UnixTime) -> &TicketKey {

@@ -120,6 +120,19 @@ fn a_file_rewritten_in_place_within_one_tick_is_picked_up() {
 }
 
 #[test]
+fn replaced_keys_are_dropped_when_their_tickets_have_expired() {
+    let keys = TicketKeys::external(Ring::generate(Schedule::default(), NOW));
+    let ticket = keys.seal(b"session", 0, hours(1));
+    assert!(keys.install(Ring::generate(Schedule::default(), hours(2)), hours(2)));
+    assert_eq!(keys.refresh(hours(13)).unwrap(), RefreshOutcome::Unchanged);
+    assert_eq!(keys.open(&ticket, hours(13)), opened());
+    // While the store is away, no other ring is installed.
+    assert_eq!(keys.refresh(hours(14)).unwrap(), RefreshOutcome::Unchanged);
+    assert!(keys.active().retired.is_empty());
+    assert_eq!(keys.open(&ticket, hours(14)), Opened::UnknownKey);
+}
+
+#[test]
 fn from_a_missing_file_is_an_error() {
     let file = KeyFile::new("/nonexistent/keys.toml");
     assert!(matches!(TicketKeys::from_file(file), Err(FileError::Read { .. })));

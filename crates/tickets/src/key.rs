@@ -161,8 +161,7 @@ impl TicketKey {
         ticket.extend_from_slice(&nonce);
         let plain = Zeroizing::new([&origin.to_bytes(), content].concat());
         let aad = [&ticket, bound_to].concat();
-        let sealed = self
-            .cipher()
+        let sealed = cipher(&self.secret)
             .encrypt(&XNonce::from(nonce), Payload { msg: &plain, aad: &aad })
             .expect("a ticket is shorter than the cipher's limit of 256 GiB");
         ticket.extend_from_slice(&sealed);
@@ -182,8 +181,7 @@ impl TicketKey {
         let mut nonce = [0; NONCE_BYTES];
         nonce.copy_from_slice(&header[1 + NAME_BYTES..]);
         let aad = [header, bound_to].concat();
-        let mut plain = self
-            .cipher()
+        let mut plain = cipher(&self.secret)
             .decrypt(&XNonce::from(nonce), Payload { msg: sealed, aad: &aad })
             .map_err(|_| Opened::Forged)?;
         let Some((tag, content)) = plain.split_first_chunk() else {
@@ -192,10 +190,6 @@ impl TicketKey {
         let opened = (content.to_vec(), Origin::from_bytes(*tag));
         plain.zeroize();
         Ok(opened)
-    }
-
-    fn cipher(&self) -> XChaCha20Poly1305 {
-        XChaCha20Poly1305::new(&Key::from(*self.secret))
     }
 }
 
@@ -211,6 +205,11 @@ pub(crate) fn key_name(sealed: &[u8]) -> Option<&[u8; NAME_BYTES]> {
         return None;
     }
     sealed[1..].first_chunk()
+}
+
+/// The cipher with this key, which it overwrites when it is dropped.
+pub(crate) fn cipher(secret: &[u8; SECRET_BYTES]) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(<&Key>::from(secret))
 }
 
 /// Random bytes for a ticket, from a generator in the thread: a system call for each would be a

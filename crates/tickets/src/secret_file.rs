@@ -63,11 +63,7 @@ pub(crate) fn prepare(
     bytes: &[u8],
     like: Option<&Metadata>,
 ) -> io::Result<NamedTempFile> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let mut file = NamedTempFile::new_in(directory)?;
+    let mut file = NamedTempFile::new_in(directory_of(path))?;
     file.write_all(bytes)?;
     if let Some(like) = like {
         let own = file.as_file().metadata()?;
@@ -79,6 +75,33 @@ pub(crate) fn prepare(
     }
     file.as_file().sync_all()?;
     Ok(file)
+}
+
+/// Renames a [prepared](prepare) file to `path`, in place of what is there.
+pub(crate) fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    file.persist(path)?;
+    sync_directory(path);
+    Ok(())
+}
+
+/// The same, with [`io::ErrorKind::AlreadyExists`] if something is there.
+pub(crate) fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    file.persist_noclobber(path)?;
+    sync_directory(path);
+    Ok(())
+}
+
+/// Writes the new name to disk, so that keys that were replaced do not come back after a power failure.
+/// Errors do not matter: the file is in use by then, and not all file systems support this.
+fn sync_directory(path: &Path) {
+    let _ = File::open(directory_of(path)).and_then(|directory| directory.sync_all());
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use foreign_types::ForeignTypeRef;
 
 use crate::context::Slot;
 use crate::pre_shared_key::PreSharedKey;
-use crate::{OpenedTicket, SteadyClock, session, ticket};
+use crate::{SteadyClock, session, ticket};
 
 /// A first flight that offers early data, accepted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +92,7 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
 /// Computes the skew of a ticket that BoringSSL did not use (because of version, cipher or site). A
 /// copy of its flight could be accepted under another configuration.
 fn skew_of_unused_ticket(ssl: &SslRef, offered: &PreSharedKey<'_>) -> Option<i32> {
-    let session = match ticket::reopen(ssl, offered.identity)? {
-        OpenedTicket::Session(session)
-        | OpenedTicket::UsedUp(session)
-        | OpenedTicket::WithoutEarlyData(session, _) => session,
-        OpenedTicket::NeedsLookup(_) | OpenedTicket::AlreadyUsed | OpenedTicket::Ignored => {
-            return None;
-        }
-    };
+    let session = ticket::reopen(ssl, offered.identity)?.take_session()?;
     let (issued, age_add) = session::issued_and_age_add(&session)?;
     let now = SteadyClock::unix_micros().div_euclid(1_000_000);
     let stated = i64::from(offered.obfuscated_age.wrapping_sub(age_add) / 1000);

@@ -194,11 +194,17 @@ mod tests {
         #[test]
         fn any_bytes_prove_nothing(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
-            session in proptest::collection::vec(any::<u8>(), 0..100),
+            other in proptest::collection::vec(any::<u8>(), 0..100),
+            secret in any::<[u8; 32]>(),
+            binder in any::<[u8; 32]>(),
         ) {
-            let Some(offer) = PskOffer::from_bytes(&bytes) else { return Ok(()) };
+            let Some(mut offer) = PskOffer::from_bytes(&bytes) else { return Ok(()) };
             prop_assert_eq!(offer.to_bytes(), bytes);
-            prop_assert!(!offer.proves(&session));
+            prop_assert!(!offer.proves(&other));
+            prop_assert_eq!(offer.verify(&session(&secret)), Some(false));
+            // Of the right length.
+            offer.binder = binder.to_vec();
+            prop_assert_eq!(offer.verify(&session(&secret)), Some(false));
         }
     }
 }

@@ -12,7 +12,7 @@ use boring::ssl::{
 };
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::context::Slot;
 use crate::{EarlyDataReason, PskOffer, TlsError, session};
@@ -72,7 +72,7 @@ pub enum TicketUse {
 }
 
 /// The outcome of [`TicketSealer::open`]. A session that is longer than its ticket is treated as
-/// [`OpenedTicket::Ignored`].
+/// [`OpenedTicket::Ignored`]. Dropping it overwrites the session.
 #[derive(Clone, PartialEq, Eq)]
 pub enum OpenedTicket {
     /// The session that was sealed.
@@ -120,8 +120,19 @@ impl fmt::Debug for OpenedTicket {
 }
 
 impl OpenedTicket {
-    /// Overwrites the session.
-    pub(crate) fn wipe(&mut self) {
+    /// Takes the session out, if there is one.
+    pub(crate) fn take_session(&mut self) -> Option<Zeroizing<Vec<u8>>> {
+        match self {
+            Self::Session(session) | Self::UsedUp(session) | Self::WithoutEarlyData(session, _) => {
+                Some(Zeroizing::new(std::mem::take(session)))
+            }
+            Self::NeedsLookup(_) | Self::AlreadyUsed | Self::Ignored => None,
+        }
+    }
+}
+
+impl Drop for OpenedTicket {
+    fn drop(&mut self) {
         match self {
             Self::Session(session) | Self::UsedUp(session) | Self::WithoutEarlyData(session, _) => {
                 session.zeroize()
@@ -130,6 +141,8 @@ impl OpenedTicket {
         }
     }
 }
+
+impl ZeroizeOnDrop for OpenedTicket {}
 
 /// The state of a connection's ticket, beyond its session.
 #[derive(Default)]
@@ -214,9 +227,8 @@ pub fn provided_session(ssl: &SslRef) -> Option<OpenedTicket> {
 /// decided: from then on, nobody needs it.
 pub fn forget_session(ssl: &SslRef) {
     if let Some(mut outcome) = ticket_outcome(ssl)
-        && let Some(mut session) = outcome.provided.take()
+        && outcome.provided.take().is_some()
     {
-        session.wipe();
         outcome.ignored = true;
     }
 }
@@ -310,10 +322,10 @@ pub(crate) fn use_up_unresumed(ssl: &SslRef, ticket: &[u8]) {
         return;
     }
     if outcome.unused.is_none() {
-        match sealer.read_once(ticket, &offer) {
+        match &mut sealer.read_once(ticket, &offer) {
             OpenedTicket::Session(session) => {
-                let (ticket, session) = (ticket.to_vec(), Zeroizing::new(session));
-                outcome.unused = Some(UnusedTicket { ticket, session });
+                let session = Zeroizing::new(std::mem::take(session));
+                outcome.unused = Some(UnusedTicket { ticket: ticket.to_vec(), session });
             }
             OpenedTicket::AlreadyUsed => outcome.already_used = true,
             _ => {}
@@ -473,7 +485,7 @@ unsafe extern "C" fn open(
         let connection = SslRef::from_ptr_mut(ssl);
         let provided = ticket_outcome(connection).and_then(|known| known.provided.clone());
         let is_tls13 = connection.version2() == Some(SslVersion::TLS1_3);
-        let opened = match (provided, sealer_of(ssl).cloned()) {
+        let mut opened = match (provided, sealer_of(ssl).cloned()) {
             (Some(provided), _) => provided,
             (None, Some(sealer)) if is_tls13 && sealer.uses_up_tickets() => {
                 read_once(connection, &sealer, ticket)
@@ -482,27 +494,20 @@ unsafe extern "C" fn open(
             (None, None) => OpenedTicket::Ignored,
         };
         note_used_up(connection, &opened);
-        let session = match opened {
-            OpenedTicket::Session(session) | OpenedTicket::UsedUp(session) => {
-                let session = Zeroizing::new(session);
-                match declined(connection) {
-                    true => session::without_early_data(&session).map(Zeroizing::new),
-                    false => Some(session),
-                }
-            }
-            OpenedTicket::WithoutEarlyData(session, why) => {
-                let session = Zeroizing::new(session);
+        let is_declined = match &mut opened {
+            OpenedTicket::Session(_) | OpenedTicket::UsedUp(_) => declined(connection),
+            OpenedTicket::WithoutEarlyData(_, why) => {
+                let why = *why;
                 update_ticket_outcome(connection, |outcome| outcome.withheld = Some(why));
-                match ffi::SSL_is_quic(ssl) {
-                    1 => session::without_early_data(&session).map(Zeroizing::new),
-                    _ => {
-                        // BoringSSL reads the flag after this; `TlsConnection` sets it anew.
-                        ffi::SSL_set_early_data_enabled(ssl, 0);
-                        Some(session)
-                    }
+                let is_quic = ffi::SSL_is_quic(ssl) == 1;
+                if !is_quic {
+                    // BoringSSL reads the flag after this; `TlsConnection` sets it anew.
+                    ffi::SSL_set_early_data_enabled(ssl, 0);
                 }
+                is_quic
             }
             OpenedTicket::NeedsLookup(id) => {
+                let id = std::mem::take(id);
                 update_ticket_outcome(connection, |outcome| outcome.needed = Some(id));
                 return TicketResult::ssl_ticket_aead_retry;
             }
@@ -511,6 +516,10 @@ unsafe extern "C" fn open(
                 return TicketResult::ssl_ticket_aead_ignore_ticket;
             }
         };
+        let session = opened.take_session().and_then(|session| match is_declined {
+            true => session::without_early_data(&session).map(Zeroizing::new),
+            false => Some(session),
+        });
         let Some(session) = session.filter(|session| session.len() <= max_out_len) else {
             return TicketResult::ssl_ticket_aead_ignore_ticket;
         };
@@ -555,4 +564,21 @@ fn is_superfluous(ssl: &mut SslRef) -> bool {
 
 fn declined(ssl: &SslRef) -> bool {
     ticket_outcome(ssl).is_some_and(|outcome| outcome.declined)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also where early data is refused, and where a session is only looked at.
+    #[test]
+    fn sessions_are_overwritten_wherever_they_are_dropped() {
+        fn is_wiped<T: ZeroizeOnDrop>(_: &T) {}
+        let mut opened = OpenedTicket::UsedUp(b"secret".to_vec());
+        is_wiped(&opened);
+        let session = opened.take_session().unwrap();
+        is_wiped(&session);
+        assert_eq!(session.as_slice(), b"secret");
+        assert_eq!(opened, OpenedTicket::UsedUp(Vec::new()));
+    }
 }

@@ -1,9 +1,10 @@
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::proxy_protocol;
 use firstflight_units::{DurationText, OptionalDurationText, OrOff, Text, TextList};
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -217,40 +218,64 @@ impl PoolConfig {
     /// Checks that the settings are valid together.
     ///
     /// # Errors
-    /// [`PoolError::Setting`], which names the setting and the allowed values.
+    /// The first of [`PoolConfig::errors`].
     pub fn check(&self) -> Result<(), PoolError> {
-        let wrong = |key, reason| Err(PoolError::Setting { key, reason });
-        if self.servers.is_empty() {
-            return wrong("servers", "there is no server; add at least one");
-        }
-        if let Some(check) = &self.health_check
-            && (check.rise == 0 || check.fall == 0)
-        {
-            return wrong("health_check", "rise and fall must be at least 1");
-        }
-        if let Some(ejection) = &self.ejection
-            && (ejection.after == 0 || ejection.most < ejection.first)
-        {
-            return wrong(
-                "ejection",
-                "`after` must be at least 1, and `most` must not be less than `first`",
-            );
-        }
-        if let Some((key, _)) =
-            self.times().iter().find(|(_, time)| time.is_some_and(|t| t.is_zero()))
-        {
-            return wrong(key, "the time must be more than 0s");
-        }
-        if self.requests == 0 {
-            return wrong("requests", "the number of requests must be at least 1");
-        }
-        if self.retry.tries == 0 {
-            return wrong("retry", "tries must be at least 1");
-        }
-        if self.ca.is_some() && !self.servers.iter().any(ServerAddress::is_tls) {
-            return wrong("ca", "certificate authorities are only for https:// servers; remove ca");
-        }
-        Ok(())
+        self.errors().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All errors: [`PoolError::Setting`], which names the setting and the allowed values.
+    pub fn errors(&self) -> Vec<PoolError> {
+        let zero_times =
+            self.times().into_iter().filter(|(_, time)| time.is_some_and(|t| t.is_zero()));
+        let check = self.health_check.as_ref();
+        let ejection = self.ejection.as_ref();
+        let checks = [
+            ("servers", self.servers.is_empty(), "there is no server; add at least one"),
+            ("servers", self.has_duplicates(), "a server is listed twice; keep one"),
+            (
+                "health_check.rise",
+                check.is_some_and(|check| check.rise == 0),
+                "rise must be at least 1",
+            ),
+            (
+                "health_check.fall",
+                check.is_some_and(|check| check.fall == 0),
+                "fall must be at least 1",
+            ),
+            (
+                "health_check.host",
+                check.is_some_and(|check| check.host.as_deref().is_some_and(|host| !is_host(host))),
+                "host is not a host name or address, possibly with a port; an example is \
+                 \"app.test\"",
+            ),
+            (
+                "ejection.after",
+                ejection.is_some_and(|ejection| ejection.after == 0),
+                "after must be at least 1",
+            ),
+            (
+                "ejection.most",
+                ejection.is_some_and(|ejection| ejection.most < ejection.first),
+                "most must not be less than first",
+            ),
+            ("requests", self.requests == 0, "the number of requests must be at least 1"),
+            ("retry.tries", self.retry.tries == 0, "tries must be at least 1"),
+            (
+                "ca",
+                self.ca.is_some() && !self.servers.iter().any(ServerAddress::is_tls),
+                "certificate authorities are only for https:// servers; remove ca",
+            ),
+        ];
+        let checks = checks.into_iter().filter(|(_, wrong, _)| *wrong);
+        let wrong = |key, reason| PoolError::Setting { key, reason };
+        let zero_times = zero_times.map(|(key, _)| wrong(key, "the time must be more than 0s"));
+        checks.map(|(key, _, reason)| wrong(key, reason)).chain(zero_times).collect()
+    }
+
+    /// Whether a server is listed twice. Both would count under the same name.
+    fn has_duplicates(&self) -> bool {
+        let mut seen = HashSet::new();
+        !self.servers.iter().all(|server| seen.insert(server))
     }
 
     /// The times that must not be 0, by their keys.
@@ -262,11 +287,16 @@ impl PoolConfig {
             ("body_timeout", Some(self.body_timeout)),
             ("tunnel_timeout", Some(self.tunnel_timeout)),
             ("idle_timeout", Some(self.idle_timeout)),
-            ("health_check", check.map(|check| check.interval)),
-            ("health_check", check.map(|check| check.timeout)),
-            ("ejection", self.ejection.map(|ejection| ejection.first)),
+            ("health_check.interval", check.map(|check| check.interval)),
+            ("health_check.timeout", check.map(|check| check.timeout)),
+            ("ejection.first", self.ejection.map(|ejection| ejection.first)),
         ]
     }
+}
+
+/// Whether a health check can name it in `Host` and `:authority`.
+fn is_host(text: &str) -> bool {
+    text.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'))
 }
 
 impl Default for PoolConfig {
@@ -316,25 +346,55 @@ mod tests {
         let good = PoolConfig::new(vec!["http://localhost:1".parse().unwrap()]);
         assert!(good.check().is_ok());
         let check = HealthCheck::new(PathAndQuery::from_static("/"));
-        for (change, word) in [
-            (PoolConfig { servers: Vec::new(), ..good.clone() }, "no server"),
-            (PoolConfig { response_timeout: Some(Duration::ZERO), ..good.clone() }, "more than 0s"),
-            (PoolConfig { requests: 0, ..good.clone() }, "at least 1"),
-            (PoolConfig { ca: Some("ca.pem".into()), ..good.clone() }, "https://"),
-            (
-                PoolConfig { health_check: Some(HealthCheck { fall: 0, ..check }), ..good.clone() },
-                "rise and fall",
-            ),
+        let checked = |check: HealthCheck| PoolConfig { health_check: Some(check), ..good.clone() };
+        let with_host = |host: &str| HealthCheck { host: Some(host.to_owned()), ..check.clone() };
+        let rule = EjectionRule::default();
+        let ejected = |rule| PoolConfig { ejection: Some(rule), ..good.clone() };
+        for (change, key, word) in [
+            (PoolConfig { servers: Vec::new(), ..good.clone() }, "servers", "no server"),
             (
                 PoolConfig {
-                    ejection: Some(EjectionRule { after: 0, ..EjectionRule::default() }),
+                    servers: [good.servers.clone(), good.servers.clone()].concat(),
                     ..good.clone()
                 },
-                "`after` must be",
+                "servers",
+                "listed twice",
+            ),
+            (
+                PoolConfig { response_timeout: Some(Duration::ZERO), ..good.clone() },
+                "response_timeout",
+                "more than 0s",
+            ),
+            (PoolConfig { requests: 0, ..good.clone() }, "requests", "at least 1"),
+            (PoolConfig { ca: Some("ca.pem".into()), ..good.clone() }, "ca", "https://"),
+            (checked(HealthCheck { fall: 0, ..check.clone() }), "health_check.fall", "at least 1"),
+            (
+                checked(HealthCheck { interval: Duration::ZERO, ..check.clone() }),
+                "health_check.interval",
+                "more than 0s",
+            ),
+            (checked(with_host("app test")), "health_check.host", "app.test"),
+            (checked(with_host("user@app.test")), "health_check.host", "app.test"),
+            (checked(with_host("")), "health_check.host", "app.test"),
+            (ejected(EjectionRule { after: 0, ..rule }), "ejection.after", "at least 1"),
+            (
+                ejected(EjectionRule { most: Duration::ZERO, ..rule }),
+                "ejection.most",
+                "less than first",
             ),
         ] {
-            let error = change.check().unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
+            let errors = change.errors();
+            let [PoolError::Setting { key: wrong, reason }] = &errors[..] else {
+                panic!("{key}: {errors:?}")
+            };
+            assert_eq!(*wrong, key);
+            assert!(reason.contains(word), "{reason}");
         }
+        for host in ["app.test", "app.test:8080", "[::1]:80", "127.0.0.1"] {
+            assert!(checked(with_host(host)).check().is_ok(), "{host}");
+        }
+        let several =
+            PoolConfig { requests: 0, ..checked(HealthCheck { rise: 0, ..check.clone() }) };
+        assert_eq!(several.errors().len(), 2, "all at once");
     }
 }

@@ -10,7 +10,7 @@ pub enum PoolError {
     /// An invalid setting.
     #[error("{reason}")]
     Setting {
-        /// The key of the setting, or of the table that it is in.
+        /// The key of the setting, below that of its table: `retry.tries`.
         key: &'static str,
         /// The problem, and the allowed values.
         reason: &'static str,

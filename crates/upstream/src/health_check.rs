@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::TrySendError;
@@ -12,9 +13,10 @@ use tokio::time::{sleep, timeout};
 use crate::sender;
 use crate::shared::Shared;
 use crate::upload::{Progress, Upload};
-use crate::{HealthCheck, PoolConfig, Protocol};
+use crate::{HealthCheck, PoolConfig, Protocol, ServerAddress};
 
-/// Starts the background tasks of a pool, which end with it.
+/// Starts the background tasks of a pool, which end with it. The checks end when it is retired:
+/// requests in flight, such as tunnels, do not need them.
 pub(crate) fn start(shared: &Arc<Shared>) {
     tokio::spawn(sweep(Arc::downgrade(shared)));
     if let Some(check) = &shared.config.health_check {
@@ -37,7 +39,7 @@ async fn sweep(shared: Weak<Shared>) {
 
 async fn check_regularly(pool: Weak<Shared>, index: usize, check: HealthCheck) {
     loop {
-        let Some(shared) = pool.upgrade() else { return };
+        let Some(shared) = pool.upgrade().filter(|shared| !shared.is_retired()) else { return };
         let result = timeout(check.timeout, probe(&shared, index, &check)).await;
         let result =
             result.unwrap_or_else(|_| Err(format!("no response within {:?}", check.timeout)));
@@ -53,10 +55,10 @@ async fn probe(shared: &Shared, index: usize, check: &HealthCheck) -> Result<(),
     let host = check.host.clone().unwrap_or_else(|| server.address.authority());
     let io = server.connect(shared.config.proxy_protocol, None).await;
     let io = io.map_err(|error| error.to_string())?;
-    let request = match shared.config.protocol {
-        Protocol::Http1 => Request::get(check.path.as_str()),
-        Protocol::Http2 => Request::get(format!("http://{host}{}", check.path)),
-    };
+    let request = Request::get(match shared.config.protocol {
+        Protocol::Http1 => check.path.to_string(),
+        Protocol::Http2 => http2_target(&server.address, &host, &check.path),
+    });
     let body = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
     let mut request =
         request.body(Upload::new(body, Progress::new())).map_err(|error| error.to_string())?;
@@ -78,9 +80,32 @@ async fn probe(shared: &Shared, index: usize, check: &HealthCheck) -> Result<(),
     }
 }
 
+/// RFC 9113 section 8.3.1: the scheme is that of the connection.
+fn http2_target(address: &ServerAddress, host: &str, path: &PathAndQuery) -> String {
+    let scheme = if address.is_tls() { "https" } else { "http" };
+    format!("{scheme}://{host}{path}")
+}
+
 fn reason(error: hyper::Error) -> String {
     error.to_string()
 }
 
 /// Interval between sweeps of idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc9113_8_3_1_the_scheme_of_a_check_is_that_of_its_connection() {
+        let path = PathAndQuery::from_static("/health?full");
+        for (address, target) in [
+            ("https://10.0.0.1", "https://app.test/health?full"),
+            ("http://10.0.0.1", "http://app.test/health?full"),
+            ("unix:/run/app", "http://app.test/health?full"),
+        ] {
+            assert_eq!(http2_target(&address.parse().unwrap(), "app.test", &path), target);
+        }
+    }
+}

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -22,13 +23,24 @@ impl Pool {
     /// # Errors
     /// [`PoolError`]: an invalid setting, or certificate authorities that cannot be read.
     pub fn new(name: &str, config: PoolConfig) -> Result<Self, PoolError> {
-        Ok(Self(Arc::new(Shared::new(name, config)?)))
+        Ok(Self(Arc::new(Shared::new(name, config, None)?)))
+    }
+
+    /// Creates a pool that replaces this one when it starts: it continues the counters of the pool, and
+    /// of servers with the same address, and this one's health checks end.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn successor(&self, config: PoolConfig) -> Result<Self, PoolError> {
+        Ok(Self(Arc::new(Shared::new(self.name(), config, Some(self.0.clone()))?)))
     }
 
     /// Starts the health checks and the closing of idle connections, inside a tokio runtime. Both end
-    /// with the last clone of the pool. Further calls do nothing.
+    /// with the last clone of the pool, the checks also when another pool replaces it. Further calls
+    /// do nothing.
     pub fn start(&self) {
         if self.0.starts() {
+            self.0.replace_predecessor();
             health_check::start(&self.0);
         }
     }
@@ -89,8 +101,15 @@ impl Pool {
                     Ok(response) => return Ok(response),
                     Err(failed) => failed,
                 };
-            let again =
-                shared.lock().again(&mut history, index, failure, unsent.is_some(), repeatable);
+            let is_unsent = unsent.is_some();
+            let again = shared.lock().again(
+                &mut history,
+                index,
+                failure,
+                is_unsent,
+                repeatable,
+                Instant::now(),
+            );
             fresh = again == RetryDecision::Fresh;
             request = match (again, unsent, &spare) {
                 (RetryDecision::No, ..) | (_, None, None) => {

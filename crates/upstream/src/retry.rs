@@ -27,7 +27,8 @@ pub(crate) enum Failure {
 pub(crate) enum RetryDecision {
     /// Do not retry.
     No,
-    /// Retry at once on any server, over a new connection.
+    /// Retry at once, over a new connection, on any server on which the request has not failed yet, or
+    /// on the only one.
     Fresh,
     /// Retry on another server, if the budget allows.
     Elsewhere,

@@ -4,14 +4,15 @@ use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tracing::debug;
@@ -83,8 +84,11 @@ impl Sender {
 
 /// Starts HTTP/1.1 on a connection.
 pub(crate) async fn http1(io: Io) -> hyper::Result<Http1> {
-    let (sender, connection) =
-        http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).handshake(io).await?;
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEAD_FIELDS)
+        .handshake(io)
+        .await?;
     let task = tokio::spawn(async move {
         // Needed for upgrades.
         if let Err(error) = connection.with_upgrades().await {
@@ -97,7 +101,8 @@ pub(crate) async fn http1(io: Io) -> hyper::Result<Http1> {
 /// Starts HTTP/2 on a connection. Also returns the number of concurrent streams that the server
 /// allows.
 pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, Arc<AtomicUsize>)> {
-    let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
+    let spawner = Spawner::default();
+    let (sender, connection) = http2::Builder::new(spawner.clone())
         .timer(TokioTimer::new())
         .adaptive_window(true)
         .max_header_list_size(MAX_HEAD_BYTES as u32)
@@ -106,18 +111,56 @@ pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, 
         .handshake(io)
         .await?;
     let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
-    let log_change = allowed.clone();
-    tokio::spawn(async move {
-        let ended = poll_fn(|cx| {
-            let ended = Pin::new(&mut connection).poll(cx);
-            log_change.store(connection.current_max_send_streams(), Ordering::Relaxed);
-            ended
-        });
-        if let Err(error) = ended.await {
-            debug!("a connection to an upstream ended: {error}");
+    let noted = allowed.clone();
+    let (mut requests, mut socket) = (Some(connection), spawner.take_first());
+    tokio::spawn(poll_fn(move |cx| {
+        if let Some(running) = &mut requests
+            && let Poll::Ready(ended) = Pin::new(running).poll(cx)
+        {
+            if let Err(error) = ended {
+                debug!("a connection to an upstream ended: {error}");
+            }
+            requests = None;
         }
-    });
+        // After the requests, so that it finds them to write.
+        if socket.as_mut().is_some_and(|socket| socket.as_mut().poll(cx).is_ready()) {
+            // Its end, which it reports when it is dropped, ends the requests too.
+            socket = None;
+        }
+        if let Some(running) = &requests {
+            noted.store(running.current_max_send_streams(), Ordering::Relaxed);
+        }
+        match (&requests, &socket) {
+            (None, None) => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }));
     Ok((sender, allowed))
+}
+
+/// Spawns the tasks of an HTTP/2 connection, except the first, which reads and writes the socket.
+///
+/// That one runs in the task that starts the requests. On two threads, the library could start a
+/// request, read a GOAWAY that permits it, and report it as not processed although it was sent.
+#[derive(Clone, Default)]
+struct Spawner(Arc<OnceLock<Mutex<Option<Task>>>>);
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Spawner {
+    fn take_first(&self) -> Option<Task> {
+        self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner {
+    fn execute(&self, task: F) {
+        let mut task = Some(task);
+        self.0.get_or_init(|| Mutex::new(task.take().map(|task| Box::pin(task) as Task)));
+        if let Some(task) = task {
+            tokio::spawn(task);
+        }
+    }
 }
 
 /// Classifies an error. `cache`: the connection was reused.
@@ -166,3 +209,23 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response head: the library's default for HTTP/1.1. That for HTTP/2 is 16 KiB,
 /// which long cookies and policies exceed.
 const MAX_HEAD_BYTES: usize = 408 << 10;
+
+/// Maximum number of fields in a response head over HTTP/1.1. The library's default is 100, which
+/// many cookies exceed. It allocates memory for all of them with each response.
+const MAX_HEAD_FIELDS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Handle;
+
+    use super::*;
+
+    /// On one task, nothing is read between the start of a request and the check for a GOAWAY.
+    #[tokio::test]
+    async fn rfc9113_6_8_a_goaway_is_read_in_the_task_that_starts_requests() {
+        let (near, _far) = tokio::io::duplex(1 << 16);
+        let near: Box<dyn ByteStream> = Box::new(near);
+        let _connection = http2(TokioIo::new(near)).await.unwrap();
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
+    }
+}

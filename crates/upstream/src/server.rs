@@ -25,8 +25,16 @@ pub(crate) struct Server {
     pub(crate) cache: ConnectionCache,
     pub(crate) connections: AtomicU64,
     connector: Option<Connector>,
-    /// Held while a task opens a connection that can be shared; other tasks wait for it.
-    opening: Mutex<()>,
+    /// Held while a task opens a connection that can be shared; other tasks wait for it. The value is
+    /// the last failure.
+    opening: Mutex<Option<ConnectFailure>>,
+}
+
+/// A connection could not be opened.
+struct ConnectFailure {
+    at: Instant,
+    kind: io::ErrorKind,
+    reason: String,
 }
 
 /// A connection for a request.
@@ -44,7 +52,7 @@ impl Server {
             cache: ConnectionCache::default(),
             connections: AtomicU64::new(0),
             connector,
-            opening: Mutex::new(()),
+            opening: Mutex::default(),
         }
     }
 
@@ -58,16 +66,11 @@ impl Server {
         if !fresh && let Some(sender) = self.reuse(config.protocol, owner) {
             return Ok(Checkout { sender, connected: None });
         }
-        let limit = config.connect_timeout;
-        let opening = async {
-            match config.protocol {
-                Protocol::Http1 => self.open_http1(config, owner).await,
-                Protocol::Http2 => self.open_http2(config, owner, fresh).await,
-            }
-        };
-        timeout(limit, opening).await.map_err(|_| {
-            io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"))
-        })?
+        match (config.protocol, owner) {
+            (Protocol::Http2, None) => self.open_shared(config, fresh).await,
+            // Nobody else can use it, so nobody waits for it.
+            _ => self.open(config, owner).await,
+        }
     }
 
     fn reuse(&self, protocol: Protocol, owner: Owner) -> Option<Sender> {
@@ -82,6 +85,39 @@ impl Server {
         }
     }
 
+    /// Opens a connection, unless another task opens one that has room, or fails to.
+    async fn open_shared(&self, config: &PoolConfig, fresh: bool) -> io::Result<Checkout> {
+        let started = Instant::now();
+        // The wait is no failure of the server, which may permit few requests on each connection.
+        let mut opening = timeout(config.connect_timeout, self.opening.lock()).await.ok();
+        let failed = opening.as_deref().and_then(Option::as_ref);
+        if let Some(failure) = failed.filter(|failure| failure.at >= started) {
+            return Err(io::Error::new(failure.kind, failure.reason.clone()));
+        }
+        if !fresh && let Some(sender) = self.reuse(config.protocol, None) {
+            return Ok(Checkout { sender, connected: Some(started.elapsed()) });
+        }
+        let opened = self.open(config, None).await;
+        if let (Err(error), Some(last)) = (&opened, &mut opening) {
+            let (at, reason) = (Instant::now(), error.to_string());
+            **last = Some(ConnectFailure { at, kind: error.kind(), reason });
+        }
+        opened
+    }
+
+    async fn open(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
+        let limit = config.connect_timeout;
+        let opening = async {
+            match config.protocol {
+                Protocol::Http1 => self.open_http1(config, owner).await,
+                Protocol::Http2 => self.open_http2(config, owner).await,
+            }
+        };
+        timeout(limit, opening).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"))
+        })?
+    }
+
     async fn open_http1(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
         let started = Instant::now();
         let io = self.connect(config.proxy_protocol, owner).await?;
@@ -90,18 +126,8 @@ impl Server {
         Ok(Checkout { sender, connected: Some(started.elapsed()) })
     }
 
-    async fn open_http2(
-        &self,
-        config: &PoolConfig,
-        owner: Owner,
-        fresh: bool,
-    ) -> io::Result<Checkout> {
+    async fn open_http2(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
         let started = Instant::now();
-        let _opening = self.opening.lock().await;
-        // Another task may have opened one in the meantime.
-        if !fresh && let Some(sender) = self.reuse(config.protocol, owner) {
-            return Ok(Checkout { sender, connected: Some(started.elapsed()) });
-        }
         let io = self.connect(config.proxy_protocol, owner).await?;
         let (sender, allowed) = sender::http2(io).await.map_err(io::Error::other)?;
         let max = config.idle_connections;
@@ -172,4 +198,61 @@ async fn unix(path: &Path, header: Option<Vec<u8>>) -> io::Result<Box<dyn ByteSt
         stream.write_all(&header).await?;
     }
     Ok(Box::new(Socket::new(stream)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::proxy_protocol::Addresses;
+
+    /// A server that accepts connections, and the settings of its pool.
+    fn server(connect_timeout: Duration) -> (TcpListener, Server, PoolConfig) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: ServerAddress =
+            format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let config = PoolConfig {
+            protocol: Protocol::Http2,
+            connect_timeout,
+            ..PoolConfig::new(vec![address.clone()])
+        };
+        (listener, Server::new(address, None), config)
+    }
+
+    #[tokio::test]
+    async fn connections_for_one_client_each_do_not_wait_for_others() {
+        let (_listener, server, config) = server(Duration::from_secs(60));
+        let _opening = server.opening.lock().await;
+        let destination = ([192, 0, 2, 9], 443).into();
+        for client in 0..60 {
+            let source = ([192, 0, 2, 1], client).into();
+            let owner = Some(Addresses { source, destination });
+            server.connection(&config, owner, false).await.unwrap();
+        }
+        assert_eq!(server.connections.load(Ordering::Relaxed), 60);
+    }
+
+    #[tokio::test]
+    async fn a_long_wait_for_another_tasks_connection_is_no_failure() {
+        let (_listener, server, config) = server(Duration::from_secs(1));
+        let _opening = server.opening.lock().await;
+        server.connection(&config, None, false).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn tasks_that_wait_for_a_connection_fail_with_it() {
+        let (_listener, server, config) = server(Duration::from_secs(60));
+        let mut opening = server.opening.lock().await;
+        let waiting = server.connection(&config, None, false);
+        let failing = async {
+            let (at, kind) = (Instant::now(), io::ErrorKind::ConnectionRefused);
+            *opening = Some(ConnectFailure { at, kind, reason: "refused".to_owned() });
+            drop(opening);
+        };
+        let (result, ()) = tokio::join!(waiting, failing);
+        assert_eq!(result.err().map(|error| error.kind()), Some(io::ErrorKind::ConnectionRefused));
+        // It is over, and the next one tries again.
+        server.connection(&config, None, false).await.unwrap();
+    }
 }

@@ -64,7 +64,7 @@ pub(crate) struct AttemptHistory {
     tried: Vec<usize>,
     /// Failed attempts, not counting stale connections.
     attempts: u32,
-    /// Whether an attempt failed on a stale connection.
+    /// Whether an attempt failed on a stale connection, or the only server refused it on one.
     stale: bool,
 }
 
@@ -114,6 +114,11 @@ impl ServerList {
         &self.members
     }
 
+    /// Continues a server's counters.
+    pub(crate) fn continue_totals(&mut self, index: usize, totals: RequestTotals) {
+        self.members[index].totals = totals;
+    }
+
     /// Counts a new request for the retry budget.
     pub(crate) fn start(&mut self) {
         self.budget.deposit();
@@ -132,7 +137,8 @@ impl ServerList {
             .collect();
         let pick = balance::pick(self.balance, &candidates, self.next_server);
         if let Pick::Server(index) = pick {
-            self.next_server = self.next_server.wrapping_add(1);
+            // Behind the chosen one: a server that cannot be used does not give its successor a turn.
+            self.next_server = index + 1;
             let member = &mut self.members[index];
             member.in_flight += 1;
             member.health.started(now);
@@ -214,6 +220,7 @@ impl ServerList {
         failure: Failure,
         unsent: bool,
         repeatable: Repeatable,
+        now: Instant,
     ) -> RetryDecision {
         let was_stale = history.stale;
         if failure == Failure::Stale && !was_stale {
@@ -223,14 +230,34 @@ impl ServerList {
             history.attempts += 1;
         }
         let attempts = history.attempts;
-        let again =
+        let mut again =
             retry::again(failure, unsent, repeatable, attempts, self.max_attempts, was_stale);
-        if again == RetryDecision::Elsewhere && !self.budget.withdraw() {
+        if again == RetryDecision::Elsewhere && !self.has_other(history, now) {
+            again = match failure {
+                // It may be about its connection only, as a GOAWAY is (RFC 9113 section 6.8).
+                Failure::Refused if !was_stale => {
+                    history.stale = true;
+                    history.tried.retain(|tried| *tried != index);
+                    RetryDecision::Fresh
+                }
+                _ => RetryDecision::No,
+            };
+        }
+        let is_free = failure == Failure::Stale && again == RetryDecision::Fresh;
+        if again != RetryDecision::No && !is_free && !self.budget.withdraw() {
             self.retries_denied += 1;
             return RetryDecision::No;
         }
         self.retries += u64::from(again != RetryDecision::No);
         again
+    }
+
+    /// Whether there is a server on which the request has not failed.
+    fn has_other(&self, history: &AttemptHistory, now: Instant) -> bool {
+        let mut members = self.members.iter().enumerate();
+        members.any(|(index, member)| {
+            !history.tried.contains(&index) && member.health.state(now) != ServerHealth::Down
+        })
     }
 
     fn judge(&mut self, index: usize, now: Instant, event: impl FnOnce(&mut Health)) -> Change {
@@ -270,9 +297,9 @@ mod tests {
                 return (sent, true);
             }
             server_list.failed(index, now, Failure::Connect, now);
-            if server_list.again(&mut history, index, Failure::Connect, true, Repeatable::Never)
-                == RetryDecision::No
-            {
+            let (failure, repeatable) = (Failure::Connect, Repeatable::Never);
+            let again = server_list.again(&mut history, index, failure, true, repeatable, now);
+            if again == RetryDecision::No {
                 return (sent, false);
             }
         }
@@ -345,6 +372,60 @@ mod tests {
             assert_eq!(server_list.members[index].health.state(trial), ServerHealth::Trial);
             // The trial ends without a result, as when its client aborts it.
             server_list.end(index, trial);
+        }
+    }
+
+    #[test]
+    fn in_turn_all_usable_servers_get_the_same_share() {
+        let now = Instant::now();
+        let mut server_list = server_list(3, RetryRule::default(), now);
+        server_list.balance = Balance::RoundRobin;
+        for _ in 0..3 {
+            server_list.failed(0, now, Failure::Connect, now);
+        }
+        for _ in 0..100 {
+            send(&mut server_list, &[true, false, false], now);
+        }
+        let requests = |index: usize| server_list.members()[index].totals.requests;
+        assert_eq!([0, 1, 2].map(requests), [0, 50, 50]);
+    }
+
+    #[test]
+    fn a_retry_without_another_server_is_neither_counted_nor_paid() {
+        let now = Instant::now();
+        let rule = RetryRule { tries: 3, percent: 0, burst: 1 };
+        let mut server_list = server_list(2, rule, now);
+        server_list.checked(0, false, now);
+        assert_eq!(server_list.members()[0].health.state(now), ServerHealth::Down);
+        assert_eq!(send(&mut server_list, &[true, true], now), (1, false));
+        assert_eq!((server_list.retries, server_list.retries_denied), (0, 0));
+        server_list.checked(0, true, now);
+        assert_eq!(send(&mut server_list, &[true, true], now), (2, false));
+        assert_eq!((server_list.retries, server_list.retries_denied), (1, 0));
+        assert_eq!(send(&mut server_list, &[true, true], now), (1, false));
+        assert_eq!((server_list.retries, server_list.retries_denied), (1, 1));
+    }
+
+    #[test]
+    fn rfc9113_8_7_the_only_server_gets_what_it_refused_once_more() {
+        let now = Instant::now();
+        for (failure, first) in [
+            (Failure::Refused, RetryDecision::Fresh),
+            (Failure::Broken, RetryDecision::No),
+            (Failure::Connect, RetryDecision::No),
+        ] {
+            let mut server_list = server_list(1, RetryRule::default(), now);
+            let mut history = AttemptHistory::default();
+            let mut again = || {
+                let Pick::Server(0) = server_list.pick(&history, now) else { panic!("no server") };
+                let repeatable = Repeatable::Always;
+                server_list.again(&mut history, 0, failure, false, repeatable, now)
+            };
+            assert_eq!(again(), first, "{failure:?}");
+            if first == RetryDecision::Fresh {
+                assert_eq!(again(), RetryDecision::No, "{failure:?}");
+            }
+            assert_eq!(server_list.retries, u64::from(first != RetryDecision::No), "{failure:?}");
         }
     }
 

@@ -33,6 +33,10 @@ pub(crate) struct Shared {
     waiting: AtomicUsize,
     rejected: AtomicU64,
     started: AtomicBool,
+    /// Whether another pool has replaced this one.
+    retired: AtomicBool,
+    /// The pool that this one replaces when it starts.
+    predecessor: Mutex<Option<Arc<Shared>>>,
 }
 
 /// The file of authorities; `None` if there is none, or it cannot be read.
@@ -49,9 +53,15 @@ pub(crate) struct Permit {
 }
 
 impl Shared {
+    /// `predecessor`: the pool that it replaces when it starts.
+    ///
     /// # Errors
     /// As [`crate::Pool::new`].
-    pub(crate) fn new(name: &str, config: PoolConfig) -> Result<Self, PoolError> {
+    pub(crate) fn new(
+        name: &str,
+        config: PoolConfig,
+        predecessor: Option<Arc<Shared>>,
+    ) -> Result<Self, PoolError> {
         config.check()?;
         let authorities = read_authorities(&config);
         let connector = server::connector(&config)?;
@@ -74,6 +84,8 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             rejected: AtomicU64::new(0),
             started: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            predecessor: Mutex::new(predecessor),
         })
     }
 
@@ -85,6 +97,30 @@ impl Shared {
     /// Returns true for the first caller.
     pub(crate) fn starts(&self) -> bool {
         !self.started.swap(true, Ordering::Relaxed)
+    }
+
+    /// Retires the pool that this one replaces, and continues its counters, which must not go back.
+    /// Requests in flight there count no further.
+    pub(crate) fn replace_predecessor(&self) {
+        let before = self.predecessor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(before) = before else { return };
+        before.retired.store(true, Ordering::Relaxed);
+        self.rejected.store(before.rejected.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (old, mut new) = (before.lock(), self.lock());
+        (new.retries, new.retries_denied) = (old.retries, old.retries_denied);
+        for (index, server) in self.servers.iter().enumerate() {
+            let mut others = before.servers.iter().zip(old.members());
+            if let Some((same, member)) = others.find(|(one, _)| one.address == server.address) {
+                let connections = same.connections.load(Ordering::Relaxed);
+                server.connections.store(connections, Ordering::Relaxed);
+                new.continue_totals(index, member.totals.clone());
+            }
+        }
+    }
+
+    /// Returns whether another pool has replaced this one.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// Chooses a server, and waits in the queue if all are busy.
@@ -273,19 +309,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_cannot_use_a_free_server_does_not_delay_one_that_can() {
-        let servers = vec!["http://localhost:1".parse().unwrap(); 2];
+        let servers = ["http://localhost:1", "http://localhost:2"];
+        let servers = servers.into_iter().map(|address| address.parse().unwrap()).collect();
         let config = PoolConfig {
             requests: 1,
             queue_timeout: Duration::from_secs(10),
             ..PoolConfig::new(servers)
         };
-        let shared = Arc::new(Shared::new("test", config).unwrap());
+        let shared = Arc::new(Shared::new("test", config, None).unwrap());
         let (new, mut failed) = (AttemptHistory::default(), AttemptHistory::default());
         let first = shared.permit(&new).await.unwrap();
         let _other = shared.permit(&new).await.unwrap();
         let free = first.index;
         let (failure, repeatable) = (Failure::Connect, Repeatable::Never);
-        shared.lock().again(&mut failed, free, failure, true, repeatable);
+        shared.lock().again(&mut failed, free, failure, true, repeatable, Instant::now());
         let ends = async {
             drop(first);
             pending::<()>().await;

@@ -1,13 +1,16 @@
 //! What the console shows, and its updates.
 
+use std::time::Instant;
+
 use crate::client::{Stream, TestAdmin};
 use crate::scene::{self, Scene};
 use firstflight_admin::{Certificate, Failure, Moment, Reload, json_schema};
 use firstflight_telemetry::metrics::{
     HandshakeKind, Protocol, PuncturedReading, RefusedReason, StoreReading, TlsVersion, Transport,
 };
-use firstflight_testkit::assert_committed;
+use firstflight_testkit::{TEST_TIMEOUT, assert_committed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn the_three_questions_are_answered_at_the_top() {
@@ -171,10 +174,13 @@ async fn followers_do_not_block_other_requests() {
     assert_eq!(admin.get("/metrics", &[]).await.status, 200);
     followers.clear();
     // Their permits are returned when the server notices that they have closed.
-    let mut follower = follow(&admin, "/events/page").await;
-    while !read_some(&mut *follower).await.contains("200 OK") {
-        follower = follow(&admin, "/events/page").await;
-    }
+    let returned = async {
+        let mut follower = follow(&admin, "/events/page").await;
+        while !read_some(&mut *follower).await.contains("200 OK") {
+            follower = follow(&admin, "/events/page").await;
+        }
+    };
+    timeout(TEST_TIMEOUT, returned).await.expect("their permits are returned");
 }
 
 #[tokio::test]
@@ -217,7 +223,10 @@ async fn follow(admin: &TestAdmin, path: &str) -> Box<dyn Stream> {
 /// Reads until `text` was received. Returns everything that was read.
 async fn read_until(stream: &mut dyn Stream, text: &str) -> String {
     let mut read = String::new();
+    let end = Instant::now() + TEST_TIMEOUT;
     while !read.contains(text) {
+        // Each second brings more.
+        assert!(Instant::now() < end, "not in time: {text} in {read}");
         let more = read_some(stream).await;
         assert!(!more.is_empty(), "it ended without {text}: {read}");
         read.push_str(&more);
@@ -227,6 +236,7 @@ async fn read_until(stream: &mut dyn Stream, text: &str) -> String {
 
 async fn read_some(stream: &mut dyn Stream) -> String {
     let mut buffer = vec![0; 64 * 1024];
-    let count = stream.read(&mut buffer).await.unwrap_or(0);
+    let read = timeout(TEST_TIMEOUT, stream.read(&mut buffer)).await;
+    let count = read.expect("something comes in time").unwrap_or(0);
     String::from_utf8_lossy(&buffer[..count]).into_owned()
 }

@@ -17,6 +17,8 @@ pub(crate) struct Arguments {
     cells: Option<Vec<String>>,
     /// Numbers of idle connections.
     pub(crate) idle: Vec<usize>,
+    /// Orders cells and servers.
+    pub(crate) seed: u64,
     pub(crate) list: bool,
     /// Whether clients close connections over TCP, and not the servers.
     pub(crate) client_closes: bool,
@@ -38,6 +40,7 @@ impl Arguments {
             servers: Vec::new(),
             cells: None,
             idle: Vec::new(),
+            seed: 1,
             list: false,
             client_closes: false,
             busy: load_average(),
@@ -59,6 +62,7 @@ impl Arguments {
                 "--seconds" => parsed.seconds = value.parse()?,
                 "--connections" => parsed.connections = value.parse()?,
                 "--server-core" => parsed.server_core = value.parse()?,
+                "--seed" => parsed.seed = value.parse()?,
                 "--firstflight" => parsed.firstflight.push(program(&value)?),
                 "--nginx" => parsed.nginx.push(program(&value)?),
                 "--server-cmd" => parsed.commands.push(command(&value)?),

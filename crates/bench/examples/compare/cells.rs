@@ -2,6 +2,8 @@
 
 use firstflight_bench::{LoadHandshake, Transport};
 use firstflight_samples::HttpVersion;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 
 /// Work that servers are compared by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +21,9 @@ pub(crate) enum Content {
     /// From an upstream, over connections that are kept.
     Proxied(&'static str),
 }
+
+/// The files of each server, with their sizes.
+pub(crate) const FILES: [(&str, u64); 3] = [("1k", 1 << 10), ("1m", 1 << 20), ("100m", 100 << 20)];
 
 /// Fewer at a time, since a server need not have all of a large file in memory for each.
 const LARGE: [(&str, usize); 2] = [("1m", 8), ("100m", 2)];
@@ -71,6 +76,24 @@ impl Cell {
     }
 }
 
+/// The cells in a random order, but of the connections over a transport the full handshakes first:
+/// the others need their cost.
+pub(crate) fn shuffled(cells: &[Cell], random: &mut StdRng) -> Vec<Cell> {
+    let mut cells = cells.to_vec();
+    cells.shuffle(random);
+    for full in
+        [Transport::Tcp, Transport::Quic].map(|over| Cell::Connection(over, LoadHandshake::Full))
+    {
+        let needs = |cell: &Cell| *cell == full || cell.full_handshake() == Some(full.name());
+        let first = cells.iter().position(needs);
+        let place = cells.iter().position(|cell| *cell == full);
+        if let Some((first, place)) = first.zip(place) {
+            cells.swap(first, place);
+        }
+    }
+    cells
+}
+
 impl Content {
     pub(crate) fn path(self) -> String {
         match self {
@@ -87,6 +110,11 @@ impl Content {
         }
     }
 
+    pub(crate) fn bytes(self) -> u64 {
+        let (Self::File(name) | Self::Proxied(name)) = self;
+        FILES.iter().find(|(file, _)| *file == name).map_or(0, |(_, bytes)| *bytes)
+    }
+
     pub(crate) fn connections(self, wanted: usize) -> usize {
         let (Self::File(name) | Self::Proxied(name)) = self;
         let large = LARGE.iter().find(|(large, _)| *large == name);
@@ -96,6 +124,8 @@ impl Content {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+
     use super::*;
 
     #[test]
@@ -111,5 +141,26 @@ mod tests {
         assert_eq!(Content::File("1k").connections(64), 64);
         assert_eq!(Content::Proxied("1m").connections(64), 8);
         assert_eq!(Content::File("100m").connections(1), 1);
+    }
+
+    #[test]
+    fn each_round_has_another_order_in_which_full_handshakes_precede_what_needs_them() {
+        let (all, mut random) = (Cell::all(), StdRng::seed_from_u64(1));
+        let rounds = [(); 20].map(|()| shuffled(&all, &mut random));
+        for round in &rounds {
+            let place = |name: &str| round.iter().position(|cell| cell.name() == name).unwrap();
+            for cell in round.iter().filter(|cell| cell.full_handshake().is_some()) {
+                assert!(place(&cell.full_handshake().unwrap()) < place(&cell.name()), "{round:?}");
+            }
+            assert_eq!(round.len(), all.len());
+        }
+        assert!(rounds.windows(2).all(|two| two[0] != two[1]));
+        let again = shuffled(&all, &mut StdRng::seed_from_u64(1));
+        assert_eq!(again, rounds[0], "the seed decides");
+    }
+
+    #[test]
+    fn each_content_has_a_size() {
+        assert!(Cell::all().iter().all(|cell| cell.content().bytes() >= 1024));
     }
 }

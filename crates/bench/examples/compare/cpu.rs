@@ -41,6 +41,17 @@ pub(crate) fn memory_kib(root: u32) -> u64 {
     tree(root).iter().map(|stat| stat.rss * procfs::page_size() / 1024).sum()
 }
 
+/// The processes below this one that still run.
+pub(crate) fn descendants() -> Vec<i32> {
+    let own = std::process::id();
+    let others =
+        tree(own).into_iter().filter(|stat| stat.pid != own as i32 && stat.state != ZOMBIE);
+    others.map(|stat| stat.pid).collect()
+}
+
+/// The state of a process that has ended and was not waited for.
+const ZOMBIE: char = 'Z';
+
 fn tree(root: u32) -> Vec<Stat> {
     let mut stats: Vec<Stat> =
         all_processes().into_iter().flatten().filter_map(|one| one.ok()?.stat().ok()).collect();
@@ -73,7 +84,23 @@ fn exact(pid: i32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_no_longer_runs() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(descendants().contains(&pid));
+        child.kill().unwrap();
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(Pid::from_raw(pid)), flags).unwrap();
+        assert!(!descendants().contains(&pid));
+        child.wait().unwrap();
+    }
 
     #[test]
     fn workers_of_workers_belong_to_the_server() {

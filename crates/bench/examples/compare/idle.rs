@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -98,17 +99,26 @@ fn row(
     arguments: &Arguments,
 ) -> Result<IdleRow, String> {
     let client = Client::new(server.address, http)?;
-    let open = |count| (0..count).map(|number| client.open(number)).collect::<Result<Vec<_>, _>>();
-    drop(open(WARM_UP)?);
+    let open = |numbers: Range<usize>| {
+        numbers.map(|number| client.open(number)).collect::<Result<Vec<_>, _>>()
+    };
+    drop(open(0..WARM_UP)?);
     sleep(SETTLE_TIME);
     let before = server.memory_kib();
-    let waiting = open(idle)?;
+    let waiting = open(0..idle)?;
     sleep(SETTLE_TIME);
     let each = |kib: u64| kib.saturating_sub(before) as f64 / idle as f64;
     let kib_each = each(server.memory_kib());
     let still = server.cpu_time();
     sleep(SETTLE_TIME);
     let (user, system) = server.cpu_time().since(still);
+    drop(waiting);
+    sleep(4 * SETTLE_TIME);
+    // Before the active connections, whose memory belongs to no idle one.
+    let kib_each_after = each(server.memory_kib());
+    // From other addresses: the ports of those before may still be in TIME_WAIT.
+    let first = idle.next_multiple_of(PORTS_USED);
+    let waiting = open(first..first + idle)?;
     let mut used = server.cpu_time();
     let config = KeptConfig {
         address: server.address,
@@ -123,13 +133,12 @@ fn row(
         run_kept(&config, || used = server.cpu_time()).map_err(|error| error.to_string())?;
     let (active_user, active_system) = server.cpu_time().since(used);
     drop(waiting);
-    sleep(4 * SETTLE_TIME);
     Ok(IdleRow {
         server: server.name.clone(),
         http: http.name(),
         idle,
         kib_each,
-        kib_each_after: each(server.memory_kib()),
+        kib_each_after,
         active_us: (active_user + active_system) / active.completed as f64,
         active_ms: ACTIVE as f64 * active.seconds / active.completed as f64 * 1e3,
         idle_cpu_percent: (user + system) / SETTLE_TIME.as_secs_f64() / 1e4,
@@ -178,9 +187,8 @@ impl Client {
     /// that were closed a moment ago, to another server, are taken again.
     fn connect(&self, number: usize) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        let source = Ipv4Addr::new(127, 0, 0, 2 + (number / 20_000) as u8);
         socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from((source, 0)).into())?;
+        socket.bind(&SocketAddr::from((source(number), 0)).into())?;
         socket.connect(&self.address.into())?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
@@ -207,6 +215,14 @@ impl Client {
         Ok(socket)
     }
 }
+
+/// The client's address of a connection.
+fn source(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 0, 2 + (number / PORTS_USED) as u8)
+}
+
+/// Connections from each address.
+const PORTS_USED: usize = 20_000;
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -289,6 +305,14 @@ mod tests {
         let frames = &HTTP2_REQUEST[24..];
         assert_eq!(frames[..9], [0, 0, 0, 4, 0, 0, 0, 0, 0]);
         assert_eq!(usize::from(frames[11]), frames[18..].len());
+    }
+
+    #[test]
+    fn idle_connections_are_opened_again_from_other_addresses() {
+        for idle in [1, 10, PORTS_USED, 50_000] {
+            let first = idle.next_multiple_of(PORTS_USED);
+            assert!(source(first) > source(idle - 1), "{idle}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //!     compare --output DIRECTORY --server-core N [--rounds 5] [--seconds 3] [--connections 64]
 //!         [--firstflight NAME=PROGRAM]... [--nginx NAME=PROGRAM]... [--server-cmd NAME=COMMAND]...
-//!         [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--client-closes] [--list]
+//!         [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--client-closes] [--seed 1]
+//!         [--list]
 //!
 //! Servers are what is installed, the bare loops beside this program, and what the flags name:
 //! other builds of firstflight, other nginx programs, and any program by a command line that a
@@ -13,8 +14,8 @@
 //! is left out. With `--client-closes` requests of new connections over TCP lack
 //! `Connection: close`. Run it pinned to the core of the load.
 //!
-//! Each round has all cells, each cell all servers, in another order each round. A server that
-//! cannot do what a cell wants is left out there, with the reason. Raw data:
+//! Each round has all cells, each cell all servers, in another order each round, which the seed
+//! decides. A server that cannot do what a cell wants is left out there, with the reason. Raw data:
 //! DIRECTORY/servers.json; table: standard output and servers.txt; chart: servers.svg. Then what
 //! idle connections hold: idle.json and idle.txt.
 
@@ -22,6 +23,7 @@ mod arguments;
 mod cells;
 mod cpu;
 mod idle;
+mod interrupt;
 mod measure;
 mod origin;
 mod servers;
@@ -34,6 +36,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use firstflight_report::ServerCosts;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use serde::Serialize;
 
 use arguments::Arguments;
@@ -60,6 +65,7 @@ fn main() -> Result<(), Failed> {
         return Err("nothing is selected; see --list".into());
     }
     let work = tempfile::tempdir()?;
+    interrupt::clean_up(work.path())?;
     let site = Site::create(work.path(), origin::start()?)?;
     if !cells.is_empty() {
         compare(&arguments, &servers, &cells, &site)?;
@@ -78,13 +84,19 @@ fn compare(
     site: &Site,
 ) -> Result<(), Failed> {
     let running = start_all(servers, site, arguments);
+    if running.is_empty() {
+        return Err("no server has started".into());
+    }
     let mut rows = Vec::new();
     let mut left_out: BTreeMap<(String, String), String> = BTreeMap::new();
+    let mut failures: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    let mut random = StdRng::seed_from_u64(arguments.seed);
     for round in 1..=arguments.rounds {
-        for cell in cells {
-            for turn in 0..running.len() {
-                // Who goes first changes, so that what drifts meets each of them.
-                let server = &running[(turn + round) % running.len()];
+        for cell in &cells::shuffled(cells, &mut random) {
+            // Another order each time, so that what drifts meets each of them.
+            let mut turns: Vec<&Running> = running.iter().collect();
+            turns.shuffle(&mut random);
+            for server in turns {
                 let key = (cell.name(), server.name.clone());
                 if left_out.contains_key(&key) {
                     continue;
@@ -99,17 +111,20 @@ fn compare(
                     Ok(measured) => {
                         rows.push(Row { round, cell: key.0, server: key.1, measured });
                     }
-                    // Once it has worked, a failure is the run's.
+                    // Once it has worked, only this round is lost.
                     Err(reason) if round == 1 => {
                         left_out.insert(key, reason);
                     }
-                    Err(reason) => eprintln!("{}, {}: {reason}", key.1, key.0),
+                    Err(reason) => {
+                        eprintln!("{}, {}: {reason}", key.1, key.0);
+                        failures.entry(key).or_default().push(reason);
+                    }
                 }
             }
         }
         eprintln!("round {round} of {}", arguments.rounds);
     }
-    publish(arguments, &running, cells, rows, &left_out)
+    publish(arguments, &running, cells, rows, &Reasons { left_out, failures })
 }
 
 /// What idle connections hold.
@@ -152,6 +167,14 @@ fn start_all(servers: &[servers::Server], site: &Site, arguments: &Arguments) ->
     servers.iter().filter_map(start).collect()
 }
 
+/// Why there are no figures, by cell and server.
+struct Reasons {
+    /// Of no round.
+    left_out: BTreeMap<(String, String), String>,
+    /// Of some rounds.
+    failures: BTreeMap<(String, String), Vec<String>>,
+}
+
 #[derive(Serialize)]
 struct Raw<'a> {
     schema: u32,
@@ -159,11 +182,13 @@ struct Raw<'a> {
     machine: Machine,
     load_average_before: f64,
     rounds: usize,
+    seed: u64,
     seconds: f64,
     connections: usize,
     client_closes: bool,
     servers: BTreeMap<&'a str, &'a str>,
     left_out: Vec<(&'a str, &'a str, &'a str)>,
+    failures: Vec<(&'a str, &'a str, &'a [String])>,
     runs: &'a [Row],
 }
 
@@ -201,7 +226,7 @@ fn publish(
     running: &[Running],
     cells: &[Cell],
     rows: Vec<Row>,
-    left_out: &BTreeMap<(String, String), String>,
+    Reasons { left_out, failures }: &Reasons,
 ) -> Result<(), Failed> {
     let names: Vec<&str> = running.iter().map(|server| server.name.as_str()).collect();
     let cells: Vec<String> = cells.iter().map(Cell::name).collect();
@@ -218,6 +243,7 @@ fn publish(
     text.push_str(&summary.table());
     text.push_str(&summary.datagrams());
     text.push('\n');
+    text.push_str(&summary::incomplete(failures, arguments.rounds));
     for server in running {
         text.push_str(&format!("{}: {}\n", server.name, server.version));
     }
@@ -237,6 +263,7 @@ fn publish(
         load_average_before: arguments.busy,
         client_closes: arguments.client_closes,
         rounds: arguments.rounds,
+        seed: arguments.seed,
         seconds: arguments.seconds,
         connections: arguments.connections,
         servers: running.iter().map(|one| (one.name.as_str(), one.version.as_str())).collect(),
@@ -244,11 +271,15 @@ fn publish(
             .iter()
             .map(|((cell, server), reason)| (cell.as_str(), server.as_str(), reason.as_str()))
             .collect(),
+        failures: failures
+            .iter()
+            .map(|((cell, server), reasons)| (cell.as_str(), server.as_str(), reasons.as_slice()))
+            .collect(),
         runs: &rows,
     };
     fs::write(directory.join("servers.json"), serde_json::to_string_pretty(&raw)?)?;
     let chart = ServerCosts {
-        title: "Server CPU per connection, in microseconds",
+        title: "Server CPU per connection",
         description: "Medians of interleaved rounds, server and load on one core each",
         unit: "µs",
         groups: summary.connections(),

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use firstflight_bench::{
-    Datagrams, Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, run, run_kept,
+    Datagrams, ErrorCount, Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, run,
+    run_kept,
 };
 use firstflight_tls::{CipherPolicy, Trust};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -25,6 +26,10 @@ pub(crate) struct Measured {
     pub(crate) system_us: f64,
     /// Microseconds of the load's CPU for each.
     pub(crate) client_us: f64,
+    /// The share of the time in which the server was busy: 1 if its core never rested.
+    pub(crate) server_busy: f64,
+    /// The same of the load, with the upstream on its core.
+    pub(crate) client_busy: f64,
     /// Full handshakes that fetched tickets meanwhile. Their cost is taken out.
     pub(crate) refills: u64,
     /// Datagrams per connection over QUIC.
@@ -46,7 +51,7 @@ impl Cell {
             groups: Some("X25519".to_owned()),
             ..CipherPolicy::default()
         };
-        let (mut before, own) = (server.cpu_time(), own_micros());
+        let (mut before, mut own) = (server.cpu_time(), own_micros());
         match self {
             Self::Connection(transport, kind) => {
                 let path = self.content().path();
@@ -71,17 +76,25 @@ impl Cell {
                     LoadHandshake::Resumed => result.handshakes.resumed,
                     LoadHandshake::ZeroRtt => result.handshakes.early_accepted,
                 };
-                purity(completed, result.completed)?;
+                purity(completed, result.completed, &result.errors)?;
+                all_ok(&result.statuses)?;
+                enough(result.response_bytes, result.completed, self.content().bytes())?;
                 // The run starts with full handshakes for tickets, too.
                 let others = result.refills + result.warm_up;
-                let used = server.cpu_time().since(before);
+                let all = server.cpu_time().since(before);
                 let (completed, used) = match kind {
-                    LoadHandshake::Full => (completed + others, used),
-                    _ => (completed, without(used, others, full)?),
+                    LoadHandshake::Full => (completed + others, all),
+                    _ => (completed, without(all, others, full)?),
                 };
                 let measured =
                     Measured::new(completed, result.seconds, used, own_micros() - own, others);
-                Ok(Measured { datagrams: result.datagrams, ..measured })
+                Ok(Measured {
+                    // The handshakes for tickets kept the core busy, too.
+                    server_busy: busy(all.0 + all.1, result.seconds),
+                    client_busy: result.client_busy,
+                    datagrams: result.datagrams,
+                    ..measured
+                })
             }
             Self::Kept(http, content) => {
                 let config = KeptConfig {
@@ -93,9 +106,13 @@ impl Cell {
                     connections: content.connections(arguments.connections),
                     limit,
                 };
-                let result = run_kept(&config, || before = server.cpu_time());
+                let result = run_kept(&config, || {
+                    before = server.cpu_time();
+                    own = own_micros();
+                });
                 let result = result.map_err(|error| error.to_string())?;
                 let used = server.cpu_time().since(before);
+                enough(result.bytes, result.completed, content.bytes())?;
                 Ok(Measured::new(result.completed, result.seconds, used, own_micros() - own, 0))
             }
         }
@@ -118,6 +135,8 @@ impl Measured {
             user_us: each(user),
             system_us: each(system),
             client_us: each(client),
+            server_busy: busy(user + system, seconds),
+            client_busy: busy(client, seconds),
             refills,
             datagrams: None,
         }
@@ -142,11 +161,39 @@ fn without(
     }
 }
 
+/// The share of the time that this many microseconds are.
+fn busy(micros: f64, seconds: f64) -> f64 {
+    micros / 1e6 / seconds.max(f64::MIN_POSITIVE)
+}
+
 /// A cell is named after a kind of handshake, so most connections must have been of that kind.
-fn purity(made: u64, all: u64) -> Result<(), String> {
-    match made as f64 >= 0.9 * all as f64 {
-        true if made > 0 => Ok(()),
-        _ => Err(format!("only {made} of {all} connections were of this kind")),
+fn purity(made: u64, completed: u64, errors: &[ErrorCount]) -> Result<(), String> {
+    let failed: u64 = errors.iter().map(|error| error.count).sum();
+    let all = completed + failed;
+    if made > 0 && made as f64 >= MIN_PURITY * all as f64 {
+        return Ok(());
+    }
+    let why = errors.first().map_or_else(String::new, |error| {
+        format!("; {failed} failed: {}: {}", error.kind.name(), error.example)
+    });
+    Err(format!("only {made} of {all} connections were of this kind{why}"))
+}
+
+const MIN_PURITY: f64 = 0.9;
+
+/// Each server serves a file, so nothing else is the same work.
+fn all_ok(statuses: &[(u16, u64)]) -> Result<(), String> {
+    match statuses.iter().find(|(status, _)| *status != 200) {
+        Some((status, count)) => Err(format!("{count} responses with status {status}")),
+        None => Ok(()),
+    }
+}
+
+/// Whether responses of so many bytes in total can be files of this size.
+fn enough(received: u64, responses: u64, bytes: u64) -> Result<(), String> {
+    match received / responses.max(1) {
+        each if each < bytes => Err(format!("responses of {each} bytes instead of {bytes}")),
+        _ => Ok(()),
     }
 }
 
@@ -157,6 +204,8 @@ fn own_micros() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use firstflight_bench::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -169,9 +218,28 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_other_handshakes_is_no_measurement() {
-        assert!(purity(95, 100).is_ok());
-        assert!(purity(50, 100).unwrap_err().contains("50 of 100"));
-        assert!(purity(0, 0).is_err());
+    fn a_run_with_other_handshakes_or_failures_is_no_measurement() {
+        let failed = |count| {
+            [ErrorCount { kind: ErrorKind::Reset, count, example: "by the server".to_owned() }]
+        };
+        assert!(purity(95, 100, &[]).is_ok() && purity(95, 100, &failed(5)).is_ok());
+        assert!(purity(50, 100, &[]).unwrap_err().contains("50 of 100"));
+        let reason = purity(95, 100, &failed(50)).unwrap_err();
+        assert!(
+            reason.ends_with(
+                "95 of 150 connections were of this kind; 50 failed: reset: by the server"
+            ),
+            "{reason}"
+        );
+        assert!(purity(0, 0, &[]).is_err());
+    }
+
+    #[test]
+    fn responses_that_are_not_the_file_are_no_measurement() {
+        assert_eq!(all_ok(&[(200, 100)]), Ok(()));
+        assert!(all_ok(&[(200, 99), (301, 1)]).unwrap_err().contains("status 301"));
+        assert_eq!(enough(102_400, 100, 1024), Ok(()));
+        assert!(enough(102_300, 100, 1024).unwrap_err().contains("1023 bytes instead of 1024"));
+        assert!(enough(0, 0, 1).is_err());
     }
 }

@@ -8,7 +8,7 @@ use firstflight_samples::HttpVersion;
 
 use crate::Failed;
 use crate::arguments::Arguments;
-use crate::cells::{Cell, Content};
+use crate::cells::{Cell, Content, FILES};
 use crate::cpu::{self, CpuTime};
 
 mod configs;
@@ -122,8 +122,8 @@ impl Site {
     pub(crate) fn create(directory: &Path, upstream: SocketAddr) -> Result<Self, Failed> {
         let root = directory.join("root");
         fs::create_dir(&root)?;
-        for (name, bytes) in [("1k", 1 << 10), ("1m", 1 << 20), ("100m", 100 << 20)] {
-            fs::write(root.join(name), vec![b'x'; bytes])?;
+        for (name, bytes) in FILES {
+            fs::write(root.join(name), vec![b'x'; bytes as usize])?;
         }
         let key = rcgen::KeyPair::generate()?;
         let certificate = rcgen::CertificateParams::new(["localhost".to_owned()])?;

@@ -1,6 +1,7 @@
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use firstflight_bench::Datagrams;
+use firstflight_bench::{Datagrams, MAX_CLIENT_BUSY};
 use firstflight_report::statistics::{ascending, median_interval, percentile};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,8 @@ struct Line {
     user: f64,
     system: f64,
     rate: f64,
+    /// Whether the load was busy all the time, so that the server could do more.
+    limited_by_client: bool,
     /// Against the first server: the median of each round's ratio.
     ratio: Option<f64>,
     datagrams: Option<Datagrams<f64>>,
@@ -59,16 +62,25 @@ impl Summary {
             for line in lines {
                 let interval = format!("{} to {}", us(line.interval.0), us(line.interval.1));
                 let ratio = line.ratio.map_or_else(|| "-".to_owned(), |one| format!("{one:.2}"));
+                let mark = if line.limited_by_client { "*" } else { "" };
+                let rate = format!("{:.0}{mark}", line.rate);
                 let _ = writeln!(
                     text,
-                    "  {:<26}  {:>9}  {interval:>20}  {:>8}  {:>8}  {:>8.0}  {ratio:>5}",
+                    "  {:<26}  {:>9}  {interval:>20}  {:>8}  {:>8}  {rate:>8}  {ratio:>5}",
                     line.server,
                     us(line.all),
                     us(line.user),
                     us(line.system),
-                    line.rate
                 );
             }
+        }
+        if self.cells.iter().flat_map(|(_, lines)| lines).any(|line| line.limited_by_client) {
+            let percent = 100.0 * MAX_CLIENT_BUSY;
+            let _ = writeln!(
+                text,
+                "\n* the load's core was busy for {percent:.0} % of the time or more: the server \
+                 can do more"
+            );
         }
         text
     }
@@ -99,6 +111,19 @@ impl Summary {
             .map(|(cell, lines)| (cell.clone(), bars(lines)))
             .collect()
     }
+}
+
+/// The cells and servers with fewer rounds than the others, and why, a line each.
+pub(crate) fn incomplete(
+    failures: &BTreeMap<(String, String), Vec<String>>,
+    rounds: usize,
+) -> String {
+    let mut text = String::new();
+    for ((cell, server), reasons) in failures {
+        let (measured, reason) = (rounds - reasons.len(), reasons.join("; "));
+        let _ = writeln!(text, "{server}, {cell}: {measured} of {rounds} rounds: {reason}");
+    }
+    text
 }
 
 /// The median of each direction.
@@ -132,6 +157,7 @@ impl Line {
             user: median(|one| one.user_us)?,
             system: median(|one| one.system_us)?,
             rate: median(|one| one.completed as f64 / one.seconds)?,
+            limited_by_client: median(|one| one.client_busy)? >= MAX_CLIENT_BUSY,
             ratio: percentile(&ratios, 0.5),
             datagrams: median_datagrams(rows),
         })
@@ -155,6 +181,8 @@ mod tests {
             user_us: us * 0.75,
             system_us: us * 0.25,
             client_us: 100.0,
+            server_busy: 1.0,
+            client_busy: if server == "fast" { 0.95 } else { 0.94 },
             refills: 0,
             datagrams: None,
         };
@@ -181,13 +209,27 @@ mod tests {
     }
 
     #[test]
+    fn rounds_that_failed_are_named() {
+        let key = ("TCP, full".to_owned(), "nginx".to_owned());
+        let failures = BTreeMap::from([(key, vec!["reset".to_owned(), "timeout".to_owned()])]);
+        assert_eq!(incomplete(&failures, 5), "nginx, TCP, full: 3 of 5 rounds: reset; timeout\n");
+        assert_eq!(incomplete(&BTreeMap::new(), 5), "");
+    }
+
+    #[test]
     fn the_table_fits_into_100_columns() {
-        let rows = [row(1, "firstflight, release", 1_234_567.8), row(1, "b", 1.0)];
+        let rows =
+            [row(1, "firstflight, release", 1_234_567.8), row(1, "fast", 1.0), row(1, "b", 1.0)];
         let cells = ["TCP, full".to_owned(), "TCP, resumed".to_owned()];
-        let summary = Summary::new(&rows, &cells, &["firstflight, release", "b"]);
+        let summary = Summary::new(&rows, &cells, &["firstflight, release", "fast", "b"]);
         let table = summary.table();
         assert!(table.lines().all(|line| line.len() <= 100), "{table}");
         assert!(table.contains("1234568 to 1234568"), "{table}");
+        let limited = |name: &str| {
+            let line = table.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            line.contains('*')
+        };
+        assert!(limited("fast") && limited("* the load") && !limited("b "), "{table}");
         assert!(!table.contains("resumed"), "cells without figures are left out: {table}");
         assert_eq!(summary.connections().len(), 1);
     }

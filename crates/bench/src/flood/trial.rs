@@ -45,10 +45,12 @@ pub struct FloodPhase {
 }
 
 impl FloodPhase {
-    /// Returns how many honest connections were due, and how many of them completed.
+    /// Returns how many honest connections were due, and how many of them completed: also those that
+    /// fetched tickets, because none was left.
     pub fn honest_connections(&self) -> (u64, u64) {
         self.honest.iter().fold((0, 0), |(due, completed), run| {
-            (due + run.started + run.not_started, completed + run.completed)
+            let all = run.started + run.without_ticket + run.not_started;
+            (due + all, completed + run.completed + run.refills)
         })
     }
 }
@@ -76,12 +78,14 @@ impl FloodTrial {
         let (honest, flood, max) = thread::scope(|scope| {
             let flood = flood.map(|flood| scope.spawn(|| flood.run(Duration::MAX, &stop)));
             let watch = scope.spawn(|| self.watch(&done));
+            // Also if a run panics: the scope waits for the flood and for the watch.
+            let (stop, done) = (SetOnDrop(&stop), SetOnDrop(&done));
             let runs: Vec<_> =
                 self.kinds.iter().map(|kind| scope.spawn(|| self.honest(*kind))).collect();
             let honest: Vec<_> = runs.into_iter().map(join).collect();
-            stop.store(true, Ordering::Relaxed);
+            drop(stop);
             let flood = flood.map(join);
-            done.store(true, Ordering::Relaxed);
+            drop(done);
             (honest, flood, join(watch))
         });
         let mut starved = Vec::new();
@@ -127,6 +131,39 @@ impl FloodTrial {
     }
 }
 
+/// Becomes true when this is dropped.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counts::Counts;
+
+    #[test]
+    fn a_connection_that_fetches_tickets_was_due() {
+        let mut counts = Counts::new();
+        (counts.started, counts.completed, counts.not_started) = (10, 9, 2);
+        (counts.without_ticket, counts.refills) = (5, 3);
+        let config = LoadConfig::new(Vec::new(), "h");
+        let phase = FloodPhase {
+            name: "during".to_owned(),
+            honest: vec![LoadResult::new(&config, &counts, None, false)],
+            starved: Vec::new(),
+            flood: None,
+            resident_start_kib: 0,
+            resident_max_kib: 0,
+            resident_end_kib: 0,
+        };
+        assert_eq!(phase.honest_connections(), (17, 12));
+    }
 }

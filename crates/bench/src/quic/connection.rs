@@ -170,6 +170,7 @@ impl Connection {
             resumed: facts.is_some_and(|facts| facts.resumed),
             early_accepted: self.quic.has_0rtt().then(|| self.quic.accepted_0rtt()),
             fast_open: false,
+            status: response.status,
             bytes: response.bytes,
             setup,
             first_byte,

@@ -167,7 +167,7 @@ impl<'a> QuicWorker<'a> {
     }
 
     fn start(&mut self, purpose: Purpose, source: &mut Source, now: Instant) {
-        let mut assignment = self.state.assign(purpose, source, now);
+        let mut assignment = self.state.assign(purpose, now);
         let (role, address) = (assignment.role, assignment.address);
         match self.connect(&mut assignment, now) {
             Ok((handle, connection)) => {

@@ -150,6 +150,7 @@ impl Connection {
                 EarlyData::NotOffered | EarlyData::Pending => None,
             },
             fast_open: self.fast_open,
+            status: response.status,
             bytes: response.bytes,
             setup,
             first_byte,

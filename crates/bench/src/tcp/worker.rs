@@ -135,8 +135,7 @@ impl<'a> TcpWorker<'a> {
         source: &mut Source,
         now: Instant,
     ) -> Result<(), LoadError> {
-        let Assignment { role, address, intended, ticket } =
-            self.state.assign(purpose, source, now);
+        let Assignment { role, address, intended, ticket } = self.state.assign(purpose, now);
         self.offer.session = ticket;
         let started =
             self.connector.connection(&self.offer).map_err(Failure::from).and_then(|machine| {

@@ -38,7 +38,9 @@ fn each_kind_of_handshake_is_made_and_counted() {
         assert_eq!(result.negotiated, [("TLSv1.3 X25519".to_owned(), 41)]);
         assert!(result.response_bytes > 41_000, "{}", result.response_bytes);
         assert!(result.client_us.unwrap() > 0.0 && result.server_us.unwrap() > 0.0);
-        assert!(result.warnings.is_empty(), "{:?}", result.warnings);
+        // An unoptimised client is busy all the time.
+        let others = result.warnings.iter().filter(|warning| !warning.contains("busy"));
+        assert_eq!(others.count(), 0, "{:?}", result.warnings);
     }
 }
 

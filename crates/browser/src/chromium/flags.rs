@@ -13,16 +13,26 @@ pub(super) fn all(data: &Path, settings: &Settings) -> Vec<String> {
     flags.push(format!("--user-data-dir={}", data.display()));
     flags.push(format!("--host-resolver-rules={}", rules(settings)));
     flags.extend(quic(settings));
-    let mut enabled = Vec::new();
-    if settings.early_data {
-        enabled.push("EnableTLS13EarlyData");
-    }
-    if !enabled.is_empty() {
-        flags.push(format!("--enable-features={}", enabled.join(",")));
-    }
-    flags.push(format!("--disable-features={}", FEATURES_OFF.join(",")));
-    flags.extend(settings.extra.iter().cloned());
+    let enabled: &[&str] = if settings.early_data { &["EnableTLS13EarlyData"] } else { &[] };
+    let mut extra = settings.extra.clone();
+    flags.extend(features("--enable-features=", enabled, &mut extra));
+    flags.extend(features("--disable-features=", &FEATURES_OFF, &mut extra));
+    flags.extend(extra);
     flags
+}
+
+/// A flag with a list of features: ours, and those that `extra` has in flags of the same name, which
+/// are removed there. Chromium reads only the last flag of a name.
+fn features(flag: &str, ours: &[&str], extra: &mut Vec<String>) -> Option<String> {
+    let mut all: Vec<String> = ours.iter().map(|&feature| feature.to_owned()).collect();
+    extra.retain(|other| match other.strip_prefix(flag) {
+        Some(features) => {
+            all.push(features.to_owned());
+            false
+        }
+        None => true,
+    });
+    (!all.is_empty()).then(|| format!("{flag}{}", all.join(",")))
 }
 
 /// Over QUIC, Chromium refuses certificates of additional roots except for hosts with forced QUIC. So
@@ -46,7 +56,7 @@ fn quic(settings: &Settings) -> Vec<String> {
     flags
 }
 
-/// `Default/Preferences` of a new profile.
+/// What `Default/Preferences` has of these settings.
 pub(super) fn preferences(settings: &Settings) -> Value {
     // 2 means never.
     let prediction = if settings.speculation { 0 } else { 2 };
@@ -135,5 +145,24 @@ mod tests {
         let settings = Settings { quic: Quic::Advertised, hosts, ..Settings::default() };
         let flags = all(Path::new("/p"), &settings);
         assert!(flags.iter().any(|flag| flag == "--origin-to-force-quic-on=lab.test:1"));
+    }
+
+    #[test]
+    fn extra_features_are_added_to_ours() {
+        let extra = ["--enable-features=A,B", "--x", "--disable-features=C"].map(str::to_owned);
+        let settings = Settings { early_data: true, extra: extra.into(), ..Settings::default() };
+        let flags = all(Path::new("/p"), &settings);
+        let named = |name: &str| {
+            let named = flags.iter().filter(|flag| flag.starts_with(name));
+            named.cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(named("--enable-f"), ["--enable-features=EnableTLS13EarlyData,A,B"]);
+        let disabled = named("--disable-features");
+        assert_eq!(disabled.len(), 1);
+        assert!(disabled[0].contains("Translate,") && disabled[0].ends_with(",C"), "{disabled:?}");
+        assert_eq!(flags.last().map(String::as_str), Some("--x"));
+        let none = Settings { extra: vec!["--enable-features=A".to_owned()], ..settings };
+        let flags = all(Path::new("/p"), &Settings { early_data: false, ..none });
+        assert!(flags.iter().any(|flag| flag == "--enable-features=A"));
     }
 }

@@ -280,7 +280,7 @@ fn decode_base64(text: &Value) -> Result<Vec<u8>, String> {
     bytes.map_err(|error| format!("an image that cannot be decoded ({error})"))
 }
 
-/// Writes the files of a new profile.
+/// Writes the files of a profile.
 fn prepare(
     directory: &ProfileDirectory,
     data: &Path,
@@ -292,14 +292,27 @@ fn prepare(
     }
     add_certificates(BrowserKind::Chromium, &directory.path(".pki/nssdb"), settings)?;
     let preferences = data.join("Default/Preferences");
-    if preferences.exists() {
-        return Ok(());
-    }
     let write = || {
         fs::create_dir_all(data.join("Default"))?;
-        fs::write(&preferences, flags::preferences(settings).to_string())
+        // A profile that was used has others, which stay.
+        let known = fs::read(&preferences).unwrap_or_default();
+        let mut all = serde_json::from_slice(&known).unwrap_or_default();
+        merge(&mut all, flags::preferences(settings));
+        fs::write(&preferences, all.to_string())
     };
     write().map_err(|source| BrowserError::File { verb: "write", path: preferences, source })
+}
+
+/// Sets the values of `new` in `all`, object by object.
+fn merge(all: &mut Value, new: Value) {
+    match (all, new) {
+        (Value::Object(all), Value::Object(new)) => {
+            for (name, value) in new {
+                merge(all.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (all, new) => *all = new,
+    }
 }
 
 /// The frames and load events so far.
@@ -391,3 +404,31 @@ impl Chromium {
 }
 
 const LAST_FRAME_DELAY: &str = "new Promise((resolve) => setTimeout(resolve, 150))";
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn the_preferences_of_a_used_profile_are_updated() {
+        let root = TempDir::new().unwrap();
+        let directory = ProfileDirectory::create(root.path()).unwrap();
+        let data = directory.path("chromium");
+        let file = data.join("Default/Preferences");
+        let read = || serde_json::from_slice::<Value>(&fs::read(&file).unwrap()).unwrap();
+        prepare(&directory, &data, &Settings::default()).unwrap();
+        assert_eq!(read()["net"]["network_prediction_options"], 2);
+        let used = json!({ "net": { "network_prediction_options": 2, "other": 1 }, "tabs": [7] });
+        fs::write(&file, used.to_string()).unwrap();
+        let settings = Settings { speculation: true, ..Settings::default() };
+        prepare(&directory, &data, &settings).unwrap();
+        assert_eq!(read()["net"], json!({ "network_prediction_options": 0, "other": 1 }));
+        assert_eq!((&read()["tabs"], &read()["signin"]["allowed"]), (&json!([7]), &json!(false)));
+        // A file that Chromium could not read either.
+        fs::write(&file, "{").unwrap();
+        prepare(&directory, &data, &settings).unwrap();
+        assert_eq!(read()["net"], json!({ "network_prediction_options": 0 }));
+    }
+}

@@ -1,10 +1,10 @@
 //! Firefox, driven by WebDriver BiDi over a WebSocket.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) struct Firefox {
     /// The browsing context of the driven page.
     tab: String,
     /// Kept open, because the browser ends when this pipe is closed.
-    _alive: Option<Box<dyn Write + Send>>,
+    _alive: Option<ChildStdin>,
 }
 
 impl Firefox {
@@ -239,6 +239,7 @@ impl Driver for Firefox {
         let kind = if window == Window::Tab { "tab" } else { "window" };
         let mut parameters = json!({ "type": kind });
         if window == Window::Private {
+            // A container, not the private browsing that people know.
             let made = self.connection.call("browser.createUserContext", json!({}), None, step)?;
             parameters["userContext"] = made["userContext"].clone();
         }

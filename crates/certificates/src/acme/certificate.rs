@@ -41,7 +41,8 @@ pub struct CertificateState {
     pub phase: Phase,
     /// When the next order is attempted, in Unix seconds; `None` during an order.
     pub next_attempt: Option<i64>,
-    /// When a certificate was last issued or adopted from another node, in Unix seconds.
+    /// When a certificate was last issued, in Unix seconds; of one that was adopted from another
+    /// node, the start of its validity.
     pub last_success: Option<i64>,
     /// The last failure, unless an order succeeded since.
     pub last_error: Option<IssuanceFailure>,

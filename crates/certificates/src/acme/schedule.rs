@@ -28,7 +28,7 @@ pub(crate) struct History {
     /// The authority was told to validate in that order, which counts against its limits.
     #[serde(rename = "looked")]
     pub(crate) validation_started: bool,
-    /// When the last certificate was issued or adopted.
+    /// When the last certificate was issued; of an adopted one, the start of its validity.
     #[serde(rename = "succeeded")]
     pub(crate) last_success: Option<i64>,
     /// Refusals by the authority since then.
@@ -171,6 +171,13 @@ impl History {
     pub(crate) fn success(&mut self, now: i64) {
         let (seed, merged) = (self.seed, self.merged);
         *self = Self { seed, merged, last_success: Some(now), ..Self::default() };
+    }
+
+    /// Takes over a certificate of another node, which is valid from `start`. That counts, not the
+    /// time of the adoption: a node that adopts it late still has to renew it in time.
+    pub(crate) fn adopt(&mut self, start: i64, now: i64) {
+        let at = self.last_success.map_or(start, |at| at.max(start));
+        self.success(at.min(now));
     }
 
     /// `until` is the authority's `Retry-After`.

@@ -73,7 +73,7 @@ impl LoadArgs {
     }
 
     /// Runs the load for each kind of handshake. SIGINT ends the current run, whose results so far
-    /// count.
+    /// count, and leaves out the others.
     ///
     /// # Errors
     /// If a run cannot start.
@@ -81,7 +81,7 @@ impl LoadArgs {
         &self,
         options: &LoadOptions<'_>,
         kinds: &[LoadHandshake],
-    ) -> anyhow::Result<Vec<Load>> {
+    ) -> anyhow::Result<LoadRuns> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&interrupted);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
@@ -103,7 +103,8 @@ impl LoadArgs {
             line.finish();
             loads.push(record(options.target, &result?));
         }
-        Ok(loads)
+        let left_out = not_measured(kinds, loads.len());
+        Ok(LoadRuns { loads, left_out, interrupted: interrupted.load(Ordering::Relaxed) })
     }
 
     fn config(&self, options: &LoadOptions<'_>, kind: LoadHandshake) -> LoadConfig {
@@ -143,6 +144,19 @@ impl LoadArgs {
     }
 }
 
+/// The runs of all kinds of handshake.
+pub(crate) struct LoadRuns {
+    pub(crate) loads: Vec<Load>,
+    /// The kinds that were not measured, a sentence each.
+    pub(crate) left_out: Vec<String>,
+    pub(crate) interrupted: bool,
+}
+
+fn not_measured(kinds: &[LoadHandshake], measured: usize) -> Vec<String> {
+    let left = kinds.iter().skip(measured);
+    left.map(|kind| format!("{} under load: the run was interrupted", kind.name())).collect()
+}
+
 /// Progress on stderr: a line that is updated on a terminal, else a line every few seconds.
 struct StatusLine {
     bar: ProgressBar,
@@ -180,7 +194,7 @@ impl StatusLine {
             self.bar.tick();
         } else if elapsed >= self.printed_at.get() + PRINT_INTERVAL_SECONDS {
             self.printed_at.set(elapsed);
-            eprintln!("{line}");
+            errln!("{line}");
         }
     }
 
@@ -260,5 +274,23 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("give a duration from 0.1 to 86400 seconds".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_that_were_not_measured_are_named() {
+        let kinds = [LoadHandshake::Full, LoadHandshake::Resumed, LoadHandshake::ZeroRtt];
+        assert_eq!(
+            not_measured(&kinds, 1),
+            [
+                "resumed under load: the run was interrupted",
+                "0-RTT under load: the run was interrupted"
+            ]
+        );
+        assert!(not_measured(&kinds, 3).is_empty());
     }
 }

@@ -18,7 +18,7 @@ use crate::axes::{AxesArgs, command_line, default_http, seed_from_clock};
 use crate::progress::ProgressDisplay;
 use crate::results;
 use crate::results::ConditionArgs;
-use load::{LoadArgs, LoadOptions};
+use load::{LoadArgs, LoadOptions, LoadRuns};
 
 /// Measure an external server: the cost of each kind of handshake, or how much load it takes.
 ///
@@ -111,7 +111,7 @@ impl ConnectionArgs {
             Some(file) => Trust::File(file.clone()),
             None => {
                 let (trust, warning) = crate::authority::default_trust(self.no_authority);
-                warning.iter().for_each(|warning| eprintln!("firstflight: {warning}"));
+                warning.iter().for_each(|warning| errln!("firstflight: {warning}"));
                 trust
             }
         }
@@ -134,11 +134,12 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if args.load.is_requested() && args.witness == LabelSourceArg::Packets {
         anyhow::bail!("--witness packets does not work with load; leave it out");
     }
-    let record = match args.load.is_requested() {
+    let (record, interrupted) = match args.load.is_requested() {
         true => load(&args, &target)?,
-        false => samples(&args)?,
+        false => (samples(&args)?, false),
     };
-    results::finish(&record, NAME, &args.output, args.json, &args.conditions)
+    let code = results::finish(&record, NAME, &args.output, args.json, &args.conditions)?;
+    Ok(if interrupted { ExitCode::from(results::EXIT_CODE_SIGINT) } else { code })
 }
 
 const NAME: &str = "bench";
@@ -180,8 +181,8 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
     Ok(record?)
 }
 
-/// Measures under load.
-fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
+/// Measures under load. Returns also whether the run was interrupted.
+fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<(Record, bool)> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let axes = &args.axes;
@@ -214,12 +215,15 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
         timeout: args.connection.max_time,
     };
     let record = blank_record(command_line(seed), seed);
-    Ok(Record {
+    let LoadRuns { loads, left_out, interrupted } = args.load.run(&options, &kinds)?;
+    let record = Record {
         witness: Witness::Kernel,
-        loads: args.load.run(&options, &kinds)?,
+        loads,
+        left_out,
         seconds: started.elapsed().as_secs_f64(),
         ..record
-    })
+    };
+    Ok((record, interrupted))
 }
 
 /// The kinds of handshake if `--kind` is not given.

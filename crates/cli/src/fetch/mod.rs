@@ -101,7 +101,7 @@ pub(crate) struct FetchArgs {
     resolve: Vec<String>,
     /// Use TCP Fast Open: send the first write in the SYN if the kernel has a cookie (RFC 7413);
     /// not with --http3.
-    #[arg(long, help_heading = CONNECTION)]
+    #[arg(long, conflicts_with_all = ["http3", "http3_only"], help_heading = CONNECTION)]
     tcp_fastopen: bool,
     /// Time limit in seconds for connecting: name resolution and TCP and TLS, or QUIC.
     #[arg(long, allow_hyphen_values = true, value_name = "SECONDS", default_value = "300", value_parser = seconds,
@@ -168,9 +168,11 @@ pub(crate) struct FetchArgs {
     /// several calls at a time
     #[arg(long, allow_hyphen_values = true, value_name = "FILE", help_heading = FLIGHT)]
     ssl_sessions: Option<PathBuf>,
-    /// Key of that file, made on first use (default: firstflight/session-key in
-    /// $XDG_CONFIG_HOME or ~/.config; a passphrase in FIRSTFLIGHT_SESSIONS_PASSPHRASE takes precedence)
-    #[arg(long, allow_hyphen_values = true, value_name = "FILE", help_heading = FLIGHT)]
+    /// Key of that file, made on first use (default: a passphrase in
+    /// FIRSTFLIGHT_SESSIONS_PASSPHRASE, else firstflight/session-key in $XDG_CONFIG_HOME or
+    /// ~/.config)
+    #[arg(long, allow_hyphen_values = true, value_name = "FILE", requires = "ssl_sessions",
+          help_heading = FLIGHT)]
     ssl_sessions_key: Option<PathBuf>,
     /// Send the request as early data (0-RTT) if a session allows it and its method is safe
     #[arg(long, help_heading = FLIGHT)]
@@ -180,7 +182,7 @@ pub(crate) struct FetchArgs {
     early_data_any_method: bool,
     /// Wait for the response to early data over TCP, however long it takes. Otherwise a second
     /// connection without early data starts after 200 ms or 1.5 round trips, whichever is longer (safe methods only).
-    #[arg(long, help_heading = FLIGHT)]
+    #[arg(long, requires = "tls_earlydata", help_heading = FLIGHT)]
     no_second_connection: bool,
 }
 
@@ -200,6 +202,9 @@ const CONNECTION: &str = "Connection";
 const TLS: &str = "TLS";
 const FLIGHT: &str = "Sessions and early data";
 
+/// The variable with a passphrase of the jar.
+const PASSPHRASE: &str = "FIRSTFLIGHT_SESSIONS_PASSPHRASE";
+
 /// Fetches all URLs; the exit code is that of the last one, as with curl without --fail-early.
 pub(crate) fn run(args: FetchArgs) -> anyhow::Result<ExitCode> {
     let quiet = args.silent && !args.show_error;
@@ -217,6 +222,14 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
     let template = args.template()?;
     let client = Client::new(args.config()?)?;
     let body = args.data.body()?;
+    if args.head && body.is_some() && !args.get {
+        return Err(usage(
+            "-I requests the head only, and -d sends a body; leave out one, or add -G".into(),
+        ));
+    }
+    if args.output.len() > args.urls.len() && !args.silent {
+        errln!("firstflight: warning: there are more -o than URLs; the last ones have no effect");
+    }
     let fields = args.fields()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -244,7 +257,14 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
             print_error(quiet, error);
         }
         code = report.exit_code();
-        write_out(template.as_ref(), &report);
+        if let Err(error) = write_out(template.as_ref(), &report) {
+            let error = ClientError::Write(error);
+            print_error(quiet, &error);
+            // An error of the transfer itself says more.
+            if code == 0 {
+                code = error.exit_code();
+            }
+        }
     }
     // The system's resolver knows no time limit, and a transfer that reached its own waits no longer.
     runtime.shutdown_background();
@@ -303,7 +323,7 @@ impl FetchArgs {
     fn default_trust(&self) -> Trust {
         let (trust, warning) = crate::authority::default_trust(self.no_authority);
         if let Some(warning) = warning.filter(|_| self.verbose) {
-            eprintln!("* Warning: {warning}");
+            errln!("* Warning: {warning}");
         }
         trust
     }
@@ -334,10 +354,17 @@ impl FetchArgs {
 
     fn jar(&self) -> Result<Option<Jar>, ClientError> {
         let Some(path) = &self.ssl_sessions else { return Ok(None) };
-        let passphrase = std::env::var("FIRSTFLIGHT_SESSIONS_PASSPHRASE").ok();
-        let key = match (&self.ssl_sessions_key, passphrase.filter(|phrase| !phrase.is_empty())) {
-            (Some(file), _) => JarKey::File(file.clone()),
-            (None, Some(phrase)) => JarKey::Passphrase(phrase),
+        let passphrase = std::env::var_os(PASSPHRASE).filter(|phrase| !phrase.is_empty());
+        let key = match (&self.ssl_sessions_key, passphrase) {
+            (Some(_), Some(_)) => {
+                return Err(usage(format!(
+                    "--ssl-sessions-key and {PASSPHRASE} are two keys of one jar; leave out one"
+                )));
+            }
+            (Some(file), None) => JarKey::File(file.clone()),
+            (None, Some(phrase)) => JarKey::Passphrase(phrase.into_string().map_err(|_| {
+                usage(format!("{PASSPHRASE} is not UTF-8; choose another passphrase"))
+            })?),
             (None, None) => JarKey::File(JarKey::default_file()?),
         };
         Ok(Some(Jar::open(path, key)?))
@@ -350,8 +377,8 @@ impl FetchArgs {
             None => format.clone(),
         };
         let template = Template::parse(&format);
-        for name in template.unknown() {
-            eprintln!("firstflight: unknown --write-out variable: '{name}'");
+        for name in template.unknown().iter().filter(|_| !self.silent) {
+            errln!("firstflight: unknown --write-out variable: '{name}'");
         }
         Ok(Some(template))
     }

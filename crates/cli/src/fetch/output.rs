@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use firstflight_client::{ClientError, Event, Head, Listener, Output, Report, Template, Verbose};
 use firstflight_units::{printable, printable_bytes};
 
+use crate::print::unless_closed;
+
 /// Writes body, head and events of one transfer.
 pub(super) struct TransferOutput {
     pub(super) path: Option<PathBuf>,
@@ -45,7 +47,7 @@ impl Listener for TransferOutput {
         match (&mut self.verbose, event) {
             (Some(verbose), event) => verbose.event(event),
             (None, Event::Warning(text)) if !self.silent => {
-                eprintln!("firstflight: warning: {}", printable(text));
+                errln!("firstflight: warning: {}", printable(text));
             }
             _ => {}
         }
@@ -74,17 +76,16 @@ fn escaped_head(head: &[u8]) -> String {
     text
 }
 
-/// Writes the text of `-w`.
-pub(super) fn write_out(template: Option<&Template>, report: &Report) {
+/// Writes the text of `-w`. A stream that its reader has closed is no error.
+pub(super) fn write_out(template: Option<&Template>, report: &Report) -> io::Result<()> {
     for piece in template.map(|template| template.render(report)).unwrap_or_default() {
-        // There is nowhere to report an error of these streams.
-        let _ = match piece.output {
-            Output::Stdout => {
-                io::stdout().write_all(piece.text.as_bytes()).and_then(|()| io::stdout().flush())
-            }
-            Output::Stderr => io::stderr().write_all(piece.text.as_bytes()),
-        };
+        let text = piece.text.as_bytes();
+        unless_closed(match piece.output {
+            Output::Stdout => io::stdout().write_all(text).and_then(|()| io::stdout().flush()),
+            Output::Stderr => io::stderr().write_all(text),
+        })?;
     }
+    Ok(())
 }
 
 /// Prints an error to standard error, with its exit code.
@@ -94,7 +95,7 @@ pub(super) fn print_error(quiet: bool, error: &ClientError) {
         matches!(error, ClientError::Write(why) if why.kind() == io::ErrorKind::BrokenPipe);
     if !quiet && !closed {
         let text = error.to_string();
-        eprintln!("firstflight: ({}) {}", error.exit_code(), printable(&text));
+        errln!("firstflight: ({}) {}", error.exit_code(), printable(&text));
     }
 }
 

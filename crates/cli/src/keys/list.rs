@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use firstflight_store::ring::NodeStatus;
 use firstflight_tickets::{DatedKey, KeyState, KeyStatus, Ring, SharedKeys, UnixTime};
+use firstflight_units::{printable, printable_json};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -20,11 +21,11 @@ pub(super) async fn run(source: &RingSource, as_json: bool) -> anyhow::Result<Ex
     let list = KeyList { ring, nodes: source.nodes().await?, now: now() };
     let warnings = list.warnings(source.problems());
     match as_json {
-        true => outln!("{:#}", list.json(&warnings)),
+        true => outln!("{}", printable_json(&format!("{:#}", list.json(&warnings)))),
         false => out!("{}", list.tables()),
     }
     for warning in &warnings {
-        eprintln!("firstflight: {warning}");
+        errln!("firstflight: {warning}");
     }
     Ok(ExitCode::from(u8::from(!warnings.is_empty())))
 }
@@ -82,11 +83,13 @@ impl KeyList {
             [name] => format!("lacks {}", &name[..SHORT_NAME_DIGITS]),
             _ => format!("lacks {}", missing_keys.len()),
         };
+        // Other nodes chose these words.
+        let shown = |text: &str, max| truncated(&printable(text), max);
         vec![
-            truncated(&node.node, 24),
-            truncated(node.zone.as_deref().unwrap_or("-"), 15),
+            shown(&node.node, 24),
+            shown(node.zone.as_deref().unwrap_or("-"), 15),
             utc(UnixTime(node.started)),
-            truncated(&node.version, 8),
+            shown(&node.version, 8),
             self.ago(Some(node.seen_at)),
             keys,
         ]
@@ -142,7 +145,7 @@ impl KeyList {
                 ));
             }
         }
-        warnings
+        warnings.iter().map(|warning| printable(warning).into_owned()).collect()
     }
 
     /// The keys in use that a node had not read when it last reported.
@@ -346,6 +349,20 @@ bbbbbbbbbbbbbbbbbbbbbbb…  eu-west  1970-01-01 00:00:01  0.1.0    5 s ago  lack
             (0, 1),
             "15 s ahead, from 346 on"
         );
+    }
+
+    #[test]
+    fn words_of_the_store_are_shown_without_control_sequences() {
+        let mut node = node("\u{1b}[2Jnode", &[]);
+        (node.zone, node.version) = (Some("\u{9b}2J".to_owned()), "\n\u{202e}".to_owned());
+        let list = list(350, Some(vec![node]));
+        let tables = list.tables();
+        assert!(tables.contains("\\u{1b}[2Jnode  \\u{9b}2J "), "{tables}");
+        let warnings = list.warnings(vec!["a record of \u{1b}]0;x\u{7}".to_owned()]);
+        assert!(warnings[1].contains("node \\u{1b}[2Jnode lacks"), "{warnings:?}");
+        for line in tables.lines().chain(warnings.iter().map(String::as_str)) {
+            assert!(!line.contains(firstflight_units::is_unprintable), "{line:?}");
+        }
     }
 
     #[test]

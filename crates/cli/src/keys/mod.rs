@@ -87,7 +87,8 @@ struct TargetArgs {
     #[arg(long)]
     format: Format,
     /// Output file; for nginx a directory whose tickets.conf is to be included. An existing file
-    /// keeps its mode and owner, a new one has mode 0600.
+    /// keeps its mode and owner, a new one has mode 0600; new keys of nginx have those of
+    /// tickets.conf, without access for others.
     #[arg(long, value_name = "PATH")]
     to: PathBuf,
 }

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::now;
 use super::source::RingSource;
+use crate::print::with_causes;
 
 /// Writes the ring at the start and whenever it changes, until SIGTERM or SIGINT.
 ///
@@ -77,7 +78,7 @@ impl<'a> KeyExporter<'a> {
         let mut problems = Vec::new();
         match self.source.refresh().await {
             Ok(ring) => self.ring = ring,
-            Err(error) => problems.push(format!("{error:#}")),
+            Err(error) => problems.push(with_causes(&error)),
         }
         match self.target.write(&self.ring, now()) {
             Ok(false) => {}

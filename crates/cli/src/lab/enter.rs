@@ -44,7 +44,7 @@ pub(super) fn run(
     };
     let program = process.get_program().to_string_lossy().into_owned();
     if browser.is_none() && command.is_empty() && std::io::stdin().is_terminal() {
-        eprintln!("Inside the lab of process {pid}; type `exit` to leave.");
+        errln!("Inside the lab of process {pid}; type `exit` to leave.");
     }
     let child = process.envs(environment).spawn();
     let status = wait(child.with_context(|| format!("cannot start {program} in the lab"))?)?;

@@ -151,7 +151,7 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
         capture,
     };
     if !args.json {
-        eprintln!("starting network and servers ...");
+        errln!("starting network and servers ...");
     }
     let lab = ExploreSession::start(&config)?;
     stop.lab_is_up();

@@ -247,7 +247,7 @@ impl RunDirectory {
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            std::process::exit(EXIT_CODE_SIGINT);
+            std::process::exit(i32::from(results::EXIT_CODE_SIGINT));
         })
         .context("cannot catch SIGINT")?;
         Ok(Self(directory))
@@ -280,9 +280,6 @@ fn kill_descendants() {
         let _ = kill(Pid::from_raw(*child), Signal::SIGKILL);
     }
 }
-
-/// The exit code of shells for a program that SIGINT has ended.
-const EXIT_CODE_SIGINT: i32 = 130;
 
 #[cfg(test)]
 mod tests {

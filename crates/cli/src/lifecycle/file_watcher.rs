@@ -165,6 +165,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use firstflight_testkit::TEST_TIMEOUT;
+
     use super::*;
 
     fn replace(path: &Path, text: &str) {
@@ -274,8 +276,11 @@ mod tests {
         }
         release.send(()).unwrap();
         slow_disk.join().unwrap();
-        while !watch.have_changed().await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let changing = async {
+            while !watch.have_changed().await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(TEST_TIMEOUT, changing).await.expect("the change is found");
     }
 }

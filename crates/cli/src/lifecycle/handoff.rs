@@ -10,6 +10,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use zeroize::Zeroizing;
 
 /// One end of the channel. Calls block.
 #[derive(Debug)]
@@ -18,8 +19,8 @@ pub struct HandoffChannel(UnixStream);
 /// A received message.
 #[derive(Debug)]
 pub struct Message {
-    /// The payload.
-    pub bytes: Vec<u8>,
+    /// The payload, which may contain secrets.
+    pub bytes: Zeroizing<Vec<u8>>,
     /// The file descriptors, in the sender's order.
     pub descriptors: Vec<OwnedFd>,
 }
@@ -95,7 +96,7 @@ impl HandoffChannel {
                 return Err(invalid());
             }
         }
-        let mut bytes = vec![0; byte_count];
+        let mut bytes = Zeroizing::new(vec![0; byte_count]);
         (&self.0).read_exact(&mut bytes)?;
         Ok(Message { bytes, descriptors })
     }
@@ -170,14 +171,14 @@ mod tests {
             })
         };
         let message = there.receive().unwrap();
-        assert_eq!(message.bytes, text);
+        assert_eq!(*message.bytes, text);
         let contents = message.descriptors.into_iter().map(|descriptor| {
             let mut text = String::new();
             File::from(descriptor).read_to_string(&mut text).unwrap();
             text
         });
         assert!(contents.eq((0..150).map(|number: u32| number.to_string())));
-        assert_eq!(there.receive().unwrap().bytes, b"and again");
+        assert_eq!(*there.receive().unwrap().bytes, *b"and again");
         drop(sending.join().unwrap());
         assert_eq!(there.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

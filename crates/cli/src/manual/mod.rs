@@ -4,7 +4,6 @@
 mod roff;
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -43,8 +42,7 @@ pub(crate) fn run(args: &ManualArgs) -> anyhow::Result<ExitCode> {
         let names: Vec<_> = pages.iter().map(|page| &*page.file).collect();
         bail!("there is no page {requested:?}; there are {}", names.join(", "));
     };
-    // Fails if the reader has closed stdout.
-    let _ = io::stdout().write_all(page.text.as_bytes());
+    out!("{}", page.text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -59,10 +57,9 @@ pub(crate) struct CompletionsArgs {
 }
 
 pub(crate) fn complete(args: &CompletionsArgs) -> ExitCode {
-    let mut out = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::command(), "firstflight", &mut out);
-    // Fails if the reader has closed stdout.
-    let _ = io::stdout().write_all(&out);
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::command(), "firstflight", &mut script);
+    out!("{}", String::from_utf8_lossy(&script));
     ExitCode::SUCCESS
 }
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueEnum};
 use firstflight_config::{AccessLogFormat, Directory, parse_duration};
 use firstflight_tls::Version;
 
@@ -22,6 +23,10 @@ use firstflight_tls::Version;
 /// (docs/operate/lifecycle.md).
 #[derive(Args)]
 pub(crate) struct ServeArgs {
+    // The first field: those after it take their arguments out of the matches.
+    #[command(flatten)]
+    pub(super) command_line: CommandLine,
+
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_CONFIG")]
     pub(super) config: Option<PathBuf>,
@@ -55,11 +60,11 @@ pub(crate) struct ServeArgs {
     pub(super) acme: AcmeArgs,
 
     /// Use a self-signed certificate that includes this host name or address; may be repeated.
-    #[arg(long, value_name = "NAME", conflicts_with = "cert")]
+    #[arg(long, value_name = "NAME")]
     pub(super) self_signed: Vec<String>,
 
     /// Use a self-signed certificate and write it to this file, for clients' --cacert.
-    #[arg(long, value_name = "FILE", conflicts_with = "cert")]
+    #[arg(long, value_name = "FILE")]
     pub(super) save_cert: Option<PathBuf>,
 
     /// File of ticket keys shared by several processes (`firstflight keys new FILE`). Default: keys
@@ -106,7 +111,7 @@ pub(crate) struct ServeArgs {
 pub(super) struct ContentArgs {
     /// Directory to serve, instead of the file's sites: as --root, and on 127.0.0.1:8443 if no
     /// address is given.
-    #[arg(value_name = "DIR", conflicts_with = "root")]
+    #[arg(value_name = "DIR")]
     pub(super) directory: Option<PathBuf>,
 
     /// Directory to serve, instead of the file's sites.
@@ -127,13 +132,7 @@ pub(super) struct AcmeArgs {
     /// Host name to get a certificate for from an ACME authority (docs/operate/certificates.md);
     /// may be repeated. Needs --acme-agree. Without --listen the server listens on [::]:443, and on
     /// [::]:80 to redirect.
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "FIRSTFLIGHT_ACME",
-        value_delimiter = ',',
-        conflicts_with_all = ["cert", "self_signed", "save_cert", "ping_pong"]
-    )]
+    #[arg(long, value_name = "NAME", env = "FIRSTFLIGHT_ACME", value_delimiter = ',')]
     pub(super) acme: Vec<String>,
 
     /// Contact mail address for the authority; may be repeated.
@@ -230,6 +229,59 @@ pub(super) struct LogArgs {
     /// RUST_LOG. With FIRSTFLIGHT_LOG_FORMAT=json each message is a JSON object.
     #[arg(long, value_name = "LEVEL", env = "FIRSTFLIGHT_LOG")]
     pub(super) log_level: Option<String>,
+}
+
+impl ServeArgs {
+    /// Drops variables of the environment that give another content or another certificate than the
+    /// flags. By itself a flag overrides only its own variable.
+    pub(super) fn prefer_flags(&mut self) {
+        let given = |ids: &[&str]| self.command_line.has(ids);
+        if given(&["directory", "root", "upstream", "ping_pong"]) {
+            let content = &mut self.content;
+            content.root = content.root.take().filter(|_| given(&["root"]));
+            content.upstream = content.upstream.take().filter(|_| given(&["upstream"]));
+        }
+        let (files, self_signed) = (given(&["cert", "key"]), given(&["self_signed", "save_cert"]));
+        if !files && (self_signed || given(&["acme"])) {
+            (self.cert, self.key) = (None, None);
+        }
+        if (files || self_signed) && !given(&["acme"]) {
+            self.acme.acme.clear();
+        }
+    }
+}
+
+/// The arguments that are on the command line, and not from the environment.
+pub(super) struct CommandLine(Vec<String>);
+
+impl CommandLine {
+    /// Whether one of these arguments is among them, by the names of their fields.
+    pub(super) fn has(&self, ids: &[&str]) -> bool {
+        self.0.iter().any(|given| ids.contains(&&**given))
+    }
+}
+
+impl Args for CommandLine {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for CommandLine {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let ids = matches.ids().map(|id| id.as_str());
+        let given = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
+        Ok(Self(given.map(str::to_owned).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -11,7 +11,6 @@ use firstflight_server::SiteCertificate;
 use jiff::Timestamp;
 
 use super::args::ServeArgs;
-use super::plain_error;
 
 /// Reads all files that the configuration names, and prints what would be served. `config` has an
 /// address and content.
@@ -19,13 +18,13 @@ use super::plain_error;
 /// # Errors
 /// If the configuration or one of its files is invalid.
 pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<ExitCode> {
-    let certificates = firstflight_server::check(&config).map_err(plain_error)?;
+    let certificates = firstflight_server::check(&config)?;
     config.admin.as_ref().map(firstflight_admin::check).transpose()?;
     let rows = rows(&config, &certificates);
     let mut warnings = config.warnings();
     warnings.extend(firstflight_server::exposed_keys(&config));
     out!("{}", table(&rows));
-    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    warnings.iter().for_each(|warning| errln!("warning: {warning}"));
     match &args.config {
         Some(path) => outln!("{}: OK", path.display()),
         None => outln!("OK"),

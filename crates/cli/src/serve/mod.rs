@@ -16,13 +16,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use firstflight::lifecycle::{HandoffChannel, raise_file_limit};
 use firstflight_config::{LogFormat, LogSettings};
-use firstflight_server::ServerError;
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::args::ServeArgs;
 use self::process::ConfigSource;
 use self::settings::{read_config, require_complete};
+use crate::print::with_causes;
 
 /// Serves until a signal stops it. `memory` is the result of
 /// [`protect_memory`](firstflight::lifecycle::protect_memory): this process will hold private keys,
@@ -30,7 +31,8 @@ use self::settings::{read_config, require_complete};
 ///
 /// # Errors
 /// If the server cannot start.
-pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
+    args.prefer_flags();
     if args.print_config {
         out!("{}", read_config(&args)?.to_toml());
         return Ok(ExitCode::SUCCESS);
@@ -44,7 +46,7 @@ pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<E
     let outcome = start(args, memory, channel.clone());
     if let (Some(channel), Err(error)) = (channel, &outcome) {
         // The predecessor keeps serving, and logs the error.
-        let _ = channel.send(format!("{error:#}").as_bytes(), &[]);
+        let _ = channel.send(with_causes(error).as_bytes(), &[]);
     }
     outcome
 }
@@ -93,18 +95,37 @@ fn start(
 
 /// Starts logging with the level and format of the initial configuration.
 fn init_log(settings: &LogSettings) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&settings.level).map_err(|_| {
-        anyhow::anyhow!(
-            "{:?} is not a log level; use error, warn, info, debug or trace, also per module, \
-             such as info,firstflight_server=debug",
-            settings.level
-        )
-    })?;
-    crate::log::init(filter, settings.format == LogFormat::Json);
+    crate::log::init(filter(&settings.level)?, settings.format == LogFormat::Json);
     Ok(())
 }
 
-/// Drops the source of an error, which its message already contains.
-fn plain_error(error: ServerError) -> anyhow::Error {
-    anyhow::Error::msg(error.to_string())
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    // An unknown word would be taken for a module, and nothing of all others be logged.
+    let is_word = level.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let is_level = level.parse::<LevelFilter>().is_ok();
+    EnvFilter::try_new(level).ok().filter(|_| is_level || !is_word).with_context(|| {
+        format!(
+            "{level:?} is not a log level; use error, warn, info, debug, trace or off, also per \
+             module, such as info,firstflight_server=debug"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_word_is_a_log_level() {
+        for level in ["error", "warn", "info", "debug", "trace", "off", "INFO", ""] {
+            filter(level).unwrap();
+        }
+        for directives in ["info,firstflight_server=debug", "firstflight_server=off", "a::b"] {
+            filter(directives).unwrap();
+        }
+        for bad in ["inof", "verbose", "firstflight_server", "a=loud"] {
+            let error = filter(bad).unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("debug, trace or off"), "{error}");
+        }
+    }
 }

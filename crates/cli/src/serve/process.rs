@@ -19,9 +19,9 @@ use tracing::{error, info, warn};
 
 use super::admin::{self, AdminListener};
 use super::memory::{self, MemoryReturn};
-use super::plain_error;
 use super::signals::{Event, Shutdown, Signals};
 use super::upgrade::{self, Predecessor, UpgradeAttempt};
+use crate::print::with_causes;
 
 /// Reads the configuration, at the start and at each reload.
 pub(super) struct ConfigSource {
@@ -55,7 +55,7 @@ pub(super) async fn serve(
             (None, InheritedState::from_sockets(tcp, udp))
         }
     };
-    let server = Server::bind_with(config, inherited).await.map_err(plain_error)?;
+    let server = Server::bind_with(config, inherited).await?;
     // The predecessor still uses the admin address.
     let mut admin_listener = match predecessor {
         None => AdminListener::open(admin.clone(), &server.handle()).await?,
@@ -63,8 +63,8 @@ pub(super) async fn serve(
     };
     let admin_configured = admin.is_some();
     drop_privileges(&settings)?;
-    server.open_logs().await.map_err(plain_error)?;
-    server.restore_certificates().await.map_err(plain_error)?;
+    server.open_logs().await?;
+    server.restore_certificates().await?;
     if let Some(predecessor) = &mut predecessor {
         predecessor.take_over(&server).await?;
     }
@@ -92,8 +92,12 @@ pub(super) async fn serve(
     process.notify_ready();
     tokio::spawn(send_watchdog_pings(process.notifier.clone()));
     let successor_failed = process.successor_failed.clone();
-    let event_loop = tokio::spawn(process.handle_events(signals));
-    server_task.await.context("the server has failed")?;
+    let mut event_loop = tokio::spawn(process.handle_events(signals));
+    tokio::select! {
+        ended = server_task => ended.context("the server has failed")?,
+        // It has no end of its own. Without it no signal would stop the server.
+        ended = &mut event_loop => ended.context("the task that handles signals has failed")?,
+    }
     event_loop.abort();
     // Open until now, so that a draining server can be monitored.
     if let Some(admin_listener) = admin_listener.get() {
@@ -245,8 +249,9 @@ impl Process {
         if attempt.is_aborted() {
             info!("upgrade aborted, because this process is stopping");
         } else {
-            error!("upgrade failed: {error:#}; this process keeps serving");
-            self.notifier.notify(&[Notice::Status(&format!("not upgraded: {error:#}"))]);
+            let error = with_causes(&error);
+            error!("upgrade failed: {error}; this process keeps serving");
+            self.notifier.notify(&[Notice::Status(&format!("not upgraded: {error}"))]);
         }
     }
 
@@ -282,7 +287,7 @@ impl Process {
                 return Err(error);
             }
         };
-        self.server.reload(config).await.map_err(plain_error)?;
+        self.server.reload(config).await?;
         if let Some(prepared) = prepared {
             prepared.apply();
         }

@@ -27,12 +27,18 @@ pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     if let Some(content) = content(&args.content)? {
         config.content = content;
     }
-    certificate(args, &mut config);
+    certificate(args, &mut config)?;
     if args.content.directory.is_some() && args.acme.acme.is_empty() && config.listeners.is_empty()
     {
         config.listeners.push(Listener::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 8443))));
     }
     args.acme.apply(&mut config)?;
+    let details = ["acme_contact", "acme_agree", "acme_directory", "acme_ca", "acme_state"];
+    anyhow::ensure!(
+        !args.command_line.has(&details) || !config.acme_names().is_empty(),
+        "no site gets its certificate by ACME, so the flags --acme-... have no effect; give --acme \
+         NAME, set acme = true in a [[site]], or leave them out"
+    );
     tls(args, &mut config);
     limits(&args.limits, &mut config);
     logs(&args.logs, &mut config)?;
@@ -79,27 +85,50 @@ pub(super) fn require_complete(config: ServerConfig) -> anyhow::Result<ServerCon
 }
 
 fn content(args: &ContentArgs) -> anyhow::Result<Option<Content>> {
-    // The positional directory overrides the environment, as flags do.
-    let root = args.directory.as_ref().or(args.root.as_ref());
-    match (root, &args.upstream, args.ping_pong) {
-        (None, None, false) => Ok(None),
-        (Some(root), None, false) => Ok(Some(Content::files(root))),
-        (None, Some(url), false) => Ok(Some(Content::upstream(url)?)),
-        (None, None, true) => Ok(Some(Content::PingPong)),
+    match (&args.directory, &args.root, &args.upstream, args.ping_pong) {
+        (None, None, None, false) => Ok(None),
+        (Some(root), None, None, false) | (None, Some(root), None, false) => {
+            Ok(Some(Content::files(root)))
+        }
+        (None, None, Some(url), false) => Ok(Some(Content::upstream(url)?)),
+        (None, None, None, true) => Ok(Some(Content::PingPong)),
         _ => anyhow::bail!(
-            "give only one of --root, --upstream and --ping-pong (FIRSTFLIGHT_ROOT and \
-             FIRSTFLIGHT_UPSTREAM count, too), or sites in a file"
+            "give only one of DIR, --root, --upstream and --ping-pong, only one of FIRSTFLIGHT_ROOT \
+             and FIRSTFLIGHT_UPSTREAM, or sites in a file"
         ),
     }
 }
 
-fn certificate(args: &ServeArgs, config: &mut ServerConfig) {
-    if let (Some(cert), Some(key)) = (args.cert.clone(), args.key.clone()) {
-        config.certificate = CertificateSource::Files { cert, key };
-    } else if !args.self_signed.is_empty() || args.save_cert.is_some() {
-        let (names, save) = (args.self_signed.clone(), args.save_cert.clone());
-        config.certificate = CertificateSource::SelfSigned { names, save };
+fn certificate(args: &ServeArgs, config: &mut ServerConfig) -> anyhow::Result<()> {
+    let files = args.cert.clone().zip(args.key.clone());
+    let self_signed = !args.self_signed.is_empty() || args.save_cert.is_some();
+    let sources = [files.is_some(), self_signed, !args.acme.acme.is_empty()];
+    anyhow::ensure!(
+        sources.into_iter().filter(|given| *given).count() <= 1,
+        "give only one of --cert, --self-signed (or --save-cert) and --acme, and only one of \
+         FIRSTFLIGHT_CERT and FIRSTFLIGHT_ACME"
+    );
+    let flags = match (&files, self_signed) {
+        (Some(_), _) => "--cert and --key (FIRSTFLIGHT_CERT and FIRSTFLIGHT_KEY)",
+        (None, true) => "--self-signed and --save-cert",
+        (None, false) => return Ok(()),
+    };
+    if let Content::Sites(content) = &config.content
+        && !content.sites.is_empty()
+        && content.sites.iter().all(|site| site.certificate.is_some())
+    {
+        anyhow::bail!(
+            "each site of the file has its own certificate, so {flags} have no effect; leave them out"
+        );
     }
+    config.certificate = match files {
+        Some((cert, key)) => CertificateSource::Files { cert, key },
+        None => CertificateSource::SelfSigned {
+            names: args.self_signed.clone(),
+            save: args.save_cert.clone(),
+        },
+    };
+    Ok(())
 }
 
 impl AcmeArgs {

@@ -30,6 +30,7 @@ use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::{info, warn};
+use zeroize::Zeroizing;
 
 /// The old process, as the new one sees it.
 pub(super) struct Predecessor {
@@ -73,7 +74,7 @@ impl Predecessor {
         self.channel.send(READY, &[])?;
         server.take_over(stream(self.register.try_clone()?)?).await?;
         match receive(&self.channel).await {
-            Ok(message) if message == GO => Ok(()),
+            Ok(message) if *message == GO => Ok(()),
             // The old process has exited; the handoff is complete.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
             other => bail!("the old process did not complete the handoff: {other:?}"),
@@ -155,7 +156,7 @@ async fn hand_off(
     server.hand_off_udp();
     channel.send(GO, &[])?;
     match receive(channel).await {
-        Ok(message) if message == SERVING => Ok(()),
+        Ok(message) if *message == SERVING => Ok(()),
         other => {
             bail!("the new process received the strike register but does not serve: {other:?}")
         }
@@ -173,7 +174,7 @@ fn start(
     let process = attempt.spawn(stdin)?;
     let reply = send_state(&channel, inherited, register).and_then(|()| channel.receive());
     match reply {
-        Ok(message) if message.bytes == READY => Ok((process, Arc::new(channel))),
+        Ok(message) if *message.bytes == READY => Ok((process, Arc::new(channel))),
         Ok(message) => {
             attempt.stop_process();
             bail!("the new process cannot start: {}", String::from_utf8_lossy(&message.bytes))
@@ -297,7 +298,7 @@ fn terminate(process: &Child) {
     }
 }
 
-async fn receive(channel: &Arc<HandoffChannel>) -> io::Result<Vec<u8>> {
+async fn receive(channel: &Arc<HandoffChannel>) -> io::Result<Zeroizing<Vec<u8>>> {
     let channel = channel.clone();
     let received = spawn_blocking(move || channel.receive()).await;
     received.map_err(io::Error::other)?.map(|message| message.bytes)

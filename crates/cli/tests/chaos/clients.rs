@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_client::{HttpResponse, Request, Target, connect_tls, http_get};
-use firstflight_testkit::Recorder;
+use firstflight_testkit::{Recorder, until};
 use firstflight_tls::{
     ConnectOptions, Connector, ConnectorConfig, EarlyData, Session, Trust, Version,
 };
@@ -104,17 +104,23 @@ impl ClusterClients {
     }
 
     /// Takes a place at a node that is up, at `node` if possible.
+    ///
+    /// # Panics
+    /// If none comes up.
     pub(crate) fn enter(&self, node: usize) -> NodeClient<'_> {
-        loop {
-            for number in (0..NODES).map(|step| (node + step) % NODES) {
-                let slot = &self.slots[number];
-                slot.clients.fetch_add(1, Ordering::SeqCst);
-                let node_client = NodeClient { slot, number };
-                if slot.address.lock().unwrap().is_some() {
-                    return node_client;
-                }
-            }
-        }
+        let enter = |number: usize| {
+            let slot = &self.slots[number];
+            slot.clients.fetch_add(1, Ordering::SeqCst);
+            let node_client = NodeClient { slot, number };
+            let is_up = slot.address.lock().unwrap().is_some();
+            is_up.then_some(node_client)
+        };
+        let mut entered = None;
+        until(|| {
+            entered = (0..NODES).find_map(|step| enter((node + step) % NODES));
+            entered.is_some()
+        });
+        entered.expect("a node comes up")
     }
 
     /// One GET on a fresh connection, early if it may be and there is a session.

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use firstflight_tickets::SharedKeys;
 
-use firstflight_testkit::program_path;
+use firstflight_testkit::{TEST_TIMEOUT, output_within, program_path};
 
 /// The server that runs on the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,8 @@ impl Kind {
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
 fn keys(verb: &[&str], file: &Path) {
-    let status = Command::new(PROGRAM).arg("keys").args(verb).arg(file).output().unwrap().status;
+    let mut command = Command::new(PROGRAM);
+    let status = output_within(command.arg("keys").args(verb).arg(file), TEST_TIMEOUT).status;
     assert!(status.success(), "keys {verb:?}: {status}");
 }
 

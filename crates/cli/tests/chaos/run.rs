@@ -308,13 +308,20 @@ impl BackgroundLoad {
     }
 
     /// Ends it. Requests in flight are finished.
-    pub(crate) fn end(self) {
+    pub(crate) fn end(mut self) {
         self.over.store(true, Ordering::SeqCst);
         runtime().block_on(async {
-            for task in self.tasks {
+            for task in self.tasks.drain(..) {
                 task.await.unwrap();
             }
         });
+    }
+}
+
+impl Drop for BackgroundLoad {
+    /// Where the scenario has failed, nothing of it goes on.
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
     }
 }
 

@@ -3,7 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use firstflight_testkit::{MASTER_NAME, Sentinels, StoreListen, StoreProcess};
+use firstflight_testkit::{
+    MASTER_NAME, Sentinels, StoreListen, StoreProcess, TEST_TIMEOUT, output_within,
+};
 
 use crate::cluster::{ALL, Cluster, NODES};
 use crate::evaluation::{Row, evaluate};
@@ -131,11 +133,10 @@ impl Stage {
 /// Changes a setting of all sentinels.
 pub(crate) fn tell_sentinels(store: &Sentinels, setting: &str, value: u32) {
     for (_, port) in store.addresses() {
-        let output = Command::new("redis-cli")
-            .args(["-p", &port.to_string(), "sentinel", "set", MASTER_NAME, setting])
-            .arg(value.to_string())
-            .output();
-        assert!(output.unwrap().stdout.starts_with(b"OK"), "the sentinel takes {setting}");
+        let mut command = Command::new("redis-cli");
+        command.args(["-p", &port.to_string(), "sentinel", "set", MASTER_NAME, setting]);
+        let output = output_within(command.arg(value.to_string()), TEST_TIMEOUT);
+        assert!(output.stdout.starts_with(b"OK"), "the sentinel takes {setting}");
     }
 }
 

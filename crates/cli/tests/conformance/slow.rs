@@ -83,15 +83,15 @@ fn slow_second_head(server: &Serve) {
     drip(&mut wire, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ");
 }
 
-/// A byte at a time, for ever.
+/// A byte at a time, until the server closes.
 fn drip(wire: &mut Wire, bytes: &[u8]) {
     let mut came = Vec::new();
-    for byte in bytes.iter().chain(std::iter::repeat(&b'x')) {
-        if wire.send(&[*byte]).is_err() || wire.take(&mut came) == State::Closed {
-            return;
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
+    let mut bytes = bytes.iter().chain(std::iter::repeat(&b'x'));
+    let closed = crate::running::within(TEST_TIMEOUT, Duration::from_millis(100), || {
+        let byte = *bytes.next().expect("they have no end");
+        wire.send(&[byte]).is_err() || wire.take(&mut came) == State::Closed
+    });
+    assert!(closed, "the server keeps the connection");
 }
 
 fn untaken(server: &Serve) {

@@ -83,13 +83,14 @@ impl Server {
     /// What callgrind counted since the last call.
     pub(crate) fn dump(&self) -> String {
         let dir = self.dir.path();
-        let status = Command::new("vgdb")
+        let mut command = Command::new("vgdb");
+        command
             .arg(format!("--vgdb-prefix={}", prefix(dir).display()))
             .args([&format!("--pid={}", self.pid()), "dump"])
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        assert!(status.unwrap().success(), "valgrind takes no commands");
+            .stderr(Stdio::null());
+        let status = Running::start(&mut command).wait();
+        assert!(status.is_some_and(|it| it.success()), "valgrind takes no commands: {status:?}");
         self.dumps.set(self.dumps.get() + 1);
         // Written before the command ends.
         text(&dir.join(format!("dump.{}", self.dumps.get())))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use firstflight_testkit::{Machine, Root};
+use firstflight_testkit::{Machine, Root, TEST_TIMEOUT, output_within};
 use tempfile::TempDir;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -75,7 +75,7 @@ fn make() -> Made {
     // Packed for a minute's use, and read as it is.
     command.arg(packages.path());
     command.env("PACKAGE_COMPRESSION", "none").env("PACKAGE_ARCHIVE", "no");
-    let output = command.output().expect("scripts/package");
+    let output = output_within(&mut command, 5 * TEST_TIMEOUT);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "scripts/package: {}\n{stderr}", output.status);
     let entries = fs::read_dir(packages.path()).expect("the packages");

@@ -104,7 +104,7 @@ fn a_key_that_others_may_read_is_neither_used_nor_trusted() {
     assert!(got.err.contains("the development authority is not trusted"), "{}", got.err);
     let shown = authority(dir, &[]);
     assert!(shown.code == Some(2) && shown.err.contains("chmod go= "), "{shown:?}");
-    assert!(authority(dir, &["remove", "--only", "chromium"]).out.contains("removed "));
+    assert!(authority(dir, &["remove"]).out.contains("removed "));
     assert!(authority(dir, &[]).out.contains("no development authority"));
 }
 
@@ -161,6 +161,46 @@ fn serve_check_creates_no_authority() {
     assert!(!dir.join(HOME).exists());
     assert_eq!(authority(dir, &["trust", "--dry-run"]).code, Some(2));
     assert!(!dir.join(HOME).exists());
+}
+
+#[test]
+fn json_is_one_value() {
+    let site = site();
+    let dir = site.path();
+    serve(dir).stop();
+    for arguments in [
+        &["show"][..],
+        &["trust", "--dry-run"],
+        &["untrust", "--dry-run"],
+        &["remove", "--dry-run"],
+        &["remove"],
+        &["show"],
+    ] {
+        let shown = authority(dir, &[arguments, &["--json"]].concat());
+        let value: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| {
+            panic!("{arguments:?}: {error}: {shown:?}");
+        });
+        if arguments[0] == "remove" {
+            assert!(value["stores"].is_array(), "{value}");
+            assert_eq!(value["files"].as_array().map(Vec::len), Some(2), "{value}");
+        }
+    }
+    assert!(!dir.join(HOME).exists());
+}
+
+#[test]
+fn a_store_that_does_not_exist_is_named_and_no_authority_is_created() {
+    let site = site();
+    let dir = site.path();
+    let text = authority(dir, &["trust", "--only", "firefox"]);
+    assert_eq!((text.code, &*text.err), (Some(1), ""), "{text:?}");
+    assert_eq!(text.out, "nothing to do: found no certificate store of firefox\n");
+    let json = authority(dir, &["trust", "--only", "firefox", "--json"]);
+    assert_eq!((json.code, &*json.out), (Some(1), "[]\n"));
+    assert!(!dir.join(HOME).exists());
+    // A key is not removed while other stores trust it.
+    let only = authority(dir, &["remove", "--only", "firefox"]);
+    assert!(only.code == Some(2) && only.err.contains("--only"), "{only:?}");
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Invalid input: the program prints one sentence with the fix, and changes nothing.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::thread;
 
 use firstflight_testkit::free_port;
@@ -28,6 +31,26 @@ fn refused(dir: &Path, arguments: &[&str], code: i32, expected: &[&str]) {
     }
     for word in expected {
         assert!(sentence.contains(word), "{word:?} is not in {sentence:?}");
+    }
+    assert!(sentence.matches("(os error").count() <= 1, "a cause is named once: {sentence}");
+}
+
+#[test]
+fn missing_files() {
+    let site = site();
+    let dir = site.path();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--root", "root", "--ticket-keys", "none"];
+    for arguments in [
+        &["keys", "list", "none"][..],
+        &["keys", "rotate", "none"],
+        &["keys", "rotate-encryption", "none"],
+        &["keys", "list", "--config", "none"],
+        &["ech", "record", "none", "a.test"],
+        &["serve", "--check", "--config", "none"],
+        &serve,
+        &["health", "--config", "none"],
+    ] {
+        refused(dir, arguments, 2, &["none", "No such file"]);
     }
 }
 
@@ -139,11 +162,48 @@ fn a_check_refuses_what_serve_refuses_and_shows_certificates() {
 }
 
 #[test]
+fn flags_of_a_certificate_that_no_site_uses_are_refused() {
+    let site = site();
+    let dir = site.path();
+    certificate(dir);
+    let own = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[site]]\ncertificate = \"cert.pem\"\n\
+               key = \"key.pem\"\n[[site.route]]\nroot = \"root\"\n";
+    let other = "[[site]]\nnames = [\"b.test\"]\n[[site.route]]\nroot = \"root\"\n";
+    fs::write(dir.join("own.toml"), own).unwrap();
+    fs::write(dir.join("some.toml"), format!("{own}{other}")).unwrap();
+    let check = |file| ["serve", "--check", "--config", file];
+    let files = ["--cert", "cert.pem", "--key", "key.pem"];
+    for (flags, expected) in [
+        (&files[..], ["--cert and --key", "each site"]),
+        (&["--self-signed", "a.test"], ["--self-signed and --save-cert", "each site"]),
+        (&["--save-cert", "new.pem"], ["--self-signed and --save-cert", "each site"]),
+        (&["--acme-contact", "ops@example.org"], ["no site", "--acme NAME"]),
+        (&["--acme-agree", "--acme-state", "state"], ["no site", "leave them out"]),
+    ] {
+        refused(dir, &[&check("own.toml"), flags].concat(), 2, &expected);
+    }
+    let variables = [("FIRSTFLIGHT_CERT", "cert.pem"), ("FIRSTFLIGHT_KEY", "key.pem")];
+    let ended = run(firstflight(dir).current_dir(dir).args(check("own.toml")).envs(variables));
+    assert!(ended.code == Some(2) && ended.err.contains("FIRSTFLIGHT_CERT"), "{ended:?}");
+    let used = [&check("some.toml"), &files[..]].concat();
+    let used = run(firstflight(dir).current_dir(dir).args(used));
+    assert_eq!(used.code, Some(0), "{used:?}");
+    assert!(!dir.join("new.pem").exists());
+}
+
+#[test]
 fn a_directory_alone_has_an_address() {
     let site = site();
     let checked = run(firstflight(site.path()).args(["serve", "--check"]).arg(site.path()));
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert!(checked.out.contains("listener  127.0.0.1:8443  https"), "{checked:?}");
+}
+
+#[test]
+fn a_health_check_needs_time() {
+    let site = site();
+    let health = ["health", "--admin", "127.0.0.1:1", "--timeout", "0s"];
+    refused(site.path(), &health, 2, &["--timeout", "such as 5s"]);
 }
 
 #[test]
@@ -170,10 +230,123 @@ fn a_closed_pipe_ends_commands_quietly() {
         drop(reader);
         let mut command = firstflight(site.path());
         command.current_dir(site.path()).args(arguments).stdout(writer);
-        let ended = command.stderr(std::process::Stdio::piped()).output().unwrap();
+        let ended = command.stderr(Stdio::piped()).output().unwrap();
         let err = String::from_utf8_lossy(&ended.stderr);
         assert_eq!((ended.status.code(), &*err), (Some(141), ""), "{arguments:?}");
     }
+}
+
+/// Runs the program with these streams, and returns its exit code and the messages.
+fn with_streams(dir: &Path, arguments: &[&str], out: Stdio, err: Stdio) -> (Option<i32>, String) {
+    let mut command = firstflight(dir);
+    command.current_dir(dir).args(arguments).stdin(Stdio::null()).stdout(out).stderr(err);
+    let ended = command.output().unwrap();
+    (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+}
+
+/// A disk without room.
+fn full() -> Stdio {
+    fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into()
+}
+
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let site = site();
+    let dir = site.path();
+    let url = format!("http://127.0.0.1:{}/", closes_after(b"HTTP/1.1 204 No Content\r\n\r\n"));
+    let page = format!("http://127.0.0.1:{}/", closes_after(b"HTTP/1.1 200 OK\r\n\r\npage"));
+    for (arguments, expected) in [
+        (&["completions", "bash"][..], 2),
+        (&["manual"], 2),
+        (&["try", "--once", "--json", "--listen", "127.0.0.1:0", "root"], 2),
+        (&["fetch", "-w", "%{http_code}", &url], 23),
+        (&["fetch", &page], 23),
+    ] {
+        let (code, err) = with_streams(dir, arguments, full(), Stdio::piped());
+        assert_eq!(code, Some(expected), "{arguments:?}: {err}");
+        assert!(err.contains("No space left on device"), "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn a_full_standard_error_changes_no_exit_code() {
+    let site = site();
+    let dir = site.path();
+    for (arguments, expected) in [
+        (&["keys", "list", "/nonexistent"][..], 2),
+        (&["fetch", "--compressed", "http://127.0.0.1:1/"], 2),
+        (&["fetch", "http://127.0.0.1:1/"], 7),
+        (&["fetch", "-w", "%{nonsense}", "http://127.0.0.1:1/"], 7),
+        (&["health", "--admin", "127.0.0.1:1"], 1),
+    ] {
+        let (code, _) = with_streams(dir, arguments, Stdio::null(), full());
+        assert_eq!(code, Some(expected), "{arguments:?}");
+    }
+}
+
+#[test]
+fn flags_of_fetch_that_contradict_each_other() {
+    let site = site();
+    let dir = site.path();
+    let fetch = |flags: &[&str]| {
+        run(firstflight(dir).current_dir(dir).args(["fetch", "http://127.0.0.1:1/"]).args(flags))
+    };
+    for (flags, expected) in [
+        (&["-I", "-d", "x"][..], "leave out one, or add -G"),
+        (&["--tcp-fastopen", "--http3"], "cannot be used with"),
+        (&["--tcp-fastopen", "--http3-only"], "cannot be used with"),
+        (&["--ssl-sessions-key", "key"], "--ssl-sessions <FILE>"),
+        (&["--no-second-connection"], "--tls-earlydata"),
+    ] {
+        let ended = fetch(flags);
+        assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{flags:?}: {ended:?}");
+        assert!(ended.err.contains(expected), "{flags:?}: {ended:?}");
+    }
+    // As with curl, this is a HEAD with a query.
+    assert_eq!(fetch(&["-I", "-G", "-d", "x"]).code, Some(7));
+}
+
+#[test]
+fn warnings_of_fetch_are_not_printed_with_silent() {
+    let site = site();
+    let dir = site.path();
+    let url = format!("http://127.0.0.1:{}/", closes_after(b"HTTP/1.1 204 No Content\r\n\r\n"));
+    for (flags, expected) in [
+        (&["-o", "a", "-o", "b"][..], "more -o than URLs"),
+        (&["-w", "%{nonsense}"], "unknown --write-out variable: 'nonsense'"),
+    ] {
+        let fetch = |more: &[&str]| {
+            let mut command = firstflight(dir);
+            run(command.current_dir(dir).arg("fetch").args(flags).args(more).arg(&url))
+        };
+        let loud = fetch(&[]);
+        assert!(loud.code == Some(0) && loud.err.contains(expected), "{flags:?}: {loud:?}");
+        let silent = fetch(&["-s"]);
+        assert_eq!((silent.code, &*silent.err), (Some(0), ""), "{flags:?}");
+    }
+}
+
+#[test]
+fn a_passphrase_of_the_jar_is_text_and_the_only_key() {
+    let site = site();
+    let dir = site.path();
+    let fetch = |passphrase: &[u8], flags: &[&str]| {
+        let mut command = firstflight(dir);
+        command.current_dir(dir).args(["fetch", "--ssl-sessions", "jar", "https://127.0.0.1:1/"]);
+        command.env("FIRSTFLIGHT_SESSIONS_PASSPHRASE", OsStr::from_bytes(passphrase));
+        run(command.args(flags))
+    };
+    let key = ["--ssl-sessions-key", "key"];
+    for (passphrase, flags, expected) in [
+        (&b"phrase"[..], &key[..], "leave out one"),
+        (b"\xff", &[], "is not UTF-8; choose another passphrase"),
+    ] {
+        let ended = fetch(passphrase, flags);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.err.contains(expected), "{ended:?}");
+        assert!(!dir.join("jar").exists() && !dir.join("key").exists());
+    }
+    assert_eq!(fetch(b"", &key).code, Some(7), "an empty one is none");
 }
 
 #[test]

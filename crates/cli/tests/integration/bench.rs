@@ -3,12 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use firstflight_testkit::free_port;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::program::{Ended, PROGRAM, Serve, firstflight, run, site};
+use crate::support::program::{Ended, PROGRAM, Running, Serve, firstflight, run, site, until};
 
 fn bench(dir: &Path, url: &str, arguments: &[&str]) -> Ended {
     run(firstflight(dir).current_dir(dir).args(["bench", url, "-o", "out"]).args(arguments))
@@ -64,6 +65,36 @@ fn an_open_loop_reports_the_requested_rate() {
     let load = &record["loads"][0];
     assert_eq!((&load["model"], &load["rate_wanted"]), (&"open".into(), &20.0.into()));
     assert_eq!(load["completed"].as_u64().unwrap() + load["not_begun"].as_u64().unwrap(), 20);
+}
+
+#[test]
+fn an_interrupted_load_is_not_complete() {
+    let site = site();
+    let serve = Serve::files(site.path(), &[]);
+    let url = format!("https://{}/", serve.address);
+    let mut command = firstflight(site.path());
+    command
+        .current_dir(site.path())
+        .args(["bench", &url, "-k", "-o", "out", "--connections", "1", "--duration", "600"])
+        .args(["--kind", "full,resumed"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut running = Running::start(&mut command);
+    // The connection before the run, and some of the run.
+    assert!(until(|| serve.log().len() > 3));
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.wait().and_then(|status| status.code()), Some(130));
+    let record = record(site.path());
+    let loads = record["loads"].as_array().unwrap();
+    assert_eq!(loads.len(), 1);
+    let warning = loads[0]["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("was stopped after"), "{warning}");
+    assert_eq!(
+        record["left_out"],
+        serde_json::json!(["resumed under load: the run was interrupted"])
+    );
+    serve.stop();
 }
 
 #[test]

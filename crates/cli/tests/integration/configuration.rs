@@ -131,6 +131,7 @@ fn missing_settings_are_named_with_the_fix() {
         (&["serve"][..], ["nothing to serve", "--root DIR"]),
         (&["serve", "--root", "."], ["no address", "[[listener]]"]),
         (&["serve", "--root", ".", "--log-level", "a=loud"], ["loud", "debug"]),
+        (&["serve", "--root", ".", "--log-level", "inof"], ["inof", "error, warn, info"]),
         (
             &["serve", "--root", ".", "--upstream", "http://a"],
             ["give only one of", "FIRSTFLIGHT_ROOT"],
@@ -144,6 +145,44 @@ fn missing_settings_are_named_with_the_fix() {
         let ended = run(firstflight(dir).args(&args));
         assert_eq!(ended.code, Some(2), "{args:?}");
         assert!(expected.iter().all(|word| ended.err.contains(word)), "{args:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn flags_override_variables_of_other_content_and_certificates() {
+    let site = site();
+    let dir = site.path();
+    let check = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = firstflight(dir);
+        command.current_dir(dir).args(["serve", "--check", "--listen", "127.0.0.1:0"]);
+        run(command.args(arguments).envs(variables.iter().copied()))
+    };
+    let (root, upstream) = (("FIRSTFLIGHT_ROOT", "none"), ("FIRSTFLIGHT_UPSTREAM", "http://a:1"));
+    let files = [("FIRSTFLIGHT_CERT", "none.pem"), ("FIRSTFLIGHT_KEY", "none.pem")];
+    let acme = ("FIRSTFLIGHT_ACME", "a.test");
+    for (arguments, variables, expected) in [
+        (&["root"][..], &[root][..], "files below root"),
+        (&["--root", "root"], &[upstream], "files below root"),
+        (&["--upstream", "http://b:1"], &[root], "upstream: http://b:1"),
+        (&["root", "--self-signed", "a.test"], &files, "self-signed"),
+        (&["root", "--self-signed", "a.test"], &[acme], "self-signed"),
+    ] {
+        let checked = check(arguments, variables);
+        assert_eq!((checked.code, &*checked.err), (Some(0), ""), "{arguments:?}: {checked:?}");
+        assert!(checked.out.contains(expected), "{arguments:?}: {checked:?}");
+    }
+    let (one, other) = (["--self-signed", "a.test"], ["--cert", "none.pem", "--key", "none.pem"]);
+    let two_certificates = [&["root"], &one[..], &other].concat();
+    let none: &[(&str, &str)] = &[];
+    for (arguments, variables) in [
+        (&two_certificates[..], none),
+        (&["root", "--root", "root"], none),
+        (&["--root", "root", "--upstream", "http://b:1"], none),
+        (&[], &[root, upstream]),
+    ] {
+        let refused = check(arguments, variables);
+        assert_eq!(refused.code, Some(2), "{arguments:?}: {refused:?}");
+        assert!(refused.err.contains("give only one of"), "{arguments:?}: {refused:?}");
     }
 }
 

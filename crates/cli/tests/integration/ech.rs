@@ -63,6 +63,25 @@ fn visit(dir: &Path, port: u16, list: &str, path: &str, more: &[&str]) -> Fetche
 }
 
 #[test]
+fn invalid_arguments_print_no_record_and_replace_no_key() {
+    let site = site();
+    let dir = site.path();
+    key(dir, "a.ech");
+    let before = fs::read(dir.join("a.ech")).unwrap();
+    for (arguments, expected) in [
+        (&["new", "a.ech", "--public-name", "cover.test"][..], "a.ech exists already; choose"),
+        (&["record", "a.ech", "a.test", "b test"], "not a name"),
+        (&["record", "a.ech", "a.test", "b.test:99999"], "not a port"),
+        (&["record", "a.ech", "a.test", "--alpn", "h3 h2"], "such as h3,h2"),
+    ] {
+        let ended = run(firstflight(dir).current_dir(dir).arg("ech").args(arguments));
+        assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{arguments:?}: {ended:?}");
+        assert!(ended.err.contains(expected), "{arguments:?}: {ended:?}");
+    }
+    assert_eq!(fs::read(dir.join("a.ech")).unwrap(), before);
+}
+
+#[test]
 fn rfc9849_early_data_runs_once_in_a_flight_that_hides_its_server_name() {
     let site = site();
     let dir = site.path();

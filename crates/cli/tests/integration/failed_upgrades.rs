@@ -68,7 +68,7 @@ fn simulated_successor_that_dies() {
     let mut yours = [0];
     register.read_exact(&mut yours).unwrap();
     dies_if(STEPS[5]);
-    assert_eq!(channel.receive().unwrap().bytes, b"go");
+    assert_eq!(*channel.receive().unwrap().bytes, *b"go");
     dies_if(STEPS[6]);
     unreachable!("no such step: {step}");
 }

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::thread::{self, JoinHandle};
 
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{next_client, skipped_without};
 
 use crate::support::program::{PROGRAM, firstflight, run, site};
 
@@ -50,7 +50,7 @@ fn server(connections: usize) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let respond = move |_| {
-        let (mut socket, _) = listener.accept().unwrap();
+        let mut socket = next_client(&listener);
         let mut head = [0; 4096];
         let length = socket.read(&mut head).unwrap();
         socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();

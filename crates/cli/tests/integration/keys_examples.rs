@@ -80,7 +80,10 @@ fn the_commands_of_the_units_run() {
     );
     sh(&command("firstflight-keys-reload@.service", "ExecStart=").replace("%i", "haproxy"));
     assert!(!dir.join("haproxy.reload").exists());
-    assert!(example("firstflight-keys-rotate.timer", dir).contains("OnUnitActiveSec=11h"));
+    assert!(
+        example("firstflight-keys-rotate.timer", dir)
+            .contains("OnCalendar=00/8:00\nPersistent=true")
+    );
 }
 
 /// systemd accepts the units. The unit that writes keys has no privileges, and the one that reloads
@@ -91,7 +94,14 @@ fn the_example_units_are_valid_and_sandboxed() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let units = ["nginx.service", "haproxy.service", "reload@.service", "reload@.path"];
+    let units = [
+        "nginx.service",
+        "haproxy.service",
+        "reload@.service",
+        "reload@.path",
+        "rotate.service",
+        "rotate.timer",
+    ];
     for name in units.map(|name| format!("firstflight-keys-{name}")) {
         let unit = text(&Path::new(EXAMPLES).join(&name));
         // Where the program will be there is none yet.
@@ -111,6 +121,7 @@ fn the_example_units_are_valid_and_sandboxed() {
         "./firstflight-keys-haproxy.service",
         "./firstflight-keys-reload@nginx.path",
         "./firstflight-keys-reload@nginx.service",
+        "./firstflight-keys-rotate.timer",
     ]);
     assert_eq!((verified.code, &*verified.err), (Some(0), ""), "{verified:?}");
     // From 0 to 10, in tenths.

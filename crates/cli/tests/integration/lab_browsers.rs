@@ -35,7 +35,10 @@ fn record(dir: &Path, arguments: &[&str]) -> Value {
         status.is_some()
     });
     let code = status.and_then(|status| status.code());
-    assert_eq!(code, Some(0), "{}{}", text(&dir.join("err")), text(&dir.join("out")));
+    let err = text(&dir.join("err"));
+    // On a busy machine all visits of a cell may be spoiled.
+    let has_measured = code == Some(0) || code == Some(2) && err.contains("no good visit of ");
+    assert!(has_measured, "{err}{}", text(&dir.join("out")));
     serde_json::from_slice(&fs::read(dir.join("results/lab.json")).unwrap()).unwrap()
 }
 

@@ -11,9 +11,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use firstflight_testkit::{ServiceManager, skipped_without};
+use firstflight_testkit::{ServiceManager, Serving, free_port, skipped_without};
 
-use crate::support::program::{PAGE, PROGRAM, Running, Serve, fetch, run, site, text, until};
+use crate::support::program::{
+    PAGE, PROGRAM, Running, Serve, fetch, firstflight, run, site, text, until,
+};
 
 /// Writes a certificate for localhost to the directory.
 pub(crate) fn certify(dir: &Path) {
@@ -112,6 +114,27 @@ fn sockets_of_the_service_manager_are_used() {
     assert_eq!(fetched.ended.out, PAGE);
     running.signal(Signal::SIGTERM);
     assert!(running.wait().unwrap().success());
+}
+
+/// Messages that cannot be written are lost.
+#[test]
+fn signals_work_after_the_reader_of_stderr_has_ended() {
+    let dir = site();
+    let log = dir.path().join("log");
+    let (reader, writer) = std::io::pipe().unwrap();
+    let port = free_port();
+    let mut command = firstflight(dir.path());
+    command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--access-log"]).arg(&log);
+    command.arg("--root").arg(dir.path().join("root"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    let (mut running, _) = Running::serve(&mut command, Serving::Tcp(port)).expect("it serves");
+    assert!(until(|| log.exists()));
+    drop(reader);
+    fs::remove_file(&log).unwrap();
+    running.signal(Signal::SIGUSR1);
+    assert!(until(|| log.exists()));
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.wait().and_then(|status| status.code()), Some(0));
 }
 
 /// The process that `MAINPID=` names. It is not a child of the test, and is killed at the end.

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use firstflight_testkit::{Upstream, skipped_without};
+use firstflight_testkit::{Upstream, next_client, skipped_without};
 use serde_json::json;
 
 use crate::support::chromium::Browser;
@@ -190,7 +190,7 @@ fn what_an_application_has_written_is_not_kept_back_by_the_encoder() {
         command.args(["-H", &accept]).arg(format!("https://localhost:{}/app", server.port()));
         command.stdout(fs::File::create(&output).unwrap());
         let mut client = Running::start(&mut command);
-        let (mut app, _) = listener.accept().unwrap();
+        let mut app = next_client(&listener);
         let mut request = BufReader::new(app.try_clone().unwrap()).lines();
         while request.next().unwrap().unwrap() != "" {}
         let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
@@ -305,7 +305,7 @@ fn hinted(dir: &Path, listener: &TcpListener, client: &mut Command, hints: &str)
     fs::write(&heads, "").unwrap();
     client.current_dir(dir).args(["-D", "heads"]);
     let mut client = Running::start(client.stdout(fs::File::create(&output).unwrap()));
-    let (mut app, _) = listener.accept().unwrap();
+    let mut app = next_client(listener);
     let mut request = BufReader::new(app.try_clone().unwrap()).lines();
     while request.next().unwrap().unwrap() != "" {}
     let hint =

@@ -2,8 +2,9 @@
 //! recorded.
 
 use std::fs;
-use std::net::TcpStream;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use firstflight_testkit::{MemorySnapshot, RecordedFlight, Recorder, ServiceManager, StolenSecret};
@@ -11,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::lifecycle::{certify, main_process};
-use crate::support::program::{Fetched, PAGE, Serve, fetch, firstflight, run, site};
+use crate::support::program::{Fetched, PAGE, Running, Serve, fetch, firstflight, run, site};
 
 /// What the thief can decrypt the flight with while it is on its way, and after its use.
 struct Theft {
@@ -80,7 +81,8 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
     certify(dir);
     let manager = ServiceManager::new(dir);
     let settings = "[early_data]\nregister_capacity = 64\n[http3]\nenabled = false\n\
-                    [limits]\nheader_timeout = \"30s\"\ndrain_timeout = \"2m\"\n";
+                    [limits]\nheader_timeout = \"30s\"\nidle_timeout = \"10m\"\n\
+                    drain_timeout = \"10m\"\n";
     fs::write(dir.join("config.toml"), settings).unwrap();
     let files = ["root", "cert.pem", "key.pem", "config.toml"].map(|name| dir.join(name));
     let [root, cert, key, config] = files.each_ref().map(|path| path.to_str().unwrap());
@@ -89,9 +91,9 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
     let server = Serve::start_in(dir, &arguments, &[("NOTIFY_SOCKET", manager.path())]);
     manager.wait_for("READY=1");
     let old = server.pid();
+    // The old process waits for its next request.
+    let kept = keep_connection(&server);
     let empty = MemorySnapshot::of(old);
-    // The old process waits for its ClientHello.
-    let kept = TcpStream::connect(server.address).unwrap();
     let recorder = Recorder::start(server.address);
     let url = recorder.url("/index.html");
     let request = |flags: &[&str]| -> Fetched {
@@ -113,7 +115,7 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
         assert_eq!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
         (flight, new, before)
     });
-    server.lines(2);
+    server.lines(3);
     let after = [old, new.0.as_raw() as u32].map(MemorySnapshot::of);
     drop(kept);
     let flight = RecordedFlight::over_tcp(&flight, *b"POST /index.html");
@@ -124,6 +126,19 @@ fn after_an_upgrade_the_old_process_has_no_keys() {
     assert_eq!(of_old, []);
     assert!(matches!(of_new[..], [StolenSecret::Seed(_)]), "{of_new:?}");
     assert_eq!(tried(&after), [vec![], vec![]]);
+}
+
+/// A client that has got its first response, and keeps its connection open.
+fn keep_connection(server: &Serve) -> Running {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-quiet", "-servername", "localhost", "-connect"]);
+    command.arg(server.address.to_string());
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut client = Running::start(&mut command);
+    let request = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    client.0.stdin.as_mut().unwrap().write_all(request).unwrap();
+    server.lines(1);
+    client
 }
 
 #[test]

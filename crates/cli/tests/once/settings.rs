@@ -118,7 +118,7 @@ impl Settings {
              [tls]\ncertificate = {certificate:?}\nkey = {key:?}\nhttp2 = {http2}\n{groups}\
              [limits]\nheader_timeout = \"{header_timeout}ms\"\nheader_size = {header_size}\n\
              streams = {streams}\ndrain_timeout = \"5s\"\n\
-             [http3]\nretry_above = 5000\n\
+             [http3]\nretry_above = 4999\n\
              [early_data]\nenabled = {early}\nfreshness = \"{freshness}ms\"\n\
              register_capacity = 65536\n\
              [access_log]\nfile = \"log\"\nformat = \"json\"\n\

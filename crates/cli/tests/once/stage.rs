@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_testkit::{StoreListen, StoreProcess};
+use firstflight_testkit::{StoreListen, StoreProcess, TEST_TIMEOUT, output_within};
 use firstflight_tls::EarlyData;
 use tempfile::TempDir;
 
@@ -162,7 +162,8 @@ const WINDOW: Duration = Duration::from_secs(150);
 
 fn keys(servers: Servers, file: PathBuf) -> Keys {
     let make = |verb: &str| {
-        let output = Command::new(PROGRAM).args(["keys", verb]).arg(&file).output().unwrap();
+        let mut command = Command::new(PROGRAM);
+        let output = output_within(command.args(["keys", verb]).arg(&file), TEST_TIMEOUT);
         assert!(output.status.success(), "keys {verb}: {output:?}");
         file.clone()
     };

@@ -3,11 +3,9 @@
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use firstflight_testkit::{ServiceManager, TEST_TIMEOUT};
+use firstflight_testkit::{Running, ServiceManager, TEST_TIMEOUT, output_within, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -16,7 +14,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    first: Child,
+    first: Running,
     main: Pid,
     dir: PathBuf,
     manager: ServiceManager,
@@ -48,8 +46,8 @@ impl Server {
         }
         let stderr = File::create(dir.join("stderr")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        let first = command.spawn().unwrap();
-        let main = Pid::from_raw(first.id() as i32);
+        let first = Running::start(&mut command);
+        let main = Pid::from_raw(first.0.id() as i32);
         let mut server =
             Self { address: ([127, 0, 0, 1], 0).into(), first, main, dir: dir.to_owned(), manager };
         let ready = server.wait_for_message("READY=1");
@@ -77,12 +75,10 @@ impl Server {
     /// Stops the server gracefully.
     pub(crate) fn end(&mut self) {
         let _ = kill(self.main, Signal::SIGTERM);
-        let _ = kill(Pid::from_raw(self.first.id() as i32), Signal::SIGTERM);
-        let _ = self.first.wait();
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        while kill(self.main, None).is_ok() && !is_zombie(self.main) && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(20));
-        }
+        let _ = kill(Pid::from_raw(self.first.0.id() as i32), Signal::SIGTERM);
+        let has_ended = self.first.wait().is_some()
+            && until(|| kill(self.main, None).is_err() || is_zombie(self.main));
+        assert!(has_ended, "SIGTERM does not end it: {}", self.stderr());
     }
 
     /// The access log of all processes.
@@ -103,11 +99,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both processes are killed: the first has started the second.
-        for pid in [self.main, Pid::from_raw(self.first.id() as i32)] {
-            let _ = kill(pid, Signal::SIGKILL);
-        }
-        let _ = self.first.wait();
+        // Both processes are killed: the first, which is killed when dropped, has started the second.
+        let _ = kill(self.main, Signal::SIGKILL);
     }
 }
 
@@ -139,6 +132,6 @@ pub(crate) fn write_configuration(dir: &Path, upstream: SocketAddr, policy: &str
 
 /// Runs the program, which must succeed.
 pub(crate) fn run(arguments: &[&str]) {
-    let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+    let output = output_within(Command::new(PROGRAM).args(arguments), TEST_TIMEOUT);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }

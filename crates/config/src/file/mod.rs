@@ -194,7 +194,7 @@ impl Document {
         }
         match self.store.map(|store| store.config(config.early_data.freshness, base)).transpose() {
             Ok(store) => config.store = store,
-            Err(error) => note(error.under("store")),
+            Err(found) => found.into_iter().for_each(|error| note(error.under("store"))),
         }
         match self.tickets.settings(has_store, base) {
             Ok(tickets) => config.tickets = tickets,

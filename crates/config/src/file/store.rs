@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::resolve;
 use crate::SettingError;
+use crate::error::failed_checks;
 
 /// The Redis or Valkey shared by the nodes of a cluster; see [cluster.md](../operate/cluster.md).
 /// Without this section the process has its own strike register.
@@ -98,23 +99,27 @@ pub(crate) enum Urls {
 }
 
 impl StoreSection {
-    /// Converts to settings. Reads the password files.
+    /// Converts to settings, or returns all errors. Reads the password files.
     pub(super) fn config(
         self,
         freshness: Duration,
         base: &Path,
-    ) -> Result<StoreConfig, SettingError> {
-        let (addresses, tls) = self.addresses()?;
-        let tls = self.tls(tls, base)?;
-        let topology = self.topology(addresses)?;
+    ) -> Result<StoreConfig, Vec<SettingError>> {
+        let (addresses, tls) = self.addresses().map_err(|error| vec![error])?;
+        let mut errors = Vec::new();
+        let tls = noted(self.tls(tls, base), &mut errors).flatten();
+        let Some(topology) = noted(self.topology(addresses), &mut errors) else {
+            return Err(errors);
+        };
         let mut config = StoreConfig::new(topology);
         config.tls = tls;
         config.username = self.username;
         config.password_file = self.password_file.map(|file| resolve(base, file));
-        config.password = password("password_file", config.password_file.as_deref())?;
+        let read = password("password_file", config.password_file.as_deref());
+        config.password = noted(read, &mut errors).flatten();
         config.sentinel_password_file = self.sentinel_password_file.map(|file| resolve(base, file));
-        let sentinels = config.sentinel_password_file.as_deref();
-        config.sentinel_password = password("sentinel_password_file", sentinels)?;
+        let read = password("sentinel_password_file", config.sentinel_password_file.as_deref());
+        config.sentinel_password = noted(read, &mut errors).flatten();
         config.database = self.database;
         config.budget = self.budget;
         config.connections = self.connections;
@@ -122,8 +127,11 @@ impl StoreSection {
         config.prefix = self.prefix;
         config.shared.freshness = freshness;
         config.shared.clock_margin = self.clock_margin;
-        check(&config)?;
-        Ok(config)
+        // A password that cannot be read looks like one that is missing.
+        if errors.is_empty() {
+            errors = check(&config);
+        }
+        if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
     /// The addresses, and whether they use TLS.
@@ -242,19 +250,27 @@ fn password(key: &'static str, file: Option<&Path>) -> Result<Option<String>, Se
     file.map(|file| read_password(file).map_err(|error| SettingError::new(key, error))).transpose()
 }
 
-/// Checks the values that have no check in the store's own settings.
-fn check(config: &StoreConfig) -> Result<(), SettingError> {
-    let times = config.shared;
-    if times.clock_margin < MIN_CLOCK_MARGIN || times.clock_margin > MAX_CLOCK_MARGIN {
-        let reason = "clock_margin is out of range; allowed are 1s to 60s";
-        return Err(SettingError::new("clock_margin", reason));
-    }
-    config.validate().map_err(|error| {
+/// Takes an error out of a result.
+fn noted<T>(result: Result<T, SettingError>, errors: &mut Vec<SettingError>) -> Option<T> {
+    result.map_err(|error| errors.push(error)).ok()
+}
+
+/// All errors of values.
+fn check(config: &StoreConfig) -> Vec<SettingError> {
+    // It has no check in the store's own settings.
+    let margins = MIN_CLOCK_MARGIN..=MAX_CLOCK_MARGIN;
+    let mut errors = failed_checks([(
+        "clock_margin",
+        margins.contains(&config.shared.clock_margin),
+        "clock_margin is out of range; allowed are 1s to 60s",
+    )]);
+    errors.extend(config.validate().err().map(|error| {
         let reason = error.to_string();
         let keys = ["budget", "connections", "prefix", "user"];
         let key = keys.into_iter().find(|key| reason.contains(key)).unwrap_or("url");
         SettingError::new(if key == "user" { "username" } else { key }, reason)
-    })
+    }));
+    errors
 }
 
 /// Default ports.

@@ -179,6 +179,20 @@ fn errors_name_file_line_and_allowed_values() {
         ("[http3]\nenabled = true\ninitial_mtu = 9000", 3, "1200 to 1452"),
         ("[http3]\ntoken_lifetime = \"0s\"", 2, "more than 0s"),
         ("[http3]\nrefuse_above = 0", 2, "1 or more"),
+        ("[http3]\nretry_above = 5000", 2, "less than refuse_above (5000)"),
+        ("[http3]\nrefuse_above = 9\nretry_above = 9", 3, "less than refuse_above (9)"),
+        ("\n[http3]\nrefuse_above = 1000", 2, "retry_above (1000) must be less"),
+        ("[upstream.a]\nservers = [\"http://h\", \"http://h:80\"]", 2, "listed twice"),
+        (
+            "[upstream.a]\nservers = [\"http://h\"]\n[upstream.a.health_check]\ninterval = \"0s\"",
+            4,
+            "more than 0s",
+        ),
+        (
+            "[upstream.a]\nservers = [\"http://h\"]\nretry = { tries = 0 }",
+            3,
+            "tries must be at least 1",
+        ),
         ("[http3]\nmtu = 1400", 2, "`initial_mtu`"),
         ("[early_data\n", 1, ""),
     ] {
@@ -186,6 +200,48 @@ fn errors_name_file_line_and_allowed_values() {
         assert!(error.starts_with(&format!("f.toml, line {line}: ")), "{text}: {error}");
         assert!(error.contains(words), "{text}: {error}");
         assert!(!error.contains('\n'), "one sentence: {error}");
+    }
+}
+
+#[test]
+fn all_errors_of_a_section_are_reported_at_once() {
+    for (text, lines) in [
+        ("[limits]\nstreams = 0\nconnections = 0\nidle_timeout = \"0s\"", 2..=4),
+        ("[http3]\ninitial_mtu = 1\ntoken_lifetime = \"0s\"\nretry_above = 9999", 2..=4),
+        ("[upstream.a]\nservers = []\nrequests = 0\nbody_timeout = \"0s\"", 2..=4),
+        ("[store]\nurl = \"redis://h\"\nserver_name = \"h\"\nmaster = \"m\"", 3..=4),
+        ("[store]\nurl = \"redis://h\"\nclock_margin = \"0s\"\nbudget = \"2s\"", 3..=4),
+        (
+            "[store]\nurl = \"redis://h\"\nmode = \"sentinel\"\nmaster = \"m\"\n\
+             password_file = \"/none\"\nsentinel_password_file = \"/none\"",
+            5..=6,
+        ),
+    ] {
+        let errors = parse(text).unwrap_err();
+        let found: Vec<_> = errors.lines().map(|line| line.split(':').next().unwrap()).collect();
+        let expected: Vec<_> = lines.map(|line| format!("f.toml, line {line}")).collect();
+        assert_eq!(found, expected, "{errors}");
+    }
+}
+
+#[test]
+fn the_files_of_the_store_are_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let [password, sentinel_password, ca] =
+        ["password", "sentinel", "ca"].map(|name| dir.path().join(name));
+    for file in [&password, &sentinel_password] {
+        std::fs::write(file, "hush").unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(file, private).unwrap();
+    }
+    let config = parse(&format!(
+        "[store]\nurl = \"rediss://h\"\nmode = \"sentinel\"\nmaster = \"m\"\n\
+         password_file = {password:?}\nsentinel_password_file = {sentinel_password:?}\n\
+         ca_file = {ca:?}"
+    ));
+    let files = config.unwrap().files();
+    for file in [password, sentinel_password, ca] {
+        assert!(files.contains(&file), "{files:?}");
     }
 }
 

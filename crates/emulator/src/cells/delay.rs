@@ -106,7 +106,11 @@ impl CellSettings for JitterSpec {
 
 impl fmt::Display for JitterSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "delay {:?}, jitter {}", self.delay, self.distribution)
+        write!(f, "delay {:?}, jitter {}", self.delay, self.distribution)?;
+        if !self.hold.is_zero() {
+            write!(f, ", held {:?}", self.hold)?;
+        }
+        f.write_str(if self.overtakes { ", overtakes" } else { "" })
     }
 }
 

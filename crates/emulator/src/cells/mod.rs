@@ -155,6 +155,9 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
+/// Bytes in transit over all paths, at most: 200 ms at 2.6 Gbit/s, more than the link forwards.
+pub(crate) const MAX_IN_TRANSIT_BYTES: usize = 64 << 20;
+
 /// Length of an Ethernet II header.
 pub(crate) const ETHERNET: usize = 14;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds};
+use super::{Cell, CellDecision, CellSettings, MAX_IN_TRANSIT_BYTES, PacketInCell, Seeds};
 
 /// A bottleneck with a drop-tail queue.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,11 +21,11 @@ pub struct RateSpec {
 impl RateSpec {
     /// The default size of the queue: what the bottleneck sends in a round trip of the path, or in
     /// 100 ms if that is more; but at least 30,000 bytes, which are two initial windows of 10
-    /// segments (RFC 6928).
+    /// segments (RFC 6928), and at most 64 MiB, which is all that the link keeps in transit.
     pub fn default_queue_bytes(mbits: f64, rtt: Duration) -> u64 {
         let seconds = rtt.max(Duration::from_millis(100)).as_secs_f64();
         // The cast saturates.
-        ((mbits * 1e6 / 8.0 * seconds).round() as u64).max(30_000)
+        ((mbits * 1e6 / 8.0 * seconds).round() as u64).clamp(30_000, MAX_QUEUE_BYTES)
     }
 }
 
@@ -40,8 +40,12 @@ impl CellSettings for RateSpec {
             return Some(format!("a rate is {MIN_MBITS} to {MAX_MBITS} Mbit/s, not {mbits}"));
         }
         let bytes = queue_bytes.max(burst_bytes);
-        (*bytes > MAX_QUEUE_BYTES)
-            .then(|| format!("a queue or burst is at most {MAX_QUEUE_BYTES} bytes, not {bytes}"))
+        (*bytes > MAX_QUEUE_BYTES).then(|| {
+            format!(
+                "a queue or burst is at most {MAX_QUEUE_BYTES} bytes, which all paths share, not \
+                 {bytes}"
+            )
+        })
     }
 
     fn build(&self, _: Seeds) -> Box<dyn Cell> {
@@ -51,14 +55,19 @@ impl CellSettings for RateSpec {
 
 impl fmt::Display for RateSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rate {} Mbit/s, queue {} bytes", self.mbits, self.queue_bytes)
+        write!(f, "rate {} Mbit/s, queue {} bytes", self.mbits, self.queue_bytes)?;
+        match self.burst_bytes {
+            0 => Ok(()),
+            burst => write!(f, ", burst {burst} bytes"),
+        }
     }
 }
 
 const MIN_MBITS: f64 = 0.001;
 /// More than the link forwards.
 const MAX_MBITS: f64 = 100_000.0;
-const MAX_QUEUE_BYTES: u64 = 1 << 30;
+/// A longer queue would never be full.
+const MAX_QUEUE_BYTES: u64 = MAX_IN_TRANSIT_BYTES as u64;
 
 /// Sends packets one after the other at a rate. Packets that find the queue full are dropped.
 #[derive(Debug)]

@@ -61,8 +61,12 @@ impl CellSettings for ReconfigurationSpec {
 
 impl fmt::Display for ReconfigurationSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { delay, distribution, period, .. } = self;
-        write!(f, "delay {delay:?}, every {period:?} moved by {distribution}")
+        let Self { delay, distribution, period, outage } = self;
+        write!(f, "delay {delay:?}, every {period:?} moved by {distribution}")?;
+        match outage.is_zero() {
+            true => Ok(()),
+            false => write!(f, ", outage {outage:?}"),
+        }
     }
 }
 

@@ -87,11 +87,12 @@ mod tests {
     use crate::cells::*;
 
     #[test]
-    fn the_default_queue_is_a_round_trip_a_tenth_of_a_second_or_two_windows() {
+    fn the_default_queue_is_a_round_trip_within_bounds() {
         let queue = |mbits, ms| RateSpec::default_queue_bytes(mbits, Duration::from_millis(ms));
         assert_eq!(queue(100.0, 600), 7_500_000);
         assert_eq!(queue(20.0, 4), 250_000);
         assert_eq!(queue(0.256, 800), 30_000);
+        assert_eq!(queue(1_000.0, 600), 64 << 20);
     }
 
     #[test]
@@ -117,7 +118,7 @@ mod tests {
             (jitter(ms(0), Distribution::Normal { sd_ms: -1.0 }), "standard deviation"),
             (rate(0.0, 0), "0.001 to 100000 Mbit/s"),
             (rate(f64::NAN, 0), "0.001 to 100000 Mbit/s"),
-            (rate(1.0, (1 << 30) + 1), "queue"),
+            (rate(1.0, (64 << 20) + 1), "67108864 bytes, which all paths share"),
             (CellSpec::Loss(LossSpec { probability: 1.1 }), "0 to 1"),
             (
                 CellSpec::BurstyLoss(BurstyLossSpec {
@@ -138,6 +139,7 @@ mod tests {
             assert!(text.contains(reason) && text.contains(spec.name()), "{text}");
         }
         assert!(reconfiguration(ms(15_000), ms(30)).check().is_ok());
+        assert!(rate(1.0, 64 << 20).check().is_ok());
     }
 
     #[test]
@@ -149,5 +151,24 @@ mod tests {
         let rate = CellSpec::Rate(RateSpec { mbits: 1.5, queue_bytes: 30_000, burst_bytes: 0 });
         assert_eq!(describe(rate), "rate 1.5 Mbit/s, queue 30000 bytes");
         assert_eq!(describe(CellSpec::Middlebox(Middlebox::DropTfo)), "middlebox drop-tfo");
+        let rate = CellSpec::Rate(RateSpec { mbits: 1.5, queue_bytes: 9, burst_bytes: 3_000 });
+        assert_eq!(describe(rate), "rate 1.5 Mbit/s, queue 9 bytes, burst 3000 bytes");
+        let distribution = || Distribution::Uniform { spread_ms: 1.0 };
+        let jitter = |hold, overtakes| {
+            let distribution = distribution();
+            CellSpec::Jitter(JitterSpec { delay: ms(4), distribution, hold, overtakes })
+        };
+        let text = "delay 4ms, jitter uniform, +-1 ms";
+        assert_eq!(describe(jitter(ms(0), false)), text);
+        assert_eq!(describe(jitter(ms(10), true)), format!("{text}, held 10ms, overtakes"));
+        let reconfiguration = |outage| {
+            let (delay, period) = (ms(4), ms(15_000));
+            let distribution = distribution();
+            let spec = ReconfigurationSpec { delay, distribution, period, outage };
+            CellSpec::Reconfiguration(spec)
+        };
+        let text = "delay 4ms, every 15s moved by uniform, +-1 ms";
+        assert_eq!(describe(reconfiguration(ms(0))), text);
+        assert_eq!(describe(reconfiguration(ms(30))), format!("{text}, outage 30ms"));
     }
 }

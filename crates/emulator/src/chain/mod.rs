@@ -184,11 +184,9 @@ impl Chain {
         let (path_seed, lane_seed) =
             (mix(seed, PATH_SEED_OFFSET + channel as u64 / 2), mix(seed, channel as u64));
         let build = |(place, spec): (usize, &CellSpec)| {
-            let place = place as u64;
-            (
-                spec.clone(),
-                spec.build(Seeds { cell: mix(lane_seed, place), path: mix(path_seed, place) }),
-            )
+            let cell = mix(lane_seed, place as u64);
+            let path = shared_parts(cells, place).into_iter().fold(path_seed, mix);
+            (spec.clone(), spec.build(Seeds { cell, path }))
         };
         let stages: Vec<_> = cells.iter().enumerate().map(build).collect();
         let counters = ChannelCounters {
@@ -247,6 +245,22 @@ impl Chain {
         self.latest_ns = self.latest_ns.max(due_ns);
         due_ns
     }
+}
+
+/// Identifies the cell at `place` among those that draw for both directions of a path. Its place
+/// does not: each direction has other cells as well, and the order of a network and its addition is
+/// opposite. So it is the period, and the rank among the cells with the same period.
+fn shared_parts(cells: &[CellSpec], place: usize) -> [u64; 2] {
+    let key = |place: usize| match &cells[place] {
+        CellSpec::Reconfiguration(spec) => {
+            Some((spec.period, spec.distribution.to_string(), spec.outage, place))
+        }
+        _ => None,
+    };
+    let Some(own) = key(place) else { return [0; 2] };
+    let others = (0..cells.len()).filter_map(key);
+    let rank = others.filter(|other| other.0 == own.0 && *other < own).count();
+    [own.0.as_nanos() as u64, rank as u64]
 }
 
 #[derive(Debug)]

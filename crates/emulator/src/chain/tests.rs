@@ -179,6 +179,84 @@ fn a_duplicated_packet_leaves_twice_and_takes_its_share_of_the_rate() {
     assert_eq!((chains.len(), chains.bytes()), (0, 0));
 }
 
+/// A frame of UDP or TCP with this payload, in IPv4.
+fn packet(udp: bool, payload: usize) -> Box<[u8]> {
+    let ip = etherparse::PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4([1; 4], [2; 4], 64);
+    let mut frame = Vec::new();
+    match udp {
+        true => ip.udp(1, 2).write(&mut frame, &vec![0; payload]).unwrap(),
+        false => ip.tcp(1, 2, 3, 4).write(&mut frame, &vec![0; payload]).unwrap(),
+    }
+    frame.into()
+}
+
+#[test]
+fn tcp_does_not_wait_behind_throttled_udp() {
+    let throttle = CellSpec::Middlebox(Middlebox::ThrottleUdp);
+    let rate = CellSpec::Rate(RateSpec { mbits: 12.0, queue_bytes: 1 << 20, burst_bytes: 0 });
+    let mut chains = Chains::new(&[(&[throttle, rate, delay(10)], &[])], 0);
+    // 1,460 and 1,500 bytes of IP: the first takes 46 ms at 256 kbit/s.
+    chains.push(0, 0, packet(true, 1_432));
+    chains.push(0, MS, packet(false, 1_460));
+    let exits = rest(&mut chains);
+    let times: Vec<_> = exits.iter().map(|e| (e.arrival_ns / MS, e.due_ns / MS)).collect();
+    assert_eq!(times, [(1, 12), (0, 56)]);
+}
+
+/// The shortest delay of each direction in each of 20 intervals of 15 s. Packets come every 20 ms.
+fn shortest_delays(up: &[CellSpec], down: &[CellSpec]) -> [Vec<u64>; 2] {
+    let period = 15_000 * MS;
+    let mut chains = Chains::new(&[(up, down)], 3);
+    [0, 1].map(|channel| {
+        let of_interval = |interval: u64| {
+            for n in 0..600 {
+                chains.push(channel, interval * period + n * 20 * MS, packet(true, 40));
+            }
+            let exits = rest(&mut chains);
+            exits.iter().map(|exit| exit.due_ns - exit.arrival_ns).min().expect("600 packets")
+        };
+        (1..=20).map(of_interval).collect()
+    })
+}
+
+#[test]
+fn both_directions_of_a_satellite_network_change_together() {
+    let close = |[up, down]: [Vec<u64>; 2]| {
+        let off = up.iter().zip(&down).map(|(up, down)| up.abs_diff(*down));
+        off.max().expect("20 intervals") < MS
+    };
+    let leo = crate::Profile::parse("leo").expect("built in");
+    assert!(close(shortest_delays(&leo.up, &leo.down)));
+    // Jitter in front of the cells of one direction and behind those of the other.
+    let wifi = crate::Profile::parse("leo+wifi").expect("built in");
+    assert!(close(shortest_delays(&wifi.up, &wifi.down)));
+    // A cell of one direction alone.
+    let lossy = [&[CellSpec::Loss(LossSpec { probability: 0.0 })][..], &leo.up].concat();
+    assert!(close(shortest_delays(&lossy, &leo.down)));
+}
+
+#[test]
+fn two_reconfigurations_of_a_path_change_with_their_counterparts() {
+    let cell = |period_s, spread_ms| {
+        CellSpec::Reconfiguration(ReconfigurationSpec {
+            delay: Duration::from_millis(50),
+            distribution: Distribution::Uniform { spread_ms },
+            period: Duration::from_secs(period_s),
+            outage: Duration::ZERO,
+        })
+    };
+    let of = |cells: &[CellSpec]| [0, 1].map(|place| shared_parts(cells, place));
+    for second in [cell(15, 10.0), cell(5, 20.0)] {
+        let first = cell(15, 20.0);
+        let (up, down) = ([first.clone(), second.clone()], [second, first]);
+        let ([a, b], [c, d]) = (of(&up), of(&down));
+        assert_eq!((a, b), (d, c));
+        assert_ne!(a, b);
+    }
+    let one_more = [cell(5, 20.0), cell(15, 20.0)];
+    assert_eq!(shared_parts(&[cell(15, 20.0)], 0), shared_parts(&one_more, 1));
+}
+
 fn anything() -> impl Strategy<Value = CellSpec> {
     let ms = |range: std::ops::Range<u64>| range.prop_map(Duration::from_millis);
     let distribution = prop_oneof![

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_emulator::{Namespace, Network};
+use firstflight_emulator::{Namespace, Network, Process};
 use libtest_mimic::Trial;
 
 use crate::{HOLD, Outcome, ROLE, network, trial};
@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("dropping_the_network_ends_its_children", dropping_the_network_ends_its_children),
         trial("children_run_in_their_namespace", children_run_in_their_namespace),
         trial("dropping_a_process_ends_its_group", dropping_a_process_ends_its_group),
+        trial("a_group_is_ended_after_its_leader", a_group_is_ended_after_its_leader),
         trial("a_panic_inside_a_namespace_is_passed_on", a_panic_is_passed_on),
         trial("a_missing_program_is_named", a_missing_program_is_named),
     ]
@@ -112,6 +113,33 @@ fn dropping_a_process_ends_its_group() -> Outcome {
     Ok(())
 }
 
+fn a_group_is_ended_after_its_leader() -> Outcome {
+    let network = network([2_000]);
+    let room = BTreeSet::from([inode(network.server())]);
+    let before = inhabitants(&room).len();
+    let signal = |process: Process| process.signal(libc::SIGTERM).map(|()| Some(process));
+    let kill = |process: Process| process.kill().map(|()| Some(process));
+    type End = fn(Process) -> std::io::Result<Option<Process>>;
+    for end in [signal as End, kill, |_| Ok(None)] {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 4711 & exit 3"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = network.server().spawn_child(command)?;
+        let status = process.wait_timeout(TEST_TIMEOUT)?.ok_or("still runs")?;
+        assert_eq!(status.code(), Some(3));
+        let during = eventually(|| inhabitants(&room), |living| living.len() == before + 1);
+        assert_eq!(during.len(), before + 1, "{during:?}");
+        let handle = end(process)?;
+        let after = eventually(|| inhabitants(&room), |living| living.len() == before);
+        assert_eq!(after.len(), before, "{after:?}");
+        // The status remains known.
+        if let Some(process) = handle {
+            assert_eq!(process.try_wait()?, Some(status));
+        }
+    }
+    Ok(())
+}
+
 fn a_panic_is_passed_on() -> Outcome {
     let network = network([2_000]);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -133,6 +161,8 @@ fn a_missing_program_is_named() -> Outcome {
 fn server_with_workers() -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 4711 & setsid sleep 4711 & wait"]);
+    // If one is left over, nobody who reads this program's output waits for it.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 

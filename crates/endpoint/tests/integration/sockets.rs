@@ -1,7 +1,10 @@
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use quinn_proto::VarInt;
+use quinn_udp::RecvMeta;
 
 use crate::support::{Client, Layer, LayerState, Server, request, within};
 
@@ -27,6 +30,40 @@ async fn a_full_socket_loses_nothing_and_delays_everything() {
 async fn rfc9002_lost_packets_are_sent_again() {
     for lose in [5, 25] {
         echoes_over(LayerState { lose, ..LayerState::default() }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_socket_that_fails_is_read_again() {
+    echoes_over(LayerState { failures: AtomicUsize::new(2), ..LayerState::default() }).await;
+}
+
+/// The kernel refuses to send such a response.
+#[tokio::test]
+async fn datagrams_that_cannot_have_a_response_have_none() {
+    type Change = fn(&mut RecvMeta);
+    let changes: [(Change, usize); 4] = [
+        (|_| {}, 1),
+        (|meta| meta.addr.set_port(0), 0),
+        (|meta| meta.dst_ip = Some(Ipv4Addr::BROADCAST.into()), 0),
+        (|meta| meta.dst_ip = Some(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into()), 0),
+    ];
+    // A version that the server does not know.
+    let mut datagram = [&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8][..], &[1; 8], &[8], &[2; 8]].concat();
+    datagram.resize(1200, 0);
+    for (change, responses) in changes {
+        let state = Arc::new(LayerState { change: Some(change), ..LayerState::default() });
+        let server = Server::on(|socket| Layer { socket, state: state.clone() });
+        let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        client.send_to(&datagram, server.address).unwrap();
+        within(async {
+            while state.received.load(Ordering::SeqCst) == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+        // On the only thread, the driver has processed what it has received.
+        assert_eq!(state.calls.load(Ordering::SeqCst), responses);
     }
 }
 

@@ -1,10 +1,10 @@
 //! A server on the endpoint and clients of quinn.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use firstflight_endpoint::{Connection, DatagramSocket, Endpoint, Socket};
@@ -16,7 +16,7 @@ use firstflight_tls::{
 };
 use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig};
 use quinn_proto::{ValidationTokenConfig, VarInt};
-use quinn_udp::Transmit;
+use quinn_udp::{RecvMeta, Transmit};
 use tokio::time::timeout;
 
 /// A server's endpoint and its configuration.
@@ -180,7 +180,8 @@ fn now() -> UnixTime {
     UnixTime::from(std::time::SystemTime::now())
 }
 
-/// A socket that loses, counts or does not take what is sent.
+/// A socket that loses, counts or does not take what is sent, and changes or fails to receive what
+/// arrives.
 pub(crate) struct Layer {
     pub(crate) socket: Socket,
     pub(crate) state: Arc<LayerState>,
@@ -196,6 +197,12 @@ pub(crate) struct LayerState {
     /// The last call that is not lost; 0: all may arrive.
     pub(crate) last: AtomicUsize,
     pub(crate) is_full: AtomicBool,
+    /// How many calls fail to receive.
+    pub(crate) failures: AtomicUsize,
+    /// Where received datagrams seem to come from and to go to.
+    pub(crate) change: Option<fn(&mut RecvMeta)>,
+    /// Buffers received.
+    pub(crate) received: AtomicUsize,
 }
 
 impl DatagramSocket for Layer {
@@ -216,6 +223,25 @@ impl DatagramSocket for Layer {
             return Ok(());
         }
         self.socket.try_send(transmit)
+    }
+
+    fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let one_less = |failures: usize| failures.checked_sub(1);
+        let failures = &self.state.failures;
+        if failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        }
+        let count = ready!(self.socket.poll_receive(cx, buffers, meta))?;
+        if let Some(change) = self.state.change {
+            meta.iter_mut().take(count).for_each(change);
+        }
+        self.state.received.fetch_add(count, Ordering::SeqCst);
+        Poll::Ready(Ok(count))
     }
 
     /// Says once that a full socket is still full, and wakes the task.

@@ -23,6 +23,7 @@ use firstflight_report::{BrowserFacts, Filmstrip, Record, SCHEMA, ServerFacts, V
 
 use firstflight_samples::{machine_facts, utc_now};
 
+use crate::error::FailedStages;
 use crate::paths::PlannedPath;
 use crate::servers::{HttpOptions, Site, VisitedFile, VisitedServer};
 use crate::{HttpVersion, LabError, Progress, ServerKind, link};
@@ -91,7 +92,8 @@ pub fn run_visits(
     visits.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
     let link = link::link_facts(&network, config.keep_awake, before);
     progress(Progress::Filming);
-    let filmstrips = filmstrips(config, &shared)?;
+    let mut failed = FailedStages::default();
+    let filmstrips = failed.attempt("filmstrips", filmstrips(config, &shared));
     let rounds: Vec<usize> = plan.blocks.iter().map(|block| block.round).collect();
     Ok(Record {
         schema: SCHEMA,
@@ -109,6 +111,7 @@ pub fn run_visits(
         visits,
         filmstrips,
         left_out: plan.left_out.clone(),
+        failed_stages: failed.0,
         seconds: started.elapsed().as_secs_f64(),
         ..Record::default()
     })

@@ -1,10 +1,10 @@
 //! A worker: runs one browser at a time on its own networks, block after block.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{ChildStdin, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -251,11 +251,7 @@ impl<'a> BlockRun<'a> {
     fn start(&mut self) -> Result<&mut Browser, LabError> {
         let browser = match self.browser.take() {
             Some(browser) => browser,
-            // A second attempt, since a busy machine may be too slow once.
-            None => self.open().or_else(|error| {
-                tracing::debug!(%error, "the browser is started again");
-                self.open()
-            })?,
+            None => self.open()?,
         };
         Ok(self.browser.insert(browser))
     }
@@ -355,8 +351,8 @@ fn system(error: LinkError) -> io::Error {
 struct Started(Process);
 
 impl BrowserProcess for Started {
-    fn stdin(&mut self) -> Option<Box<dyn Write + Send>> {
-        self.0.stdin.take().map(|pipe| Box::new(pipe) as Box<_>)
+    fn stdin(&mut self) -> Option<ChildStdin> {
+        self.0.stdin.take()
     }
 
     fn stdout(&mut self) -> Option<Box<dyn Read + Send>> {

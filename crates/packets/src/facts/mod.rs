@@ -202,7 +202,8 @@ pub enum FirstResponse {
         round_trips: u32,
         /// When it first reached the tap, in nanoseconds.
         arrived: u64,
-        /// When it was first delivered to the client, in nanoseconds; `None` if it never was.
+        /// When it and all bytes before it had been delivered to the client, over QUIC the
+        /// server's handshake messages as well, in nanoseconds; `None` if they never were.
         delivered: Option<u64>,
     },
     /// The server sent no response before the connection or the capture ended.
@@ -227,8 +228,7 @@ pub enum LastResponse {
         round_trips: u32,
         /// When it first reached the tap, in nanoseconds.
         arrived: u64,
-        /// When it and all bytes before it had been delivered to the client, in nanoseconds;
-        /// `None` if they never were.
+        /// When it had been delivered, as for the first byte.
         delivered: Option<u64>,
     },
     /// The server sent no response before the connection or the capture ended.

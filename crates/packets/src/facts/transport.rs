@@ -157,6 +157,22 @@ pub struct Traffic {
     pub payload_bytes: u64,
 }
 
+impl Traffic {
+    /// Counts a packet by the lengths of its frame and of its payload.
+    pub(crate) fn add(&mut self, frame_len: u32, payload_len: u32) {
+        self.packets += 1;
+        self.wire_bytes += u64::from(frame_len);
+        self.payload_bytes += u64::from(payload_len);
+    }
+
+    /// Removes a packet that was counted.
+    pub(crate) fn remove(&mut self, frame_len: u32, payload_len: u32) {
+        self.packets -= 1;
+        self.wire_bytes -= u64::from(frame_len);
+        self.payload_bytes -= u64::from(payload_len);
+    }
+}
+
 /// A packet that the tap dropped, and when its content was delivered after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stall {

@@ -4,7 +4,7 @@ use firstflight_wire::{CoalescedPacket, PacketKind};
 
 use super::counts::PacketCounts;
 use super::decryption::{DIRECTIONS, DecryptedPackets};
-use super::flow::QuicFlow;
+use super::flow::{MAX_ADDRESSES, QuicFlow};
 use super::response::QuicResponse;
 use super::round_trips::{AntiAmplification, timed_packets};
 use crate::facts::{
@@ -157,7 +157,6 @@ impl QuicAnalysis<'_> {
         for datagram in &flow.datagrams {
             let new = datagram.direction == Direction::ToServer
                 && !client_addresses.contains(&datagram.client);
-            // Bounded, since an attacker can forge source addresses.
             if new && client_addresses.len() < MAX_ADDRESSES {
                 client_addresses.push(datagram.client);
             }
@@ -269,19 +268,28 @@ impl QuicAnalysis<'_> {
         };
         let first = match self.first_carried(found.first) {
             Ok((round_trips, arrived)) => {
-                let delivered = found.first_delivered;
+                let delivered = self.readable_at(found.first_delivered);
                 FirstResponse::Seen { round_trips, arrived, delivered }
             }
             Err(why) => FirstResponse::Unknown(why),
         };
         let last = match (gap, self.first_carried(found.last)) {
             (None, Ok((round_trips, arrived))) => {
-                let delivered = found.last_delivered;
+                let delivered = self.readable_at(found.last_delivered);
                 LastResponse::Seen { round_trips, arrived, delivered }
             }
             (Some(why), _) | (None, Err(why)) => LastResponse::Unknown(why),
         };
         (first, last)
+    }
+
+    /// When the client can read what was delivered at a time: no packets with 1-RTT keys before its
+    /// handshake is complete (RFC 9001 section 5.7).
+    fn readable_at(&self, delivered: Option<u64>) -> Option<u64> {
+        match self.packets.handshake.server_finished {
+            Some(_) => Some(delivered?.max(self.setup_done()?)),
+            None => delivered,
+        }
     }
 
     fn first_flight(&self) -> FirstFlight {
@@ -319,5 +327,3 @@ impl QuicAnalysis<'_> {
         held_up.next()
     }
 }
-
-const MAX_ADDRESSES: usize = 64;

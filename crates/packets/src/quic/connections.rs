@@ -7,7 +7,7 @@ use firstflight_wire::{LongHeader, LongType, is_long};
 
 use super::analysis::QuicAnalysis;
 use super::decryption::DIRECTIONS;
-use super::flow::{Datagram, QuicFlow};
+use super::flow::{Datagram, MAX_ADDRESSES, QuicFlow};
 use crate::facts::{FlowFacts, QuicFacts};
 use crate::packet::Udp;
 use crate::{Direction, KeyLog, Limits, Packet, Trace};
@@ -31,8 +31,8 @@ pub(crate) struct Connections {
     /// The lengths of the connection IDs that each server issues.
     id_lengths: HashMap<SocketAddr, BTreeSet<usize>>,
     /// Datagrams with short headers whose connection IDs were issued in packets that are not
-    /// decrypted yet, with their server and frame length.
-    unmatched: Vec<(SocketAddr, Datagram, u32)>,
+    /// decrypted yet, with their server.
+    unmatched: Vec<(SocketAddr, Datagram)>,
     /// Bytes of memory of all datagrams.
     pub(crate) memory: usize,
 }
@@ -81,17 +81,17 @@ impl Connections {
                 let datagram = Datagram::new(packet, udp);
                 let memory = datagram.memory();
                 if self.unmatched.len() < MAX_UNMATCHED_DATAGRAMS && memory <= memory_left {
-                    self.unmatched.push((endpoints.1, datagram, udp.frame_len));
+                    self.unmatched.push((endpoints.1, datagram));
                     self.memory += memory;
                 }
                 return false;
             }
             Assignment::Ignored => return false,
         };
-        self.index(number, packet.direction, endpoints, long.as_ref());
+        self.index(number, packet, endpoints, long.as_ref());
         if let Some(flow) = self.flows.get_mut(&number) {
             let before = flow.memory;
-            flow.add(Datagram::new(packet, udp), udp.frame_len, limits, memory_left);
+            flow.add(Datagram::new(packet, udp), limits, memory_left);
             self.memory += flow.memory - before;
         }
         false
@@ -202,16 +202,19 @@ impl Connections {
     fn index(
         &mut self,
         number: ConnectionNumber,
-        direction: Direction,
+        packet: &Packet<'_>,
         endpoints: Endpoints,
         long: Option<&LongHeader<'_>>,
     ) {
-        let candidates = self.by_endpoints.entry(endpoints).or_default();
-        if !candidates.contains(&number) {
-            candidates.push(number);
+        let Some(flow) = self.flows.get_mut(&number) else { return };
+        let known =
+            self.by_endpoints.get(&endpoints).is_some_and(|numbers| numbers.contains(&number));
+        if !known && flow.indexed_addresses < MAX_ADDRESSES {
+            flow.indexed_addresses += 1;
+            self.by_endpoints.entry(endpoints).or_default().push(number);
         }
-        let Some((flow, long)) = self.flows.get_mut(&number).zip(long) else { return };
-        if direction == Direction::ToServer {
+        let Some(long) = long else { return };
+        if packet.direction == Direction::ToServer {
             // A client changes the ID that it chose at most once.
             if flow.add_connection_id(Direction::ToServer, long.destination) {
                 let id = (endpoints, Direction::ToServer, long.destination.to_vec());
@@ -225,7 +228,9 @@ impl Connections {
         }
         match long.long_type() {
             // The source ID of a Version Negotiation is the ID that the client chose.
-            None if long.version == 0 => flow.facts.version_negotiations += 1,
+            None if long.version == 0 => {
+                flow.facts.version_negotiations += u32::from(packet.delivered.is_some());
+            }
             None => {}
             Some(kind) => {
                 flow.server_responded |= kind != LongType::Retry;
@@ -284,7 +289,7 @@ impl Connections {
         keys: &KeyLog,
         limits: &Limits,
     ) -> QuicAnalysis<'f> {
-        flow.datagrams.sort_by_key(|datagram| datagram.arrived);
+        flow.put_in_order();
         if !self.unmatched.is_empty() {
             // Each round may decrypt packets that issue further IDs.
             for _ in 0..MAX_MATCHING_ROUNDS {
@@ -301,7 +306,7 @@ impl Connections {
                 if !self.claim_unmatched(flow, limits) {
                     break;
                 }
-                flow.datagrams.sort_by_key(|datagram| datagram.arrived);
+                flow.put_in_order();
             }
         }
         QuicAnalysis::new(flow, keys)
@@ -312,7 +317,7 @@ impl Connections {
         let before = self.unmatched.len();
         let mut addresses: BTreeSet<_> =
             flow.datagrams.iter().map(|datagram| datagram.client).collect();
-        self.unmatched.retain(|(server, datagram, frame_len)| {
+        self.unmatched.retain(|(server, datagram)| {
             let after_first_byte = datagram.payload.get(1..).unwrap_or_default();
             let ids = &flow.ids[datagram.direction as usize];
             let has_id = ids.iter().any(|id| after_first_byte.starts_with(id))
@@ -320,7 +325,7 @@ impl Connections {
             let matches = *server == flow.server && has_id;
             if matches {
                 addresses.insert(datagram.client);
-                flow.add(datagram.clone(), *frame_len, limits, usize::MAX);
+                flow.add(datagram.clone(), limits, usize::MAX);
             }
             !matches
         });
@@ -341,7 +346,7 @@ impl Connections {
         self.by_id.retain(|_, number| flows.contains_key(number));
         self.by_server_id.retain(|_, number| flows.contains_key(number));
         self.memory = flows.values().map(|flow| flow.memory).sum::<usize>()
-            + self.unmatched.iter().map(|(_, datagram, _)| datagram.memory()).sum::<usize>();
+            + self.unmatched.iter().map(|(_, datagram)| datagram.memory()).sum::<usize>();
     }
 }
 
@@ -354,5 +359,50 @@ fn starts_connection(long: &LongHeader<'_>, udp: &Udp<'_>) -> bool {
         Some(LongType::Initial | LongType::ZeroRtt) => true,
         Some(LongType::Handshake | LongType::Retry) => false,
         None => long.version != 0 && udp.wire_len >= MIN_INITIAL_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+    use crate::packet::Content;
+
+    fn add(connections: &mut Connections, direction: Direction, port: u16, payload: &[u8]) {
+        let (client, server) = (([10, 0, 0, 1], port), ([10, 0, 0, 2], 443));
+        let (from, to) = match direction {
+            Direction::ToServer => (client, server),
+            Direction::ToClient => (server, client),
+        };
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4(from.0, to.0, 64)
+            .udp(from.1, to.1)
+            .write(&mut frame, payload)
+            .unwrap();
+        let Some(Content::Udp(udp)) = Content::from_frame(&frame) else { panic!("no UDP") };
+        let (arrived, delivered) = (port.into(), Some(port.into()));
+        let packet = Packet { direction, arrived, delivered, frame: &frame };
+        connections.datagram(&packet, &udp, &Limits::default(), usize::MAX, false);
+    }
+
+    #[test]
+    fn forged_source_addresses_do_not_grow_the_index() {
+        let mut connections = Connections::default();
+        let long = |to: &[u8], from: &[u8]| {
+            let ids = [&[to.len() as u8][..], to, &[from.len() as u8], from].concat();
+            [&[0xc3, 0, 0, 0, 1][..], &ids].concat()
+        };
+        let (first, client, server) = ([3; 8], [1; 4], [2; 4]);
+        add(&mut connections, Direction::ToServer, 40_000, &long(&first, &client));
+        add(&mut connections, Direction::ToClient, 40_000, &long(&client, &server));
+        for port in 1..1_000 {
+            let short = [&[0x40][..], &server, &[0; 20]].concat();
+            add(&mut connections, Direction::ToServer, port, &short);
+        }
+        assert_eq!(connections.by_endpoints.len(), MAX_ADDRESSES);
+        let flows: Vec<_> = connections.flows.values().collect();
+        assert_eq!((flows.len(), flows[0].datagrams.len()), (1, 2 + 999));
     }
 }

@@ -97,10 +97,12 @@ impl PacketCounts {
         for captured in &packets.captured {
             let datagram = &flow.datagrams[captured.datagram];
             match (&captured.packet, &captured.opened) {
+                (CoalescedPacket::Protected(_), Some(opened)) if opened.duplicate => {
+                    counter.found.duplicates += 1;
+                }
                 (CoalescedPacket::Protected(packet), opened) => {
                     counter.header(datagram, packet);
                     match opened {
-                        Some(opened) if opened.duplicate => counter.found.duplicates += 1,
                         Some(opened) => {
                             counter.packet(captured.datagram, datagram, packet.kind, opened);
                         }
@@ -319,18 +321,20 @@ pub(crate) struct Restart<'a> {
     pub(crate) token: Option<&'a [u8]>,
 }
 
-/// All restarts in the order of arrival, without packets that a client ignores: a Retry with an
-/// invalid tag or after another Retry (RFC 9000 section 17.2.5.2), and anything after other packets
-/// of the server (section 6.2).
+/// All restarts in the order of arrival, without packets that do not reach the client or that it
+/// ignores: a Retry with an invalid tag or after another Retry (RFC 9000 section 17.2.5.2), and
+/// anything after other packets of the server (section 6.2).
 pub(crate) fn restarts<'a>(flow: &QuicFlow, captured: &[CapturedPacket<'a>]) -> Vec<Restart<'a>> {
     let mut original = None;
     let mut found: Vec<Restart<'a>> = Vec::new();
     for captured in captured {
         let datagram = &flow.datagrams[captured.datagram];
+        let delivered = match (datagram.direction, datagram.delivered) {
+            (Direction::ToClient, None) => continue,
+            (_, delivered) => delivered.unwrap_or(u64::MAX),
+        };
         let mut restart = |token| {
-            let delivered = datagram.delivered;
-            let restart = |delivered| Restart { datagram: captured.datagram, delivered, token };
-            found.extend(delivered.map(restart));
+            found.push(Restart { datagram: captured.datagram, delivered, token });
         };
         match (datagram.direction, captured.packet) {
             (Direction::ToServer, CoalescedPacket::Protected(packet))

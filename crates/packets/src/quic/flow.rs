@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::size_of;
 use std::net::SocketAddr;
 
+use crate::copies::{TapPacket, sort_and_remove_copies};
 use crate::facts::{QuicFacts, Traffic};
 use crate::packet::Udp;
 use crate::{Direction, Limits, Packet};
@@ -16,6 +17,8 @@ pub(crate) struct Datagram {
     pub(crate) delivered: Option<u64>,
     /// The client's endpoint, which may migrate.
     pub(crate) client: SocketAddr,
+    /// The frame's length on the wire.
+    pub(crate) frame_len: u32,
     /// The UDP payload's length on the wire: more than `payload` if the capture truncated it.
     pub(crate) wire_len: u32,
     pub(crate) payload: Box<[u8]>,
@@ -28,6 +31,7 @@ impl Datagram {
             arrived: packet.arrived,
             delivered: packet.delivered,
             client: udp.endpoints(packet.direction).0,
+            frame_len: udp.frame_len,
             wire_len: udp.wire_len,
             payload: udp.payload.into(),
         }
@@ -39,6 +43,21 @@ impl Datagram {
 
     pub(crate) fn is_whole(&self) -> bool {
         self.payload.len() as u64 == u64::from(self.wire_len)
+    }
+}
+
+impl TapPacket for Datagram {
+    fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    fn delivered(&mut self) -> &mut Option<u64> {
+        &mut self.delivered
+    }
+
+    fn equals(&self, other: &Self) -> bool {
+        let header = |one: &Self| (one.direction, one.client, one.wire_len);
+        header(self) == header(other) && self.payload == other.payload
     }
 }
 
@@ -61,6 +80,8 @@ pub(crate) struct QuicFlow {
     kept: [usize; 2],
     /// The destination connection IDs of each direction, indexed by `Direction`.
     pub(crate) ids: [BTreeSet<Vec<u8>>; 2],
+    /// The client's addresses by which datagrams are assigned to it, at most [`MAX_ADDRESSES`].
+    pub(crate) indexed_addresses: usize,
     /// Whether the server sent anything but Version Negotiation and Retry.
     pub(crate) server_responded: bool,
     /// The number of datagrams when the connection was last checked for a close.
@@ -70,6 +91,9 @@ pub(crate) struct QuicFlow {
 /// Connection IDs stored of one side, at most. Endpoints choose how many they accept (RFC 9000
 /// section 18.2); eight are common.
 const MAX_IDS: usize = 256;
+
+/// Addresses stored of a client, at most: an attacker can forge source addresses.
+pub(crate) const MAX_ADDRESSES: usize = 64;
 
 impl QuicFlow {
     pub(crate) fn new(client: SocketAddr, server: SocketAddr, started: u64) -> Self {
@@ -85,6 +109,7 @@ impl QuicFlow {
             memory: 0,
             kept: [0; 2],
             ids: [BTreeSet::new(), BTreeSet::new()],
+            indexed_addresses: 0,
             server_responded: false,
             checked_datagrams: 0,
         }
@@ -96,22 +121,17 @@ impl QuicFlow {
         !id.is_empty() && ids.len() < MAX_IDS && ids.insert(id.to_vec())
     }
 
-    /// Adds a datagram whose frame was `frame_len` bytes long. `room` is the memory that is left.
-    pub(crate) fn add(&mut self, datagram: Datagram, frame_len: u32, limits: &Limits, room: usize) {
+    /// Adds a datagram. `room` is the memory that is left.
+    pub(crate) fn add(&mut self, datagram: Datagram, limits: &Limits, room: usize) {
         self.started = self.started.min(datagram.arrived);
         self.ended = self.ended.max(datagram.arrived);
-        let facts = &mut self.facts;
-        let (traffic, largest) = match datagram.direction {
-            Direction::ToServer => (&mut facts.to_server, &mut facts.largest_to_server),
-            Direction::ToClient => (&mut facts.to_client, &mut facts.largest_to_client),
-        };
-        *traffic = Traffic {
-            packets: traffic.packets + 1,
-            wire_bytes: traffic.wire_bytes + u64::from(frame_len),
-            payload_bytes: traffic.payload_bytes + u64::from(datagram.wire_len),
+        let largest = match datagram.direction {
+            Direction::ToServer => &mut self.facts.largest_to_server,
+            Direction::ToClient => &mut self.facts.largest_to_client,
         };
         *largest = (*largest).max(datagram.wire_len);
-        facts.dropped += u32::from(datagram.delivered.is_none());
+        self.traffic(datagram.direction).add(datagram.frame_len, datagram.wire_len);
+        self.facts.dropped += u32::from(datagram.delivered.is_none());
         let kept = &mut self.kept[datagram.direction as usize];
         let memory = datagram.memory();
         if self.datagrams.len() >= limits.packets_per_connection
@@ -125,5 +145,22 @@ impl QuicFlow {
         *kept += datagram.payload.len();
         self.memory += memory;
         self.datagrams.push(datagram);
+    }
+
+    /// Puts the datagrams in the order of arrival, without the path's copies.
+    pub(crate) fn put_in_order(&mut self) {
+        for copy in sort_and_remove_copies(&mut self.datagrams) {
+            self.traffic(copy.direction).remove(copy.frame_len, copy.wire_len);
+            self.facts.dropped -= u32::from(copy.delivered.is_none());
+            self.kept[copy.direction as usize] -= copy.payload.len();
+            self.memory -= copy.memory();
+        }
+    }
+
+    fn traffic(&mut self, direction: Direction) -> &mut Traffic {
+        match direction {
+            Direction::ToServer => &mut self.facts.to_server,
+            Direction::ToClient => &mut self.facts.to_client,
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::flow::QuicFlow;
 pub(crate) struct QuicResponse {
     /// The datagram that first carried its first byte.
     pub(crate) first: usize,
-    /// When that byte was first delivered.
+    /// When it and all bytes before it had been delivered.
     pub(crate) first_delivered: Option<u64>,
     /// The last datagram that first carried some of it.
     pub(crate) last: usize,
@@ -43,7 +43,7 @@ impl QuicResponse {
             let last = all.max_by_key(arrived).unwrap_or(first);
             let here = Self {
                 first,
-                first_delivered: stream_bytes.delivered(start.start),
+                first_delivered: stream_bytes.delivered_up_to(start.start + 1),
                 last,
                 last_delivered: stream_bytes.delivered_up_to(end.end),
                 bytes: responses.iter().map(|range| range.len() as u64).sum(),

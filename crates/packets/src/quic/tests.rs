@@ -207,6 +207,36 @@ fn rfc9000_7_2_a_server_may_use_an_id_issued_in_early_data() {
     assert_eq!(owned.count(), all.len());
 }
 
+#[test]
+fn rfc9001_5_7_a_response_is_not_read_before_the_handshake_is_complete() {
+    use Direction::{ToClient, ToServer};
+    let [hello, chosen] = hellos();
+    let sent = |direction, kind, frames: Vec<u8>| Sent { direction, kind, frames, ..hello.clone() };
+    let finished = crypto(0, &[8, 0, 0, 6, 0, 4, 0, 42, 0, 0, 20, 0, 0, 1, 9]);
+    let request = [&[0x0b, 0, 3][..], b"GET"].concat();
+    let response = [&[0x0b, 0, 4][..], b"page"].concat();
+    let all = [
+        (hello.clone(), 0, Some(10)),
+        (sent(ToServer, PacketKind::ZeroRtt, request), 1, Some(11)),
+        // The ServerHello is lost.
+        (chosen.clone(), 12, None),
+        (sent(ToClient, PacketKind::Handshake, finished), 13, Some(23)),
+        (sent(ToClient, PacketKind::OneRtt, response), 14, Some(24)),
+        (Sent { number: 1, ..chosen }, 50, Some(60)),
+    ];
+    let mut observer = Observer::new();
+    observer.add_secrets(&key_log());
+    for (sent, arrived, delivered) in all {
+        let frame = &sent.frame()[..];
+        observer.packet(&Packet { direction: sent.direction, arrived, delivered, frame });
+    }
+    let facts = &observer.finish()[0];
+    let FirstResponse::Seen { arrived, delivered, .. } = facts.first_response else { panic!() };
+    assert_eq!((arrived, delivered, facts.setup_done), (14, Some(60), Some(60)));
+    let LastResponse::Seen { delivered, .. } = facts.last_response else { panic!() };
+    assert_eq!(delivered, Some(60));
+}
+
 /// A path of 20 ms, on which the client sends its ClientHello again before and after a response could
 /// come.
 #[test]

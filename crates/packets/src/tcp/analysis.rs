@@ -49,12 +49,9 @@ impl<'a> TcpAnalysis<'a> {
         let packets = &flow.packets;
         let client = Stream::assemble(packets, Direction::ToServer);
         let server = Stream::assemble(packets, Direction::ToClient);
-        let first_response_delivered = packets
-            .iter()
-            .filter(|packet| packet.direction == Direction::ToClient && packet.has_data())
-            .filter_map(|packet| packet.delivered)
-            .min()
-            .unwrap_or(u64::MAX);
+        let open_at = open_at(packets);
+        let first_response_delivered =
+            data_to_client(packets, open_at).map(|(time, _)| time).min().unwrap_or(u64::MAX);
         let first_flight = client.prefix(|index| packets[index].arrived < first_response_delivered);
         let streams = client::client_hello(&client.bytes).map(|hello| {
             let server = ServerStream::read(&server.bytes, &hello, keys);
@@ -65,7 +62,7 @@ impl<'a> TcpAnalysis<'a> {
         let depths = round_trips::depths(
             packets.iter().map(|packet| packet.step(causality(packet, server_stream))),
         );
-        let delivered = delivered(packets);
+        let delivered = delivered(packets, open_at);
         Self { flow, endpoints, client, server, first_flight, streams, depths, delivered }
     }
 
@@ -192,11 +189,7 @@ impl<'a> TcpAnalysis<'a> {
     }
 
     fn connected(&self) -> Option<u64> {
-        let syn_acks = self.flow.packets.iter().filter(|packet| packet.is_syn());
-        syn_acks
-            .filter(|packet| packet.direction == Direction::ToClient)
-            .filter_map(|packet| packet.delivered)
-            .min()
+        syn_acks(&self.flow.packets).filter_map(|packet| packet.delivered).min()
     }
 
     fn setup_done(&self) -> Option<u64> {
@@ -210,15 +203,7 @@ impl<'a> TcpAnalysis<'a> {
         let Some((round_trips, arrived)) = self.first_carried(response.start) else {
             return FirstResponse::Unknown(Unknown::CaptureGap);
         };
-        let position = response.start as u64 + 1;
-        let delivered = self
-            .flow
-            .packets
-            .iter()
-            .filter(|packet| packet.direction == Direction::ToClient)
-            .filter(|packet| packet.range.contains(&position))
-            .filter_map(|packet| packet.delivered)
-            .min();
+        let delivered = self.delivered_up_to(response.start + 1);
         FirstResponse::Seen { round_trips, arrived, delivered }
     }
 
@@ -305,12 +290,33 @@ fn is_only_tickets(packet: &StoredSegment, server: &ServerStream) -> bool {
     at >= packet.range.end - 1
 }
 
-/// Up to which position, and when, the server's stream had been delivered without gaps.
-fn delivered(packets: &[StoredSegment]) -> Vec<(u64, u64)> {
-    let mut deliveries: Vec<_> = packets
+fn syn_acks(packets: &[StoredSegment]) -> impl Iterator<Item = &StoredSegment> {
+    packets.iter().filter(|packet| packet.direction == Direction::ToClient && packet.is_syn())
+}
+
+/// From when the client takes data: before a SYN-ACK it discards it (RFC 9293 section 3.10.7.3).
+/// Always, if the capture has no SYN-ACK.
+fn open_at(packets: &[StoredSegment]) -> u64 {
+    let delivered = syn_acks(packets).map(|packet| packet.delivered.unwrap_or(u64::MAX));
+    delivered.min().unwrap_or(0)
+}
+
+/// The server's packets with payload that the client took: times and packets.
+fn data_to_client(
+    packets: &[StoredSegment],
+    open_at: u64,
+) -> impl Iterator<Item = (u64, &StoredSegment)> {
+    packets
         .iter()
         .filter(|packet| packet.direction == Direction::ToClient && packet.has_data())
-        .filter_map(|packet| Some((packet.delivered?, packet.data_start(), packet.range.end)))
+        .filter_map(|packet| Some((packet.delivered?, packet)))
+        .filter(move |(delivered, _)| *delivered >= open_at)
+}
+
+/// Up to which position, and when, the server's stream had been delivered without gaps.
+fn delivered(packets: &[StoredSegment], open_at: u64) -> Vec<(u64, u64)> {
+    let mut deliveries: Vec<_> = data_to_client(packets, open_at)
+        .map(|(time, packet)| (time, packet.data_start(), packet.range.end))
         .collect();
     deliveries.sort_unstable();
     let (mut reach, mut steps, mut waiting) = (1, Vec::new(), BTreeSet::new());

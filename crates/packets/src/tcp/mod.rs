@@ -6,6 +6,7 @@ use std::mem::size_of;
 use std::net::SocketAddr;
 use std::ops::Range;
 
+use crate::copies::sort_and_remove_copies;
 use crate::facts::{FastOpen, TcpFacts};
 use crate::packet::Segment;
 use crate::reassembly::{Coverage, Overlap, StoredSegment};
@@ -13,7 +14,9 @@ use crate::{Direction, KeyLog, Limits, Packet};
 
 pub(crate) use analysis::TcpAnalysis;
 
-/// A connection while its packets arrive. It is analyzed later, when the secrets are known.
+/// A connection while its packets arrive. It is analyzed later, when the secrets are known and all
+/// packets can be put in the order of arrival: the tap reports one that it drops before those that
+/// are still on their way.
 #[derive(Debug)]
 pub(crate) struct TcpFlow {
     pub(crate) started: u64,
@@ -49,6 +52,20 @@ pub(crate) struct SequenceSpace {
 }
 
 impl SequenceSpace {
+    /// The same side before any of its packets.
+    fn restarted(&self) -> Self {
+        Self { first_seq: self.first_seq, ..Self::default() }
+    }
+
+    /// Where a segment with this sequence number starts. Returns `None` if it is far from the
+    /// positions seen so far.
+    fn start(&self, seq: u32, syn: bool) -> Option<u64> {
+        match syn {
+            true => (self.first_seq == Some(seq)).then_some(0),
+            false => self.position(seq).filter(|start| *start > 0),
+        }
+    }
+
     /// The position of `seq`. Returns `None` if it is far from the positions seen so far.
     fn position(&self, seq: u32) -> Option<u64> {
         // Larger than any window, smaller than half the 32-bit space.
@@ -61,12 +78,9 @@ impl SequenceSpace {
         self.high.checked_add_signed(distance)
     }
 
-    /// Adds a range of the sequence space, which may end with a FIN.
-    fn record(&mut self, stretch: Range<u64>, fin: bool) -> Overlap {
+    /// Adds a range of the sequence space, which is not empty.
+    fn record(&mut self, stretch: Range<u64>) -> Overlap {
         self.high = self.high.max(stretch.end);
-        if fin {
-            self.fin.get_or_insert(stretch.end);
-        }
         self.coverage.add(stretch)
     }
 }
@@ -111,11 +125,8 @@ impl TcpFlow {
         self.ended = self.ended.max(packet.arrived);
         self.tcp.dropped += u32::from(packet.delivered.is_none());
         self.count(packet.direction, segment);
-        if segment.flags.syn {
-            self.syn(packet.direction, segment);
-        }
-        let acknowledged = self.acknowledge(packet.direction, segment);
-        self.store_segment(packet, segment, acknowledged, limits, room);
+        self.follow(packet.direction, segment);
+        self.store(packet, segment, limits, room);
     }
 
     /// Analyzes the connection with the secrets known so far. Call it once.
@@ -124,7 +135,15 @@ impl TcpFlow {
         endpoints: (SocketAddr, SocketAddr),
         keys: &KeyLog,
     ) -> TcpAnalysis<'_> {
-        self.packets.sort_by_key(|packet| packet.arrived);
+        for copy in sort_and_remove_copies(&mut self.packets) {
+            let traffic = match copy.direction {
+                Direction::ToServer => &mut self.tcp.to_server,
+                Direction::ToClient => &mut self.tcp.to_client,
+            };
+            traffic.remove(copy.frame_len, copy.wire_len);
+            self.tcp.dropped -= u32::from(copy.delivered.is_none());
+        }
+        self.locate_all();
         self.resolve_fast_open();
         TcpAnalysis::new(self, endpoints, keys)
     }
@@ -135,28 +154,106 @@ impl TcpFlow {
             Direction::ToServer => (&mut tcp.to_server, &mut tcp.client_fin, &mut tcp.client_rst),
             Direction::ToClient => (&mut tcp.to_client, &mut tcp.server_fin, &mut tcp.server_rst),
         };
-        traffic.packets += 1;
-        traffic.wire_bytes += u64::from(segment.frame_len);
-        traffic.payload_bytes += u64::from(segment.wire_len);
+        traffic.add(segment.frame_len, segment.wire_len);
         *fin |= segment.flags.fin;
         *rst |= segment.flags.rst;
     }
 
-    fn syn(&mut self, direction: Direction, segment: &Segment<'_>) {
-        match (direction, segment.ack) {
+    /// Follows the sequence numbers as far as it takes to know when the connection is closed.
+    fn follow(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let (side, other) = match direction {
+            Direction::ToServer => (&mut self.client, &mut self.server),
+            Direction::ToClient => (&mut self.server, &mut self.client),
+        };
+        if segment.flags.syn && segment.ack.is_some() == (direction == Direction::ToClient) {
+            side.first_seq.get_or_insert(segment.seq);
+        }
+        if let (Some(fin), Some(ack)) = (other.fin, segment.ack) {
+            other.fin_acknowledged |= other.position(ack).is_some_and(|ack| ack >= fin);
+        }
+        if let Some(start) = side.start(segment.seq, segment.flags.syn) {
+            let end = start
+                + u64::from(segment.flags.syn)
+                + u64::from(segment.wire_len)
+                + u64::from(segment.flags.fin);
+            side.high = side.high.max(end);
+            if segment.flags.fin {
+                side.fin.get_or_insert(end);
+            }
+        }
+    }
+
+    fn store(&mut self, packet: &Packet<'_>, segment: &Segment<'_>, limits: &Limits, room: usize) {
+        let side = match packet.direction {
+            Direction::ToServer => &mut self.client,
+            Direction::ToClient => &mut self.server,
+        };
+        let fits = side.stored_bytes + segment.payload.len() <= limits.bytes_per_direction;
+        let payload = if fits { segment.payload } else { &[] };
+        let has_data_or_syn = segment.flags.syn || segment.wire_len > 0;
+        let same_kind = match has_data_or_syn {
+            true => self.packets.len() - self.others_kept,
+            false => self.others_kept,
+        };
+        let memory = size_of::<StoredSegment>() + payload.len();
+        if same_kind >= limits.packets_per_connection || memory > room {
+            self.left_out += 1;
+            if has_data_or_syn {
+                self.incomplete_since.get_or_insert(packet.arrived);
+            }
+            return;
+        }
+        side.stored_bytes += payload.len();
+        self.others_kept += usize::from(!has_data_or_syn);
+        self.memory += memory;
+        self.packets.push(StoredSegment {
+            direction: packet.direction,
+            arrived: packet.arrived,
+            delivered: packet.delivered,
+            flags: segment.flags,
+            options: segment.flags.syn.then_some(segment.options),
+            seq: segment.seq,
+            ack: segment.ack,
+            frame_len: segment.frame_len,
+            wire_len: segment.wire_len,
+            payload: payload.into(),
+            ..StoredSegment::default()
+        });
+    }
+
+    /// Locates all packets, which are in the order of arrival, in the sequence spaces, and counts
+    /// what depends on their order.
+    fn locate_all(&mut self) {
+        (self.client, self.server) = (self.client.restarted(), self.server.restarted());
+        let mut packets = std::mem::take(&mut self.packets);
+        for packet in &mut packets {
+            if packet.flags.syn {
+                self.syn(packet);
+            }
+            let other = match packet.direction {
+                Direction::ToServer => &self.server,
+                Direction::ToClient => &self.client,
+            };
+            packet.acknowledged = packet.ack.and_then(|ack| other.position(ack));
+            self.locate(packet);
+        }
+        self.packets = packets;
+    }
+
+    fn syn(&mut self, packet: &StoredSegment) {
+        let options = packet.options.unwrap_or_default();
+        match (packet.direction, packet.ack) {
             (Direction::ToServer, None) => {
-                if self.client.first_seq.is_some() {
+                if self.client.high > 0 {
                     self.tcp.syn_retransmissions += 1;
                 } else {
-                    self.client.first_seq = Some(segment.seq);
-                    self.tcp.client_options = segment.options;
-                    self.tcp.fast_open_option = segment.options.fast_open;
+                    self.tcp.client_options = options;
+                    self.tcp.fast_open_option = options.fast_open;
                 }
-                self.tcp.syn_data = self.tcp.syn_data.max(segment.wire_len);
+                self.tcp.syn_data = self.tcp.syn_data.max(packet.wire_len);
             }
             (Direction::ToClient, Some(ack)) => {
-                self.server.first_seq.get_or_insert(segment.seq);
-                self.tcp.server_options.get_or_insert(segment.options);
+                self.tcp.server_options.get_or_insert(options);
                 let data = self.client.first_seq.map(|seq| ack.wrapping_sub(seq.wrapping_add(1)));
                 let taken = data.filter(|data| *data <= self.tcp.syn_data).unwrap_or(0);
                 let before = self.tcp.syn_data_acknowledged;
@@ -171,88 +268,24 @@ impl TcpFlow {
         }
     }
 
-    /// Updates what is acknowledged. Returns the acknowledged position of the other direction.
-    fn acknowledge(&mut self, direction: Direction, segment: &Segment<'_>) -> Option<u64> {
-        let other = match direction {
-            Direction::ToServer => &mut self.server,
-            Direction::ToClient => &mut self.client,
-        };
-        let acknowledged = other.position(segment.ack?);
-        if let Some(fin) = other.fin {
-            other.fin_acknowledged |= acknowledged.is_some_and(|ack| ack >= fin);
-        }
-        acknowledged
-    }
-
-    /// Locates the segment in the sequence space, counts it, and stores what is needed.
-    fn store_segment(
-        &mut self,
-        packet: &Packet<'_>,
-        segment: &Segment<'_>,
-        acknowledged: Option<u64>,
-        limits: &Limits,
-        room: usize,
-    ) {
-        let mut stored = StoredSegment {
-            direction: packet.direction,
-            arrived: packet.arrived,
-            delivered: packet.delivered,
-            flags: segment.flags,
-            options: segment.flags.syn.then_some(segment.options),
-            acknowledged,
-            wire_len: segment.wire_len,
-            ..StoredSegment::default()
-        };
+    /// Locates a packet in its side's sequence space, and counts it if it repeats others.
+    fn locate(&mut self, packet: &mut StoredSegment) {
         let (side, retransmissions) = match packet.direction {
             Direction::ToServer => (&mut self.client, &mut self.tcp.client_retransmissions),
             Direction::ToClient => (&mut self.server, &mut self.tcp.server_retransmissions),
         };
-        stored.position = match segment.flags.syn {
-            true if side.first_seq == Some(segment.seq) => Some(0),
-            true => None,
-            false => side.position(segment.seq).filter(|start| *start > 0),
-        };
-        if let Some(start) = stored.position {
-            let end = start + u64::from(segment.flags.syn) + u64::from(segment.wire_len);
-            let end_with_fin = end + u64::from(segment.flags.fin);
-            stored.range = start..end;
-            if end_with_fin > start {
-                let overlap = side.record(start..end_with_fin, segment.flags.fin);
-                stored.retransmission =
-                    matches!(overlap, Overlap::PartlyRepeated | Overlap::Repeated);
-                self.tcp.out_of_order += u32::from(overlap == Overlap::OutOfOrder);
-                *retransmissions += u32::from(stored.retransmission);
-                side.data_end = side.data_end.max(end);
-                let fits = side.stored_bytes + segment.payload.len() <= limits.bytes_per_direction;
-                if fits && overlap != Overlap::Repeated {
-                    stored.payload = segment.payload.into();
-                }
-            }
+        packet.position = side.start(packet.seq, packet.flags.syn);
+        let Some(start) = packet.position else { return };
+        let end = start + u64::from(packet.flags.syn) + u64::from(packet.wire_len);
+        let end_with_fin = end + u64::from(packet.flags.fin);
+        packet.range = start..end;
+        if end_with_fin > start {
+            let overlap = side.record(start..end_with_fin);
+            packet.retransmission = matches!(overlap, Overlap::PartlyRepeated | Overlap::Repeated);
+            self.tcp.out_of_order += u32::from(overlap == Overlap::OutOfOrder);
+            *retransmissions += u32::from(packet.retransmission);
+            side.data_end = side.data_end.max(end);
         }
-        self.store(stored, limits, room);
-    }
-
-    fn store(&mut self, packet: StoredSegment, limits: &Limits, room: usize) {
-        let same_kind = match packet.has_data_or_syn() {
-            true => self.packets.len() - self.others_kept,
-            false => self.others_kept,
-        };
-        let memory = size_of::<StoredSegment>() + packet.payload.len();
-        if same_kind >= limits.packets_per_connection || memory > room {
-            self.left_out += 1;
-            if packet.has_data_or_syn() {
-                self.incomplete_since.get_or_insert(packet.arrived);
-            }
-            return;
-        }
-        let side = match packet.direction {
-            Direction::ToServer => &mut self.client,
-            Direction::ToClient => &mut self.server,
-        };
-        side.stored_bytes += packet.payload.len();
-        self.others_kept += usize::from(!packet.has_data_or_syn());
-        self.memory += memory;
-        self.packets.push(packet);
     }
 
     /// Determines whether Fast Open was used. SYN data that the server did not accept is removed,

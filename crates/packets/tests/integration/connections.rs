@@ -67,7 +67,8 @@ fn an_unfinished_connection_waits_until_all_are_taken() {
     let frame = path.frame(Direction::ToServer, &syn);
     let captured = Captured { direction: Direction::ToServer, arrived: 9, delivered: None, frame };
     let mut observer = Observer::new();
-    feed(&mut observer, &[captured.clone(), captured]);
+    let again = Captured { arrived: 9 + 1_000 * MS, ..captured.clone() };
+    feed(&mut observer, &[captured, again]);
     assert!(observer.take_finished().is_empty());
     let facts = observer.finish().remove(0);
     assert_eq!((facts.tcp().unwrap().syn_retransmissions, facts.tcp().unwrap().dropped), (1, 2));

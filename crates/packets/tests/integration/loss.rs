@@ -5,7 +5,7 @@ use firstflight_packets::{
 };
 
 use crate::peers::{PeerConfig, analyze};
-use crate::tcp_path::{Captured, MS, Path, Tfo, feed};
+use crate::tcp_path::{Captured, MS, Path, Tfo, copied, feed, reported};
 
 #[test]
 fn a_lost_request_is_counted_but_takes_no_additional_round_trip() {
@@ -132,6 +132,34 @@ fn the_order_of_delivery_serves_as_well_as_that_of_arrival() {
     let by_arrival = analyze(&capture, &peers.key_log());
     capture.sort_by_key(|captured| captured.delivered);
     assert_eq!(analyze(&capture, &peers.key_log()), by_arrival);
+}
+
+#[test]
+fn rfc7413_packets_dropped_before_the_syn_ack_is_delivered_are_not_missed() {
+    for lost in [0, 1] {
+        let mut peers = PeerConfig::default().peers().with_session();
+        peers.response = vec![b'y'; 3_000];
+        let path = Path { drop_to_client: vec![lost], ..Path::new(20 * MS).tfo(Tfo::Taken) };
+        let capture = peers.capture(&path);
+        let facts = analyze(&reported(capture.clone()), &peers.key_log());
+        let tcp = facts.tcp().unwrap();
+        assert_eq!((tcp.server_retransmissions, tcp.out_of_order, tcp.dropped), (1, 0, 1));
+        assert_eq!(facts, analyze(&capture, &peers.key_log()), "packet {lost}");
+    }
+}
+
+#[test]
+fn copies_that_the_path_makes_are_not_retransmissions() {
+    let peers = PeerConfig::default().peers().with_session();
+    let capture = peers.capture(&Path::new(20 * MS));
+    let once = analyze(&capture, &peers.key_log());
+    let late = |delivered: Option<u64>| delivered.map(|at| at + 3 * MS);
+    for copied in [copied(&capture, late), copied(&capture, |_| None)] {
+        let facts = analyze(&copied, &peers.key_log());
+        let tcp = facts.tcp().unwrap();
+        assert_eq!((tcp.client_retransmissions, tcp.server_retransmissions), (0, 0));
+        assert_eq!(facts, once);
+    }
 }
 
 #[test]

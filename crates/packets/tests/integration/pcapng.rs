@@ -4,7 +4,7 @@ use std::process::Command;
 
 use firstflight_packets::pcapng::{Metadata, Writer};
 use firstflight_packets::{Direction, KeyLog};
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{TEST_TIMEOUT, output_within, skipped_without};
 
 use crate::peers::{PeerConfig, analyze};
 use crate::quic_path::QuicPath;
@@ -45,7 +45,7 @@ fn tshark(file: &[u8], filter: &str, fields: &[&str]) -> Vec<String> {
     for field in fields {
         command.args(["-e", field]);
     }
-    let output = command.output().expect("tshark is missing: run `scripts/install-deps test`");
+    let output = output_within(&mut command, TEST_TIMEOUT);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use firstflight_packets::{
     Direction, EarlyData, FirstResponse, FlowFacts, LabelKind, LastResponse, Limits, Observer,
-    Packet, Unknown, Unlabelled,
+    Packet, TokenOrigin, Unknown, Unlabelled,
 };
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::garbage::{check, check_damaged, damage, direction};
 use crate::quic::{label, round_trips};
 use crate::quic_path::{DRAFT_29, QuicPath, frame};
 use crate::quic_peers::{QuicPeers, analyze_quic};
-use crate::tcp_path::{Captured, MS, feed};
+use crate::tcp_path::{Captured, MS, copied, feed};
 
 fn again(facts: &FlowFacts) -> (u32, u32) {
     let quic = facts.quic().unwrap();
@@ -83,7 +83,35 @@ fn datagrams_that_come_twice_are_distinguished_from_those_sent_twice() {
     let quic = facts.quic().unwrap();
     assert!(quic.duplicates > 10, "{quic:?}");
     assert_eq!((again(&facts), facts.response_bytes), ((0, 0), once.response_bytes));
-    assert_eq!(facts.tls.unwrap().early.plain_bytes, Some(peers.request.len() as u64));
+    let (early, once) = (facts.tls.unwrap().early, once.tls.unwrap().early);
+    assert_eq!(early.plain_bytes, Some(peers.request.len() as u64));
+    assert_eq!(early.records, once.records);
+    // Another connection, whose sizes differ by some bytes.
+    assert!(early.wire_bytes < once.wire_bytes * 3 / 2, "{early:?}");
+}
+
+#[test]
+fn copies_that_the_path_makes_are_not_sent() {
+    let peers = QuicPeers::http3(10_240).with_session();
+    let capture = peers.capture(&QuicPath::new(20 * MS));
+    let (once, _) = analyze_quic(&capture, &peers.key_log());
+    let late = |delivered: Option<u64>| delivered.map(|at| at + 3 * MS);
+    for copied in [copied(&capture, late), copied(&capture, |_| None)] {
+        let (facts, _) = analyze_quic(&copied, &peers.key_log());
+        let quic = facts.quic().unwrap();
+        assert_eq!((quic.before_validation.beyond_limit, quic.duplicates), (0, 0));
+        assert_eq!(facts, once);
+    }
+}
+
+#[test]
+fn rfc9000_8_1_2_a_lost_retry_is_followed_by_another() {
+    let path = QuicPath { retry: true, drop_to_client: vec![0], ..QuicPath::new(20 * MS) };
+    let facts = QuicPeers::ping_pong().facts(&path);
+    assert_eq!((facts.label(), round_trips(&facts).0), (Ok(label(LabelKind::Full)), 3));
+    let quic = facts.quic().unwrap();
+    let origin = quic.token.map(|token| token.origin);
+    assert_eq!((quic.retries, origin), (1, Some(TokenOrigin::Retry)));
 }
 
 #[test]
@@ -156,12 +184,16 @@ fn rfc9000_9_a_client_that_moves_is_followed() {
 fn rfc9000_6_version_negotiation_is_reported() {
     let peers = QuicPeers::ping_pong();
     let path = QuicPath { requests: 0, ..QuicPath::new(20 * MS) };
-    let capture = peers.capture_of_version(&path, DRAFT_29);
+    let mut capture = peers.capture_of_version(&path, DRAFT_29);
     let (facts, trace) = analyze_quic(&capture, &peers.key_log());
     let quic = facts.quic().unwrap();
     assert_eq!((quic.version_negotiations, quic.version), (1, None));
     assert_eq!(facts.label(), Err(Unlabelled::NotTls));
     assert!(trace.packets[1].carries[0].to_string().contains("Version Negotiation"));
+    // One that does not reach the client negotiates nothing.
+    capture.iter_mut().for_each(|captured| captured.delivered = None);
+    let (facts, _) = analyze_quic(&capture, &peers.key_log());
+    assert_eq!(facts.quic().unwrap().version_negotiations, 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustls::CipherSuite;
 use rustls::crypto::ring::kx_group;
 
 use crate::peers::{PeerConfig, Peers, REQUEST, RESPONSE, analyze};
-use crate::tcp_path::{MS, Path, Tfo};
+use crate::tcp_path::{Captured, MS, Path, Tfo};
 
 /// Whole round trips of 20 ms from the first SYN to `time`.
 fn round_trips(facts: &FlowFacts, time: Option<u64>) -> u64 {
@@ -119,6 +119,47 @@ fn a_response_is_over_when_its_holes_are_filled() {
     let facts = peers.facts(&path);
     let LastResponse::Seen { arrived, delivered, .. } = facts.last_response else { panic!() };
     assert!(delivered.unwrap() > arrived + 200 * MS);
+}
+
+/// When the first byte of the response was sent, and when it was delivered.
+fn first_byte(facts: &FlowFacts) -> (u64, u64) {
+    let FirstResponse::Seen { arrived, delivered, .. } = facts.first_response else {
+        panic!("{:?}", facts.first_response);
+    };
+    (arrived, delivered.unwrap())
+}
+
+#[test]
+fn a_response_behind_a_hole_is_delivered_when_the_hole_is_filled() {
+    // The server's flight in small segments, of which the first is lost and the second has the
+    // response.
+    let path = Path { segment: 200, drop_to_client: vec![0], ..Path::new(20 * MS) };
+    let facts = early().facts(&path);
+    let (arrived, delivered) = first_byte(&facts);
+    assert!(arrived > facts.tcp().unwrap().stall.unwrap().dropped, "another segment");
+    assert!(delivered > arrived + 200 * MS);
+    assert!(Some(delivered) >= facts.setup_done);
+}
+
+#[test]
+fn rfc9293_3_10_7_3_a_client_discards_data_before_the_syn_ack() {
+    let peers = early();
+    let mut capture = peers.capture(&Path::new(20 * MS).tfo(Tfo::Taken));
+    let before = analyze(&capture, &peers.key_log());
+    // The SYN-ACK is lost, and the server sends all again a second later.
+    let is_response = |captured: &&Captured| captured.direction == Direction::ToClient;
+    let again = |captured: &Captured| Captured {
+        arrived: captured.arrived + 1_000 * MS,
+        delivered: captured.delivered.map(|at| at + 1_000 * MS),
+        ..captured.clone()
+    };
+    let later: Vec<Captured> = capture.iter().filter(is_response).map(again).collect();
+    capture.iter_mut().find(|c| c.direction == Direction::ToClient).unwrap().delivered = None;
+    capture.extend(later);
+    capture.sort_by_key(|captured| captured.arrived);
+    let facts = analyze(&capture, &peers.key_log());
+    assert_eq!(first_byte(&facts).1, first_byte(&before).1 + 1_000 * MS);
+    assert_eq!(facts.setup_done, before.setup_done.map(|at| at + 1_000 * MS));
 }
 
 #[test]

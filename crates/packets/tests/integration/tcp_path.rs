@@ -145,6 +145,27 @@ impl Captured {
     }
 }
 
+/// As the tap reports the packets of a path that copies each: in the order in which it delivers or
+/// drops them. `delivered` is the delivery of the copy.
+pub(crate) fn copied(
+    capture: &[Captured],
+    delivered: impl Fn(Option<u64>) -> Option<u64>,
+) -> Vec<Captured> {
+    let copy = |captured: &Captured| Captured {
+        delivered: delivered(captured.delivered),
+        ..captured.clone()
+    };
+    let both = capture.iter().flat_map(|captured| [captured.clone(), copy(captured)]);
+    reported(both.collect())
+}
+
+/// A capture in the order in which the tap reports it: a dropped packet at once, others when they
+/// are delivered.
+pub(crate) fn reported(mut capture: Vec<Captured>) -> Vec<Captured> {
+    capture.sort_by_key(|captured| captured.delivered.unwrap_or(captured.arrived));
+    capture
+}
+
 pub(crate) fn feed(observer: &mut Observer, capture: &[Captured]) {
     capture.iter().for_each(|captured| observer.packet(&captured.packet()));
 }

@@ -99,6 +99,20 @@ fn all_kinds_of_handshakes_and_suites_come_to_an_end() {
     }
 }
 
+/// It decrypts the first flight, and a connection may last long.
+#[test]
+fn the_secret_of_early_data_is_not_kept() {
+    let mut peers = Kind::Early.peers();
+    let hello = std::mem::take(&mut peers.client.out[INITIAL]);
+    peers.server.read(&hello).unwrap();
+    for peer in [&peers.client, &peers.server] {
+        assert!(peer.session.early_crypto().is_some());
+        assert!(peer.session.early_crypto().is_none());
+    }
+    peers.complete();
+    assert_done(Kind::Early, &peers);
+}
+
 /// RFC 8446 section 4.6.1, in full length.
 fn new_session_ticket(number: u8) -> Vec<u8> {
     let (lifetime, age_add, nonce) = (3600_u32.to_be_bytes(), [0; 4], [1, number]);

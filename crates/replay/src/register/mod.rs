@@ -207,6 +207,36 @@ impl StrikeRegister {
         has_room
     }
 
+    /// Drops the barred records of the key's shard, after `key` found no room there, and after
+    /// `end_epoch` has made sure that none of these keys can be won any more.
+    ///
+    /// `end_epoch` runs under the shard's lock. So each barred record in the shard was written before the
+    /// epoch ended, for a flight on a ticket that was issued before. A later claim of such a flight sees
+    /// the new epoch when `permit` runs, under the same lock. Records of flights on tickets of the new
+    /// epoch come later, and stay.
+    ///
+    /// Drops nothing if the key was won meanwhile ([`ClaimOutcome::Lost`]), or if the register was
+    /// closed ([`ClaimOutcome::Closed`]): its records belong to another process. Otherwise returns
+    /// [`ClaimOutcome::Full`], and the key has no record.
+    pub(crate) fn drop_barred(
+        &self,
+        key: ClaimKey,
+        now: Duration,
+        end_epoch: impl FnOnce(),
+    ) -> ClaimOutcome {
+        let (mut shard, hash) = self.locked(key, now);
+        if shard.find(key, hash).is_some_and(|record| record.state() == State::Claimed) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return ClaimOutcome::Lost;
+        }
+        if self.closed.load(Ordering::SeqCst) {
+            return ClaimOutcome::Closed;
+        }
+        end_epoch();
+        self.entries.fetch_sub(shard.drop_barred(), Ordering::Relaxed);
+        ClaimOutcome::Full
+    }
+
     /// Releases a won key, so that it can be won again. Returns whether it was won.
     pub fn release(&self, key: ClaimKey, now: Duration) -> bool {
         let (mut shard, hash) = self.locked(key, now);
@@ -217,6 +247,13 @@ impl StrikeRegister {
     pub(crate) fn restore_release(&self, key: ClaimKey, now: Duration) {
         let (mut shard, hash) = self.locked(key, now);
         shard.release(key, hash);
+    }
+
+    /// Whether `key` is recorded, which then counts as a lost claim.
+    pub fn is_lost(&self, key: ClaimKey, now: Duration) -> bool {
+        let is_lost = self.contains(key, now);
+        self.lost.fetch_add(u64::from(is_lost), Ordering::Relaxed);
+        is_lost
     }
 
     /// Whether `key` is recorded.

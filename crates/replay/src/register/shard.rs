@@ -11,6 +11,8 @@ pub(super) struct Shard {
     free: Link,
     live: usize,
     capacity: usize,
+    /// Whether a barred record was added since they were dropped.
+    has_barred: bool,
     pub(super) clock: u32,
 }
 
@@ -69,6 +71,7 @@ impl Shard {
             free: 0,
             live: 0,
             capacity,
+            has_barred: false,
             clock: 0,
         }
     }
@@ -140,6 +143,7 @@ impl Shard {
         self.chains[chain] = link;
         self.wheel[bucket] = link;
         self.live += 1;
+        self.has_barred |= state == State::Barred;
     }
 
     /// Drops records that expire up to unit `now`, and returns their number. Visits each record once
@@ -153,17 +157,32 @@ impl Shard {
         let last = now.min(self.clock.saturating_add(WHEEL_BUCKETS as u32));
         self.clock = now;
         for unit in first..=last {
-            self.sweep(unit as usize % WHEEL_BUCKETS);
+            self.sweep(unit as usize % WHEEL_BUCKETS, |record| record.expires <= now);
         }
         live - self.live
     }
 
-    fn sweep(&mut self, bucket: usize) {
+    /// Drops all barred records, and returns their number.
+    pub(super) fn drop_barred(&mut self) -> usize {
+        let live = self.live;
+        // A full shard gets many claims in vain, so they should be cheap.
+        if std::mem::take(&mut self.has_barred) {
+            for bucket in 0..WHEEL_BUCKETS {
+                self.sweep(bucket, |record| record.state() == State::Barred);
+            }
+        }
+        live - self.live
+    }
+
+    /// Drops the records of a bucket that `is_over` returns true for, and moves the others to the bucket
+    /// of their expiry.
+    fn sweep(&mut self, bucket: usize, is_over: impl Fn(&Record) -> bool) {
         let mut link = std::mem::take(&mut self.wheel[bucket]);
         while link != 0 {
             let index = link as usize - 1;
-            let Record { hash_and_state, bucket_next, expires, .. } = self.slab[index];
-            if expires <= self.clock {
+            let record = self.slab[index];
+            let Record { hash_and_state, bucket_next, expires, .. } = record;
+            if is_over(&record) {
                 self.unchain(link, hash_and_state);
                 self.slab[index].bucket_next = self.free;
                 self.free = link;

@@ -133,6 +133,47 @@ fn full_refuses_new_keys_and_still_knows_old_ones() {
 }
 
 #[test]
+fn barred_records_are_dropped_to_make_room() {
+    let register = StrikeRegister::new(4);
+    let far = ms(3_600_000);
+    assert_eq!(register.claim(key(1), far, ms(0)), ClaimOutcome::Won);
+    for n in 2..5 {
+        assert_eq!(register.claim_if(key(n), far, ms(0), || false), ClaimOutcome::Barred);
+    }
+    let drop_for = |n| {
+        let mut ended = false;
+        (register.drop_barred(key(n), ms(0), || ended = true), ended)
+    };
+    // A key that was won meanwhile needs no room.
+    assert_eq!(drop_for(1), (ClaimOutcome::Lost, false));
+    // The records of a closed register belong to another process.
+    register.close(ms(0));
+    assert_eq!(drop_for(5), (ClaimOutcome::Closed, false));
+    register.reopen();
+    assert_eq!(drop_for(5), (ClaimOutcome::Full, true));
+    assert_eq!(register.statistics().entries, 1);
+    assert!(register.contains(key(1), ms(0)) && !register.contains(key(2), ms(0)));
+    // Their places are used again, and all records end when they should.
+    for n in 5..8 {
+        assert_eq!(register.claim(key(n), ms(5000), ms(0)), ClaimOutcome::Won);
+    }
+    assert_eq!(register.claim(key(8), ms(5000), ms(0)), ClaimOutcome::Full);
+    assert_eq!(drop_for(8), (ClaimOutcome::Full, true));
+    assert_eq!(register.statistics().entries, 4, "none is barred");
+    assert!(register.contains(key(7), ms(4999)) && !register.contains(key(7), ms(5000)));
+    assert!(register.contains(key(1), ms(3_599_999)) && !register.contains(key(1), far));
+    assert_eq!(register.statistics().entries, 0);
+}
+
+#[test]
+fn a_lookup_counts_what_it_finds() {
+    let register = StrikeRegister::new(4);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
+    assert!(register.is_lost(key(1), ms(0)) && !register.is_lost(key(2), ms(0)));
+    assert_eq!(register.statistics().lost, 1);
+}
+
+#[test]
 fn a_register_without_capacity_is_always_full() {
     let register = StrikeRegister::new(0);
     assert_eq!(register.claim(key(1), ms(1), ms(0)), ClaimOutcome::Full);

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct Breaker {
     state: State,
     wait: Duration,
+    /// When the last failure was counted.
+    last_failure: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -30,7 +32,7 @@ impl Breaker {
 
     /// Creates a closed breaker.
     pub fn new() -> Self {
-        Self { state: State::Closed { failures: 0 }, wait: Self::MIN_BREAK }
+        Self { state: State::Closed { failures: 0 }, wait: Self::MIN_BREAK, last_failure: None }
     }
 
     /// Whether claims must not be sent.
@@ -60,16 +62,22 @@ impl Breaker {
         }
     }
 
-    /// Reports that the store did not reply in time.
-    pub fn failed(&mut self, now: Duration) {
+    /// Reports that the store did not reply in time to what was sent at `sent_at`. If that was before
+    /// the last failure, it is the same one: all claims of an exchange fail together.
+    pub fn failed(&mut self, sent_at: Duration, now: Duration) {
+        if self.last_failure.is_some_and(|last| sent_at < last) {
+            return;
+        }
         match &mut self.state {
             State::Closed { failures } => {
+                self.last_failure = Some(now);
                 *failures += 1;
                 if *failures >= Self::MAX_FAILURES {
                     self.open(now);
                 }
             }
             State::Probing { .. } => {
+                self.last_failure = Some(now);
                 self.wait = (self.wait * 2).min(Self::MAX_BREAK);
                 self.open(now);
             }
@@ -110,7 +118,7 @@ mod tests {
 
     fn opened_at(now: Duration) -> Breaker {
         let mut breaker = Breaker::new();
-        (0..Breaker::MAX_FAILURES).for_each(|_| breaker.failed(now));
+        (0..Breaker::MAX_FAILURES).for_each(|_| breaker.failed(now, now));
         breaker
     }
 
@@ -118,12 +126,24 @@ mod tests {
     fn failures_in_a_row_open_it() {
         let mut breaker = Breaker::new();
         for _ in 0..10 {
-            breaker.failed(ms(0));
-            breaker.failed(ms(0));
+            breaker.failed(ms(0), ms(0));
+            breaker.failed(ms(0), ms(0));
             assert!(!breaker.is_open());
             breaker.succeeded();
         }
         assert!(opened_at(ms(0)).is_open());
+    }
+
+    #[test]
+    fn the_claims_of_one_exchange_count_once() {
+        let mut breaker = Breaker::new();
+        for exchange in [10, 20, 30] {
+            assert!(!breaker.is_open());
+            for claim in 0..100 {
+                breaker.failed(ms(exchange), ms(exchange + 3 + claim / 50));
+            }
+        }
+        assert!(breaker.is_open());
     }
 
     #[test]
@@ -137,7 +157,7 @@ mod tests {
             assert!(breaker.may_probe(now), "{wait}");
             assert!(!breaker.may_probe(now), "{wait}: a second one");
             assert!(breaker.is_open());
-            breaker.failed(now);
+            breaker.failed(now, now);
         }
     }
 
@@ -153,11 +173,11 @@ mod tests {
     fn a_reply_closes_it_on_probation() {
         let mut breaker = opened_at(ms(0));
         assert!(breaker.may_probe(ms(100)));
-        breaker.failed(ms(100));
+        breaker.failed(ms(100), ms(100));
         assert!(breaker.may_probe(ms(300)));
         breaker.succeeded();
         assert!(!breaker.is_open());
-        breaker.failed(ms(310));
+        breaker.failed(ms(310), ms(310));
         assert_eq!(breaker.next_probe(), Some(ms(510)), "where the waits were");
         assert!(breaker.may_probe(ms(510)));
         breaker.succeeded();
@@ -173,7 +193,7 @@ mod tests {
             for (step, wait) in steps {
                 now += ms(wait);
                 match step {
-                    0 => breaker.failed(now),
+                    0 => breaker.failed(now, now),
                     1 => breaker.succeeded(),
                     _ => { breaker.may_probe(now); }
                 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::flight::AGE_ROUNDING;
+
 /// Settings of the shared register, the same on all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedConfig {
@@ -24,7 +26,7 @@ impl SharedConfig {
     /// clock read `t` is exact at `t + freshness + clock_margin` at the latest, so no claim of it
     /// counts from `t + 2 freshness + 2 clock_margin + 1 s` on.
     pub fn record_lifetime(&self) -> Duration {
-        2 * self.freshness + 2 * self.clock_margin + ROUNDING + MAX_UNSEEN_STEP
+        2 * self.freshness + 2 * self.clock_margin + AGE_ROUNDING + MAX_UNSEEN_STEP
     }
 
     /// When the store drops the record of a flight that is exact at `exact_at`, by the store's
@@ -53,7 +55,7 @@ impl SharedConfig {
     /// The store's clock then shows at least `exact_at + freshness + 1 s + clock_margin`, which is
     /// after the last claim that counts.
     pub fn closed_at(&self, exact_at: Duration) -> Duration {
-        exact_at.saturating_add(self.freshness + ROUNDING + 2 * self.clock_margin)
+        exact_at.saturating_add(self.freshness + AGE_ROUNDING + 2 * self.clock_margin)
     }
 
     /// How long no claim counts after claims may have been lost (RFC 8446 section 8.2):
@@ -82,8 +84,6 @@ impl Default for SharedConfig {
     }
 }
 
-/// TLS counts skews in whole seconds.
-const ROUNDING: Duration = Duration::from_secs(1);
 /// More than a store's clock can step back unnoticed by [`super::Continuity`]: its tolerance, the
 /// time between two heartbeats, and the store's caching of its clock.
 const MAX_UNSEEN_STEP: Duration = Duration::from_secs(2);

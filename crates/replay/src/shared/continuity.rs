@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::observation::{Confirmation, DropReason, EpochWrite, Heartbeat, HeartbeatActions, Role};
 use super::{Epoch, SharedConfig, StoreObservation, Unknown, check_observation};
+use crate::flight::MAX_TICKET_LIFETIME;
 
 /// Watches one master by its heartbeats. Decides when connections have to be dropped, when an epoch
 /// record has to be written, and whether claims count.
@@ -73,6 +74,11 @@ struct LastHeartbeat {
 }
 
 impl Mark {
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether the process has lost the mark, given its clock (`store_time`) and the mark that it
     /// has now (`there`).
     pub fn is_lost(
@@ -125,10 +131,6 @@ impl Continuity {
 
     /// The most time between reading the store's clock and writing the mark, in one batch.
     const MARK_DELAY: Duration = Duration::from_millis(100);
-
-    /// The longest ticket lifetime (RFC 8446 section 4.6.1). TLS accepts no ticket from the future,
-    /// so flights from further ahead than this are never accepted.
-    const MAX_TICKET_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 
     /// Creates it without a heartbeat, so nothing counts yet.
     pub fn new(settings: SharedConfig) -> Self {
@@ -282,8 +284,7 @@ impl Continuity {
     /// Until when flights can be fresh whose records were dropped while the store's clock was ahead.
     fn end_of_step(&self, observed: &Heartbeat, now: Duration) -> Duration {
         let reached = self.reached.as_ref().map(|clock| self.expected(clock, observed, now));
-        let near =
-            |end: &Duration| end.saturating_sub(observed.store_time) <= Self::MAX_TICKET_LIFETIME;
+        let near = |end: &Duration| end.saturating_sub(observed.store_time) <= MAX_TICKET_LIFETIME;
         reached.filter(near).unwrap_or_default().max(observed.store_time)
     }
 

@@ -27,5 +27,5 @@ pub use epoch::{Epoch, Slots};
 pub use gate::{SharedGate, SharedRefusal};
 pub use observation::{
     Confirmation, DropReason, EpochWrite, Heartbeat, HeartbeatActions, Role, StoreObservation,
-    StoreReply, Unknown, check_observation,
+    StoreReply, Unknown, check_observation, check_record_end,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Epoch, SharedConfig, Slots};
 
 /// What one heartbeat read. It is one batch: `INFO`, `GET` of the epoch, `TIME`, `PTTL` of the epoch,
-/// `GET` of this node's mark, and `SET` of its next one, in this order.
+/// `GET` of this node's last confirmed mark, and `SET` of its next one, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Heartbeat {
     /// The process's `run_id`.
@@ -33,8 +33,8 @@ pub struct Heartbeat {
     /// This node's clock when the reply was received, since 1970 (the clock by which ticket ages are
     /// measured).
     pub node_time: Duration,
-    /// This node's mark in the store before this heartbeat: the number that one of its heartbeats
-    /// wrote to a key of this node.
+    /// The number at the key of this node's last confirmed mark, before this heartbeat. Each connection
+    /// has its own key: what one that is closed still writes must not look like an earlier state.
     pub mark: Option<u64>,
     /// The mark that this heartbeat wrote: greater than all earlier ones, with a lifetime of
     /// [`Heartbeat::MARK_LIFETIME`]. `None` if the store did not accept it.
@@ -174,5 +174,58 @@ pub fn check_observation(
     match observed.epoch.as_ref().is_some_and(of_this_life) && old_enough {
         true => Ok(()),
         false => Err(Unknown::Window),
+    }
+}
+
+/// Whether a record that a batch has written, and that ends at `until`
+/// ([`SharedConfig::record_end`]), can be there. A store drops a record at once if its clock has passed
+/// the end. That does not matter if the flight is stale by the node's clock too; but a clock that is
+/// ahead of the node's may be corrected before the flight is fresh.
+///
+/// # Errors
+/// Returns [`Unknown::Clock`] if the store has dropped the record too early.
+pub fn check_record_end(
+    config: &SharedConfig,
+    observed: &StoreObservation,
+    until: Duration,
+) -> Result<(), Unknown> {
+    let exact_at = until.saturating_sub(config.record_lifetime());
+    match until <= observed.store_time && observed.node_time < config.closed_at(exact_at) {
+        true => Err(Unknown::Clock),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc8446_8_2_a_record_that_the_store_drops_at_once_does_not_count() {
+        let config = SharedConfig::default();
+        let s = Duration::from_secs;
+        let check = |store: u64, node: u64| {
+            let observed = StoreObservation {
+                run_id: "p".into(),
+                replication_id: "r".into(),
+                slots: Slots::ALL,
+                epoch: None,
+                epoch_age: s(0),
+                store_time: s(store),
+                node_time: s(node),
+            };
+            check_record_end(&config, &observed, config.record_end(s(1000)))
+        };
+        // A record until 1035 s; nodes accept copies until 1023 s.
+        for (store, node, expected) in [
+            (1034, 1000, Ok(())),
+            (1035, 1000, Err(Unknown::Clock)),
+            (1_000_000, 1022, Err(Unknown::Clock)),
+            (1035, 1023, Ok(())),
+            (900, 1000, Ok(())),
+            (900, 1_000_000, Ok(())),
+        ] {
+            assert_eq!(check(store, node), expected, "{store}, {node}");
+        }
     }
 }

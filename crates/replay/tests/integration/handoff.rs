@@ -2,7 +2,7 @@
 //! won twice, and no copy is accepted in addition to the requests that a refused client sends
 //! again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -38,6 +38,8 @@ enum Step {
     TakeOver,
     /// The new process has died instead.
     Fail,
+    /// The new process has died after it has served.
+    Die,
 }
 
 /// The progress of the handoff.
@@ -49,6 +51,7 @@ enum Stage {
 
 struct World {
     now: u64,
+    capacity: usize,
     old: Gate,
     new: Gate,
     old_epochs: Arc<TicketEpochs>,
@@ -61,8 +64,10 @@ struct World {
     sent: HashMap<u8, bool>,
     won: HashMap<u8, u32>,
     sent_again: HashMap<u8, u32>,
-    /// The owner of each name: whether it is the new process.
-    held: HashMap<u8, bool>,
+    /// Flights won at the new process, which the old one knows nothing of.
+    won_at_new: HashSet<u8>,
+    /// The owner of each name: whether it is the new process. `None`: one that has died.
+    held: HashMap<u8, Option<bool>>,
 }
 
 /// How long before their common clock's start the new process started.
@@ -100,6 +105,7 @@ impl World {
         let (old_epochs, new_epochs) = (epochs(), epochs());
         Self {
             now: 0,
+            capacity,
             old: gate(capacity, &old_epochs),
             new: gate(capacity, &new_epochs),
             epoch: old_epochs.current(),
@@ -110,6 +116,7 @@ impl World {
             sent: HashMap::new(),
             won: HashMap::new(),
             sent_again: HashMap::new(),
+            won_at_new: HashSet::new(),
             held: HashMap::new(),
         }
     }
@@ -155,7 +162,24 @@ impl World {
                 self.stage = Stage::Before;
                 self.advance();
             }
-            Step::Close | Step::Fail => {}
+            Step::Die if reaches_new => {
+                self.old.take_back(self.old_now());
+                self.new_epochs = epochs();
+                self.new = gate(self.capacity, &self.new_epochs);
+                self.stage = Stage::Before;
+                // As after a restart: a copy ran there, and the original's request runs here. So it is
+                // with flights that the new process claimed for this one, if there was no room here.
+                let (old, now, has_room) = (&self.old, self.old_now(), self.capacity > 6);
+                let is_known = |flight: u8| {
+                    let offer = offer([flight; 32], 0, now, &self.old_epochs);
+                    has_room || old.has_record(&offer, now)
+                };
+                let at_new = std::mem::take(&mut self.won_at_new);
+                self.won.retain(|flight, _| !at_new.contains(flight) && is_known(*flight));
+                let of_new = self.held.values_mut().filter(|owner| **owner == Some(true));
+                of_new.for_each(|owner| *owner = None);
+            }
+            Step::Close | Step::Fail | Step::Die => {}
         }
     }
 
@@ -208,7 +232,12 @@ impl World {
             (outcome, _) => outcome,
         };
         match outcome {
-            HandoffReply::Flight(Ok(true)) => *self.won.entry(flight).or_default() += 1,
+            HandoffReply::Flight(Ok(true)) => {
+                *self.won.entry(flight).or_default() += 1;
+                if new {
+                    self.won_at_new.insert(flight);
+                }
+            }
             HandoffReply::Flight(Ok(false)) | HandoffReply::Spent(SpendOutcome::Executed) => {}
             HandoffReply::Flight(Err(_)) | HandoffReply::Spent(SpendOutcome::Recorded)
                 if honest =>
@@ -244,12 +273,12 @@ impl World {
             (claim, _) => claim,
         };
         if claim == ClaimOutcome::Won {
-            assert_eq!(self.held.insert(n, new), None, "name {n} won twice");
+            assert_eq!(self.held.insert(n, Some(new)), None, "name {n} won twice");
         }
     }
 
     fn release(&mut self, new: bool, n: u8) {
-        if self.held.get(&n) != Some(&new) {
+        if self.held.get(&n) != Some(&Some(new)) {
             return;
         }
         let here = match new {
@@ -270,7 +299,9 @@ impl World {
     fn query(&self, query: &HandoffQuery) -> HandoffReply {
         let query = HandoffQuery::parse(&query.to_bytes()).unwrap();
         let reply = query.execute(&self.new, self.common(), self.new_now());
-        HandoffReply::parse(reply.to_byte()).unwrap()
+        let reply = HandoffReply::parse(reply.to_byte()).unwrap();
+        query.record(reply, &self.old, self.common(), self.old_now());
+        reply
     }
 }
 
@@ -285,6 +316,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Close),
         2 => Just(Step::TakeOver),
         1 => Just(Step::Fail),
+        1 => Just(Step::Die),
     ]
 }
 
@@ -327,7 +359,7 @@ fn records_without_room_in_the_new_process_start_an_epoch() {
     }
     hand_over(&old, &new);
     assert!(!after.accepts(before.current()));
-    assert_eq!(new.claim_name(name(9), ms(1000), ms(99_000)), ClaimOutcome::Full);
+    assert_eq!(new.claim_name(name(9), ms(100_000), ms(99_000)), ClaimOutcome::Full);
     let known = |n| new.claim_name(name(n), ms(1000), ms(99_000));
     assert!([known(0), known(1)].contains(&ClaimOutcome::Lost));
 }
@@ -353,12 +385,36 @@ fn rfc8446_8_2_what_a_process_claimed_before_it_died_stays_claimed() {
     assert_eq!(query(HandoffQuery::Release(name(1))), HandoffReply::Released);
     // While the new process lives, names that are not claimed are its own.
     assert_eq!(old.claim_name(name(1), life, ms(0)), ClaimOutcome::Closed);
-    old.start_epoch();
-    old.reopen();
+    old.take_back(ms(0));
     // A copy ran, and its original was held back.
     assert_eq!(old.spend(&flight, ms(60_000)), SpendOutcome::Executed);
     assert_eq!(old.claim_name(name(0), life, ms(99_000)), ClaimOutcome::Lost);
-    assert_eq!(old.claim_name(name(1), life, ms(99_000)), ClaimOutcome::Won);
+    // The new process may have claimed it once more, by itself.
+    assert_eq!(old.claim_name(name(1), life, ms(99_000)), ClaimOutcome::Full);
+    assert_eq!(old.claim_name(name(1), life, ms(100_000)), ClaimOutcome::Won);
+}
+
+/// The new process dies after it has served, and nobody knows which names it has claimed.
+#[test]
+fn names_that_a_process_may_have_claimed_before_it_died_are_refused_for_their_lifetime() {
+    let (before, after, later) = (epochs(), epochs(), epochs());
+    let (old, new, next) = (gate(10, &before), gate(10, &after), gate(10, &later));
+    let life = ms(100_000);
+    assert_eq!(old.claim_name(name(0), life, ms(0)), ClaimOutcome::Won);
+    hand_over(&old, &new);
+    assert_eq!(new.claim_name(name(1), life, ms(1_000)), ClaimOutcome::Won);
+    let first = before.current();
+    old.take_back(ms(2_000));
+    assert!(!before.accepts(first));
+    assert_eq!(old.claim_name(name(0), life, ms(3_000)), ClaimOutcome::Lost);
+    assert_eq!(old.claim_name(name(1), life, ms(3_000)), ClaimOutcome::Full);
+    assert_eq!(old.claim_name(name(2), ms(1_000), ms(3_000)), ClaimOutcome::Won, "a new nonce");
+    // The next process knows that, too.
+    let left = old.hand_off(time(ms(4_000), ms(4_000))).to_bytes();
+    next.restore(&RegisterSnapshot::parse(&left).unwrap(), time(ms(4_000), ms(4_000)));
+    assert_eq!(next.claim_name(name(0), life, ms(5_000)), ClaimOutcome::Lost);
+    assert_eq!(next.claim_name(name(1), life, ms(101_999)), ClaimOutcome::Full);
+    assert_eq!(next.claim_name(name(1), life, ms(102_000)), ClaimOutcome::Won);
 }
 
 /// The machine's clock is set just before the new process reads it for the first time. The old one

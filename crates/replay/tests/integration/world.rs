@@ -357,7 +357,6 @@ fn config() -> impl Strategy<Value = GateConfig> {
         clock_margin: Duration::from_secs(clock_margin),
         max_skew: Duration::from_secs(max_skew),
         capacity,
-        ..GateConfig::default()
     })
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct BarGroup {
 pub(crate) struct BarChart<'a> {
     pub id: &'a str,
     pub title: &'a str,
+    /// Drawn above the bars, where no page has a heading for them.
+    pub heading: Option<&'a str>,
     pub description: &'a str,
     /// The unit of the values, for tooltips.
     pub unit: &'a str,
@@ -43,12 +45,21 @@ impl BarChart<'_> {
             .filter(|value| value.is_finite())
             .fold(0.0, f64::max);
         let longest = bars().map(|bar| text_width(&bar.name, TICK_SIZE)).fold(0.0, f64::max);
-        let left = (longest + 8.0).clamp(MIN_LEFT, MAX_LEFT);
-        let scale = Scale::linear(0.0, largest, left, WIDTH - RIGHT);
+        let left = (longest + 8.0).max(MIN_LEFT);
+        // Longer names make the drawing wider, not the bars shorter.
+        let width = WIDTH + (left - USUAL_LEFT).max(0.0);
+        let scale = Scale::linear(0.0, largest, left, width - RIGHT);
         let mut top = 4.0;
         let mut marks = Vec::new();
+        if let Some(heading) = self.heading {
+            for line in heading_lines(heading, width) {
+                marks.push(text(0.0, top + 13.0, Anchor::Start, "label strong", &line));
+                top += HEADING_LINE;
+            }
+            top += 8.0;
+        }
         for group in self.groups {
-            for line in heading_lines(&group.name) {
+            for line in heading_lines(&group.name, width) {
                 marks.push(text(0.0, top + 13.0, Anchor::Start, "label strong", &line));
                 top += HEADING_LINE;
             }
@@ -62,16 +73,16 @@ impl BarChart<'_> {
             top += 8.0;
         }
         let marks = html! { @for mark in &marks { (mark) } };
-        svg_image(self.id, (WIDTH, top.max(20.0)), self.title, self.description, marks)
+        svg_image(self.id, (width, top.max(20.0)), self.title, self.description, marks)
     }
 }
 
 /// A heading in lines that fit.
-fn heading_lines(heading: &str) -> Vec<String> {
+fn heading_lines(heading: &str, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in heading.split(' ') {
         match lines.last_mut() {
-            Some(line) if text_width(line, LABEL_SIZE) + text_width(word, LABEL_SIZE) < WIDTH => {
+            Some(line) if text_width(line, LABEL_SIZE) + text_width(word, LABEL_SIZE) < width => {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -116,7 +127,8 @@ fn figure(value: f64) -> String {
 const WIDTH: f64 = 360.0;
 /// Room for the names of the bars.
 const MIN_LEFT: f64 = 66.0;
-const MAX_LEFT: f64 = 150.0;
+/// The width of the drawing is for names that need no more.
+const USUAL_LEFT: f64 = 150.0;
 /// Font sizes of names and headings, as in the style.
 const TICK_SIZE: f64 = 11.5;
 const LABEL_SIZE: f64 = 12.0;

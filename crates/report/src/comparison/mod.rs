@@ -4,7 +4,7 @@ mod render;
 
 use crate::axes::{cell_name, same_except};
 use crate::statistics::{allowed_by_chance, difference_of_medians};
-use crate::{Figures, Interval, Record, visits};
+use crate::{Figures, Interval, ProfileFacts, Record, visits};
 
 /// The changes of the cells that two records share.
 #[derive(Clone, Debug, Default)]
@@ -171,12 +171,38 @@ fn cautions(old: &Record, new: &Record) -> Vec<String> {
         }
     };
     differs("processors' rest", awake(old), awake(new));
+    for profile in &new.profiles {
+        // A record may have two of one name, for cells and for visits.
+        let mut before =
+            old.profiles.iter().filter(|other| other.name == profile.name).map(network);
+        let now = network(profile);
+        if let Some(first) = before.clone().next()
+            && before.all(|before| before != now)
+        {
+            differs(&format!("network {}", profile.name), first, now);
+        }
+    }
+    for server in &new.servers {
+        if let Some(before) = old.servers.iter().find(|other| other.name == server.name) {
+            let what = format!("version of {}", server.name);
+            differs(&what, before.version.clone(), server.version.clone());
+        }
+    }
     for browser in &new.browsers {
         let before = old.browsers.iter().find(|other| other.name == browser.name);
         let before = before.map_or(&browser.version, |before| &before.version);
         differs("browser", before.clone(), browser.version.clone());
     }
     cautions
+}
+
+/// What a network is beside its round-trip time, by which cells are matched.
+fn network(profile: &ProfileFacts) -> String {
+    let rate = |mbps: Option<f64>, way| mbps.map(|mbps| format!("{mbps} Mbit/s {way}"));
+    let more = Some(profile.more.clone()).filter(|more| !more.is_empty());
+    let facts = [rate(profile.down_mbps, "down"), rate(profile.up_mbps, "up"), more];
+    let facts: Vec<String> = facts.into_iter().flatten().collect();
+    if facts.is_empty() { "delay alone".to_owned() } else { facts.join(", ") }
 }
 
 /// Compares the visits of browsers by their totals.

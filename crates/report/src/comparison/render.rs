@@ -163,6 +163,7 @@ fn outcome_table(outcomes: &[CheckOutcome]) -> Table {
     for outcome in outcomes {
         let contains = match (&outcome.undecided, outcome.passed()) {
             (Some(_), _) => "undecided",
+            _ if outcome.is_idle() => "not decidable",
             (None, true) => "yes",
             (None, false) => "no",
         };

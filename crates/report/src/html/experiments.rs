@@ -97,6 +97,7 @@ fn rates(record: &Record) -> Vec<(String, Markup)> {
     let chart = BarChart {
         id: "rates",
         title: &caption,
+        heading: None,
         description: "Connections a second by kind of handshake; the table below has the figures.",
         unit: "connections/s",
         groups: &groups,
@@ -130,6 +131,7 @@ pub(super) fn costs(record: &Record) -> Option<Section> {
             let chart = BarChart {
                 id: &format!("cost-{number}"),
                 title: &caption,
+                heading: None,
                 description: "Processor time of client and server by kind of handshake; the table \
                               below has the figures.",
                 unit: "\u{b5}s",

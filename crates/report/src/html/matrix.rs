@@ -171,6 +171,7 @@ fn draw_bars(
     let chart = BarChart {
         id: &format!("bars-{number}"),
         title: &caption,
+        heading: None,
         description: "Bars for TLS set-up, first byte and total, by kind of handshake.",
         unit: "ms",
         groups: &groups,

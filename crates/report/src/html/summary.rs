@@ -112,6 +112,7 @@ fn cards(savings: &[Saving<'_>]) -> Markup {
 /// How far the figures can be trusted.
 fn facts(record: &Record) -> Markup {
     let failures = record.failures().count();
+    let good: usize = record.good_samples().iter().sum();
     let spoiled = record.spoiled();
     let witness = match record.witness {
         Witness::Packets => "labelled and counted from its packets",
@@ -122,13 +123,14 @@ fn facts(record: &Record) -> Markup {
             @if !record.visits.is_empty() { (visit_facts(record)) }
             @if !record.samples.is_empty() || record.visits.is_empty() { li.good[failures == 0].bad[failures > 0] {
                 @if failures == 0 {
-                    (count(record.samples.len() as f64)) " connections, each " (witness)
+                    (count(good as f64)) " connections, each " (witness)
                     ", all of the requested kind"
                 } @else {
                     (failures) " of " (count(record.samples.len() as f64))
                     " connections failed or were not of the requested kind"
                 }
             } }
+            @for stage in &record.failed_stages { li.bad { (stage) } }
             @if spoiled > 0 {
                 li { (count(spoiled as f64)) " samples spoiled by the machine and left out" }
             }
@@ -138,7 +140,7 @@ fn facts(record: &Record) -> Markup {
             }
             @if let Some(control) = &record.control {
                 @let ok = control.differing <= control.allowed;
-                li.good[ok].bad[!ok] {
+                li.good[ok && control.is_decidable()].bad[!ok] {
                     "A/A control: " (control.differing) " of " (control.pairs.len())
                     " equal pairs differ, chance allows " (control.allowed)
                 }
@@ -165,10 +167,10 @@ fn visit_facts(record: &Record) -> Markup {
     let failures = record.visit_failures().count();
     let (warned, all) = warned(record);
     let faults = record.visits.iter().filter(|visit| visit.fault.is_some()).count();
-    let all = count(all as f64);
+    let (good, all) = (record.good_visits().iter().sum::<usize>(), count(all as f64));
     html! {
         li.good[failures == 0].bad[failures > 0] {
-            @if failures == 0 { (all) " visits, all of the requested kind" }
+            @if failures == 0 { (count(good as f64)) " visits, all of the requested kind" }
             @else { (failures) " of " (all) " visits failed or were not of the requested kind" }
         }
         @if faults > failures { li { (faults - failures) " visits spoiled or disturbed, and left out" } }

@@ -277,7 +277,7 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "why")]
 pub enum Fault {
-    /// The machine stalled: the link was late, or packets were sent twice without its doing.
+    /// The machine stalled: the link was late, or dropped packets that its profile does not.
     Spoiled(String),
     /// Packets that the network dropped on purpose made it something else than its cell requires,
     /// or made it fail.

@@ -1,6 +1,6 @@
 //! Records on disk: JSON, optionally compressed by gzip, and its JSON Schema.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -60,21 +60,57 @@ pub enum ParseError {
     },
 }
 
-/// Writes a record as JSON, compressed by gzip if the name ends in `.gz`.
+/// Writes a record as JSON, compressed by gzip if the name ends in `.gz`. Replaces a file as
+/// [`replace_file`] does.
 ///
 /// # Errors
 /// [`RecordError::File`].
 pub fn write(record: &Record, path: &Path) -> Result<(), RecordError> {
-    let failed = |source| RecordError::File { verb: "write", path: path.to_owned(), source };
-    let out = BufWriter::new(File::create(path).map_err(failed)?);
-    if path.extension().is_some_and(|extension| extension == "gz") {
-        let mut packed = GzEncoder::new(out, Compression::default());
-        write_json(record, &mut packed).map_err(failed)?;
-        packed.finish().and_then(|mut out| out.flush()).map_err(failed)
-    } else {
-        let mut out = out;
-        write_json(record, &mut out).map_err(failed)
+    let is_packed = path.extension().is_some_and(|extension| extension == "gz");
+    let written = replace_file(path, |out| match is_packed {
+        true => {
+            let mut packed = GzEncoder::new(out, Compression::default());
+            write_json(record, &mut packed)?;
+            packed.finish().map(|_| ())
+        }
+        false => write_json(record, out),
+    });
+    written.map_err(|source| RecordError::File { verb: "write", path: path.to_owned(), source })
+}
+
+/// Writes a file beside the one that it replaces, and renames it when it is complete. A failure leaves
+/// the old file as it is. Of a link, the file that it names is replaced; what is no file, such as a
+/// pipe, is written to.
+///
+/// # Errors
+/// Those of `write` and of the system.
+pub fn replace_file(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let write_to = |file: File| {
+        let mut out = BufWriter::new(file);
+        write(&mut out).and_then(|()| out.flush())
+    };
+    let target = match path.canonicalize() {
+        Ok(target) => target,
+        Err(_) if path.is_symlink() => return write_to(File::create(path)?),
+        Err(_) => path.to_owned(),
+    };
+    let found = target.metadata().ok();
+    let name = target.file_name().filter(|_| found.as_ref().is_none_or(Metadata::is_file));
+    let Some(name) = name else { return write_to(File::create(path)?) };
+    let unfinished =
+        target.with_file_name(format!(".{}.{}.new", name.display(), std::process::id()));
+    let file = File::create(&unfinished)?;
+    let replaced = found
+        .map_or(Ok(()), |found| file.set_permissions(found.permissions()))
+        .and_then(|()| write_to(file))
+        .and_then(|()| fs::rename(&unfinished, &target));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&unfinished);
     }
+    replaced
 }
 
 /// Reads a record, compressed or not, regardless of its file name. Records of schema 2 are

@@ -109,6 +109,13 @@ pub struct Replay {
     pub originals: usize,
 }
 
+impl Control {
+    /// Whether chance does not allow every pair to differ. It does for a single one, which says nothing.
+    pub fn is_decidable(&self) -> bool {
+        self.allowed < self.pairs.len()
+    }
+}
+
 impl Replay {
     /// The server's name with the transport: `envoy`, or `envoy over QUIC`.
     pub fn name(&self) -> String {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::statistics::Interval;
 pub use cells::{Bytes, Cell, Fault, Figures, Residual, Sample, Summary};
-pub use file::{ParseError, RecordError, json_schema, parse, read, write};
+pub use file::{ParseError, RecordError, json_schema, parse, read, replace_file, write};
 pub use measurements::{
     Capture, ColdStart, Control, ControlPair, Cost, Effect, Load, LoadLatency, MiddleboxOutcome,
     Replay, Stall, Waterfall, WaterfallPacket,
@@ -94,6 +94,9 @@ pub struct Record {
     pub loads: Vec<Load>,
     /// Combinations of the plan that were left out, and why, a sentence each.
     pub left_out: Vec<String>,
+    /// What was measured after the samples and failed, and why, a sentence each. This fails the run.
+    #[serde(default)]
+    pub failed_stages: Vec<String>,
 }
 
 impl Record {
@@ -109,6 +112,18 @@ impl Record {
         self.visits
             .iter()
             .filter(|visit| matches!(visit.fault, Some(Fault::Mislabelled(_) | Fault::Failed(_))))
+    }
+
+    /// The good samples of each cell.
+    pub(crate) fn good_samples(&self) -> Vec<usize> {
+        let good = self.samples.iter().filter(|sample| sample.fault.is_none());
+        counts(self.cells.len(), good.map(|sample| sample.cell))
+    }
+
+    /// The good visits of each visit cell.
+    pub(crate) fn good_visits(&self) -> Vec<usize> {
+        let good = self.visits.iter().filter(|visit| visit.fault.is_none());
+        counts(self.visit_cells.len(), good.map(|visit| visit.cell))
     }
 
     /// The number of good samples whose round trips differ from their cell's.
@@ -145,6 +160,13 @@ impl Record {
     pub fn profile(&self, name: &str) -> Option<&ProfileFacts> {
         self.profiles.iter().find(|profile| profile.name == name)
     }
+}
+
+/// How often each cell occurs.
+fn counts(cells: usize, places: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut counts = vec![0; cells];
+    places.for_each(|cell| counts[cell] += 1);
+    counts
 }
 
 /// The machine of a run.

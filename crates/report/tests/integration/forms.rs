@@ -2,7 +2,8 @@
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    CheckOutcome, Pictures, Record, check_run, compare, csv, html, junit, markdown, read, terminal,
+    CheckOutcome, Fault, Pictures, ProfileFacts, Record, Sample, check_run, compare, csv, html,
+    junit, markdown, read, terminal,
 };
 
 /// A record with few samples, for snapshots.
@@ -258,6 +259,53 @@ fn a_run_is_checked_for_labels_replays_and_control() {
     assert!(!check_run(&record, "firstflight")[4].passed());
 }
 
+#[test]
+fn a_stage_that_failed_fails_the_run() {
+    let mut record = crate::synthetic::record(7);
+    record.failed_stages = vec!["the attack on nginx: it ended".to_owned()];
+    let outcome = &check_run(&record, "firstflight")[0];
+    assert_eq!((&*outcome.group, outcome.passed()), ("stages", false));
+    assert_eq!(outcome.findings, record.failed_stages);
+    assert!(terminal::data_quality(&record).contains("WRONG: the attack on nginx: it ended\n"));
+    assert!(page_of(&record).contains("the attack on nginx: it ended"));
+}
+
+#[test]
+fn spoiled_samples_verify_nothing() {
+    let mut record = small();
+    let spoiled = Some(Fault::Spoiled("late".to_owned()));
+    record.samples.iter_mut().for_each(|sample| sample.fault = None);
+    record.samples[0].fault = spoiled.clone();
+    let labels = |record: &Record| check_run(record, "firstflight").swap_remove(0);
+    assert!(labels(&record).passed());
+    assert_eq!(labels(&record).checked, record.samples.len() - 1);
+    let of_first = |sample: &&mut Sample| sample.cell == 0;
+    record.samples.iter_mut().filter(of_first).for_each(|sample| sample.fault = spoiled.clone());
+    let undecided = labels(&record).undecided.unwrap();
+    assert_eq!(undecided, "no good sample of firstflight ping-pong at 200 ms, TLS 1.0 full");
+    // A failure decides.
+    record.samples[0].fault = Some(Fault::Failed("reset".to_owned()));
+    assert!(labels(&record).undecided.is_none() && !labels(&record).passed());
+}
+
+#[test]
+fn a_single_pair_decides_nothing() {
+    let mut record = crate::synthetic::record(7);
+    let control = record.control.as_mut().unwrap();
+    control.pairs.truncate(1);
+    (control.allowed, control.differing) = (1, 1);
+    let outcomes = check_run(&record, "firstflight");
+    let outcome = outcomes.iter().find(|outcome| outcome.group == "control").unwrap();
+    assert!(outcome.passed() && outcome.is_idle());
+    let text = terminal::check_outcomes(std::slice::from_ref(outcome));
+    assert_eq!(
+        text,
+        "not decidable: control: equal cells do not differ\n  \
+         skipped: 1 of 1 A/A pairs may differ by chance\n"
+    );
+    assert!(junit::render(std::slice::from_ref(outcome)).contains("<skipped message=\"1 of 1"));
+}
+
 fn some_outcomes() -> Vec<CheckOutcome> {
     let record = small();
     let check = |text: &str| Condition::parse(text).unwrap().outcome(&record, None);
@@ -292,6 +340,28 @@ fn a_record_beside_itself_has_not_changed() {
     assert_eq!(comparison.changes.len(), cells + record.visit_cells.len());
     assert!(comparison.only_old.is_empty() && comparison.only_new.is_empty());
     assert!(comparison.cautions.is_empty());
+}
+
+#[test]
+fn what_makes_networks_and_servers_differ_is_a_caution() {
+    let old = crate::synthetic::record(7);
+    let mut new = old.clone();
+    let profile = |record: &mut Record, change: fn(&mut ProfileFacts)| {
+        change(record.profiles.iter_mut().find(|profile| profile.name == "geo").unwrap());
+    };
+    profile(&mut new, |profile| profile.rtt_ms += 0.3);
+    assert!(compare(&old, &new).cautions.is_empty(), "part of the cells");
+    profile(&mut new, |profile| profile.up_mbps = None);
+    profile(&mut new, |profile| profile.more = "1 % lost".to_owned());
+    new.servers[1].version = "nginx/1.31".to_owned();
+    assert_eq!(
+        compare(&old, &new).cautions,
+        [
+            "The network geo differs: 100 Mbit/s down, 10 Mbit/s up, queue 64 KiB each way before, \
+             100 Mbit/s down, 1 % lost now.",
+            "The version of nginx differs: nginx/1.22.1 <\"Debian\" & co> before, nginx/1.31 now.",
+        ]
+    );
 }
 
 /// The round-trip time of a path elsewhere is found again by each run, and no part of what it is.

@@ -1,8 +1,13 @@
 //! Records on disk: every form that is read, and what is refused.
 
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use firstflight_report::{Cell, Record, SCHEMA, Sample, json_schema, parse, read, write};
+use firstflight_report::{
+    Cell, Record, SCHEMA, Sample, json_schema, parse, read, replace_file, write,
+};
 use firstflight_testkit::assert_committed;
 
 fn committed(path: &str) -> PathBuf {
@@ -39,6 +44,27 @@ fn a_compressed_record_is_known_by_its_bytes_not_its_name() {
     write(&record(), &packed).unwrap();
     std::fs::rename(&packed, &renamed).unwrap();
     assert_eq!(read(&renamed).unwrap().seed, 7);
+}
+
+#[test]
+fn a_file_is_replaced_as_a_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, link) = (directory.path().join("a"), directory.path().join("link"));
+    replace_file(&path, |out| out.write_all(b"old")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("a", &link).unwrap();
+    let failed = replace_file(&path, |out| {
+        out.write_all(b"new")?;
+        Err(io::ErrorKind::StorageFull.into())
+    });
+    assert!(failed.is_err());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    replace_file(&link, |out| out.write_all(b"new")).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    assert!(link.is_symlink());
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside them");
+    replace_file(Path::new("/dev/null"), |out| out.write_all(b"new")).unwrap();
 }
 
 #[test]

@@ -292,8 +292,20 @@ fn a_difference_that_can_be_chance_is_no_saving() {
     assert!(
         text.contains(
             "Over 2 of 4 networks from fibre (4 ms) to geo (600 ms) it saves 20 to 33 % of the time \
-             to the first byte; on the others there are too few samples to say."
+             to the first byte; on 1 there is no difference beyond chance; on 1 there are too few \
+             samples to say."
         ),
+        "{text}"
+    );
+    // The network closest to a typical one is that with too few samples.
+    assert!(text.contains("round trips later, from too few samples to exclude chance."), "{text}");
+    let without = Record { effects: Vec::new(), ..record.clone() };
+    assert!(!terminal::render(&without).contains("it saves"));
+    record.cells.retain(|cell| cell.profile == "wifi");
+    record.effects = vec![Effect { from: 0, to: 1, ..Effect::default() }];
+    let text = terminal::render(&record).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("after 20.00 ms instead of 43.00 ms: no difference beyond chance."),
         "{text}"
     );
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firstflight_certificates::acme::{CertificateState, IssuedCertificate};
@@ -249,6 +249,7 @@ pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
         .collect();
     let others = sites.iter().flat_map(|site| &site.other_certificates);
     keys.extend(others.map(|(_, key)| key.as_path()));
+    keys.extend(config.tls.ech.iter().map(PathBuf::as_path));
     keys.sort_unstable();
     keys.dedup();
     keys.into_iter().filter_map(exposed).collect()
@@ -284,7 +285,23 @@ mod tests {
 
 #[cfg(test)]
 mod exposed_keys_tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn keys_of_ech_are_private_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ech.pem");
+        fs::write(&file, "").unwrap();
+        let mut config = ServerConfig::default();
+        config.tls.ech.push(file.clone());
+        for (mode, warnings) in [(0o600, 0), (0o644, 1)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let exposed = exposed_keys(&config);
+            assert_eq!(exposed.len(), warnings, "{mode:o}: {exposed:?}");
+        }
+    }
 
     #[test]
     fn a_group_may_read_keys_owned_by_root() {

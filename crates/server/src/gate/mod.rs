@@ -12,12 +12,13 @@ use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
     ClaimKey, ClaimOutcome, Flight, FlightOffer, Gate, GateConfig, HandoffQuery, HandoffReply,
-    HandoffTime, MAX_CLOCK_STEP, Refusal, RegisterSnapshot, RegisterStatistics, SharedConfig,
-    SharedRefusal, SpendOutcome, StoreReply, TicketEpochs, Unknown,
+    HandoffTime, MAX_CLOCK_STEP, MAX_TICKET_LIFETIME, Refusal, RegisterSnapshot,
+    RegisterStatistics, SharedConfig, SharedRefusal, SpendOutcome, StoreReply, TicketEpochs,
+    Unknown,
 };
 use firstflight_store::{Claimant, Store};
 use firstflight_telemetry::metrics::RefusedReason;
-use firstflight_tls::{Handshake, OfferedFlight, SteadyClock};
+use firstflight_tls::{Handshake, MAX_TICKET_AGE_SKEW, OfferedFlight, SteadyClock};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
@@ -129,19 +130,17 @@ pub(crate) struct ReceivedAt {
 }
 
 impl EarlyDataGate {
-    /// A gate for a server whose tickets are valid for `ticket_lifetime`. `epochs`: a new epoch,
-    /// which is written into tickets from now on.
+    /// A gate with these settings. `epochs`: a new epoch, which is written into tickets from now on.
     pub(crate) fn new(
         settings: &EarlyDataSettings,
         epochs: Arc<TicketEpochs>,
-        ticket_lifetime: Duration,
         store: Option<(Store, SharedConfig)>,
     ) -> Self {
         let capacity = settings.register_capacity;
         let config = GateConfig {
             freshness: settings.freshness,
             capacity: if store.is_some() { 0 } else { capacity },
-            ticket_lifetime,
+            max_skew: MAX_TICKET_AGE_SKEW,
             ..GateConfig::default()
         };
         Self {
@@ -286,10 +285,10 @@ impl EarlyDataGate {
             let offer = match has_exact_time {
                 true => flight.offer_by_unix_time(),
                 false => {
-                    // Other nodes may open the ticket for as long as it lives. This node's clock may
-                    // be wrong, so the record's end follows from the store's.
-                    let lifetime = self.gate.config().ticket_lifetime;
-                    flight.offer(shared.store_time()?.saturating_add(lifetime))
+                    // Other nodes may open the ticket for as long as it lives, and their tickets may
+                    // live longer than this node's. Its clock may be wrong, so the record's end
+                    // follows from the store's.
+                    flight.offer(shared.store_time()?.saturating_add(MAX_TICKET_LIFETIME))
                 }
             };
             let spent = shared.spend(&offer, flight.arrival.claimant, || self.now()).await;
@@ -375,6 +374,12 @@ impl EarlyDataGate {
         self.successor.store(None);
     }
 
+    /// Opens the gate again after the successor has died.
+    pub(crate) fn take_back(&self) {
+        self.gate.take_back(self.now());
+        self.successor.store(None);
+    }
+
     /// Takes over the records of another process's gate.
     pub(crate) fn take_over(&self, inheritance: &RegisterSnapshot) {
         self.gate.restore(inheritance, self.handoff_time());
@@ -426,11 +431,6 @@ impl EarlyDataGate {
         self.shared.as_ref()
     }
 
-    /// Starts a new ticket epoch because records are missing: earlier tickets bring no early data.
-    pub(crate) fn start_epoch(&self) {
-        self.gate.start_epoch();
-    }
-
     /// Follows a change of the machine's clock. Earlier tickets bring no early data from then on,
     /// because their ages were measured by another clock.
     ///
@@ -443,7 +443,8 @@ impl EarlyDataGate {
     /// neither on an epoch nor on this clock.
     pub(crate) fn watch_clock(&self, punctured: bool) {
         let step = SteadyClock::system_clock_offset_micros();
-        if step.unsigned_abs() <= MAX_CLOCK_STEP.as_micros() as u64 {
+        let ignored = ignored_step(self.shared.as_ref().map(|shared| shared.gate().config()));
+        if step.unsigned_abs() <= ignored.as_micros() as u64 {
             return;
         }
         self.gate.start_epoch();
@@ -588,6 +589,12 @@ pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
         Unknown::Clock => RefusedReason::StoreClock,
         Unknown::Evicting => RefusedReason::StoreEvicting,
     }
+}
+
+/// The largest step of the machine's clock that is ignored. With a store, a node that does not follow
+/// its clock must not leave the margin by that.
+fn ignored_step(shared: Option<&SharedConfig>) -> Duration {
+    shared.map_or(MAX_CLOCK_STEP, |config| MAX_CLOCK_STEP.min(config.clock_margin / 2))
 }
 
 fn micros(unix: i64) -> Duration {

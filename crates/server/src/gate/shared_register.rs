@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, FlightOffer, RegisterStatistics, SharedConfig, SharedGate, SpendOutcome, StoreReply,
-    StrikeRegister, Unknown,
+    ClaimKey, FlightOffer, MAX_TICKET_LIFETIME, RegisterStatistics, SharedConfig, SharedGate,
+    SpendOutcome, StoreReply, StrikeRegister, Unknown,
 };
 use firstflight_store::{self as store, Claimant, Store, StoreConfig, StoreStatistics};
 use firstflight_tls::SteadyClock;
@@ -52,7 +52,7 @@ impl SharedRegister {
         claimant: Claimant,
         now: impl Fn() -> Duration,
     ) -> StoreReply {
-        if self.filter.contains(offer.key(), now()) {
+        if self.filter.is_lost(offer.key(), now()) {
             return StoreReply::Lost;
         }
         let response = self.store.claim(offer.key(), claimant, self.record_end(offer)).await;
@@ -87,16 +87,16 @@ impl SharedRegister {
     }
 
     /// Whether no node accepted a copy of the flight any more when it arrived, so that it needs no
-    /// record. A copy that was fresh then may have run since. This node's clock may be wrong: before
-    /// it has heard the store's, it cannot say so of any flight.
+    /// record. A copy that was fresh then may have run since. This node's clock may be wrong: unless it
+    /// agrees with the store's, it cannot say so of any flight.
     pub(crate) fn is_stale(&self, offer: &FlightOffer) -> bool {
-        let closed_at = self.gate.config().closed_at(offer.exact_at());
-        self.by_store_clock(offer.received_at()).is_some_and(|arrived_at| arrived_at >= closed_at)
+        let offset = self.store.clock_offset_micros();
+        offset.is_some_and(|offset| is_stale(offer, offset, self.gate.config()))
     }
 
     /// The store's clock now. Returns `None` before the first heartbeat.
     pub(crate) fn store_time(&self) -> Option<Duration> {
-        self.by_store_clock(unix_time())
+        Some(by_store_clock(unix_time(), self.store.clock_offset_micros()?))
     }
 
     /// When the flight's record may expire, by the store's clock. The limit is the lifetime of a
@@ -104,16 +104,6 @@ impl SharedRegister {
     fn record_end(&self, offer: &FlightOffer) -> Duration {
         let latest = offer.received_at().saturating_add(MAX_TICKET_LIFETIME);
         self.gate.config().record_end(offer.exact_at().min(latest))
-    }
-
-    /// Converts this node's time to the store's. Returns `None` before the first heartbeat.
-    fn by_store_clock(&self, time: Duration) -> Option<Duration> {
-        let offset = self.store.clock_offset_micros()?;
-        let distance = Duration::from_micros(offset.unsigned_abs());
-        Some(match offset < 0 {
-            true => time.saturating_sub(distance),
-            false => time.saturating_add(distance),
-        })
     }
 
     fn remember(&self, key: ClaimKey, now: Duration) {
@@ -134,9 +124,53 @@ impl SharedRegister {
     }
 }
 
+/// See [`SharedRegister::is_stale`]. `offset`: by how many microseconds the store's clock is ahead.
+fn is_stale(offer: &FlightOffer, offset: i64, config: &SharedConfig) -> bool {
+    // Either of two clocks that disagree may be the wrong one.
+    let agree = Duration::from_micros(offset.unsigned_abs()) <= config.clock_margin;
+    let arrived_at = by_store_clock(offer.received_at(), offset);
+    agree && arrived_at >= config.closed_at(offer.exact_at())
+}
+
+/// Converts this node's time to the store's, whose clock is `offset` microseconds ahead.
+fn by_store_clock(time: Duration, offset: i64) -> Duration {
+    let distance = Duration::from_micros(offset.unsigned_abs());
+    match offset < 0 {
+        true => time.saturating_sub(distance),
+        false => time.saturating_add(distance),
+    }
+}
+
 fn unix_time() -> Duration {
     Duration::from_micros(u64::try_from(SteadyClock::unix_micros()).unwrap_or(0))
 }
 
-/// RFC 8446 section 4.6.1.
-const MAX_TICKET_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store whose clock is ahead may be corrected before the flight is fresh.
+    #[test]
+    fn rfc8446_8_2_no_flight_is_stale_while_the_clocks_disagree() {
+        let config = SharedConfig::default();
+        let stale = |skew: i32, offset_seconds: i64| {
+            let now = Duration::from_secs(10_000);
+            let offer = FlightOffer::new(ClaimKey::of_flight(&[1; 32]), skew, now, 0);
+            is_stale(&offer, offset_seconds * 1_000_000, &config)
+        };
+        // Nodes accept a copy until 23 s after the exact time.
+        for (skew, offset, expected) in [
+            (0, 0, false),
+            (-22, 0, false),
+            (-23, 0, true),
+            (-17, 6, true),
+            (-28, -6, false),
+            (-29, -6, true),
+            (-30, 7, false),
+            (3600, 4000, false),
+            (-3600, -7, false),
+        ] {
+            assert_eq!(stale(skew, offset), expected, "{skew}, {offset}");
+        }
+    }
+}

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::EarlyDataSettings;
-use firstflight_replay::{EpochScope, SpendOutcome, TicketEpochs, Unknown};
+use firstflight_replay::{
+    EpochScope, MAX_CLOCK_STEP, MAX_TICKET_LIFETIME, SharedConfig, SpendOutcome, StoreReply,
+    TicketEpochs, Unknown,
+};
 use firstflight_store::{Address, Store, StoreConfig, StoreUrl, Topology};
 use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
 use firstflight_tls::{OfferedFlight, SteadyClock};
 use tokio::time::{sleep, timeout};
 
-use crate::gate::{EarlyDataGate, UnspentFlight};
-
-/// The lifetime of tickets.
-const LIFETIME: Duration = Duration::from_secs(3600);
+use crate::gate::{EarlyDataGate, UnspentFlight, ignored_step};
 
 /// A gate with the store at this address.
 fn gate_with(address: Address) -> (EarlyDataGate, Store) {
@@ -22,7 +22,7 @@ fn gate_with(address: Address) -> (EarlyDataGate, Store) {
     let store = Store::open(config, SteadyClock::unix_micros).unwrap();
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Store));
     let (settings, known) = (EarlyDataSettings::default(), Some((store.clone(), shared)));
-    (EarlyDataGate::new(&settings, epochs, LIFETIME, known), store)
+    (EarlyDataGate::new(&settings, epochs, known), store)
 }
 
 /// A flight that arrives now, whose stated ticket age has this skew.
@@ -71,8 +71,36 @@ async fn a_stale_flight_needs_no_record_unless_the_clock_was_set_since_it_arrive
     assert_eq!(gate.try_spend(&flight).await, Some(SpendOutcome::Recorded));
     assert_eq!(gate.try_spend(&refused_flight(&gate, Some(0))).await, None);
     // As after a step of the clock: the offset to the store's clock is now another one.
-    gate.start_epoch();
+    gate.epochs.start_next();
     assert_eq!(gate.try_spend(&flight).await, None);
+}
+
+#[tokio::test]
+async fn copies_that_do_not_reach_the_store_are_counted() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let process = StoreProcess::redis(StoreListen::Unix);
+    let (gate, store) = gate_with(StoreUrl::parse(&process.url(), 6379).unwrap().address);
+    until(|| store.clock_offset_micros().is_some()).await;
+    let flight = refused_flight(&gate, Some(0));
+    assert_eq!(gate.spend(&flight).await, Some(SpendOutcome::Recorded));
+    let shared = gate.shared().unwrap();
+    let (offer, claimant) = (flight.offer_by_unix_time(), flight.arrival.claimant);
+    assert_eq!(shared.statistics().1.lost, 0);
+    assert_eq!(shared.claim(&offer, claimant, || gate.now()).await, StoreReply::Lost);
+    assert_eq!(shared.statistics().1.lost, 1);
+}
+
+#[test]
+fn a_step_that_leaves_the_margin_is_not_ignored() {
+    let step = |margin: u64| {
+        let clock_margin = Duration::from_secs(margin);
+        ignored_step(Some(&SharedConfig { clock_margin, ..SharedConfig::default() }))
+    };
+    assert_eq!(ignored_step(None), MAX_CLOCK_STEP);
+    assert_eq!(step(6), MAX_CLOCK_STEP);
+    assert!(step(1) < Duration::from_secs(1));
 }
 
 /// A copy may be fresh at any time, if another node can open the ticket.
@@ -89,5 +117,5 @@ async fn a_flight_whose_exact_time_is_unknown_is_recorded_for_the_life_of_a_tick
     // The key is binary: the digest's first half.
     let key = format!("firstflight:c:{}", "\u{1}".repeat(16));
     let left = Duration::from_millis(process.cli(&["PTTL", &key]).parse().unwrap());
-    assert!(left >= LIFETIME, "{left:?}");
+    assert!(left >= MAX_TICKET_LIFETIME, "{left:?}");
 }

@@ -91,7 +91,9 @@ impl Proxy {
         // they must be free for the client's own retry.
         let may_retry = early && !had_early_data && body.is_end_stream();
         let retry = (may_retry && !context.claims.hold_names()).then(|| parts.clone());
-        let mut response = self.send(Request::from_parts(parts, body), context).await;
+        let may_be_executed = AtomicBool::new(false);
+        let request = Request::from_parts(parts, body);
+        let mut response = self.send(request, context, &may_be_executed).await;
         if let Some(mut parts) = retry
             && response.status() == StatusCode::TOO_EARLY
         {
@@ -99,7 +101,8 @@ impl Proxy {
                 return None;
             }
             parts.headers.remove(EARLY_DATA);
-            response = self.send(Request::from_parts(parts, empty()), context).await;
+            let request = Request::from_parts(parts, empty());
+            response = self.send(request, context, &may_be_executed).await;
         }
         Some(response)
     }
@@ -126,7 +129,9 @@ impl Proxy {
         set_traceparent(&mut head.headers, context);
         context.claims.mark(&mut head.headers);
         let expected = websocket::prepare_request(&mut head, kind);
-        let response = match self.send_to_pool(Request::from_parts(head, empty()), context).await {
+        let may_be_executed = AtomicBool::new(false);
+        let request = Request::from_parts(head, empty());
+        let response = match self.send_to_pool(request, context, &may_be_executed).await {
             Ok(response) => response,
             Err(response) => return response,
         };
@@ -197,8 +202,9 @@ impl Proxy {
         &self,
         request: Request<ResponseBody>,
         context: &RequestContext<'_>,
+        may_be_executed: &AtomicBool,
     ) -> Response<ResponseBody> {
-        match self.send_to_pool(request, context).await {
+        match self.send_to_pool(request, context, may_be_executed).await {
             Ok(mut response) => {
                 if response.status() == StatusCode::TOO_EARLY {
                     context
@@ -216,17 +222,20 @@ impl Proxy {
         }
     }
 
+    /// `may_be_executed`: whether a server may have executed the request, now or when it was sent
+    /// before.
     async fn send_to_pool(
         &self,
         mut request: Request<ResponseBody>,
         context: &RequestContext<'_>,
+        may_be_executed: &AtomicBool,
     ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
         let RequestContext { connection, record, .. } = context;
         let (client, local) = (record.client(), connection.facts.local);
         let observer = &AttemptObserver {
             notes: &record.upstream(),
             metrics: &connection.observers.metrics,
-            may_be_executed: AtomicBool::new(false),
+            may_be_executed,
         };
         let options = SendOptions { client, local, observer };
         record.executed(true);
@@ -241,7 +250,7 @@ impl Proxy {
             warn!("upstream {}: {error}", self.pool.name());
             plain(status(&error))
         });
-        if !observer.may_be_executed.load(Ordering::Relaxed) {
+        if !may_be_executed.load(Ordering::Relaxed) {
             record.executed(false);
             let (Ok(response) | Err(response)) = &mut sent;
             response.extensions_mut().insert(NotExecuted);
@@ -407,10 +416,11 @@ pub(crate) fn pools(config: &ServerConfig, before: &Pools) -> Result<Pools, Serv
         let mut settings = settings.clone();
         settings.response_timeout.get_or_insert(config.limits.upstream_timeout);
         let pool = match before.get(name) {
-            Some(pool) if pool.is_current(&settings) => pool.clone(),
-            _ => Pool::new(name, settings)
-                .map_err(|reason| ServerError::Upstream { name: name.clone(), reason })?,
+            Some(pool) if pool.is_current(&settings) => Ok(pool.clone()),
+            Some(pool) => pool.successor(settings),
+            None => Pool::new(name, settings),
         };
+        let pool = pool.map_err(|reason| ServerError::Upstream { name: name.clone(), reason })?;
         pools.insert(name.clone(), pool);
     }
     Ok(pools)
@@ -422,7 +432,7 @@ struct AttemptObserver<'a> {
     metrics: &'a Metrics,
     /// Whether one of the servers may have executed the request. One that responded 425 has not (RFC
     /// 8470 section 5.2), but another may have before.
-    may_be_executed: AtomicBool,
+    may_be_executed: &'a AtomicBool,
 }
 
 impl Observer for AttemptObserver<'_> {

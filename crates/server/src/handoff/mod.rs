@@ -141,7 +141,14 @@ impl InheritedState {
             secrets: self.secrets.clone(),
             packets: self.packets.is_some(),
         };
-        (Zeroizing::new(serde_json::to_vec(&inventory).unwrap_or_default()), descriptors)
+        // Reserved at once, because growing would leave copies of secrets behind. A character of the
+        // keys' text takes two bytes at most.
+        let ring = self.secrets.as_ref().and_then(|secrets| secrets.ring.as_deref());
+        let length = 1024 + 256 * self.ports.len() + 2 * ring.map_or(0, str::len);
+        let mut bytes = Zeroizing::new(Vec::<u8>::with_capacity(length));
+        // Writing to memory cannot fail.
+        let _ = serde_json::to_writer(&mut *bytes, &inventory);
+        (bytes, descriptors)
     }
 
     /// Restores the state from [`parts`](Self::parts). Leaves descriptors that do not belong to it

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::ServerConfig;
-use firstflight_replay::{ClaimKey, HandoffQuery, HandoffReply, InvalidSnapshot, RegisterSnapshot};
+use firstflight_replay::{ClaimKey, HandoffQuery, HandoffReply, InvalidRegister, RegisterSnapshot};
 use firstflight_tickets::{OpenOutcome, PuncturedTickets};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -36,9 +36,18 @@ pub enum HandoffError {
     /// The stream failed.
     #[error("the strike register was not handed over: the other process disconnected: {0}")]
     Disconnected(#[from] std::io::Error),
-    /// The other process violated the protocol.
+    /// The register has an unknown format.
     #[error("the strike register was not handed over: {0}")]
-    Invalid(#[from] InvalidSnapshot),
+    Invalid(#[from] InvalidRegister),
+    /// The other process did not confirm the transfer.
+    #[error("the strike register was not handed over: the other process sent something else")]
+    Unconfirmed,
+    /// The punctured ticket keys have an unknown format.
+    #[error(
+        "the other process has handed over punctured ticket keys that this one cannot use; restart \
+         instead of upgrading"
+    )]
+    InvalidKeys,
     /// This process has handed the register over before, or is stopping.
     #[error("this process has no strike register to hand over, or it is stopping")]
     NotOwner,
@@ -97,11 +106,10 @@ pub(crate) async fn hand_off(
                      before bring no early data"
                 );
             }
-            shared.gate.start_epoch();
             if let Some(punctured) = ring.punctured() {
                 punctured.replace_keys();
             }
-            shared.gate.reopen();
+            shared.gate.take_back();
         }
         // Wakes [`Successor::closed`] after the register is open.
         drop(received);
@@ -125,7 +133,7 @@ async fn send_register(
         stream.write_all(keys).await?;
     }
     if stream.read_u8().await? != RECEIVED {
-        return Err(InvalidSnapshot.into());
+        return Err(HandoffError::Unconfirmed);
     }
     // The last step that can fail. One byte fits into the buffer of a stream whose peer is alive.
     Ok(stream.write_u8(TRANSFERRED).await?)
@@ -239,9 +247,12 @@ async fn receive_register(
     };
     stream.write_u8(RECEIVED).await?;
     // The keys are the other process's until it confirms.
-    match stream.read_u8().await? {
-        TRANSFERRED if take_keys(ring, keys.as_deref()) => Ok(inheritance),
-        _ => Err(InvalidSnapshot.into()),
+    if stream.read_u8().await? != TRANSFERRED {
+        return Err(HandoffError::Unconfirmed);
+    }
+    match take_keys(ring, keys.as_deref()) {
+        true => Ok(inheritance),
+        false => Err(HandoffError::InvalidKeys),
     }
 }
 

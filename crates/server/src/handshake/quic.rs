@@ -117,7 +117,7 @@ pub(crate) async fn accept(
         incoming.refuse();
         return Ok(None);
     };
-    let outcome = Arc::new(Mutex::new(ClaimOutcome::default()));
+    let outcome = Arc::new(Mutex::new(Judgement::default()));
     let (mut session, mut withheld) = (None, None);
     // TLS has received nothing yet.
     let arrival = shared.gate.arrival();
@@ -171,7 +171,7 @@ pub(crate) async fn accept(
         let ticket = handshakes.redeem(key).await;
         recorded = matches!(ticket.session, OpenedTicket::UsedUp(_));
     }
-    let ClaimOutcome { mut flight, mut refused, claim } = std::mem::take(&mut *lock(&outcome));
+    let Judgement { mut flight, mut refused, claim } = std::mem::take(&mut *lock(&outcome));
     if let Some(EarlyDataRefusal::Gate(Refusal::HandedOver)) = refused {
         // Nothing of it has been executed, because the connection is not served yet. Its client
         // will send the refused requests again; a copy must not have been executed by the successor
@@ -214,7 +214,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Claims the flight in this process's register when TLS calls.
 fn judge(
     shared: Arc<ServerContext>,
-    outcome: Arc<Mutex<ClaimOutcome>>,
+    outcome: Arc<Mutex<Judgement>>,
     arrival: Arrival,
 ) -> EarlyDataJudge {
     Box::new(move |facts| {
@@ -298,7 +298,7 @@ impl SettledClaim {
     /// The judge of the connection, which records its decision in `outcome`. It accepts only the
     /// flight that was claimed: anybody can send Initial packets, so quinn-proto may have processed
     /// another ClientHello.
-    pub(crate) fn judge(self, outcome: Arc<Mutex<ClaimOutcome>>) -> EarlyDataJudge {
+    pub(crate) fn judge(self, outcome: Arc<Mutex<Judgement>>) -> EarlyDataJudge {
         let requested_at = self.requested_at;
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
@@ -316,13 +316,13 @@ impl SettledClaim {
 
 /// The judge's decision.
 #[derive(Default)]
-pub(crate) struct ClaimOutcome {
+pub(crate) struct Judgement {
     pub(crate) flight: Option<Flight>,
     pub(crate) refused: Option<EarlyDataRefusal>,
     pub(crate) claim: Option<(Instant, Instant)>,
 }
 
-impl ClaimOutcome {
+impl Judgement {
     /// Records the outcome of the flight's claim, requested at `requested_at`. Returns whether TLS is to
     /// accept the early data.
     pub(crate) fn note(

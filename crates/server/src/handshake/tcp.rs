@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Instant;
 
 use firstflight_replay::SharedRefusal;
@@ -15,7 +16,7 @@ use tokio::time::timeout_at;
 use tracing::debug;
 
 use crate::context::{ShutdownStage, wait_for_stage};
-use crate::gate::{EarlyDataRefusal, UnspentFlight};
+use crate::gate::{Arrival, EarlyDataRefusal, UnspentFlight};
 use crate::handshake::{Handshakes, refusal};
 use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
 use crate::http::socket::Socket;
@@ -107,56 +108,49 @@ async fn accept(
     let snapshot = &origin.snapshot;
     let gate = &handshakes.shared.gate;
     let arrival = gate.arrival();
-    let mut refused = gate.admission(snapshot.early_data).err();
-    let mut accepting = Accepting::new(&snapshot.acceptor, socket, refused.is_none())?;
+    let refused = gate.admission(snapshot.early_data).err();
+    let accepting = Accepting::new(&snapshot.acceptor, socket, refused.is_none())?;
+    let shared = &handshakes.shared;
+    let mut pending = PendingHandshake { shared, arrival, refused, accepting: Some(accepting) };
     let mut claim = None;
     let mut is_copy = false;
     let mut used = None;
     let (flight, facts) = loop {
-        let state = match accepting.advance().await {
-            Ok(state) => state,
-            Err(error) => {
-                let facts = accepting.facts();
-                let arrived = (arrival, gate.measured_at(&facts));
-                if let Some(flight) = UnspentFlight::needing_record(&facts, arrived, refused) {
-                    handshakes.shared.spend_abandoned_in_background(flight);
-                }
-                return Err(error);
-            }
-        };
+        let state = pending.tls().advance().await?;
         match state {
             tls::AcceptState::NeedsSession(id) => {
                 let ticket = handshakes.redeem(&id).await;
                 if let Some(why) = ticket.withheld {
-                    refused = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
+                    pending.refused = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
                 }
-                accepting.provide_session(ticket.session);
+                pending.tls().provide_session(ticket.session);
             }
             tls::AcceptState::TicketUsed => {
-                let facts = accepting.facts();
+                let facts = pending.tls().facts();
                 // A copy of a flight never completes its handshake, so it is counted here.
                 let offer = UsedTicket { shared: &handshakes.shared, origin, facts };
                 is_copy = offer.count_copy();
                 used = (!is_copy).then_some(offer);
             }
-            tls::AcceptState::Complete => break (None, accepting.facts()),
+            tls::AcceptState::Complete => break (None, pending.tls().facts()),
             tls::AcceptState::EarlyData => {
-                let facts = accepting.facts();
-                let received_at = gate.received_at(Some(accepting.received_at()));
+                let facts = pending.tls().facts();
+                let received_at = gate.received_at(Some(pending.tls().received_at()));
                 let requested_at = Instant::now();
                 let claimed = gate.claim(&facts, (arrival, received_at)).await;
                 claim = Some((requested_at, Instant::now()));
                 match claimed {
                     Ok(flight) => break (Some(flight), facts),
                     Err(why) => {
-                        refused = Some(why);
-                        accepting.refuse_early_data()?;
+                        pending.refused = Some(why);
+                        pending.tls().refuse_early_data()?;
                     }
                 }
             }
         }
     };
     is_copy |= used.as_ref().is_some_and(UsedTicket::count_copy);
+    let refused = pending.refused;
     let unspent = match flight {
         Some(_) => None,
         None => UnspentFlight::needing_record(&facts, (arrival, gate.measured_at(&facts)), refused),
@@ -166,7 +160,39 @@ async fn accept(
         false => refusal(&facts, refused),
     };
     let negotiated = Negotiated { tls: facts, flight, refused, claim, unspent };
-    Ok((accepting.into_stream(), negotiated))
+    Ok((pending.complete(), negotiated))
+}
+
+/// A handshake before early data is decided, or before its end if early data is refused. If it fails, or
+/// is dropped because it takes too long, its flight is recorded where that does not depend on its client.
+struct PendingHandshake<'a> {
+    shared: &'a Arc<ServerContext>,
+    arrival: Arrival,
+    /// Why this server refuses early data, if it does.
+    refused: Option<EarlyDataRefusal>,
+    /// `None` once it is complete.
+    accepting: Option<Accepting<Socket>>,
+}
+
+impl PendingHandshake<'_> {
+    fn tls(&mut self) -> &mut Accepting<Socket> {
+        self.accepting.as_mut().expect("it is not complete")
+    }
+
+    fn complete(mut self) -> TlsStream<Socket> {
+        self.accepting.take().expect("it is not complete").into_stream()
+    }
+}
+
+impl Drop for PendingHandshake<'_> {
+    fn drop(&mut self) {
+        let Some(accepting) = &self.accepting else { return };
+        let facts = accepting.facts();
+        let arrived = (self.arrival, self.shared.gate.measured_at(&facts));
+        if let Some(flight) = UnspentFlight::needing_record(&facts, arrived, self.refused) {
+            self.shared.spend_abandoned_in_background(flight);
+        }
+    }
 }
 
 /// An offer of early data on a ticket that was used before. Counts it when it is dropped, if it turns

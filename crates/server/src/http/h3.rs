@@ -290,8 +290,11 @@ async fn serve_request(
         Err(error) => {
             debug!("{}: {error}", connection.facts().client);
             // The library has responded to a head that is too large. Otherwise the stream is reset now,
-            // and quinn-proto does not say when the client has acknowledged that.
-            if !matches!(error, RequestError::Stream(StreamError::HeaderTooBig { .. })) {
+            // and quinn-proto does not say when the client has acknowledged that. The same error tells
+            // that a response's head is larger than the client permits.
+            let is_too_big =
+                matches!(error, RequestError::Stream(StreamError::HeaderTooBig { .. }));
+            if !is_too_big || state.has_head() {
                 let is_abandoned = !state.has_head() || matches!(error, RequestError::Stalled(_));
                 let end = if is_abandoned { StreamEnd::Abandoned } else { StreamEnd::Reset };
                 return ended.now_or_never().unwrap_or(end);
@@ -342,10 +345,9 @@ async fn respond(
     // sent again.
     let early = early || connection.facts().lost_claim();
     let started = request::start(connection, &request, early);
-    let (mut send, recv) = stream.split();
-    let content_length = content_length(request.headers()).inspect_err(|_| {
-        send.stop_stream(Code::H3_MESSAGE_ERROR);
-    })?;
+    let (send, recv) = stream.split();
+    let content_length =
+        content_length(request.headers()).inspect_err(|_| state.note_malformed())?;
     let mut writer = ResponseWriter { send, state, stall_timeout: limits.idle_timeout };
     // Boxed, as it is moved through each stage that the request passes.
     let mut body = Box::new(RequestBody::new(recv, state.clone(), content_length));
@@ -585,6 +587,7 @@ impl RequestBody {
         let left = self.remaining.map(|left| left.checked_sub(count));
         match (left, &data) {
             (Some(None), _) | (Some(Some(1..)), None) => {
+                self.state.note_malformed();
                 self.stream.stop_sending(Code::H3_MESSAGE_ERROR);
                 return Poll::Ready(Err(Box::new(LengthMismatch)));
             }

@@ -348,9 +348,11 @@ impl Drop for H3SendStream {
     fn drop(&mut self) {
         // A dropped stream is finished, which would make an aborted response look complete. A stream
         // that the client has stopped is reset with the client's own code (RFC 9000 section 3.5).
-        let resets = self.state.as_ref().is_some_and(|state| state.resets_on_drop());
-        if resets && self.stream.stop_code().is_none() {
-            let _ = self.stream.reset(varint(Code::H3_INTERNAL_ERROR.value()));
+        let code = self.state.as_ref().and_then(|state| state.code_on_drop());
+        if let Some(code) = code
+            && self.stream.stop_code().is_none()
+        {
+            let _ = self.stream.reset(varint(code.value()));
         }
     }
 }
@@ -463,8 +465,10 @@ pub(crate) struct StreamState {
     written: AtomicU64,
     /// Bytes of the request's body that the library has delivered.
     delivered: AtomicU64,
-    /// Whether to reset the stream if it is dropped before its end.
+    /// Whether to reset the stream if it is dropped before its end, and whether that is because the
+    /// request is malformed.
     reset_on_drop: AtomicBool,
+    is_malformed: AtomicBool,
     /// Whether the request's head is complete, and the memory of its parts until then.
     has_head: AtomicBool,
     head: MemoryCharge,
@@ -477,6 +481,7 @@ impl StreamState {
             written: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             reset_on_drop: AtomicBool::new(false),
+            is_malformed: AtomicBool::new(false),
             has_head: AtomicBool::new(false),
             head,
         }
@@ -509,8 +514,13 @@ impl StreamState {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn resets_on_drop(&self) -> bool {
-        self.reset_on_drop.load(Ordering::Relaxed)
+    /// With which code to reset the stream if it is dropped before its end.
+    pub(crate) fn code_on_drop(&self) -> Option<Code> {
+        let code = match self.is_malformed.load(Ordering::Relaxed) {
+            true => Code::H3_MESSAGE_ERROR,
+            false => Code::H3_INTERNAL_ERROR,
+        };
+        self.reset_on_drop.load(Ordering::Relaxed).then_some(code)
     }
 
     /// The head is complete. From now on a stream that is dropped unfinished is reset.
@@ -518,6 +528,11 @@ impl StreamState {
         self.reset_on_drop.store(true, Ordering::Relaxed);
         self.has_head.store(true, Ordering::Relaxed);
         self.head.clear();
+    }
+
+    /// The request is malformed (RFC 9114 section 4.1.2).
+    pub(crate) fn note_malformed(&self) {
+        self.is_malformed.store(true, Ordering::Relaxed);
     }
 
     /// The whole response is written.

@@ -107,7 +107,10 @@ pub(crate) fn start<B>(
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
     let headers = request.headers();
-    let trusted = &connection.snapshot.trusted_proxies;
+    // By the snapshot that matches the request.
+    let newest = matched.is_none().then(|| connection.shared.snapshot.load());
+    let snapshot = newest.as_deref().unwrap_or(&connection.snapshot);
+    let trusted = &snapshot.trusted_proxies;
     let client = client::of_request(connection.facts().client, headers, trusted);
     let head = RequestHead { method, target, protocol, host, headers: Some(headers), client };
     let mut record = RequestRecord::start(&connection.observer, &head, decision.is_some());

@@ -75,6 +75,7 @@ pub(crate) fn listen_with(
     };
     for socket in &udp {
         socket.set_nonblocking(true).map_err(|reason| ServerError::Listen { address, reason })?;
+        enlarge_buffers(socket);
     }
     Ok(BoundPort { address, tcp, udp })
 }
@@ -176,11 +177,37 @@ fn bind_all(address: SocketAddr, steering: Steering) -> io::Result<Vec<UdpSocket
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
-    // Larger buffers, so that a burst of first flights is not dropped. The kernel may grant less.
+    enlarge_buffers(&socket);
+    Ok(socket)
+}
+
+/// Larger buffers, so that a burst of first flights is not dropped. The kernel may grant less.
+fn enlarge_buffers(socket: &impl AsFd) {
+    let socket = SockRef::from(socket);
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
-    Ok(socket)
 }
 
 /// One millisecond at 16 Gbit/s.
 const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn inherited_udp_sockets_have_the_same_buffers_as_bound_ones() {
+        let bytes = |socket: &UdpSocket| {
+            let socket = SockRef::from(socket);
+            (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap())
+        };
+        let requested = SocketAddr::from(([127, 0, 0, 1], 0));
+        let bound = listen(requested, 1, true).unwrap();
+        let inherited = UdpSocket::bind(requested).unwrap();
+        let address = inherited.local_addr().unwrap();
+        let port = InheritedPort { requested, address: requested, tcp: None, udp: vec![inherited] };
+        let port = listen_with(port, 1, true).unwrap();
+        assert_eq!(port.udp[0].local_addr().unwrap(), address);
+        assert_eq!(bytes(&port.udp[0]), bytes(&bound.udp[0]));
+    }
+}

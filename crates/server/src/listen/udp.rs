@@ -16,7 +16,7 @@ use quinn_proto::{EndpointConfig, ServerConfig, VarInt};
 use quinn_udp::RecvMeta;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::ServerError;
@@ -37,7 +37,6 @@ use crate::route::QuicConfig;
 pub(crate) struct QuicPorts {
     ports: Mutex<Vec<QuicPort>>,
     limiter: Arc<HandshakeLimiter>,
-    endpoints: EndpointConfig,
     secrets: Secrets,
     mark: IdMark,
     /// The previous process, while it still has connections.
@@ -61,6 +60,8 @@ struct QuicPort {
     dispatch: Arc<DatagramDispatch>,
     /// Whether new connections are accepted. A closed port is kept while it has connections.
     open: Arc<AtomicBool>,
+    /// Whether the last state for a successor has its sockets.
+    is_exported: bool,
 }
 
 /// An endpoint on one of a port's sockets.
@@ -92,15 +93,11 @@ impl QuicPorts {
             }
             _ => None,
         };
-        let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(secrets.reset_key)));
-        // quinn-proto would offer drafts too, but only the keys of version 1 are implemented.
-        endpoints.supported_versions(vec![1]);
         Ok(Self {
             ports: Mutex::new(Vec::new()),
             limiter: HandshakeLimiter::new(http3.retry_above, http3.refuse_above),
             handshakes,
             permits,
-            endpoints,
             mark: IdMark::new(secrets.id_mark),
             secrets,
             predecessor,
@@ -122,6 +119,7 @@ impl QuicPorts {
         quic_config: &QuicConfig,
     ) -> Result<(), ServerError> {
         let failed = |reason| ServerError::Listen { address, reason };
+        let endpoint_config = self.endpoint_config(address);
         let open = Arc::new(AtomicBool::new(true));
         // By the number of sockets, since the previous process may have had more threads.
         let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
@@ -134,7 +132,7 @@ impl QuicPorts {
             let opened = open_endpoint(
                 socket,
                 quic_config.server.clone(),
-                self.endpoints.clone(),
+                endpoint_config.clone(),
                 (steering, &self.mark, number),
                 dispatch.clone(),
                 initials.clone(),
@@ -146,8 +144,24 @@ impl QuicPorts {
         for worker in workers.clone() {
             tokio::spawn(self.clone().accept(worker, open.clone()));
         }
-        self.ports().push(QuicPort { address, workers, sockets: duplicates, dispatch, open });
+        self.ports().push(QuicPort {
+            address,
+            workers,
+            sockets: duplicates,
+            dispatch,
+            open,
+            is_exported: false,
+        });
         Ok(())
+    }
+
+    /// The configuration of a port's endpoints, apart from their connection ids.
+    fn endpoint_config(&self, address: SocketAddr) -> EndpointConfig {
+        let reset_key = ResetKey::new(self.secrets.reset_key).for_port(address);
+        let mut config = EndpointConfig::new(Arc::new(reset_key));
+        // quinn-proto would offer drafts too, but only the keys of version 1 are implemented.
+        config.supported_versions(vec![1]);
+        config
     }
 
     /// Whether a port is open, or closed but still there for [`QuicPorts::reopen`].
@@ -183,13 +197,14 @@ impl QuicPorts {
         inherited: &mut InheritedState,
         ring: Option<&Ring>,
     ) -> io::Result<()> {
-        for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
-            let sockets = port.sockets.iter().map(UdpSocket::try_clone);
-            let inherited_port = inherited
-                .ports
-                .iter_mut()
-                .find(|inherited_port| inherited_port.address == port.address);
+        for port in self.ports().iter_mut() {
+            let mut inherited_ports = inherited.ports.iter_mut();
+            let inherited_port = inherited_ports
+                .find(|inherited_port| inherited_port.address == port.address)
+                .filter(|_| port.open.load(Ordering::Relaxed));
+            port.is_exported = inherited_port.is_some();
             if let Some(inherited_port) = inherited_port {
+                let sockets = port.sockets.iter().map(UdpSocket::try_clone);
                 inherited_port.udp = sockets.collect::<Result<_, _>>()?;
             }
         }
@@ -205,8 +220,8 @@ impl QuicPorts {
     /// If the successor dies, this process reads the sockets again.
     pub(crate) fn hand_off(self: &Arc<Self>) {
         self.handed_over.send_replace(true);
-        // The successor did not get the sockets of closed ports.
-        for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
+        // The successor did not get the sockets of ports that were closed, or opened later.
+        for port in self.ports().iter().filter(|port| port.is_exported) {
             port.dispatch.set_handed_over(true);
         }
         let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -239,13 +254,8 @@ impl QuicPorts {
                 DatagramDispatch::new(Steering::new(1), Some(predecessor.clone()), address);
             match Socket::new(socket) {
                 Ok(socket) => {
-                    let socket = WorkerSocket {
-                        socket,
-                        worker: 0,
-                        dispatch: Arc::new(dispatch),
-                        initials: None,
-                        metrics: metrics.clone(),
-                    };
+                    let dispatch = Arc::new(dispatch);
+                    let socket = WorkerSocket::new(socket, 0, dispatch, None, metrics.clone());
                     tokio::spawn(relay_until_ended(socket, predecessor));
                 }
                 Err(error) => warn!("connections over HTTP/3 on {address} are lost: {error}"),
@@ -291,8 +301,11 @@ impl QuicPorts {
         while let Some(incoming) = worker.endpoint.accept().await {
             let stage = *stages.borrow();
             let has_successor = shared.gate.has_successor();
-            if stage >= ShutdownStage::HandedOver || !open.load(Ordering::Relaxed) || has_successor
-            {
+            let is_leaving = stage >= ShutdownStage::HandedOver || has_successor;
+            // The client uses a connection id of this process's Retry, so the successor relays all of
+            // its packets here. Its flight is claimed in the successor's register.
+            let is_retried = has_successor && !incoming.may_retry();
+            if !open.load(Ordering::Relaxed) || is_leaving && !is_retried {
                 worker.forget(&incoming);
                 match stage {
                     // The client retransmits to the successor, or to this process if it gets the
@@ -429,7 +442,7 @@ async fn relay_until_ended(socket: WorkerSocket, predecessor: Arc<Predecessor>) 
         });
         if let Ok(Err(error)) = timeout(END_CHECK_INTERVAL, received).await {
             debug!("a socket of the previous process: {error}");
-            return;
+            sleep(END_CHECK_INTERVAL).await;
         }
     }
 }
@@ -457,8 +470,8 @@ fn open_endpoint(
     let mark = mark.clone();
     config.cid_generator(move || steering.marked_ids(worker, mark.clone()));
     let socket = Socket::new(socket)?;
-    let socket = Arc::new(WorkerSocket { socket, worker, dispatch, initials, metrics });
-    Ok(Endpoint::new(config, server, socket))
+    let socket = WorkerSocket::new(socket, worker, dispatch, initials, metrics);
+    Ok(Endpoint::new(config, server, Arc::new(socket)))
 }
 
 /// How long to wait for the connections' last packets.

@@ -140,26 +140,58 @@ const QUEUE_LENGTH: usize = 256;
 
 /// The UDP socket of a worker.
 pub(crate) struct WorkerSocket {
-    pub(crate) socket: Socket,
-    /// The worker's number, and where datagrams of other workers go.
-    pub(crate) worker: u8,
-    pub(crate) dispatch: Arc<DatagramDispatch>,
-    /// Records first flights, if they are claimed in a store.
-    pub(crate) initials: Option<Arc<InitialPackets>>,
-    pub(crate) metrics: Arc<Metrics>,
+    socket: Socket,
+    worker: u8,
+    dispatch: Arc<DatagramDispatch>,
+    initials: Option<Arc<InitialPackets>>,
+    metrics: Arc<Metrics>,
+    /// Whether the next call reads the socket before the queue.
+    socket_first: AtomicBool,
 }
 
 impl WorkerSocket {
+    /// `worker`: the worker's number. `dispatch`: where datagrams of other workers go. `initials`:
+    /// records first flights, if they are claimed in a store.
+    pub(crate) fn new(
+        socket: Socket,
+        worker: u8,
+        dispatch: Arc<DatagramDispatch>,
+        initials: Option<Arc<InitialPackets>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { socket, worker, dispatch, initials, metrics, socket_first: AtomicBool::new(false) }
+    }
+
     fn poll_datagrams(
         &self,
         cx: &mut Context<'_>,
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        match self.dispatch.poll_queued(self.worker, cx, bufs, meta) {
-            0 => {}
-            dequeued => return Poll::Ready(Ok(dequeued)),
+        // In turn, since either may be filled as fast as it is emptied.
+        let socket_first = self.socket_first.fetch_not(Ordering::Relaxed);
+        for is_socket in [socket_first, !socket_first] {
+            let received = match is_socket {
+                true => self.poll_own(cx, bufs, meta),
+                false => match self.dispatch.poll_queued(self.worker, cx, bufs, meta) {
+                    0 => Poll::Pending,
+                    dequeued => Poll::Ready(Ok(dequeued)),
+                },
+            };
+            if received.is_ready() {
+                return received;
+            }
         }
+        Poll::Pending
+    }
+
+    /// Reads the socket, and keeps this worker's datagrams.
+    fn poll_own(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
         if self.dispatch.is_handed_over() {
             // The successor reads the socket. The queue wakes this task.
             return Poll::Pending;
@@ -216,7 +248,12 @@ impl DatagramSocket for WorkerSocket {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::net::UdpSocket;
     use std::task::Waker;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -291,5 +328,31 @@ mod tests {
         }
         let counts = std::iter::repeat_with(|| dequeued(&dispatch, 1).len());
         assert_eq!(counts.take_while(|count| *count > 0).sum::<usize>(), QUEUE_LENGTH);
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_never_empty_does_not_keep_a_worker_from_its_socket() {
+        let dispatch = Arc::new(dispatch(2));
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let socket = Socket::new(socket).unwrap();
+        let worker = WorkerSocket::new(socket, 0, dispatch.clone(), None, Arc::default());
+        let own = datagram(0, "own", 40);
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&own, address).unwrap();
+        let mut buffers = [[0; 100]; 4];
+        let reading = async {
+            loop {
+                dispatch.deliver(meta(30, 30), datagram(0, "other's", 30));
+                let mut bufs = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
+                let mut metas = [RecvMeta::default(); 4];
+                let received = poll_fn(|cx| worker.poll_receive(cx, &mut bufs, &mut metas)).await;
+                let metas = &metas[..received.unwrap()];
+                if buffers.iter().zip(metas).any(|(buffer, meta)| buffer[..meta.len] == own) {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(30), reading).await.expect("the socket is read");
     }
 }

@@ -1,12 +1,12 @@
 //! The access log: one line for each request, written by a separate thread.
 
 use std::fmt::{self, Write as _};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -100,6 +100,8 @@ pub(crate) struct AccessLog {
 #[derive(Default)]
 struct State {
     lost: AtomicU64,
+    /// Bytes of the texts in queued entries.
+    queued_bytes: AtomicUsize,
     /// Whether the file is to be opened again, though the queue is full.
     reopens: AtomicBool,
 }
@@ -135,7 +137,12 @@ impl AccessLog {
     /// Queues an entry without waiting. If the disk is too slow, entries are dropped, counted and
     /// reported.
     pub(crate) fn entry(&self, entry: AccessLogEntry) {
-        if self.lines.try_send(Message::Entry(Box::new(entry))).is_err() {
+        let bytes = entry.text_bytes();
+        let queued = self.state.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if queued > MAX_QUEUED_BYTES
+            || self.lines.try_send(Message::Entry(Box::new(entry))).is_err()
+        {
+            self.state.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             let lost = self.state.lost.fetch_add(1, Ordering::Relaxed);
             if lost.is_power_of_two() || lost == 0 {
                 warn!("the access log cannot be written fast enough; lines lost: {}", lost + 1);
@@ -166,6 +173,13 @@ impl AccessLog {
 }
 
 impl AccessLogEntry {
+    /// The bytes of the texts that clients choose.
+    fn text_bytes(&self) -> usize {
+        let fields = [&self.host, &self.referer, &self.user_agent];
+        let fields = fields.into_iter().flatten().map(String::len).sum::<usize>();
+        self.method.len() + self.target.len() + fields
+    }
+
     /// Writes the line, including its line end.
     fn write(&self, format: AccessLogFormat, line: &mut String) {
         let _ = match format {
@@ -288,9 +302,17 @@ fn target(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
 
 /// Does not follow a symbolic link: the owner of the directory could choose the file with it.
 fn append(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
-    options.open(path).map_err(|error| match error.raw_os_error() {
+    let mut existing = OpenOptions::new();
+    existing.append(true).custom_flags(libc::O_NOFOLLOW);
+    let mut new = existing.clone();
+    new.create_new(true).mode(NEW_FILE_MODE);
+    let opened = match new.open(path) {
+        // Independent of the umask, which is 0077 in the packaged unit.
+        Ok(file) => file.set_permissions(Permissions::from_mode(NEW_FILE_MODE)).map(|()| file),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => existing.open(path),
+        Err(error) => Err(error),
+    };
+    opened.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
         _ => error,
     })
@@ -335,6 +357,7 @@ fn write(
         }
         match message {
             Message::Entry(entry) => {
+                state.queued_bytes.fetch_sub(entry.text_bytes(), Ordering::Relaxed);
                 line.clear();
                 entry.write(format, &mut line);
                 let written = out.write_all(line.as_bytes());
@@ -358,16 +381,20 @@ fn note(result: io::Result<()>, is_failing: &mut bool) {
     *is_failing = result.is_err();
 }
 
+/// The group may read a log file.
+const NEW_FILE_MODE: u32 = 0o640;
+
 /// How long the first line after a pause waits for others.
 const GATHER_DELAY: Duration = Duration::from_millis(100);
 
 /// The maximum number of queued lines: about 20 MB at usual lengths.
 const MAX_QUEUED: usize = 65_536;
 
+/// The maximum number of bytes of clients' texts in queued lines.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn entry(target: &str) -> AccessLogEntry {
@@ -451,6 +478,22 @@ mod tests {
     }
 
     #[test]
+    fn long_lines_are_queued_up_to_a_number_of_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("log");
+        let settings =
+            AccessLogSettings { file: Some(file.clone()), format: AccessLogFormat::Text };
+        let log = AccessLog::open(&settings).unwrap();
+        log.entry(entry(&"x".repeat(MAX_QUEUED_BYTES + 1)));
+        assert_eq!(log.lost(), 1);
+        log.entry(entry("/"));
+        log.close();
+        assert_eq!(log.lost(), 1);
+        assert_eq!(log.state.queued_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 1);
+    }
+
+    #[test]
     fn every_field_is_documented() {
         let docs = include_str!("../../../../docs/operate/observe.md");
         let fields = serde_json::to_value(entry("/")).unwrap();
@@ -483,7 +526,7 @@ mod tests {
 
         let log = AccessLog::open(&settings).unwrap();
         let mode = std::fs::metadata(&file).unwrap().permissions().mode();
-        assert_eq!(mode & 0o137, 0, "at most 0640, less by umask: {mode:o}");
+        assert_eq!(mode & 0o777, 0o640, "{mode:o}");
         let moved = dir.path().join("log.1");
         std::fs::rename(&file, &moved).unwrap();
         std::os::unix::fs::symlink(&other, &file).unwrap();

@@ -242,9 +242,9 @@ impl TraceFacts {
     fn new(head: &RequestHead<'_>, early: bool) -> Self {
         let path = head.target.split('?').next().unwrap_or_default();
         Self {
-            method: head.method.to_owned(),
-            path: path.to_owned(),
-            host: head.host.map(str::to_owned),
+            method: copied(head.method),
+            path: copied(path),
+            host: head.host.map(copied),
             protocol: head.protocol,
             early,
             claim: "none",
@@ -295,16 +295,16 @@ fn entry(
     let context = trace.as_ref().map(RequestTrace::context);
     let field = |name| {
         let value = head.headers.and_then(|headers| headers.get(name))?;
-        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+        Some(copied(&String::from_utf8_lossy(value.as_bytes())))
     };
     AccessLogEntry {
         time: jiff::Timestamp::now(),
         client: client_text(head.client),
         trace_id: context.map(|context| context.trace.to_string()),
         span_id: context.map(|context| context.span.to_string()),
-        method: head.method.to_owned(),
-        host: head.host.map(str::to_owned),
-        target: head.target.to_owned(),
+        method: copied(head.method),
+        host: head.host.map(copied),
+        target: copied(head.target),
         protocol: head.protocol,
         status: None,
         bytes_in: 0,
@@ -455,6 +455,18 @@ impl Drop for RecordedBody {
     }
 }
 
+/// Copies a client's text for the access log or a span, which wait in queues.
+fn copied(text: &str) -> String {
+    let mut end = text.len().min(MAX_COPIED_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// Longer than practically all targets, and than any `Referer` of a browser.
+const MAX_COPIED_BYTES: usize = 4096;
+
 /// The address, with its port if that is known.
 fn client_text(client: SocketAddr) -> String {
     match client.port() {
@@ -466,4 +478,20 @@ fn client_text(client: SocketAddr) -> String {
 fn milliseconds(time: Duration) -> f64 {
     // Rounded to microseconds; more digits would not be accurate.
     time.as_micros() as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        for (text, length) in
+            [("/", 1), (&"x".repeat(5000), 4096), (&"\u{20ac}".repeat(5000), 4095)]
+        {
+            let copy = copied(text);
+            assert_eq!(copy.len(), length);
+            assert!(text.starts_with(&copy));
+        }
+    }
 }

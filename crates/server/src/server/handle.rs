@@ -189,7 +189,8 @@ impl ServerHandle {
     ///
     /// New flights wait until the handoff is complete. After that this process queries the other one
     /// about each flight, over the same stream, so it may continue to accept and serve until it has
-    /// drained.
+    /// drained. If the other one dies, this process has the register again, but refuses idempotency keys
+    /// and nonces that it does not know: the other one may have executed their requests.
     ///
     /// # Errors
     /// [`HandoffError`]: this process keeps the register and continues as before.

@@ -26,8 +26,8 @@ pub(crate) struct SnapshotBuilder {
     pub(crate) ring: Arc<TicketRing>,
     /// Address tokens, and the record of spent ones.
     pub(crate) tokens: QuicTokens,
-    /// The self-signed certificate, if the configuration wants one.
-    self_signed: Option<Identity>,
+    /// The self-signed certificate, if the configuration wants one, and its settings.
+    self_signed: Option<(CertificateSource, Identity)>,
     /// Certificates of the development authority, if the configuration names no certificate.
     development: OnceLock<DevelopmentCertificates>,
     /// The listeners' addresses.
@@ -56,7 +56,9 @@ impl SnapshotBuilder {
             | CertificateSource::Acme => None,
             CertificateSource::SelfSigned { names, save } => {
                 let names = names.iter().chain(site_names(&config.content));
-                Some(certificates::self_signed_identity(names, save.as_deref(), addresses)?)
+                let identity =
+                    certificates::self_signed_identity(names, save.as_deref(), addresses)?;
+                Some((config.certificate.clone(), identity))
             }
         };
         let key_log = config.tls.key_log.clone().map(|path| Arc::new(ServerKeyLog::new(path)));
@@ -94,6 +96,19 @@ impl SnapshotBuilder {
         Ok(Identities::new(first, entries.collect::<Result<_, _>>()?)?)
     }
 
+    /// Refuses other settings for the self-signed certificate, which stays the same.
+    fn check_self_signed(&self, source: &CertificateSource) -> Result<(), ServerError> {
+        match (source, &self.self_signed) {
+            (CertificateSource::SelfSigned { .. }, Some((made, _))) if made != source => {
+                Err(ServerError::setting(
+                    "tls.self_signed and tls.save_self_signed cannot change while the server runs; \
+                     restart it",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The certificate of a site with these names.
     fn identity(
         &self,
@@ -107,7 +122,7 @@ impl SnapshotBuilder {
                 Some(issued) => Ok(issued.identity()?),
                 None => certificates::placeholder(site),
             },
-            (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
+            (CertificateSource::SelfSigned { .. }, Some((_, identity))) => Ok(identity.clone()),
             (CertificateSource::SelfSigned { names, save }, None) => {
                 certificates::self_signed_identity(names, save.as_deref(), &self.addresses)
             }
@@ -147,6 +162,7 @@ impl SnapshotBuilder {
                 "the key log cannot change while the server runs; restart it",
             ));
         }
+        self.check_self_signed(&config.certificate)?;
         let pools = proxy::pools(config, pools)?;
         let sites = match &config.content {
             Content::Sites(sites) => Some(Arc::new(Sites::new(sites, config, &pools)?)),

@@ -6,12 +6,14 @@ use firstflight_testkit::skipped_without;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::EarlyData;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::support::cluster::{Cluster, request};
 use crate::support::quic::{Quic, first_visit};
 use crate::support::{
-    Client, TEST_TIMEOUT, executions, full, get, line, lines, replay, start_upstream,
+    Client, TEST_TIMEOUT, executions, full, get, line, lines, replay, start_upstream, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -428,6 +430,46 @@ async fn pings_are_claimed_too() {
     assert_eq!((ran.len(), held.len()), (1, 1));
     assert_eq!((&ran[0]["executed"], &ran[0]["claim"]), (&true.into(), &"won".into()));
     assert_eq!((&held[0]["executed"], &held[0]["held"]), (&false.into(), &"replayed".into()));
+}
+
+/// Clients whose early data was refused because the store is frozen neither complete their handshakes
+/// nor leave, until the server's time limit ends them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_whose_handshake_takes_too_long_is_recorded_once_the_store_replies() {
+    // More than commands that reach the store while it is frozen, and run later.
+    const FLIGHTS: usize = 12;
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = start_upstream();
+    let cluster = Cluster::new().budget(Duration::from_millis(100));
+    let content = Content::upstream(&upstream.url()).unwrap();
+    let limit = Duration::from_secs(3);
+    let node = cluster.start(content, |config| config.limits.header_timeout = limit).await;
+    let mut sessions = Vec::new();
+    for _ in 0..FLIGHTS {
+        sessions.push(node.session("http/1.1").await);
+    }
+    cluster.runs_early(&node, "http/1.1").await;
+    let keys = || {
+        let keys = cluster.store.cli(&["KEYS", "*"]);
+        keys.lines().map(str::to_owned).collect::<std::collections::HashSet<_>>()
+    };
+    let before = keys();
+    cluster.store.freeze();
+    let mut open = Vec::new();
+    for session in &sessions {
+        let client = Client::prepare("http/1.1", Some(session), &get("/late"));
+        open.push(replay(node.address, &client.flight).await);
+    }
+    for mut tcp in open {
+        let mut rest = Vec::new();
+        let ended = timeout(TEST_TIMEOUT, tcp.read_to_end(&mut rest)).await;
+        let _ = ended.expect("the server ends the connection");
+    }
+    cluster.store.thaw();
+    until("all are recorded", || keys().difference(&before).count() >= FLIGHTS).await;
+    node.stop().await;
 }
 
 /// A client whose early data was refused by a frozen store leaves, as Chromium does, and sends its

@@ -1,8 +1,11 @@
 //! Early requests: executed immediately, held, refused, marked, logged.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use firstflight_config::{Content, Mode, Policy, WhenNotAllowed};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{
     Client, PREFACE, RunningServer, full, get, http2_request, line, process_keys, replay,
@@ -109,6 +112,46 @@ async fn rfc8470_5_2_a_425_to_a_request_that_this_server_marked_is_retried_after
     server.stop().await;
 }
 
+/// One of two servers reads the request and closes the connection; then each responds 425.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_what_may_have_run_before_a_425_may_have_run_after_the_retry() {
+    let received = Arc::new(AtomicUsize::new(0));
+    let mut servers = Vec::new();
+    for _ in 0..2 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        servers.push(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        let received = received.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                let status = match head.starts_with(b"GET /early ") {
+                    true if received.fetch_add(1, Ordering::Relaxed) == 0 => continue,
+                    true => "425 Too Early",
+                    false => "200 OK",
+                };
+                let response =
+                    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                stream.write_all(response.as_bytes()).await.unwrap();
+            }
+        });
+    }
+    let mut content = Content::upstream("http://127.0.0.1:1").unwrap();
+    let Content::Sites(sites) = &mut content else { panic!("an upstream is a site") };
+    sites.upstreams.values_mut().for_each(|pool| pool.servers = servers.clone());
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let server = RunningServer::start(dir, content, |_| {}).await;
+    let session = server.session("http/1.1").await;
+    let request = get("/early");
+    let response = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 425"), "{response}");
+    assert_eq!(received.load(Ordering::Relaxed), 3);
+    let log = server.stop().await;
+    assert_eq!(line(&log, "/early")["executed"], true);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
     let upstream = start_upstream();
@@ -138,7 +181,6 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
 
 /// Sends a client's flight and feeds it the server's bytes, without letting it respond.
 async fn replay_as_client(server: &RunningServer, client: &mut Client) -> TcpStream {
-    use tokio::io::AsyncReadExt;
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
     let mut buffer = [0; 4096];
@@ -296,7 +338,6 @@ async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
     tcp.write_all(hello).await.unwrap();
     let mut buffer = [0; 4096];
     while !client.machine.is_complete() {
-        use tokio::io::AsyncReadExt;
         let _ = client.machine.handshake().unwrap();
         if !client.machine.is_complete() {
             let count = tcp.read(&mut buffer).await.unwrap();

@@ -146,8 +146,8 @@ async fn gnutls_cli_reading_from_a_pipe_gets_its_response() {
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let port = server.address.port().to_string();
     let output = spawn_blocking(move || {
-        let mut child = Command::new("gnutls-cli")
-            .args(["--insecure", "--port", &port, "localhost"])
+        let mut child = Command::new("timeout")
+            .args(["60", "gnutls-cli", "--insecure", "--port", &port, "localhost"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

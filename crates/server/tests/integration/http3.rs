@@ -55,7 +55,7 @@ async fn rfc8297_early_hints_of_an_upstream_arrive_before_its_response() {
     let server = RunningServer::start(dir, content, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut stream = client.send_head(request(Method::GET, "/page"), true).await;
-    let (app, _) = upstream.accept().await.unwrap();
+    let (app, _) = timeout(TEST_TIMEOUT, upstream.accept()).await.unwrap().unwrap();
     let mut app = BufReader::new(app);
     let mut field = String::new();
     while field != "\r\n" {

@@ -9,12 +9,12 @@ use firstflight_quic::Remembered;
 use firstflight_testkit::skipped_without;
 use http::StatusCode;
 use tokio::net::UdpSocket;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::support::cluster::Cluster;
 use crate::support::flights::{bytes, first_flight};
 use crate::support::quic::{Quic, UdpRelay, remembered};
-use crate::support::{RunningServer, TEST_TIMEOUT, line, start_upstream};
+use crate::support::{RunningServer, TEST_TIMEOUT, line, start_upstream, until};
 
 /// The server's response to a first flight whose client sends nothing else: its size, and whether
 /// it starts with a Retry.
@@ -48,15 +48,16 @@ async fn rfc9000_8_1_4_an_address_token_counts_once_in_the_whole_cluster() {
     cluster.runs_early(&b, "http/1.1").await;
     let token = remembered(a.address).await.token;
     let flight = async |token: Option<_>| {
-        loop {
+        for _ in 0..50 {
             let remembered = Remembered { token: token.clone(), ..remembered(a.address).await };
             let flight = first_flight(a.address, remembered, "/big").await;
             // What a slow client sends again would allow the server more than its first congestion
             // window, with which it would be compared.
             if bytes(&flight) <= 4_000 {
-                break flight;
+                return flight;
             }
         }
+        panic!("each of 50 clients sends its flight again")
     };
     // Without a token, a client gets three times what it sent; the library completes the datagram
     // that crosses the limit.
@@ -121,22 +122,22 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn above_its_limit_a_server_ignores_clients_without_a_token() {
-    let server = RunningServer::files(|config| config.http3.refuse_above = 1).await;
-    // A handshake that stalls.
+    let limits = |config: &mut ServerConfig| {
+        (config.http3.retry_above, config.http3.refuse_above) = (0, 1);
+    };
+    let server = RunningServer::files(limits).await;
+    // A handshake that stalls, of a client that needs no Retry.
+    let known = remembered(server.address).await;
     let stuck = UdpRelay::to(server.address).await;
     stuck.hold_server_datagrams();
     let address = stuck.address;
-    let first = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
-    while stuck.down().is_empty() {
-        sleep(Duration::from_millis(1)).await;
-    }
+    let first = tokio::spawn(async move { Quic::connect(address, known).await });
+    until("the server sends its flight", || !stuck.down().is_empty()).await;
     let ignored = UdpRelay::to(server.address).await;
     let address = ignored.address;
     let second = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
     // A flight, and a retransmission after the client has waited in vain.
-    while ignored.up().len() < 4 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until("the client sends its flight again", || ignored.up().len() >= 4).await;
     assert!(ignored.down().is_empty(), "not a word");
     stuck.release_server_datagrams().await;
     for client in [first, second] {

@@ -13,7 +13,7 @@ use quinn::VarInt;
 use serde_json::Value;
 
 use crate::support::quic::{Quic, UdpRelay, config, endpoint, remembered, reply, request};
-use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, process_keys, start_upstream};
+use crate::support::{RunningServer, executions, line, process_keys, start_upstream, until};
 
 /// Long enough for a handshake on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
@@ -249,21 +249,18 @@ async fn pings_are_answered_early_and_once() {
             relay.until_down(1300).await;
             // Nothing of what comes down tells when the ping is read, but its line in the log does.
             // Without the server's flight the client cannot end the handshake before.
-            let logged = async {
-                while std::fs::read_to_string(&log).unwrap().lines().count() < 2 {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            };
-            tokio::time::timeout(TEST_TIMEOUT, logged).await.expect("the ping is read early");
+            let is_logged = || std::fs::read_to_string(&log).unwrap().lines().count() >= 2;
+            until("the ping is read early", is_logged).await;
             relay.release_server_datagrams().await;
         }
         assert_eq!(recv.read_to_end(10).await.unwrap(), b"PONG");
-        let remembered = loop {
-            if let Some(resumption) = inbox.take_resumptions().pop() {
-                break Remembered { resumption: Some(resumption), token: None, early_data: true };
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        let mut resumption = None;
+        let has_ticket = || {
+            resumption = inbox.take_resumptions().pop();
+            resumption.is_some()
         };
+        until("a ticket comes", has_ticket).await;
+        let remembered = Remembered { resumption, token: None, early_data: true };
         connection.close(VarInt::from_u32(0), b"");
         endpoint.wait_idle().await;
         remembered

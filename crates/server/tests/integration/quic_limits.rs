@@ -1,5 +1,6 @@
 //! Slow, malicious and broken QUIC clients, and a server that stops.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use h3::error::Code;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
 
+use crate::support::flights::send;
 use crate::support::quic::{Quic, UdpRelay, config, endpoint, head, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
@@ -193,6 +195,68 @@ async fn a_stream_that_the_server_resets_holds_neither_the_connection_nor_memory
     // Nothing is running, so the server does not wait.
     server.handle.stop();
     timeout(TEST_TIMEOUT, client.connection.closed()).await.expect("it drains at once");
+    server.stop().await;
+}
+
+/// The library reports it as it reports the head of a request that is too large.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_is_too_large_for_its_client_does_not_hold_the_connection() {
+    let server = RunningServer::files(|config| {
+        config.limits.idle_timeout = 2 * TEST_TIMEOUT;
+        config.limits.drain_timeout = 2 * TEST_TIMEOUT;
+    })
+    .await;
+    let (_endpoint, connection) = bare(&server).await;
+    let mut control = connection.open_uni().await.unwrap();
+    // SETTINGS_MAX_FIELD_SECTION_SIZE of one byte.
+    control.write_all(&[0, 4, 2, 6, 1]).await.unwrap();
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/")).await.unwrap();
+    send.finish().unwrap();
+    assert_eq!(reset(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
+    server.handle.stop();
+    timeout(TEST_TIMEOUT, connection.closed()).await.expect("it drains at once");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_4_1_2_a_body_that_contradicts_its_content_length_is_malformed() {
+    let server = RunningServer::files(|_| {}).await;
+    let (_endpoint, connection) = bare(&server).await;
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    // A length of 3, in one write with five bytes.
+    let mut block = head("POST", "/").split_off(2);
+    block.extend([0x54, 1, b'3']);
+    let length = u8::try_from(block.len()).unwrap();
+    let request = [&[1, length][..], &block, &[0, 5], b"lying"].concat();
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(&request).await.unwrap();
+    assert_eq!(reset(&mut recv).await, Code::H3_MESSAGE_ERROR.value());
+    connection.close(0x100_u32.into(), b"");
+    server.stop().await;
+}
+
+/// The token in the stateless reset for a packet with an unknown connection id.
+async fn reset_token(server: SocketAddr) -> Vec<u8> {
+    let socket = send(server, &[vec![0x40; 100]]).await;
+    let mut packet = [0; 100];
+    let received = timeout(TEST_TIMEOUT, socket.recv(&mut packet)).await;
+    let count = received.expect("a stateless reset").unwrap();
+    packet[count - 16..count].to_vec()
+}
+
+/// Who sees a connection's id could otherwise get its token from the other port.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9000_21_11_two_ports_have_different_reset_tokens_for_one_id() {
+    let other = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let server = RunningServer::files(|config| {
+        let mut second = config.listeners[0].clone();
+        second.address = other;
+        config.listeners.push(second);
+    })
+    .await;
+    assert_ne!(reset_token(server.address).await, reset_token(other).await);
     server.stop().await;
 }
 

@@ -7,7 +7,7 @@ use firstflight_quic::{Remembered, Steering};
 use tokio::time::{sleep, timeout};
 
 use crate::support::quic::{UdpRelay, config, endpoint, head};
-use crate::support::{RunningServer, TEST_TIMEOUT};
+use crate::support::{RunningServer, TEST_TIMEOUT, until};
 
 /// The kernel merges datagrams of several connections from one port and gives them to the worker of
 /// the first one. None may be lost or get a stateless reset.
@@ -36,9 +36,8 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
         send.finish().unwrap();
         responses.push(receive);
     }
-    while ids(&relay.up()[before..]) < connections.len() {
-        sleep(Duration::from_millis(1)).await;
-    }
+    let all_sent = || ids(&relay.up()[before..]) >= connections.len();
+    until("each connection sends its request", all_sent).await;
     let mut by_length = HashMap::<usize, Vec<Vec<u8>>>::new();
     for datagram in relay.up().split_off(before) {
         by_length.entry(datagram.len()).or_default().push(datagram);
@@ -68,11 +67,14 @@ fn ids(datagrams: &[Vec<u8>]) -> usize {
 
 /// Waits until no datagram has arrived for a while.
 async fn quiet(relay: &UdpRelay) {
-    loop {
-        let before = (relay.up().len(), relay.down().len());
-        sleep(Duration::from_millis(100)).await;
-        if (relay.up().len(), relay.down().len()) == before {
-            return;
+    let waiting = async {
+        loop {
+            let before = (relay.up().len(), relay.down().len());
+            sleep(Duration::from_millis(100)).await;
+            if (relay.up().len(), relay.down().len()) == before {
+                return;
+            }
         }
-    }
+    };
+    timeout(TEST_TIMEOUT, waiting).await.expect("the handshakes' packets end");
 }

@@ -79,7 +79,7 @@ async fn an_invalid_configuration_changes_nothing() {
         let nowhere = config.access_log.as_ref().unwrap().file.clone().unwrap().join("no");
         config.certificate = CertificateSource::Files { cert: nowhere.clone(), key: nowhere };
     };
-    let changes: [(&str, Change); 6] = [
+    let changes: [(&str, Change); 7] = [
         (
             "is in use already",
             Box::new(move |config| {
@@ -96,6 +96,13 @@ async fn an_invalid_configuration_changes_nothing() {
         ),
         ("[log] cannot change", Box::new(|config| config.log.level = "debug".to_owned())),
         ("limits.backlog cannot change", Box::new(|config| config.limits.backlog += 1)),
+        (
+            "tls.self_signed and tls.save_self_signed cannot change",
+            Box::new(|config| {
+                let names = vec!["new.test".to_owned()];
+                config.certificate = CertificateSource::SelfSigned { names, save: None };
+            }),
+        ),
     ];
     for (words, change) in changes {
         let error = server.reload(|config| {
@@ -119,6 +126,47 @@ async fn an_invalid_configuration_changes_nothing() {
     assert!(response.await.contains("HTTP/1.1 404"));
     server.reload(|_| {}).await.unwrap();
     assert_eq!(server.handle.status().last_reload.unwrap().error, None);
+}
+
+/// A pool with other settings is another pool.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_counters_of_an_upstream_do_not_go_back() {
+    let upstream = start_upstream();
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    full(server.address, &page("/")).await;
+    let counted = || server.handle.upstreams().remove(0).servers.remove(0).totals;
+    let before = counted();
+    assert_eq!((before.requests, before.responses[1]), (1, 1));
+    server.reload(|config| config.limits.upstream_timeout *= 2).await.unwrap();
+    assert_eq!(counted(), before);
+    full(server.address, &page("/")).await;
+    assert_eq!(counted().requests, 2);
+    server.stop().await;
+}
+
+/// The connection is from before the reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_of_the_client_that_the_newest_trusted_proxies_name() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    let forwarded = |target: &str, connection: &str| {
+        format!(
+            "GET {target} HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 192.0.2.7\r\n\
+             Connection: {connection}\r\n\r\n"
+        )
+    };
+    client.write(forwarded("/?before", "keep-alive").as_bytes());
+    client.read_until(&mut tcp, |response| response.ends_with(b"hello\n")).await;
+    let trusted = vec!["127.0.0.0/8".parse().unwrap()];
+    server.reload(|config| config.trusted_proxies = trusted).await.unwrap();
+    client.write(forwarded("/?after", "close").as_bytes());
+    client.finish(&mut tcp).await;
+    let log = server.stop().await;
+    let before = line(&log, "?before")["client"].as_str().unwrap();
+    assert!(before.starts_with("127.0.0.1:"), "{before}");
+    assert_eq!(line(&log, "?after")["client"], "192.0.2.7");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::support::quic::{Quic, remembered};
+use crate::support::quic::{Quic, UdpRelay, config, endpoint, head, remembered};
 use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, lines, process_keys, replay,
     start_upstream,
@@ -37,9 +37,9 @@ impl Successor {
     /// register.
     async fn prepare(
         old: &RunningServer,
+        inherited: InheritedState,
         change: impl FnOnce(&mut ServerConfig),
     ) -> (Server, std::path::PathBuf) {
-        let inherited = old.handle.state_for_successor().unwrap();
         let (bytes, descriptors) = inherited.parts();
         let mut descriptors: Vec<OwnedFd> =
             descriptors.iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
@@ -72,7 +72,16 @@ impl Successor {
 
     /// The same with another configuration.
     async fn start_changed(old: &RunningServer, change: impl FnOnce(&mut ServerConfig)) -> Self {
-        let (server, log) = Self::prepare(old, change).await;
+        Self::start_with(old, old.handle.state_for_successor().unwrap(), change).await
+    }
+
+    /// The same with a state of the old process.
+    async fn start_with(
+        old: &RunningServer,
+        inherited: InheritedState,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Self {
+        let (server, log) = Self::prepare(old, inherited, change).await;
         let handle = server.handle();
         let running = tokio::spawn(server.run(std::future::pending()));
         handle.wait_until_serving().await;
@@ -129,10 +138,13 @@ async fn a_kept_connection_ends_after_its_next_response() {
     let successor = Successor::of(&server).await;
     // Connections during the handoff may still reach the old process.
     let mut came = 0;
-    while std::fs::metadata(&successor.log).unwrap().len() == 0 {
-        assert!(full(server.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
-        came += 1;
-    }
+    let coming = async {
+        while std::fs::metadata(&successor.log).unwrap().len() == 0 {
+            assert!(full(server.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
+            came += 1;
+        }
+    };
+    timeout(TEST_TIMEOUT, coming).await.expect("connections reach the new process");
     kept.write(b"GET /?last HTTP/1.1\r\nHost: h\r\n\r\n");
     let last = kept.finish(&mut tcp).await;
     assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
@@ -216,6 +228,65 @@ async fn connections_on_a_removed_port_survive_an_upgrade_and_its_return() {
     timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
     server.stop().await;
     successor.stop().await;
+}
+
+/// A reload has opened it after the sockets were given away.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_on_a_port_that_the_new_process_did_not_get_continue() {
+    let server = RunningServer::files(|_| {}).await;
+    let inherited = server.handle.state_for_successor().unwrap();
+    let other = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let both = |config: &mut ServerConfig| {
+        let mut second = config.listeners[0].clone();
+        second.address = other;
+        config.listeners.push(second);
+    };
+    server.reload(both).await.unwrap();
+    let mut old = Quic::connect(other, Remembered::default()).await;
+    assert_eq!(old.get("/?1").await.status, StatusCode::OK);
+    let successor = Successor::start_with(&server, inherited, |_| {}).await;
+    assert_eq!(old.get("/big").await.status, StatusCode::OK);
+    server.handle.stop_for_successor();
+    timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
+    server.stop().await;
+    successor.stop().await;
+}
+
+/// Its connection id is the old process's, which gets its packets. The flight is claimed at the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9000_8_1_2_a_client_that_was_sent_a_retry_before_is_served() {
+    let server = RunningServer::files(|config| {
+        process_keys(config);
+        config.http3.retry_above = 0;
+    })
+    .await;
+    let flight = Remembered { token: None, ..remembered(server.address).await };
+    let relay = UdpRelay::to(server.address).await;
+    relay.hold_server_datagrams();
+    let ((client, _inbox), endpoint) = (config("h3", flight), endpoint());
+    let connecting = endpoint.connect_with(client, relay.address, "localhost").unwrap();
+    let (connection, accepted) =
+        connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
+    let request = async || {
+        let (mut send, recv) = connection.open_bi().await.unwrap();
+        send.write_all(&head("GET", "/?retried")).await.unwrap();
+        send.finish().unwrap();
+        recv
+    };
+    let _early = request().await;
+    relay.until_down(1).await;
+    let successor = Successor::start_alongside(&server).await;
+    relay.release_server_datagrams().await;
+    // The old process cannot claim the flight before TLS responds.
+    assert!(!timeout(TEST_TIMEOUT, accepted).await.expect("the handshake ends"));
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    let response = timeout(TEST_TIMEOUT, request().await.read_to_end(4096)).await;
+    assert!(response.expect("a response").unwrap().ends_with(b"hello\n"));
+    connection.close(0x100_u32.into(), b"");
+    server.handle.stop_for_successor();
+    let (old, new) = (server.stop().await, successor.stop().await);
+    assert_eq!((executions(&old, "retried"), executions(&new, "retried")), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,7 +21,8 @@ const MAX_REPLY_BYTES: usize = 4 << 20;
 
 /// How to connect and log in.
 pub(crate) struct ConnectOptions {
-    pub tls: Option<TlsClient>,
+    /// Changes when an operator replaces the file of authorities.
+    pub tls: RwLock<Option<TlsClient>>,
     pub username: Option<String>,
     /// Changes when an operator replaces it.
     pub password: RwLock<Option<String>>,
@@ -54,7 +55,8 @@ impl Connection {
         address: &Address,
         connect_options: &ConnectOptions,
     ) -> Result<Self, StoreError> {
-        let stream = LimitedStream::new(connect(address, connect_options.tls.as_ref()).await?);
+        let tls = connect_options.tls.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let stream = LimitedStream::new(connect(address, tls.as_ref()).await?);
         let mut connection = Self { stream, decoder: Decoder::default() };
         let password =
             connect_options.password.read().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,8 +1,8 @@
 //! Commands that wait for a connection, and the exchange that carries a batch of them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use firstflight_replay::{Epoch, StoreObservation, Unknown};
+use firstflight_replay::{Epoch, SharedConfig, StoreObservation, Unknown, check_record_end};
 use redis::{Cmd, ServerError, Value};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -60,29 +60,33 @@ pub(super) async fn run(
         .zip(&values)
         .any(|(job, value)| job.check != Check::None && !is_expected(value));
     for (job, value) in jobs.into_iter().zip(values) {
-        let verdict = verdicts.of(job.check);
+        let verdict = verdicts.of(job.check, &settings.shared);
         let _ = job.reply.send(Ok(Reply { value, verdict }));
     }
     if has_unexpected_reply { Err(unexpected_reply()) } else { sound }
 }
 
 /// Whether replies of the batch count, for each kind of check.
-#[derive(Clone, Copy)]
 struct Verdicts {
     claim: Result<(), Unknown>,
     record: Result<(), Unknown>,
+    /// By which the records' ends are checked; `None` if the replies cannot be read.
+    observed: Option<StoreObservation>,
 }
 
 impl Verdicts {
     fn same(verdict: Result<(), Unknown>) -> Self {
-        Self { claim: verdict, record: verdict }
+        Self { claim: verdict, record: verdict, observed: None }
     }
 
-    fn of(self, check: Check) -> Result<(), Unknown> {
+    fn of(&self, check: Check, config: &SharedConfig) -> Result<(), Unknown> {
         match check {
             Check::None => Ok(()),
             Check::Claim => self.claim,
-            Check::Record => self.record,
+            Check::Record { until } => self.record.and_then(|()| {
+                let observed = self.observed.as_ref();
+                observed.map_or(Ok(()), |observed| check_record_end(config, observed, until))
+            }),
         }
     }
 }
@@ -170,6 +174,7 @@ impl BatchCheck<'_> {
         Ok(Verdicts {
             claim: continuity.check_claims(&observation, now),
             record: continuity.check_record(&observation, now),
+            observed: Some(observation),
         })
     }
 }
@@ -219,8 +224,8 @@ pub(crate) enum Check {
     None,
     /// Whether claims count.
     Claim,
-    /// Whether a record is there for later claims.
-    Record,
+    /// Whether a record that ends at this time of the store's clock is there for later claims.
+    Record { until: Duration },
 }
 
 /// The reply to a command.
@@ -278,8 +283,6 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test]

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{Breaker, Continuity, Epoch, EpochWrite, Heartbeat, Role, Unknown};
+use firstflight_replay::{Breaker, Continuity, Epoch, EpochWrite, Heartbeat, Mark, Role, Unknown};
 use redis::Value;
 
 use super::batch::{epoch_of, epoch_queries};
 use super::logging::StateLogger;
-use super::{Incarnation, Master};
+use super::{Incarnation, MARK_BITS, Master};
 use crate::connection::{Connection, epoch_age, error_of, integer, text, time, unexpected_reply};
 use crate::settings::{REQUEST_TIMEOUT, RETRY_DELAY, millis};
 use crate::{Address, StoreError};
@@ -55,7 +55,7 @@ pub(super) async fn run(master: Arc<Master>) {
 struct HeartbeatTask<'a> {
     master: &'a Master,
     logger: StateLogger,
-    /// The number of this node's last mark.
+    /// The number of this node's last mark; see [`Master::mark_key`].
     mark: u64,
     /// Why the last epoch could not be written.
     refused: Option<StoreError>,
@@ -67,7 +67,7 @@ impl HeartbeatTask<'_> {
         match self.run_heartbeats(address).await {
             Ok(never) => match never {},
             Err(error) => {
-                self.master.record_outcome(false);
+                self.master.record_outcome(Instant::now(), false);
                 error
             }
         }
@@ -80,6 +80,7 @@ impl HeartbeatTask<'_> {
         self.wait_for_breaker().await;
         let mut connection =
             Connection::open(address, &self.master.settings.connect_options).await?;
+        self.mark = ((self.mark >> MARK_BITS) + 1) << MARK_BITS;
         loop {
             let started = Instant::now();
             let heartbeat = self.query(&mut connection, address);
@@ -87,7 +88,8 @@ impl HeartbeatTask<'_> {
                 .await
                 .map_err(|_| timed_out())??;
             // A reply later than the budget shows that claims would time out.
-            self.master.record_outcome(started.elapsed() <= self.master.settings.budget);
+            let in_time = started.elapsed() <= self.master.settings.budget;
+            self.master.record_outcome(started, in_time);
             self.handle(&mut connection, address, &heartbeat).await?;
             tokio::time::sleep(Continuity::HEARTBEAT).await;
             self.wait_for_breaker().await;
@@ -120,9 +122,11 @@ impl HeartbeatTask<'_> {
         }
         request.extend(epoch_queries(&self.master.epoch_key));
         self.mark += 1;
-        redis::cmd("GET").arg(&self.master.mark_key).write_packed_command(&mut request);
+        let confirmed = self.master.continuity().mark().map_or(self.mark, Mark::number);
+        let confirmed = self.master.mark_key(confirmed);
+        redis::cmd("GET").arg(confirmed).write_packed_command(&mut request);
         let mut set = redis::cmd("SET");
-        set.arg(&self.master.mark_key).arg(self.mark);
+        set.arg(self.master.mark_key(self.mark)).arg(self.mark);
         set.arg("PX").arg(millis(Heartbeat::MARK_LIFETIME)).write_packed_command(&mut request);
         let mut values = connection.exchange(&request, SECTIONS.len() + 5).await?;
         // A replica, or a store that is out of memory, refuses the mark.

@@ -68,8 +68,8 @@ pub(crate) struct Master {
     settings: Arc<Settings>,
     master_address: MasterAddress,
     epoch_key: String,
-    /// Key of this node's mark.
-    mark_key: String,
+    /// The end of the keys of the master's own records.
+    tag: String,
     epoch_queries: Vec<u8>,
     queue: Queue,
     life: watch::Sender<Option<Arc<Incarnation>>>,
@@ -104,7 +104,7 @@ impl Master {
             master_address,
             epoch_queries: batch::epoch_queries(&epoch_key),
             epoch_key,
-            mark_key: settings.key(&format!("mark:{:016x}{tag}", settings.node)),
+            tag: tag.to_owned(),
             queue: Queue::new(),
             life: watch::Sender::new(None),
             open: AtomicUsize::new(0),
@@ -172,7 +172,7 @@ impl Master {
             },
         };
         if check == Check::Claim {
-            self.record_outcome(result.is_ok());
+            self.record_outcome(started, result.is_ok());
         }
         result
     }
@@ -186,14 +186,22 @@ impl Master {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = last_error;
     }
 
-    /// Reports an outcome to the breaker.
-    fn record_outcome(&self, success: bool) {
+    /// Reports the outcome of what was sent at `sent_at` to the breaker.
+    fn record_outcome(&self, sent_at: Instant, success: bool) {
         let now = self.settings.now();
         let mut breaker = self.breaker();
         match success {
             true => breaker.succeeded(),
-            false => breaker.failed(now),
+            false => breaker.failed(now.saturating_sub(sent_at.elapsed()), now),
         }
+    }
+
+    /// The key of a mark of this node. The upper half of its number is that of the connection that
+    /// writes it. Each has its own key, because a `SET` whose connection timed out may still reach the
+    /// store, after a later connection's.
+    fn mark_key(&self, mark: u64) -> String {
+        let (node, connection) = (self.settings.node, mark >> MARK_BITS);
+        self.settings.key(&format!("mark:{node:016x}:{connection}{}", self.tag))
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
@@ -224,6 +232,9 @@ impl Master {
         confirmations.map_or(Slots::ALL, |(slots, _)| slots)
     }
 }
+
+/// Marks of one connection: more than it sends in thirty years.
+const MARK_BITS: u32 = 32;
 
 fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use firstflight_replay::Mark;
 use tokio::sync::watch;
 
 use super::{Incarnation, Master, batch, heartbeat};
@@ -80,7 +81,8 @@ async fn open_worker_connection(
     // Read the mark before the query: heartbeats continue meanwhile.
     let mark = master.continuity().mark().cloned();
     let mut request = redis::cmd("INFO").arg("server").get_packed_command();
-    redis::cmd("GET").arg(&master.mark_key).write_packed_command(&mut request);
+    let mark_key = master.mark_key(mark.as_ref().map_or(0, Mark::number));
+    redis::cmd("GET").arg(mark_key).write_packed_command(&mut request);
     redis::cmd("TIME").write_packed_command(&mut request);
     let values =
         tokio::time::timeout(settings.connect_options.timeout, connection.exchange(&request, 3))

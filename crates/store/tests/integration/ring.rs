@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
-use firstflight_testkit::{StoreListen, StoreProcess};
+use firstflight_testkit::{StoreListen, StoreProcess, TEST_TIMEOUT};
 use firstflight_tickets::{KeyEncryption, Ring, Schedule, TicketKeys, UnixTime};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
@@ -123,9 +123,13 @@ async fn a_replaced_key_encryption_key_and_a_wrong_one() {
     put_keys(&cluster.directory.path().join("kek"), TWO);
     let late = cluster.node();
     // The new key alone, before anybody has sealed under it.
+    let end = Instant::now() + TEST_TIMEOUT;
     let error = loop {
         match late.refresh(now()).await {
-            Err(SharedRingError::Store(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(error @ SharedRingError::Store(_)) => {
+                assert!(Instant::now() < end, "{error}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             Err(error) => break error.to_string(),
             Ok(_) => panic!("read without its key"),
         }

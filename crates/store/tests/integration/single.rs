@@ -164,6 +164,11 @@ async fn a_record_in_the_past_is_none() {
         assert_eq!(store.spend(flight, claimant(), end).await, Ok(Spent::Recorded));
         assert_eq!(claims(&redis).0, 0);
     }
+    // Unless the store's clock is ahead, and may be corrected before the flight is fresh.
+    let slow = Store::open(single(at_socket(&redis)), slow_clock).unwrap();
+    until(&slow, unknown(Unknown::Clock)).await;
+    let end = unix_time() - Duration::from_secs(1);
+    assert_eq!(slow.spend(flight, claimant(), end).await, Err(Unknown::Clock));
 }
 
 async fn a_spend_finds_its_own_claim_and_that_of_another() {

@@ -2,23 +2,26 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::*;
 use firstflight_replay::{StoreReply::*, Unknown};
 use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, Topology};
-use firstflight_testkit::{StoreKind, StoreListen, StoreOptions, StoreProcess};
+use firstflight_testkit::{StoreKind, StoreListen, StoreOptions, StoreProcess, TEST_TIMEOUT};
 use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
 
 /// All tests of this module.
 pub(crate) fn trials() -> Vec<Trial> {
     trials![
         malformed_replies_are_unknown_and_cost_no_memory,
         tls_reaches_only_the_store_that_is_meant,
-        authorities_that_cannot_be_read_are_a_wrong_setting
+        authorities_are_read_again_with_the_passwords,
+        authorities_that_cannot_be_read_are_a_wrong_setting,
+        a_mark_that_arrives_late_is_no_earlier_state
     ]
 }
 
@@ -63,6 +66,94 @@ async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
             return;
         }
     }
+}
+
+/// Delays one heartbeat.
+#[derive(Default)]
+struct DelayedHeartbeat {
+    /// Whether the next heartbeat is held back; only that one is.
+    holds: AtomicBool,
+    /// Heartbeats that were passed on.
+    passed: AtomicU32,
+    release: Notify,
+    /// Whether the store has replied to the one that was held back.
+    arrived: AtomicBool,
+}
+
+impl DelayedHeartbeat {
+    /// Passes a connection on, but the held heartbeat only at its release, even if its client has gone.
+    async fn pass(&self, mut near: UnixStream, upstream: PathBuf) {
+        let Ok(mut far) = UnixStream::connect(upstream).await else { return };
+        let (mut request, mut reply) = ([0; 4096], [0; 4096]);
+        loop {
+            let done = tokio::select! {
+                read = near.read(&mut request) => {
+                    let Ok(read @ 1..) = read else { return };
+                    // Only heartbeats ask for this.
+                    let is_heartbeat = request[..read].windows(11).any(|part| part == b"replication");
+                    if is_heartbeat && self.holds.swap(false, Ordering::Relaxed) {
+                        self.release.notified().await;
+                        far.write_all(&request[..read]).await.unwrap();
+                        assert_ne!(far.read(&mut reply).await.unwrap(), 0);
+                        self.arrived.store(true, Ordering::Relaxed);
+                        return;
+                    }
+                    self.passed.fetch_add(u32::from(is_heartbeat), Ordering::Relaxed);
+                    far.write_all(&request[..read]).await.is_err()
+                }
+                read = far.read(&mut reply) => {
+                    let Ok(read @ 1..) = read else { return };
+                    near.write_all(&reply[..read]).await.is_err()
+                }
+            };
+            if done {
+                return;
+            }
+        }
+    }
+
+    /// Waits until so many further heartbeats were passed on. All but the last were processed.
+    async fn pass_further(&self, count: u32) {
+        let end = self.passed.load(Ordering::Relaxed) + count;
+        until_true(|| self.passed.load(Ordering::Relaxed) >= end).await;
+    }
+}
+
+async fn until_true(condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, waiting).await.expect("in time");
+}
+
+/// RFC 8446 section 8.2: the store has lost nothing, so no window starts, on this node or any other.
+async fn a_mark_that_arrives_late_is_no_earlier_state() {
+    let redis = StoreProcess::redis(StoreListen::Unix);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("proxy");
+    let listener = UnixListener::bind(&path).unwrap();
+    let delayed = Arc::new(DelayedHeartbeat::default());
+    let (upstream, shared) = (redis.socket(), delayed.clone());
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let (upstream, shared) = (upstream.clone(), shared.clone());
+            tokio::spawn(async move { shared.pass(near, upstream).await });
+        }
+    });
+    let store = open(config(Topology::Single(Address::Unix(path))));
+    until(&store, Won).await;
+    let before = store.statistics().unknown_by(Unknown::Window);
+    delayed.holds.store(true, Ordering::Relaxed);
+    until_true(|| !delayed.holds.load(Ordering::Relaxed)).await;
+    // Those of the next connection.
+    delayed.pass_further(3).await;
+    delayed.release.notify_one();
+    until_true(|| delayed.arrived.load(Ordering::Relaxed)).await;
+    delayed.pass_further(3).await;
+    until(&store, Won).await;
+    assert_eq!(store.statistics().unknown_by(Unknown::Window), before);
 }
 
 /// The most memory that this process ever had, in KiB.
@@ -146,6 +237,29 @@ async fn tls_reaches_only_the_store_that_is_meant() {
             assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
         }
     }
+}
+
+async fn authorities_are_read_again_with_the_passwords() {
+    let (old, new) = (test_certificate(), test_certificate());
+    let listen = StoreListen::Tls { certificate: new.certificate.clone(), key: new.key.clone() };
+    let process = StoreProcess::start(StoreOptions::new(StoreKind::Redis, listen));
+    let directory = tempfile::tempdir().unwrap();
+    let ca_file = directory.path().join("ca");
+    std::fs::copy(&old.certificate, &ca_file).unwrap();
+    let server_name = Some("store.test".to_owned());
+    let tls = StoreTls { ca_file: Some(ca_file.clone()), server_name };
+    let config = StoreConfig { tls: Some(tls), ..config(Topology::Single(at_port(&process))) };
+    let store = open(config.clone());
+    let error = store.get("x").await.unwrap_err();
+    assert!(matches!(error, StoreError::Absent(_)), "{error}");
+    std::fs::copy(&new.certificate, &ca_file).unwrap();
+    store.set_passwords(&config);
+    until(&store, Won).await;
+    // If the file cannot be read, the authorities in use stay.
+    std::fs::remove_file(&ca_file).unwrap();
+    store.set_passwords(&config);
+    process.cli(&["client", "kill", "type", "normal", "skipme", "yes"]);
+    until(&store, Won).await;
 }
 
 async fn authorities_that_cannot_be_read_are_a_wrong_setting() {

@@ -194,12 +194,15 @@ impl Task {
         let mut backoff = Backoff::new();
         let url = self.endpoint.signal(signal);
         loop {
+            let started = Instant::now();
             let Err(refusal) = self.sender.post(&url, message).await else {
                 self.note(signal, None);
                 return true;
             };
             let pause = match &refusal {
-                Refusal::Later { after, .. } => backoff.pause(*after, rand::random()),
+                Refusal::Later { after, .. } => {
+                    backoff.pause(started.elapsed(), *after, rand::random())
+                }
                 Refusal::Never(_) => None,
             };
             self.note(signal, Some(refusal));

@@ -86,7 +86,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// The pauses between attempts for one batch: each twice as long as the last, up to a limit. After
-/// `MAX_RETRY_TIME` in all there are no more attempts.
+/// `MAX_RETRY_TIME` in all, attempts included, there are no more attempts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -98,12 +98,19 @@ impl Backoff {
         Self { next: INITIAL_BACKOFF, spent: Duration::ZERO }
     }
 
-    /// Returns the pause before the next attempt, or the longer one that the collector requested
-    /// (`Retry-After`). `jitter` is random, 0 to 1. Returns `None` when the batch is to be dropped.
-    pub(crate) fn pause(&mut self, retry_after: Option<Duration>, jitter: f64) -> Option<Duration> {
-        let pause = retry_after.unwrap_or_else(|| self.next.mul_f64(1.0 - JITTER * jitter));
+    /// Returns the pause after an attempt that took `took`, or the longer one that the collector
+    /// requested (`Retry-After`). `jitter` is random, 0 to 1. Returns `None` when the batch is to be
+    /// dropped.
+    pub(crate) fn pause(
+        &mut self,
+        took: Duration,
+        retry_after: Option<Duration>,
+        jitter: f64,
+    ) -> Option<Duration> {
+        let own = self.next.mul_f64(1.0 - JITTER * jitter);
+        let pause = own.max(retry_after.unwrap_or_default());
         self.next = (self.next * 2).min(MAX_BACKOFF);
-        self.spent += pause;
+        self.spent = self.spent.saturating_add(took).saturating_add(pause);
         (self.spent <= MAX_RETRY_TIME).then_some(pause)
     }
 }
@@ -127,23 +134,43 @@ mod tests {
     #[test]
     fn pauses_grow_and_end() {
         let mut backoff = Backoff::new();
-        let pauses: Vec<_> = std::iter::from_fn(|| backoff.pause(None, 0.0)).collect();
+        let next = || backoff.pause(Duration::ZERO, None, 0.0);
+        let pauses: Vec<_> = std::iter::from_fn(next).collect();
         assert!(pauses.is_sorted() && pauses.len() == 6, "{pauses:?}");
         assert!(pauses.iter().sum::<Duration>() <= MAX_RETRY_TIME);
     }
 
     #[test]
+    fn the_time_of_attempts_counts_too() {
+        let mut backoff = Backoff::new();
+        let next = || backoff.pause(RESPONSE_TIMEOUT, None, 0.0);
+        assert_eq!(std::iter::from_fn(next).count(), 4);
+    }
+
+    #[test]
     fn a_retry_after_beyond_the_retry_time_ends_the_attempts() {
-        assert_eq!(Backoff::new().pause(Some(Duration::from_secs(61)), 0.0), None);
+        let first = |retry_after, jitter| Backoff::new().pause(Duration::ZERO, retry_after, jitter);
+        assert_eq!(first(Some(Duration::from_secs(61)), 0.0), None);
+        assert_eq!(first(Some(Duration::from_secs(u64::MAX)), 0.0), None);
         let retry_after = Some(Duration::from_secs(7));
-        assert_eq!(Backoff::new().pause(retry_after, 0.9), retry_after);
+        assert_eq!(first(retry_after, 0.9), retry_after);
+    }
+
+    #[test]
+    fn a_collector_that_wants_no_pause_gets_the_usual_ones() {
+        let (mut asked, mut usual) = (Backoff::new(), Backoff::new());
+        for _ in 0..7 {
+            let pause = asked.pause(Duration::ZERO, Some(Duration::ZERO), 0.0);
+            assert_eq!(pause, usual.pause(Duration::ZERO, None, 0.0));
+        }
     }
 
     proptest! {
         #[test]
         fn every_sequence_of_pauses_ends(jitters in prop::collection::vec(0.0..=1.0f64, 400)) {
             let mut backoff = Backoff::new();
-            let attempts = jitters.into_iter().take_while(|j| backoff.pause(None, *j).is_some());
+            let mut next = |jitter| backoff.pause(Duration::ZERO, None, jitter);
+            let attempts = jitters.into_iter().take_while(|jitter| next(*jitter).is_some());
             prop_assert!(attempts.count() < 20);
         }
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use firstflight_telemetry::metrics::{Kind, Metrics, Readings};
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{TEST_TIMEOUT, output_within, skipped_without};
 use serde_json::Value;
 
 fn example(path: &str) -> PathBuf {
@@ -21,7 +21,7 @@ fn text(path: &str) -> String {
 fn promtool(arguments: &[&str]) -> String {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(example("prometheus"));
-    let ended = command.output().expect("promtool is not installed; run `make deps-test`");
+    let ended = output_within(&mut command, TEST_TIMEOUT);
     let output =
         [ended.stdout, ended.stderr].map(|output| String::from_utf8(output).unwrap()).concat();
     assert!(ended.status.success(), "{arguments:?}: {output}");

@@ -1,9 +1,9 @@
 //! The key files of another server, written so that it never reads an incomplete change.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, Metadata};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -81,8 +81,8 @@ impl Target {
     /// Writes the ring as of `now`, unless the files are up to date. Returns whether something has
     /// changed.
     ///
-    /// A file is replaced atomically and keeps its mode and owner; a new one has mode 0600. A
-    /// symbolic link stays one.
+    /// A file is replaced atomically and keeps its mode and owner; a new one has mode 0600. New keys
+    /// of nginx have those of `tickets.conf`, without access for others. A symbolic link stays one.
     ///
     /// # Errors
     /// [`TargetError`].
@@ -135,18 +135,34 @@ impl Target {
     }
 }
 
-/// Replaces a file atomically if its content differs. Mode and owner are those of the file or, for
-/// a new one, those of `like`. Returns whether it was replaced.
+/// Replaces a file atomically if its content differs, and keeps its mode and owner. A new one has
+/// mode 0600, or is given to those who may read `like`. Returns whether it was replaced.
 fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, TargetError> {
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let there = fs::metadata(&target).ok();
     if there.is_some() && fs::read(&target).map(Zeroizing::new).is_ok_and(|old| *old == *bytes) {
         return Ok(false);
     }
-    secret_file::prepare(&target, bytes, there.as_ref().or(like))
-        .and_then(|file| Ok(file.persist(&target)?))
-        .map(|_| true)
-        .map_err(|source| TargetError::Write { path: path.to_owned(), source })
+    let write = || -> io::Result<()> {
+        let file = secret_file::prepare(&target, bytes, there.as_ref())?;
+        if let (None, Some(like)) = (&there, like) {
+            give(file.as_file(), like)?;
+        }
+        secret_file::persist(file, &target)
+    };
+    write().map_err(|source| TargetError::Write { path: path.to_owned(), source })?;
+    Ok(true)
+}
+
+/// Gives a file of secrets to owner and group of another file, with its mode, but without access for
+/// others: the other file has no secrets, so everybody may read it.
+fn give(file: &File, like: &Metadata) -> io::Result<()> {
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+        fchown(file, Some(like.uid()), Some(like.gid()))?;
+    }
+    // After the owner: a change of that takes bits away.
+    file.set_permissions(Permissions::from_mode(like.mode() & 0o640))
 }
 
 /// Removes our keys that are not among `named`: expired keys must not remain on disk.

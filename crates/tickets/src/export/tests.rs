@@ -191,6 +191,24 @@ fn nginx_has_a_directory_without_expired_keys() {
     assert!(!target.write(&rotated, UnixTime(3850)).unwrap());
 }
 
+/// `tickets.conf` has no secrets, and may be readable by everybody.
+#[test]
+fn new_keys_of_nginx_are_not_readable_by_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::new(Format::Nginx, dir.path());
+    let main = dir.path().join("tickets.conf");
+    for (conf, expected) in [(0o644, 0o640), (0o666, 0o640), (0o604, 0o600), (0o400, 0o400)] {
+        fs::write(&main, "").unwrap();
+        fs::set_permissions(&main, Permissions::from_mode(conf)).unwrap();
+        assert!(target.write(&ring(2), UnixTime(150)).unwrap());
+        assert_eq!(mode(&main), conf);
+        for name in names(dir.path()).iter().filter(|name| name.ends_with(".key")) {
+            assert_eq!(mode(&dir.path().join(name)), expected, "{name}: tickets.conf {conf:o}");
+            fs::remove_file(dir.path().join(name)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn errors_name_the_fix() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use chacha20poly1305::aead::{Aead, KeyInit, Payload};
-use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use chacha20poly1305::XNonce;
+use chacha20poly1305::aead::{Aead, Payload};
 use sha2::{Digest, Sha256};
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::UnsealError;
-use crate::key::fill_random;
+use crate::key::{cipher, fill_random};
 
 /// A key under which records are sealed. Wiped when dropped, and not shown by `Debug`.
 ///
@@ -78,8 +78,7 @@ impl SealingKey {
         record.extend_from_slice(&self.id.0);
         record.extend_from_slice(&nonce);
         let aad = [&record[..], context.as_bytes()].concat();
-        let sealed = self
-            .cipher()
+        let sealed = cipher(&self.secret)
             .encrypt(&XNonce::from(nonce), Payload { msg: content, aad: &aad })
             .expect("a record is shorter than the cipher's limit of 256 GiB");
         record.extend_from_slice(&sealed);
@@ -120,15 +119,8 @@ impl SealingKey {
     ) -> Option<Zeroizing<Vec<u8>>> {
         let aad = [&envelope.header[..], context.as_bytes()].concat();
         let payload = Payload { msg: envelope.sealed, aad: &aad };
-        let content = self.cipher().decrypt(&XNonce::from(envelope.nonce), payload).ok()?;
+        let content = cipher(&self.secret).decrypt(&XNonce::from(envelope.nonce), payload).ok()?;
         Some(Zeroizing::new(content))
-    }
-
-    fn cipher(&self) -> XChaCha20Poly1305 {
-        let mut key = chacha20poly1305::Key::from(*self.secret);
-        let cipher = XChaCha20Poly1305::new(&key);
-        key.as_mut_slice().zeroize();
-        cipher
     }
 }
 

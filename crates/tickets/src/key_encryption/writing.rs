@@ -19,9 +19,9 @@ impl KeyEncryption {
         let key = fresh();
         let file = secret_file::prepare(path, text_of(&[&key]).as_bytes(), None);
         let file = file.map_err(|error| write_error(path, &error))?;
-        file.persist_noclobber(path).map_err(|error| match error.error.kind() {
+        secret_file::persist_new(file, path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => KeyEncryptionError::Exists { path: path.to_owned() },
-            _ => write_error(path, &error.error),
+            _ => write_error(path, &error),
         })?;
         Ok(key.id())
     }
@@ -39,7 +39,7 @@ impl KeyEncryption {
         let key = fresh();
         let text = text_of(&[&key, &listed[0]]);
         secret_file::prepare(&target, text.as_bytes(), Some(&metadata))
-            .and_then(|file| Ok(file.persist(&target)?))
+            .and_then(|file| secret_file::persist(file, &target))
             .map_err(|error| write_error(path, &error))?;
         Ok(key.id())
     }

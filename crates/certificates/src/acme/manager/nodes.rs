@@ -95,8 +95,8 @@ impl<S: SharedRecords> RenewalTask<S> {
     async fn adopt(&mut self, index: usize, shared: IssuedCertificate) {
         let certificate = &mut self.certificates[index];
         info!("{}: adopted the certificate of another node", certificate.names[0]);
+        certificate.history.adopt(shared.not_before, now());
         certificate.adopt_if_better(shared);
-        certificate.history.success(now());
         certificate.phase = Phase::Waiting;
         (certificate.paused_until, certificate.elsewhere_since) = (None, None);
         certificate.unsaved = true;

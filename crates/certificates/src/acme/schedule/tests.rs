@@ -227,6 +227,17 @@ fn certificates_with_short_lifetimes_are_not_ordered_continually() {
     }
 }
 
+/// Else two nodes with such clocks would adopt and order by turns.
+#[test]
+fn a_clock_ahead_does_not_make_an_adopted_certificate_due() {
+    let (now, ahead) = (1_800_000_000, 400 * DAY);
+    let mut history = seeded(1);
+    history.success(now + ahead);
+    history.adopt(now + HOUR, now + ahead + HOUR);
+    let next = next_attempt(now + ahead + HOUR, current(now + HOUR), None, &history);
+    assert_eq!(next, now + ahead + LIFETIME / 4);
+}
+
 #[test]
 fn a_clock_that_goes_back_does_not_stop_attempts() {
     let mut history = seeded(1);
@@ -322,6 +333,25 @@ proptest! {
             it.advance(HOUR, AuthorityBehaviour::Issues);
             end -= HOUR;
         }
+    }
+
+    /// A node without state that adopts a certificate of another node, however late, renews it in time.
+    #[test]
+    fn an_adopted_certificate_does_not_expire(
+        seed: u64,
+        lifetime in prop::sample::select(vec![6 * DAY, 47 * DAY, LIFETIME]),
+        part in 0..1000i64,
+    ) {
+        let mut it = Simulation::new(seed, lifetime);
+        let adopted = Window { start: it.now, end: it.now + lifetime };
+        it.now += lifetime / 1000 * part;
+        it.current = Some(adopted);
+        it.history.adopt(adopted.start, it.now);
+        while it.issued.is_empty() {
+            prop_assert!(it.now < adopted.end);
+            it.advance(HOUR, AuthorityBehaviour::Issues);
+        }
+        prop_assert!(it.issued[0] < adopted.end);
     }
 
     #[test]

@@ -70,22 +70,36 @@ pub fn trust(store: &TrustStore, name: &str, certificate: &Path) -> Result<Plan,
     Ok(Plan { steps, needs_root })
 }
 
-/// Plans how to remove the authority from a store; without a name, all development authorities. A
-/// user's own databases contain only one, so all are removed there.
+/// Which development authorities to remove from the system's store, which has those of all users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection<'a> {
+    /// The one of this name.
+    Name(&'a str),
+    /// This user's, whose name is unknown because its files are missing or damaged.
+    Unknown,
+    /// Those of all users.
+    All,
+}
+
+/// Plans how to remove the authority from a store. A user's own databases contain only one, so all
+/// are removed there.
 ///
 /// # Errors
-/// [`StepError`] if the store cannot be read.
-pub fn untrust(store: &TrustStore, name: Option<&str>) -> Result<Plan, StepError> {
+/// [`StepError`] if the store cannot be read, or if it may have the authority and its name is unknown.
+pub fn untrust(store: &TrustStore, selection: Selection<'_>) -> Result<Plan, StepError> {
     let mut steps = Vec::new();
     match store.kind {
         StoreKind::System => {
             let found = fs::read_dir(&store.path).into_iter().flatten().flatten();
-            let wanted = |found: &str| match name {
-                Some(name) => found == file(name),
-                None => found.starts_with(&file(NAME_PREFIX).replace(".crt", "")),
+            let wanted = |found: &str| match selection {
+                Selection::Name(name) => found == file(name),
+                _ => found.starts_with(&file(NAME_PREFIX).replace(".crt", "")),
             };
             let files = found.filter(|entry| wanted(&entry.file_name().to_string_lossy()));
             steps.extend(files.map(|entry| Step::RemoveFile(entry.path())));
+            if selection == Selection::Unknown && !steps.is_empty() {
+                return Err(StepError::UnknownAuthority { count: steps.len() });
+            }
             if !steps.is_empty() {
                 steps.push(refresh());
             }
@@ -161,9 +175,14 @@ mod tests {
         assert!(trust(&store, NAME, &certificate).unwrap().steps.is_empty(), "it is there");
         fs::write(&certificate, "a new one").unwrap();
         assert!(!is_trusted(&store, NAME, &certificate).unwrap());
-        let back = output(&untrust(&store, Some(NAME)).unwrap());
+        let back = output(&untrust(&store, Selection::Name(NAME)).unwrap());
         assert!(back[0].ends_with("authority-0a0b0c0d.crt") && back.len() == 2, "{back:?}");
-        assert_eq!(untrust(&store, None).unwrap().steps.len(), 3, "both of ours, and a refresh");
+        let all = untrust(&store, Selection::All).unwrap();
+        assert_eq!(all.steps.len(), 3, "both of ours, and a refresh");
+        let unknown = untrust(&store, Selection::Unknown).unwrap_err();
+        assert!(matches!(unknown, StepError::UnknownAuthority { count: 2 }), "{unknown}");
+        let empty = TrustStore { path: dir.path().join("none"), ..store };
+        assert!(untrust(&empty, Selection::Unknown).unwrap().steps.is_empty());
     }
 
     #[test]
@@ -181,6 +200,7 @@ mod tests {
                  certutil -d sql:/nssdb -A -t C,, -n '{NAME}' -i /c.pem"
             )
         );
-        assert!(untrust(&store, None).unwrap().steps.is_empty(), "there is nothing to take out");
+        let none = untrust(&store, Selection::Unknown).unwrap();
+        assert!(none.steps.is_empty(), "there is nothing to take out");
     }
 }

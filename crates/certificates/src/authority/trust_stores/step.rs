@@ -34,6 +34,15 @@ pub enum StepError {
         /// The error.
         source: io::Error,
     },
+    /// The system's store has development authorities, and which one is this user's is unknown.
+    #[error(
+        "it has development authorities ({count}), and which one is yours is unknown; run \
+         `firstflight authority untrust --all` to remove those of all users"
+    )]
+    UnknownAuthority {
+        /// How many.
+        count: usize,
+    },
     /// A program is not installed.
     #[error("{program} is missing: install the package {package} and try again")]
     MissingProgram {

@@ -5,7 +5,7 @@ use std::process::Command;
 use firstflight_certificates::acme::{
     AcmeConfig, ChallengeKind, ChallengeResponses, ExternalAccount, KeyKind, Manager, SingleNode,
 };
-use firstflight_testkit::{Pebble, PebblePlan};
+use firstflight_testkit::{Pebble, PebblePlan, TEST_TIMEOUT, output_within};
 
 use super::responder::respond_to_challenges;
 use super::{CertificateState, RunningManager, config, names, only};
@@ -26,13 +26,10 @@ async fn issued_by(kind: ChallengeKind) {
     let (root, chain) = (state.path().join("root"), state.path().join("chain"));
     std::fs::write(&root, pebble.root()).unwrap();
     std::fs::write(&chain, &issued.chain).unwrap();
-    let verified = Command::new("openssl")
-        .args(["verify", "-x509_strict", "-CAfile"])
-        .arg(&root)
-        .arg("-untrusted")
-        .args([&chain, &chain])
-        .output()
-        .unwrap();
+    let mut verify = Command::new("openssl");
+    verify.args(["verify", "-x509_strict", "-CAfile"]).arg(&root);
+    verify.arg("-untrusted").args([&chain, &chain]);
+    let verified = output_within(&mut verify, TEST_TIMEOUT);
     assert!(verified.status.success(), "{verified:?}");
     running.end().await;
     assert!(responses.is_idle());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{adapted, example};
 use crate::support::peer::Peer;
-use crate::support::program::{Running, Serve, firstflight, run, site, until};
+use crate::support::program::{Running, Serve, TEST_TIMEOUT, firstflight, run, site, until};
 
 /// A running witness.
 struct Witness {
@@ -45,6 +45,7 @@ impl Witness {
     /// The JSON of a response.
     fn request(&self, head: &str) -> Value {
         let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let request = format!("{head}Host: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut response = String::new();

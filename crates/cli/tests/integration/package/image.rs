@@ -4,13 +4,15 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-use firstflight_testkit::skipped_without_root;
+use firstflight_testkit::{Watchdog, skipped_without_root};
 use tempfile::TempDir;
 
 use crate::package::{output_of, package};
+use crate::support::program::{Running, TEST_TIMEOUT};
 
 /// The last line of a certificate in a bundle.
 const END: &str = "-----END CERTIFICATE-----";
@@ -150,7 +152,7 @@ while True:
 
 /// Processes in their own namespaces, which end with it.
 struct Container {
-    child: Child,
+    running: Running,
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
     state: TempDir,
@@ -159,7 +161,8 @@ struct Container {
 impl Container {
     fn start(root: &Path) -> Self {
         let state = tempfile::tempdir().unwrap();
-        let mut child = Command::new("unshare")
+        let mut command = Command::new("unshare");
+        command
             .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ENTER, "-"])
             .args([root, state.path()])
             .arg(NAMES)
@@ -168,22 +171,28 @@ impl Container {
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let to = child.stdin.take();
-        let from = BufReader::new(child.stdout.take().unwrap());
-        Self { child, to, from, state }
+            .process_group(0);
+        let mut running = Running::start(&mut command);
+        let to = running.0.stdin.take();
+        let from = BufReader::new(running.0.stdout.take().unwrap());
+        Self { running, to, from, state }
     }
 
     /// Runs a line of bash and returns both its outputs.
     fn output(&mut self, command: &str) -> String {
         writeln!(self.to.as_mut().unwrap(), "{command}").unwrap();
+        let _watchdog = Watchdog::start(&self.running.0, TEST_TIMEOUT);
         let mut output_of = String::new();
         loop {
             let before = output_of.len();
             let read = self.from.read_line(&mut output_of).unwrap();
             let log = || fs::read_to_string(self.state.path().join("log"));
-            assert!(read > 0, "{command}: the container has ended: {output_of}{:?}", log());
+            assert!(
+                read > 0,
+                "{command}: the container has ended, or the test ended it after {TEST_TIMEOUT:?}: \
+                 {output_of}{:?}",
+                log()
+            );
             if &output_of[before..] == "end of command\n" {
                 output_of.truncate(before);
                 return output_of;
@@ -195,6 +204,6 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         drop(self.to.take());
-        let _ = self.child.wait();
+        self.running.wait();
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{TEST_TIMEOUT, output_within, skipped_without};
 
 use tempfile::TempDir;
 
@@ -37,7 +37,8 @@ fn package(kind: &str, version: &str) -> (TempDir, PathBuf) {
 
 /// The output of a command, which must succeed.
 fn output_of(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    // A package of a debug build takes minutes on a busy machine.
+    let output = output_within(command, 5 * TEST_TIMEOUT);
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
@@ -69,7 +70,8 @@ fn manual_pages_pass_mandoc() {
 fn a_manual_page_is_printed_by_its_name() {
     let page = output_of(Command::new(program()).args(["manual", "keys-new"]));
     assert!(page.contains("firstflight keys new"), "{page}");
-    let none = Command::new(program()).args(["manual", "nothing"]).output().unwrap();
+    let mut command = Command::new(program());
+    let none = output_within(command.args(["manual", "nothing"]), TEST_TIMEOUT);
     let output_of = String::from_utf8_lossy(&none.stderr).into_owned();
     assert!(
         output_of.contains("there is no page \"nothing\"; there are firstflight.1"),

@@ -30,6 +30,11 @@ impl Cell for ThrottleUdp {
     fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         if is_udp(packet.frame) { self.0.pass(packet) } else { CellDecision::Pass }
     }
+
+    fn keeps_order(&self) -> bool {
+        // Other packets overtake throttled ones.
+        false
+    }
 }
 
 /// Whether a frame holds UDP in IPv4, fragmented or not.

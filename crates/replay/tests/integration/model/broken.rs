@@ -171,6 +171,13 @@ fn with_records_in_a_master_that_nobody_confirms() {
     breaks(AT_MOST_ONCE, Rule::ConfirmedRecord, setting);
 }
 
+#[test]
+fn with_records_that_a_store_ahead_of_time_has_dropped() {
+    let steps = [Fault::StoreClock(20 * TICK), Fault::StoreClock(-20 * TICK)];
+    let setting = Setting { max_pending: 1, ..far_from_fresh(&steps) };
+    breaks(AT_MOST_ONCE, Rule::RecordIsThere, Setting { zero_skew: 12, horizon: 15, ..setting });
+}
+
 /// Checks that the explorer finds an excused state in which a request is executed twice.
 #[track_caller]
 fn is_real(setting: Setting) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use firstflight_replay::{
     ClaimKey, Confirmation, Continuity, Flight, FlightOffer, Heartbeat, HeartbeatActions,
-    SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply, Unknown,
+    SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply, Unknown, check_record_end,
 };
 
 use crate::model::setting::{Rule, START, Setting};
@@ -72,9 +72,12 @@ impl Node {
         now + self.offset
     }
 
-    /// Its clock, corrected by the last known difference to the store's, if one is known.
-    pub(crate) fn corrected_clock(&self, now: i64) -> Option<i64> {
-        self.store_offset.map(|offset| now + offset)
+    /// Its clock, corrected by the last known difference to the store's, if one is known and within the
+    /// margin.
+    pub(crate) fn corrected_clock(&self, setting: &Setting, now: i64) -> Option<i64> {
+        let margin = setting.config.clock_margin.as_millis() as u64;
+        let offset = self.store_offset.filter(|offset| offset.abs_diff(self.offset) <= margin)?;
+        Some(now + offset)
     }
 
     pub(crate) fn connect(&mut self, store: usize, process: &Process) {
@@ -141,12 +144,12 @@ impl Node {
         }
     }
 
-    /// Whether the record of a spend counts, and whether it is this connection's.
+    /// Whether the record of a spend, which ends at `until`, counts, and whether it is this
+    /// connection's.
     pub(crate) fn spent(
         &self,
         setting: &Setting,
-        link: &Link,
-        reply: &Reply,
+        (link, reply, until): (&Link, &Reply, i64),
         now: i64,
     ) -> Result<bool, Unknown> {
         let Reply::HandoffReply { won, seen } = reply else { return Err(Unknown::Refused) };
@@ -163,8 +166,12 @@ impl Node {
             node_time: millis(self.clock(now)),
         };
         match self.continuity.check_record(&observation, monotonic(now)) {
-            Err(_) if setting.leaves_out(Rule::ConfirmedRecord) => Ok(true),
-            verdict => verdict.map(|()| true),
+            Err(_) if setting.leaves_out(Rule::ConfirmedRecord) => return Ok(true),
+            verdict => verdict?,
+        }
+        match setting.leaves_out(Rule::RecordIsThere) {
+            true => Ok(true),
+            false => check_record_end(&setting.config, &observation, millis(until)).map(|()| true),
         }
     }
 

@@ -127,6 +127,8 @@ pub(crate) enum Rule {
     Waiting,
     /// A record counts only in a confirmed master.
     ConfirmedRecord,
+    /// A record counts only if the store's clock has not passed its end.
+    RecordIsThere,
 }
 
 impl Setting {

@@ -199,7 +199,7 @@ impl World {
     fn refused(&mut self, setting: &Setting, node: usize) {
         match setting.leaves_out(Rule::Spends) {
             true => self.run_late(),
-            false => self.waiting = Some(Waiting { node, reply: None, is_late: false }),
+            false => self.waiting = Some(Waiting { node, reply: None, until: 0 }),
         }
     }
 
@@ -218,16 +218,17 @@ impl World {
         let clock = store.clock(now);
         let until = setting.record_end(setting.exact_at(), node.clock(now), clock);
         waiting.reply = Some((link.clone(), store.spend(until, now)));
-        waiting.is_late = clock >= until;
+        waiting.until = until;
     }
 
     fn spent(&mut self, setting: &Setting) {
         let Some(waiting) = &mut self.waiting else { return };
         let Some((link, reply)) = waiting.reply.take() else { return };
-        let (at, is_late) = (waiting.node, waiting.is_late);
+        let (at, until) = (waiting.node, waiting.until);
         let node = &self.nodes[at];
-        match node.spent(setting, &link, &reply, self.now()) {
+        match node.spent(setting, (&link, &reply, until), self.now()) {
             Ok(true) => {
+                let is_late = reply.store_clock().is_some_and(|clock| clock >= until);
                 let is_forgotten = is_late || self.forgot_copy;
                 self.excused += u8::from(self.copy.ran && is_forgotten);
                 let is_old = self.is_old_master(link.store);

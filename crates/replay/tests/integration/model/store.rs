@@ -57,6 +57,16 @@ pub(crate) struct Read {
     pub(crate) store_time: Duration,
 }
 
+impl Reply {
+    /// The store's clock when it replied, in milliseconds.
+    pub(crate) fn store_clock(&self) -> Option<i64> {
+        match self {
+            Self::ReadOnly => None,
+            Self::HandoffReply { seen, .. } => Some(seen.store_time.as_millis() as i64),
+        }
+    }
+}
+
 impl Process {
     pub(crate) fn new(run: u8, line: u8, role: Role, offset: i64) -> Self {
         Self { run, line, role, offset, record: None, epoch: None, may_evict: false }

@@ -142,6 +142,15 @@ fn rfc8446_8_3_refused_requests_far_from_fresh() {
     );
 }
 
+/// A record that is written while the store's clock is ahead, long before the flight is fresh.
+#[test]
+fn rfc8446_8_2_refused_requests_where_the_stores_clock_is_set() {
+    use Fault::StoreClock;
+    let faults = vec![StoreClock(20 * TICK), StoreClock(-20 * TICK)];
+    let times = Setting { zero_skew: 12, horizon: 15, max_pending: 1, ..Setting::requests() };
+    holds("refused, store's clock", Setting { faults, max_faults: 2, ..times });
+}
+
 #[test]
 fn rfc8446_8_2_refused_requests_across_a_failover() {
     use Fault::{Deaf, Failover};

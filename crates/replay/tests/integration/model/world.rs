@@ -86,8 +86,8 @@ pub(crate) struct Waiting {
     pub(crate) node: usize,
     /// The reply to a spend, which the node has not read yet, and its connection.
     pub(crate) reply: Option<(Link, Reply)>,
-    /// Whether that spend came after the record's end.
-    pub(crate) is_late: bool,
+    /// When the record of that spend ends, by the store's clock.
+    pub(crate) until: i64,
 }
 
 /// What became of copies so far.
@@ -304,8 +304,9 @@ impl World {
         if self.can_reach(waiting.node) {
             steps.push(Step::Spend);
         }
-        let is_closed =
-            node.corrected_clock(self.now()).is_some_and(|clock| clock >= setting.closed_at());
+        let is_closed = node
+            .corrected_clock(setting, self.now())
+            .is_some_and(|clock| clock >= setting.closed_at());
         if is_closed || setting.leaves_out(Rule::Waiting) {
             steps.push(Step::Close);
         }

@@ -23,9 +23,9 @@ use crate::ServerError;
 use crate::context::{monotonic, now};
 
 use punctured::{TicketOffer, aged};
+use store::KeySync;
 pub(crate) use store::RedeemedTicket;
 use store::SessionStore;
-use store::SharedKeys;
 pub(crate) use store::default_node_name;
 
 /// Seals and opens the tickets of all connections.
@@ -34,7 +34,7 @@ pub(crate) struct TicketRing {
     /// Decides which tickets allow early data.
     epochs: Arc<TicketEpochs>,
     /// Synchronizes the keys with the store, if they come from there.
-    shared: Option<SharedKeys>,
+    shared: Option<KeySync>,
     /// Sessions of single-use tickets in the store; `None` without a store.
     sessions: Option<SessionStore>,
     /// The tickets of TLS 1.3, if they are used up when they are opened. The other keys are then for
@@ -77,7 +77,7 @@ impl TicketRing {
             KeySource::Store { key_encryption, schedule } => {
                 let keys = KeyEncryption::open(key_encryption)?;
                 let store = store.ok_or_else(|| lacks_store("keys = \"store\""))?.clone();
-                shared = Some(SharedKeys::new(store, keys, *schedule, settings));
+                shared = Some(KeySync::new(store, keys, *schedule, settings));
                 TicketKeys::external(Ring::generate(*schedule, now()))
             }
         };

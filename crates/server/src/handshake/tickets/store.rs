@@ -152,7 +152,7 @@ const MAX_QUEUED_SESSIONS: usize = 16_384;
 const MAX_CONCURRENT_WRITES: usize = 1024;
 
 /// Synchronizes the ticket keys with the store.
-pub(crate) struct SharedKeys {
+pub(crate) struct KeySync {
     ring: SharedRing,
     node: String,
     zone: Option<String>,
@@ -163,7 +163,7 @@ pub(crate) struct SharedKeys {
     last_failure: Mutex<Option<String>>,
 }
 
-impl SharedKeys {
+impl KeySync {
     pub(crate) fn new(
         store: Store,
         keys: KeyEncryption,

@@ -33,7 +33,7 @@ fn gate(capacity: usize) -> EarlyDataGate {
     let settings =
         EarlyDataSettings { register_capacity: capacity, ..EarlyDataSettings::default() };
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
-    EarlyDataGate::new(&settings, epochs, Duration::from_secs(3600), None)
+    EarlyDataGate::new(&settings, epochs, None)
 }
 
 async fn status(

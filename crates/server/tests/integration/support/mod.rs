@@ -21,9 +21,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 /// Long enough never to matter on a loaded machine; a test that reaches it has failed.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Waits until a condition, which is named in the panic, is true.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
 
 /// A running server with a JSON access log.
 pub(crate) struct RunningServer {

@@ -227,7 +227,9 @@ impl Quic {
         target: &str,
     ) -> Result<Reply, StreamError> {
         let stream = self.send_head(request(method, target), true).await;
-        reply(stream).await
+        timeout(TEST_TIMEOUT, read(stream)).await.unwrap_or_else(|_| {
+            panic!("the server does not respond to {target}: {:?}", self.connection.stats())
+        })
     }
 
     pub(crate) async fn get(&mut self, target: &str) -> Reply {
@@ -261,17 +263,18 @@ pub(crate) fn head(method: &str, target: &str) -> Vec<u8> {
 }
 
 /// Reads a response to its end.
-pub(crate) async fn reply(mut stream: Stream) -> Result<Reply, StreamError> {
-    let reading = async {
-        let (head, ()) = stream.recv_response().await?.into_parts();
-        let mut body = Vec::new();
-        while let Some(mut data) = stream.recv_data().await? {
-            body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
-        }
-        stream.recv_trailers().await?;
-        Ok(Reply { status: head.status, headers: head.headers, body: body.into() })
-    };
-    timeout(TEST_TIMEOUT, reading).await.expect("the server responds")
+pub(crate) async fn reply(stream: Stream) -> Result<Reply, StreamError> {
+    timeout(TEST_TIMEOUT, read(stream)).await.expect("the server responds")
+}
+
+async fn read(mut stream: Stream) -> Result<Reply, StreamError> {
+    let (head, ()) = stream.recv_response().await?.into_parts();
+    let mut body = Vec::new();
+    while let Some(mut data) = stream.recv_data().await? {
+        body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+    }
+    stream.recv_trailers().await?;
+    Ok(Reply { status: head.status, headers: head.headers, body: body.into() })
 }
 
 /// A session that allows early data, and a token, from a full handshake. Tickets allow no early data

@@ -1,0 +1,38 @@
+//! Ends the servers and removes their files if the comparison is interrupted.
+
+use std::path::Path;
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{Failed, cpu};
+
+/// Waits for SIGINT and SIGTERM on a thread.
+pub(crate) fn clean_up(directory: &Path) -> Result<(), Failed> {
+    let directory = directory.to_owned();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupted, mut terminated) = {
+        let _context = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    thread::spawn(move || {
+        let signal = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupted.recv() => Signal::SIGINT,
+                _ = terminated.recv() => Signal::SIGTERM,
+            }
+        });
+        // Again and again: the main thread may be about to start the next one.
+        while !cpu::descendants().is_empty() || directory.exists() {
+            for child in cpu::descendants() {
+                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+            }
+            let _ = std::fs::remove_dir_all(&directory);
+        }
+        // As shells have it for a program that a signal has ended.
+        std::process::exit(128 + signal as i32);
+    });
+    Ok(())
+}
