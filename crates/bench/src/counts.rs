@@ -77,7 +77,7 @@ pub(crate) struct Counts {
     /// When the last measured connection ended, since the start.
     pub(crate) last_end: Duration,
     pub(crate) cpu: Duration,
-    /// Whether a closed loop ended early, because no tickets came.
+    /// Whether a closed loop ended early, because no tickets came; of several threads, all of them.
     pub(crate) gave_up: bool,
 }
 
@@ -196,7 +196,7 @@ impl Counts {
         }
         self.last_end = self.last_end.max(other.last_end);
         self.cpu += other.cpu;
-        self.gave_up |= other.gave_up;
+        self.gave_up &= other.gave_up;
         Ok(())
     }
 
@@ -286,6 +286,16 @@ mod tests {
         let mut histogram = histogram();
         (1..=count).for_each(|i| histogram.saturating_record(i * 1_000_000));
         Latency::from_histogram(&histogram).unwrap()
+    }
+
+    #[test]
+    fn threads_have_given_up_if_all_did() {
+        let thread = |gave_up| Counts { gave_up, ..Counts::new() };
+        for (first, second) in [(true, true), (true, false), (false, true)] {
+            let mut all = thread(first);
+            all.merge(&thread(second)).unwrap();
+            assert_eq!(all.gave_up, first && second);
+        }
     }
 
     #[test]

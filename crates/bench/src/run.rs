@@ -82,7 +82,8 @@ pub fn run(
         }
         outcome
     })?;
-    let mut all = Counts::new();
+    // It gave up if all threads did.
+    let mut all = Counts { gave_up: true, ..Counts::new() };
     for counts in &counts_by_thread {
         all.merge(&counts.lock().unwrap_or_else(PoisonError::into_inner))?;
     }

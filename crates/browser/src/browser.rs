@@ -1,6 +1,7 @@
 //! A running browser of any kind.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -174,31 +175,51 @@ impl Browser {
 }
 
 /// Opens a browser, and once more if the first one did not become ready. That was seen with one start
-/// of Firefox in some hundreds, without an error. The files that it left in a new profile are
-/// removed.
+/// of Firefox in some hundreds, without an error. What it left in a new profile is removed; if that
+/// fails, the first error is returned.
 fn open_or_retry<T>(
     profile: &Path,
     mut open: impl FnMut() -> Result<T, BrowserError>,
 ) -> Result<T, BrowserError> {
-    let is_new = fs::read_dir(profile).into_iter().flatten().next().is_none();
+    let is_new = match fs::read_dir(profile) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
     match open() {
-        Err(error @ (BrowserError::TimedOut { .. } | BrowserError::Exited { .. })) => {
-            tracing::warn!(%error, "the browser is started once more");
-            if is_new && profile.exists() {
-                fs::remove_dir_all(profile).map_err(|source| BrowserError::File {
-                    verb: "remove",
-                    path: profile.to_owned(),
-                    source,
-                })?;
+        Err(
+            error @ (BrowserError::TimedOut { .. }
+            | BrowserError::Exited { .. }
+            | BrowserError::Start { .. }),
+        ) => {
+            if is_new && remove_entries(profile).is_err() {
+                return Err(error);
             }
+            tracing::warn!(%error, "the browser is started once more");
             open()
         }
         opened => opened,
     }
 }
 
+/// Empties a directory, which need not exist.
+fn remove_entries(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::time::Duration;
 
     use tempfile::TempDir;
@@ -227,6 +248,11 @@ mod tests {
             log: String::new(),
         };
         assert!(matches!(open_with(vec![Err(exit()), Ok(())]), (Ok(()), 0)));
+        let refused = BrowserError::Start {
+            program: "firefox".into(),
+            source: ErrorKind::ConnectionRefused.into(),
+        };
+        assert!(matches!(open_with(vec![Err(refused), Ok(())]), (Ok(()), 0)));
         let twice = open_with(vec![Err(hang()), Err(hang()), Ok(())]);
         assert!(matches!(twice, (Err(BrowserError::TimedOut { .. }), 1)));
         let missing = BrowserError::Missing { kind: BrowserKind::Firefox };
@@ -259,6 +285,38 @@ mod tests {
             });
             assert_eq!(files.unwrap(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_new_profile_keeps_its_directory_and_what_cannot_be_emptied_is_not_started_again() {
+        let directory = TempDir::new().unwrap();
+        let profile = directory.path().join("profile");
+        let exited = || BrowserError::Exited {
+            browser: BrowserKind::Chromium,
+            step: "start".to_owned(),
+            log: String::new(),
+        };
+        fs::create_dir(&profile).unwrap();
+        fs::set_permissions(&profile, fs::Permissions::from_mode(0o711)).unwrap();
+        let mut starts = 0;
+        let opened = open_or_retry(&profile, || {
+            starts += 1;
+            assert_eq!(profile.metadata().unwrap().mode() & 0o777, 0o711);
+            assert_eq!(fs::read_dir(&profile).unwrap().count(), 0);
+            fs::create_dir_all(profile.join("a/b")).unwrap();
+            fs::write(profile.join("c"), "").unwrap();
+            if starts == 1 { Err(exited()) } else { Ok(()) }
+        });
+        opened.unwrap();
+
+        let profile = directory.path().join("file");
+        let mut starts = 0;
+        let opened: Result<(), _> = open_or_retry(&profile, || {
+            starts += 1;
+            fs::write(&profile, "").unwrap();
+            Err(exited())
+        });
+        assert!(matches!(opened, Err(BrowserError::Exited { .. })) && starts == 1);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use firstflight_certificates::authority::trust_stores::{
     self, Plan, SearchPaths, Selection, Step, StepError, StoreKind, TrustStore,
 };
 use firstflight_certificates::authority::{
-    Authority, PERMITTED_DOMAINS, PERMITTED_NETWORKS, default_directory, remove, trust_anchor,
+    Authority, PERMITTED_DOMAINS, PERMITTED_NETWORKS, default_directory, name_in, remove,
+    trust_anchor,
 };
 use firstflight_tls::Trust;
 use nix::unistd::geteuid;
@@ -84,8 +85,8 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
         }
         AuthorityCommand::Trust(StoreArgs { only, dry_run }) => {
             let places = selected_stores(&only);
-            if places.is_empty() {
-                // Creates no authority, which nothing would trust.
+            if places.is_empty() && !only.is_empty() {
+                // Creates no authority. Without --only, `fetch` and `bench` trust it anyway.
                 return Ok(conclude(&[], &only, TRUSTED_TEXTS, args.json));
             }
             let authority = match dry_run {
@@ -102,11 +103,11 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
             Ok(conclude(&results, &only, TRUSTED_TEXTS, args.json))
         }
         AuthorityCommand::Untrust { stores: StoreArgs { only, dry_run }, all } => {
-            let results = untrust(selected_stores(&only), dry_run, (&directory, now), all);
+            let results = untrust(selected_stores(&only), dry_run, &directory, all);
             Ok(conclude(&results, &only, UNTRUSTED_TEXTS, args.json))
         }
         AuthorityCommand::Remove { dry_run } => {
-            let results = untrust(selected_stores(&[]), dry_run, (&directory, now), false);
+            let results = untrust(selected_stores(&[]), dry_run, &directory, false);
             let files = match dry_run {
                 false => remove(&directory)?,
                 true => {
@@ -148,11 +149,12 @@ pub(crate) fn default_trust(system_only: bool) -> (Trust, Option<String>) {
 fn untrust(
     places: Vec<TrustStore>,
     dry_run: bool,
-    (directory, now): (&Path, u64),
+    directory: &Path,
     all: bool,
 ) -> Vec<StoreResult> {
-    let authority = Authority::open(directory, now).ok().flatten();
-    let selection = match authority.as_ref().map(Authority::name) {
+    // Also of an authority that may not be used: the errors recommend to remove it.
+    let name = name_in(directory);
+    let selection = match name.as_deref() {
         _ if all => Selection::All,
         Some(name) => Selection::Name(name),
         None => Selection::Unknown,

@@ -69,8 +69,13 @@ impl ConditionArgs {
             write(path, &junit::render(outcomes))?;
         }
         Ok(match () {
+            () if outcomes
+                .iter()
+                .any(|outcome| outcome.undecided.is_none() && !outcome.passed()) =>
+            {
+                ExitCode::FAILURE
+            }
             () if outcomes.iter().any(|outcome| outcome.undecided.is_some()) => ExitCode::from(2),
-            () if outcomes.iter().any(|outcome| !outcome.passed()) => ExitCode::FAILURE,
             () => ExitCode::SUCCESS,
         })
     }
@@ -169,15 +174,14 @@ fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<
         (REPORT_FILE.to_owned(), html::render(record, &pictures)),
         ("report.md".to_owned(), markdown::render(record)),
     ];
-    // Tables that would be empty are left out.
-    let visited = !record.visit_cells.is_empty();
-    if visited {
-        files.push(("visits.csv".to_owned(), csv_text(|out| csv::visits(record, out))?));
-        files.push(("visit-cells.csv".to_owned(), csv_text(|out| csv::visit_cells(record, out))?));
-    }
-    if !visited || !record.cells.is_empty() {
-        files.push(("cells.csv".to_owned(), csv_text(|out| csv::cells(record, out))?));
-        files.push(("samples.csv".to_owned(), csv_text(|out| csv::samples(record, out))?));
+    for table in tables(record) {
+        let content = csv_text(|out| match table {
+            "visits.csv" => csv::visits(record, out),
+            "visit-cells.csv" => csv::visit_cells(record, out),
+            "cells.csv" => csv::cells(record, out),
+            _ => csv::samples(record, out),
+        })?;
+        files.push((table.to_owned(), content));
     }
     for (file, content) in &files {
         let path = directory.join(file);
@@ -187,7 +191,10 @@ fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<
     if let Some(earlier) = earlier {
         let kept: HashSet<&str> =
             files.iter().map(|(file, _)| file.as_str()).chain(beside(record)).collect();
-        let old = TABLES.into_iter().chain(beside(&earlier));
+        // A run without captures because a stage failed keeps the earlier ones.
+        let failed = !record.failed_stages.is_empty();
+        let pictures = beside(&earlier).filter(|_| !failed);
+        let old = tables(&earlier).into_iter().chain(pictures);
         for file in old.filter(|file| !kept.contains(file) && is_below(file)) {
             let _ = std::fs::remove_file(directory.join(file));
         }
@@ -199,8 +206,16 @@ fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<
     Ok(text)
 }
 
-/// The tables of a run; not each run has all of them.
+/// The tables of a run, those of visits first; not each run has all of them.
 const TABLES: [&str; 4] = ["visits.csv", "visit-cells.csv", "cells.csv", "samples.csv"];
+
+/// The tables of a record; those that would be empty are left out.
+fn tables(record: &Record) -> Vec<&'static str> {
+    let visited = !record.visit_cells.is_empty();
+    let measured = !visited || !record.cells.is_empty();
+    let exists = |(place, _): &(usize, &str)| if *place < 2 { visited } else { measured };
+    TABLES.into_iter().enumerate().filter(exists).map(|(_, table)| table).collect()
+}
 
 /// Where captures and pictures are, below the record's directory.
 const DIRECTORIES: [&str; 2] = ["captures", "films"];
@@ -296,6 +311,28 @@ mod tests {
             assert_eq!(path(file).exists(), stays, "{file}");
         }
         assert!(firstflight_report::read(&path("lab.json")).unwrap().visit_cells.is_empty());
+
+        // The record before it had no visits, and a stage of this one failed.
+        std::fs::write(path("visits.csv"), "").unwrap();
+        let failed_stages = vec!["captures: full".to_owned()];
+        write_files(&Record { failed_stages, ..record(&[]) }, "lab", &out).unwrap();
+        assert!(path("visits.csv").exists() && path("captures/b").exists());
+    }
+
+    #[test]
+    fn a_failure_decides_before_what_is_undecided() {
+        let arguments = ConditionArgs { fail_if: Vec::new(), junit: None };
+        let undecided = CheckOutcome::undecided("labels", "a", "b");
+        let failed = CheckOutcome { findings: vec!["c".to_owned()], ..CheckOutcome::default() };
+        let passed = CheckOutcome::default();
+        for (outcomes, expected) in [
+            (vec![undecided.clone(), failed], ExitCode::FAILURE),
+            (vec![undecided, passed.clone()], ExitCode::from(2)),
+            (vec![passed], ExitCode::SUCCESS),
+        ] {
+            let code = arguments.conclude(&outcomes).unwrap();
+            assert_eq!(format!("{code:?}"), format!("{expected:?}"), "{outcomes:?}");
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) struct Driver {
     unsent: Option<Transmit>,
     /// Ends when the socket is read again after a failure.
     pause: Option<Pin<Box<Sleep>>>,
+    /// Whether the last attempt to receive failed, so that a series of failures is logged once.
+    fails: bool,
 }
 
 impl Driver {
@@ -48,6 +50,7 @@ impl Driver {
             send_buffer: Vec::new(),
             unsent: None,
             pause: None,
+            fails: false,
         }
     }
 
@@ -174,13 +177,16 @@ impl Driver {
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => 0,
             Poll::Ready(Err(error)) => {
                 // Out of memory, for example. Connections can still send.
-                warn!("cannot receive from a UDP socket: {error}");
+                if !std::mem::replace(&mut self.fails, true) {
+                    warn!("cannot receive from a UDP socket: {error}; trying again");
+                }
                 self.pause = Some(Box::pin(sleep(RECEIVE_RETRY_DELAY)));
                 // The next run waits for its end.
                 return true;
             }
             Poll::Pending => return false,
         };
+        self.fails = false;
         let now = Instant::now();
         for (buffer, meta) in buffers.iter().zip(&meta).take(count) {
             if !can_respond_to(meta) {

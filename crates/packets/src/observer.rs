@@ -17,7 +17,8 @@ pub struct Limits {
     /// Payload bytes stored of each direction of a connection.
     pub bytes_per_direction: usize,
     /// Packets stored of a connection: this many that are SYNs or have payload, and as many others;
-    /// over QUIC this many datagrams.
+    /// over QUIC this many datagrams. Retransmissions over TCP and packets out of order are counted
+    /// among these only.
     pub packets_per_connection: usize,
     /// Bytes stored of all connections together.
     pub total_bytes: usize,

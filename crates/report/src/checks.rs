@@ -160,23 +160,25 @@ fn labels(record: &Record) -> CheckOutcome {
 }
 
 /// Spoiled and disturbed samples verify nothing, so they do not count. A cell that has only such ones
-/// was not verified at all.
+/// is named as skipped; if no cell has others, nothing was verified.
 fn judged(
     outcome: CheckOutcome,
     findings: Vec<String>,
     (names, good): (&[String], &[usize]),
     what: &str,
 ) -> CheckOutcome {
-    let without = || names.iter().zip(good).filter(|(_, good)| **good == 0);
-    let more = match without().count() {
-        0 | 1 => String::new(),
-        cells => format!(", and {} other cells", cells - 1),
-    };
-    let undecided = without().next().map(|(name, _)| format!("no good {what} of {name}{more}"));
-    CheckOutcome {
-        checked: good.iter().sum::<usize>() + findings.len(),
-        undecided: undecided.filter(|_| findings.is_empty()),
-        findings,
-        ..outcome
+    let without = names.iter().zip(good).filter(|(_, good)| **good == 0);
+    let mut skipped: Vec<String> =
+        without.map(|(name, _)| format!("no good {what} of {name}")).collect();
+    let good = good.iter().sum::<usize>();
+    let mut undecided = None;
+    if good == 0 && findings.is_empty() && !skipped.is_empty() {
+        let more = match skipped.len() {
+            1 => String::new(),
+            cells => format!(", and {} more", cells - 1),
+        };
+        undecided = Some(format!("{}{more}", skipped[0]));
+        skipped.clear();
     }
+    CheckOutcome { checked: good + findings.len(), findings, skipped, undecided, ..outcome }
 }

@@ -61,7 +61,7 @@ pub use pebble::{Pebble, PebblePlan};
 pub use recorder::{HeldFlight, Recorder, resend};
 pub use server_hello::{resumes, resumes_over_tcp};
 pub use service_manager::ServiceManager;
-pub use store_process::{StoreKind, StoreListen, StoreOptions, StoreProcess};
+pub use store_process::{StoreKind, StoreListen, StoreOptions, StoreProcess, faketime_library};
 pub use store_topology::{Cluster, MASTER_NAME, Sentinels};
 pub use thief::{MemorySnapshot, RecordedFlight, StolenSecret};
 pub use upstream::{ReceivedRequest, Upstream, UpstreamResponse};

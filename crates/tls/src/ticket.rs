@@ -12,7 +12,7 @@ use boring::ssl::{
 };
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::context::Slot;
 use crate::{EarlyDataReason, PskOffer, TlsError, session};
@@ -129,20 +129,23 @@ impl OpenedTicket {
             Self::NeedsLookup(_) | Self::AlreadyUsed | Self::Ignored => None,
         }
     }
-}
 
-impl Drop for OpenedTicket {
-    fn drop(&mut self) {
+    /// Overwrites the session.
+    fn wipe(&mut self) {
         match self {
             Self::Session(session) | Self::UsedUp(session) | Self::WithoutEarlyData(session, _) => {
-                session.zeroize()
+                session.zeroize();
             }
             Self::NeedsLookup(_) | Self::AlreadyUsed | Self::Ignored => {}
         }
     }
 }
 
-impl ZeroizeOnDrop for OpenedTicket {}
+impl Drop for OpenedTicket {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
 
 /// The state of a connection's ticket, beyond its session.
 #[derive(Default)]
@@ -573,12 +576,13 @@ mod tests {
     /// Also where early data is refused, and where a session is only looked at.
     #[test]
     fn sessions_are_overwritten_wherever_they_are_dropped() {
-        fn is_wiped<T: ZeroizeOnDrop>(_: &T) {}
-        let mut opened = OpenedTicket::UsedUp(b"secret".to_vec());
-        is_wiped(&opened);
-        let session = opened.take_session().unwrap();
-        is_wiped(&session);
-        assert_eq!(session.as_slice(), b"secret");
+        let secret = || b"secret".to_vec();
+        let mut opened = OpenedTicket::UsedUp(secret());
+        assert_eq!(opened.take_session().unwrap().as_slice(), b"secret");
         assert_eq!(opened, OpenedTicket::UsedUp(Vec::new()));
+        for mut dropped in [OpenedTicket::Session(secret()), OpenedTicket::UsedUp(secret())] {
+            dropped.wipe();
+            assert!(dropped.take_session().unwrap().is_empty());
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! One server of a pool: opening connections to it, and reusing idle ones.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,17 +26,13 @@ pub(crate) struct Server {
     pub(crate) cache: ConnectionCache,
     pub(crate) connections: AtomicU64,
     connector: Option<Connector>,
-    /// Held while a task opens a connection that can be shared; other tasks wait for it. The value is
-    /// the last failure.
-    opening: Mutex<Option<ConnectFailure>>,
+    /// Held while a task opens an HTTP/2 connection, so that others share it: by owner, but for rare
+    /// collisions. The value is when the last one timed out.
+    opening: [Mutex<Option<Instant>>; OPENING_SLOTS],
 }
 
-/// A connection could not be opened.
-struct ConnectFailure {
-    at: Instant,
-    kind: io::ErrorKind,
-    reason: String,
-}
+/// The first is for connections without an owner.
+const OPENING_SLOTS: usize = 32;
 
 /// A connection for a request.
 pub(crate) struct Checkout {
@@ -52,7 +49,7 @@ impl Server {
             cache: ConnectionCache::default(),
             connections: AtomicU64::new(0),
             connector,
-            opening: Mutex::default(),
+            opening: std::array::from_fn(|_| Mutex::default()),
         }
     }
 
@@ -66,11 +63,19 @@ impl Server {
         if !fresh && let Some(sender) = self.reuse(config.protocol, owner) {
             return Ok(Checkout { sender, connected: None });
         }
-        match (config.protocol, owner) {
-            (Protocol::Http2, None) => self.open_shared(config, fresh).await,
-            // Nobody else can use it, so nobody waits for it.
-            _ => self.open(config, owner).await,
+        match config.protocol {
+            Protocol::Http1 => self.open(config, owner).await,
+            Protocol::Http2 => self.open_shared(config, owner, fresh).await,
         }
+    }
+
+    fn opening(&self, owner: Owner) -> &Mutex<Option<Instant>> {
+        let slot = owner.map_or(0, |addresses| {
+            let mut hasher = DefaultHasher::new();
+            addresses.hash(&mut hasher);
+            1 + hasher.finish() as usize % (OPENING_SLOTS - 1)
+        });
+        &self.opening[slot]
     }
 
     fn reuse(&self, protocol: Protocol, owner: Owner) -> Option<Sender> {
@@ -85,37 +90,41 @@ impl Server {
         }
     }
 
-    /// Opens a connection, unless another task opens one that has room, or fails to.
-    async fn open_shared(&self, config: &PoolConfig, fresh: bool) -> io::Result<Checkout> {
+    /// Opens a connection, unless another task opens one that has room.
+    async fn open_shared(
+        &self,
+        config: &PoolConfig,
+        owner: Owner,
+        fresh: bool,
+    ) -> io::Result<Checkout> {
         let started = Instant::now();
         // The wait is no failure of the server, which may permit few requests on each connection.
-        let mut opening = timeout(config.connect_timeout, self.opening.lock()).await.ok();
-        let failed = opening.as_deref().and_then(Option::as_ref);
-        if let Some(failure) = failed.filter(|failure| failure.at >= started) {
-            return Err(io::Error::new(failure.kind, failure.reason.clone()));
+        let opening = self.opening(owner).lock();
+        let mut opening = timeout(config.connect_timeout, opening).await.ok();
+        // Those that waited for it would wait as long again, one after the other.
+        if opening.as_deref().copied().flatten().is_some_and(|timed_out| timed_out >= started) {
+            return Err(timed_out(config));
         }
-        if !fresh && let Some(sender) = self.reuse(config.protocol, None) {
+        if !fresh && let Some(sender) = self.reuse(config.protocol, owner) {
             return Ok(Checkout { sender, connected: Some(started.elapsed()) });
         }
-        let opened = self.open(config, None).await;
-        if let (Err(error), Some(last)) = (&opened, &mut opening) {
-            let (at, reason) = (Instant::now(), error.to_string());
-            **last = Some(ConnectFailure { at, kind: error.kind(), reason });
+        let opened = self.open(config, owner).await;
+        if let (Err(error), Some(last)) = (&opened, &mut opening)
+            && error.kind() == io::ErrorKind::TimedOut
+        {
+            **last = Some(Instant::now());
         }
         opened
     }
 
     async fn open(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
-        let limit = config.connect_timeout;
         let opening = async {
             match config.protocol {
                 Protocol::Http1 => self.open_http1(config, owner).await,
                 Protocol::Http2 => self.open_http2(config, owner).await,
             }
         };
-        timeout(limit, opening).await.map_err(|_| {
-            io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"))
-        })?
+        timeout(config.connect_timeout, opening).await.map_err(|_| timed_out(config))?
     }
 
     async fn open_http1(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
@@ -143,6 +152,11 @@ impl Server {
         self.connections.fetch_add(1, Ordering::Relaxed);
         Ok(io)
     }
+}
+
+fn timed_out(config: &PoolConfig) -> io::Error {
+    let limit = config.connect_timeout;
+    io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"))
 }
 
 /// Returns the TLS configuration of a pool, if any of its servers uses TLS.
@@ -202,6 +216,7 @@ async fn unix(path: &Path, header: Option<Vec<u8>>) -> io::Result<Box<dyn ByteSt
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::TcpListener;
 
     use super::*;
@@ -221,9 +236,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_for_one_client_each_do_not_wait_for_others() {
+    async fn connections_of_clients_do_not_wait_for_those_of_others() {
         let (_listener, server, config) = server(Duration::from_secs(60));
-        let _opening = server.opening.lock().await;
+        let _opening = server.opening(None).lock().await;
         let destination = ([192, 0, 2, 9], 443).into();
         for client in 0..60 {
             let source = ([192, 0, 2, 1], client).into();
@@ -236,22 +251,44 @@ mod tests {
     #[tokio::test]
     async fn a_long_wait_for_another_tasks_connection_is_no_failure() {
         let (_listener, server, config) = server(Duration::from_secs(1));
-        let _opening = server.opening.lock().await;
+        let _opening = server.opening(None).lock().await;
         server.connection(&config, None, false).await.unwrap();
     }
 
     #[tokio::test]
-    async fn tasks_that_wait_for_a_connection_fail_with_it() {
+    async fn rfc9113_9_1_requests_of_a_client_at_once_share_a_connection() {
+        let (listener, server, config) = server(Duration::from_secs(60));
+        // An empty SETTINGS frame, whose limit of streams is none.
+        std::thread::spawn(move || {
+            let mut accepted = Vec::new();
+            while let Ok((mut connection, _)) = listener.accept() {
+                let _ = connection.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]);
+                accepted.push(connection);
+            }
+        });
+        let addresses = Addresses {
+            source: ([192, 0, 2, 1], 7).into(),
+            destination: ([192, 0, 2, 9], 443).into(),
+        };
+        for (owner, connections) in [(None, 1), (Some(addresses), 2)] {
+            let requests = (0..20).map(|_| server.connection(&config, owner, false));
+            let checkouts = futures_util::future::join_all(requests).await;
+            assert!(checkouts.iter().all(Result::is_ok));
+            assert_eq!(server.connections.load(Ordering::Relaxed), connections);
+        }
+    }
+
+    #[tokio::test]
+    async fn tasks_that_wait_for_a_connection_time_out_with_it() {
         let (_listener, server, config) = server(Duration::from_secs(60));
-        let mut opening = server.opening.lock().await;
+        let mut opening = server.opening(None).lock().await;
         let waiting = server.connection(&config, None, false);
-        let failing = async {
-            let (at, kind) = (Instant::now(), io::ErrorKind::ConnectionRefused);
-            *opening = Some(ConnectFailure { at, kind, reason: "refused".to_owned() });
+        let timing_out = async {
+            *opening = Some(Instant::now());
             drop(opening);
         };
-        let (result, ()) = tokio::join!(waiting, failing);
-        assert_eq!(result.err().map(|error| error.kind()), Some(io::ErrorKind::ConnectionRefused));
+        let (result, ()) = tokio::join!(waiting, timing_out);
+        assert_eq!(result.err().map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
         // It is over, and the next one tries again.
         server.connection(&config, None, false).await.unwrap();
     }

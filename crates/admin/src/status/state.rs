@@ -110,7 +110,8 @@ pub struct Certificate {
     pub expires_at: Option<Moment>,
     /// When the next order starts; null during an order, or without an ACME authority.
     pub next_try_at: Option<Moment>,
-    /// When the authority issued it, or another process passed it on.
+    /// When the authority issued it, or another process passed it on; of one adopted from another
+    /// node, the start of its validity.
     pub last_success_at: Option<Moment>,
     /// Why the last order failed, if it did.
     pub last_error: Option<Failure>,

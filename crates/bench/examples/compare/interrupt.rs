@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,14 +26,20 @@ pub(crate) fn clean_up(directory: &Path) -> Result<(), Failed> {
             }
         });
         // Again and again: the main thread may be about to start the next one.
-        while !cpu::descendants().is_empty() || directory.exists() {
+        for _ in 0..MAX_REMOVE_ATTEMPTS {
             for child in cpu::descendants() {
                 let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
             }
             let _ = std::fs::remove_dir_all(&directory);
+            if cpu::descendants().is_empty() && !directory.exists() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
         }
         // As shells have it for a program that a signal has ended.
         std::process::exit(128 + signal as i32);
     });
     Ok(())
 }
+
+const MAX_REMOVE_ATTEMPTS: usize = 1000;

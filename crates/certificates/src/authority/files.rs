@@ -150,6 +150,14 @@ pub fn trust_anchor(directory: &Path) -> Result<Option<PathBuf>, AuthorityError>
     Ok(Some(certificate))
 }
 
+/// The name of the authority whose key is in a directory, also if [`Authority::open`] refuses it.
+/// Returns `None` if there is no key that can be read.
+pub fn name_in(directory: &Path) -> Option<String> {
+    let secret = fs::read_to_string(directory.join(KEY)).ok()?;
+    let key = KeyPair::from_pem_and_sign_algo(&secret, &PKCS_ECDSA_P256_SHA256).ok()?;
+    Some(issue::authority_name(&key))
+}
+
 /// Removes the authority in a directory. Returns the removed files.
 ///
 /// # Errors

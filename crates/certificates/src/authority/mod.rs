@@ -28,7 +28,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use constraints::{PERMITTED_DOMAINS, PERMITTED_NETWORKS, is_permitted_name};
-pub use files::{Authority, default_directory, remove, trust_anchor};
+pub use files::{Authority, default_directory, name_in, remove, trust_anchor};
 pub use issue::{CertifiedKey, renew_at, self_signed};
 
 /// Why the development authority cannot be used.

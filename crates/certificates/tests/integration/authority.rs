@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use firstflight_certificates::authority::{
-    Authority, AuthorityError, PERMITTED_DOMAINS, PERMITTED_NETWORKS, is_permitted_name, remove,
-    trust_anchor,
+    Authority, AuthorityError, PERMITTED_DOMAINS, PERMITTED_NETWORKS, is_permitted_name, name_in,
+    remove, trust_anchor,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, GeneralSubtree, IsCa, KeyPair, NameConstraints,
@@ -84,6 +84,23 @@ fn a_key_that_others_may_read_is_refused() {
         chmod(&path, fit);
         assert!(Authority::open(&dir, NOW).unwrap().is_some(), "{name}");
     }
+}
+
+#[test]
+fn the_name_follows_from_the_key_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("authority");
+    assert_eq!(name_in(&dir), None);
+    let created = Authority::open_or_create(&dir, NOW).unwrap();
+    let expired = Authority::open(&dir, created.expires());
+    assert!(matches!(expired, Err(AuthorityError::Expired { .. })), "{expired:?}");
+    let key = dir.join("authority.key");
+    chmod(&key, 0o644);
+    fs::write(created.certificate(), "nonsense").unwrap();
+    assert!(Authority::open(&dir, NOW).is_err());
+    assert_eq!(name_in(&dir).as_deref(), Some(created.name()));
+    fs::write(&key, "nonsense").unwrap();
+    assert_eq!(name_in(&dir), None);
 }
 
 #[test]

@@ -356,12 +356,7 @@ impl FetchArgs {
         let Some(path) = &self.ssl_sessions else { return Ok(None) };
         let passphrase = std::env::var_os(PASSPHRASE).filter(|phrase| !phrase.is_empty());
         let key = match (&self.ssl_sessions_key, passphrase) {
-            (Some(_), Some(_)) => {
-                return Err(usage(format!(
-                    "--ssl-sessions-key and {PASSPHRASE} are two keys of one jar; leave out one"
-                )));
-            }
-            (Some(file), None) => JarKey::File(file.clone()),
+            (Some(file), _) => JarKey::File(file.clone()),
             (None, Some(phrase)) => JarKey::Passphrase(phrase.into_string().map_err(|_| {
                 usage(format!("{PASSPHRASE} is not UTF-8; choose another passphrase"))
             })?),

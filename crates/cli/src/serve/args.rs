@@ -1,5 +1,6 @@
 //! The flags of `firstflight serve`.
 
+use std::env;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -231,6 +232,13 @@ pub(super) struct LogArgs {
     pub(super) log_level: Option<String>,
 }
 
+impl LogArgs {
+    /// The value of RUST_LOG, unless a flag or its own variable sets the level.
+    pub(super) fn rust_log(&self) -> Option<String> {
+        env::var("RUST_LOG").ok().filter(|_| self.log_level.is_none())
+    }
+}
+
 impl ServeArgs {
     /// Drops variables of the environment that give another content or another certificate than the
     /// flags. By itself a flag overrides only its own variable.
@@ -245,7 +253,7 @@ impl ServeArgs {
         if !files && (self_signed || given(&["acme"])) {
             (self.cert, self.key) = (None, None);
         }
-        if (files || self_signed) && !given(&["acme"]) {
+        if (files || self_signed || given(&["ping_pong"])) && !given(&["acme"]) {
             self.acme.acme.clear();
         }
     }

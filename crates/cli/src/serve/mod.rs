@@ -22,7 +22,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::args::ServeArgs;
 use self::process::ConfigSource;
-use self::settings::{read_config, require_complete};
+use self::settings::{check_effects, read_config, require_complete};
 use crate::print::with_causes;
 
 /// Serves until a signal stops it. `memory` is the result of
@@ -34,12 +34,15 @@ use crate::print::with_causes;
 pub(crate) fn run(mut args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
     args.prefer_flags();
     if args.print_config {
-        out!("{}", read_config(&args)?.to_toml());
+        let config = read_config(&args)?;
+        check_effects(&args, &config)?;
+        out!("{}", config.to_toml());
         return Ok(ExitCode::SUCCESS);
     }
     if args.check {
         let config = read_config(&args)?;
-        init_log(&config.log)?;
+        check_effects(&args, &config)?;
+        init_log(&args, &config.log)?;
         return check::check(&args, require_complete(config)?);
     }
     let channel = upgrade::channel_to_predecessor()?;
@@ -56,13 +59,16 @@ fn start(
     memory: io::Result<bool>,
     channel: Option<Arc<HandoffChannel>>,
 ) -> anyhow::Result<ExitCode> {
+    let args = Arc::new(args);
     let file = args.config.clone();
+    let args_of_reloads = args.clone();
     let source = ConfigSource {
         file,
-        read: Box::new(move || read_config(&args).and_then(require_complete)),
+        read: Box::new(move || read_config(&args_of_reloads).and_then(require_complete)),
     };
     let initial = source.initial()?;
-    init_log(&initial.config.log)?;
+    check_effects(&args, &initial.config)?;
+    init_log(&args, &initial.config.log)?;
     // A connection needs a descriptor, and one with an upstream two. The soft limit is usually 1024,
     // for programs that use select(2); the hard limit is much higher.
     if let Err(error) = raise_file_limit() {
@@ -94,16 +100,18 @@ fn start(
 }
 
 /// Starts logging with the level and format of the initial configuration.
-fn init_log(settings: &LogSettings) -> anyhow::Result<()> {
-    crate::log::init(filter(&settings.level)?, settings.format == LogFormat::Json);
+fn init_log(args: &ServeArgs, settings: &LogSettings) -> anyhow::Result<()> {
+    let filter = filter(&settings.level, args.logs.rust_log().is_some())?;
+    crate::log::init(filter, settings.format == LogFormat::Json);
     Ok(())
 }
 
-fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+/// `takes_modules`: whether a single word may name a module, as in RUST_LOG.
+fn filter(level: &str, takes_modules: bool) -> anyhow::Result<EnvFilter> {
     // An unknown word would be taken for a module, and nothing of all others be logged.
     let is_word = level.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let is_level = level.parse::<LevelFilter>().is_ok();
-    EnvFilter::try_new(level).ok().filter(|_| is_level || !is_word).with_context(|| {
+    let is_valid = takes_modules || !is_word || level.parse::<LevelFilter>().is_ok();
+    EnvFilter::try_new(level).ok().filter(|_| is_valid).with_context(|| {
         format!(
             "{level:?} is not a log level; use error, warn, info, debug, trace or off, also per \
              module, such as info,firstflight_server=debug"
@@ -118,14 +126,16 @@ mod tests {
     #[test]
     fn a_single_word_is_a_log_level() {
         for level in ["error", "warn", "info", "debug", "trace", "off", "INFO", ""] {
-            filter(level).unwrap();
+            filter(level, false).unwrap();
         }
         for directives in ["info,firstflight_server=debug", "firstflight_server=off", "a::b"] {
-            filter(directives).unwrap();
+            filter(directives, false).unwrap();
         }
         for bad in ["inof", "verbose", "firstflight_server", "a=loud"] {
-            let error = filter(bad).unwrap_err().to_string();
+            let error = filter(bad, false).unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("debug, trace or off"), "{error}");
         }
+        filter("firstflight_server", true).unwrap();
+        assert!(filter("a=loud", true).is_err());
     }
 }

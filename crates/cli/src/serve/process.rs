@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -80,7 +81,7 @@ pub(super) async fn serve(
     }
     let admin_listener = Arc::new(admin_listener.map_or_else(OnceLock::new, OnceLock::from));
     let process = Process {
-        server: handle,
+        server: handle.clone(),
         admin_listener: admin_listener.clone(),
         admin_configured,
         source: Arc::new(source),
@@ -93,16 +94,25 @@ pub(super) async fn serve(
     tokio::spawn(send_watchdog_pings(process.notifier.clone()));
     let successor_failed = process.successor_failed.clone();
     let mut event_loop = tokio::spawn(process.handle_events(signals));
-    tokio::select! {
-        ended = server_task => ended.context("the server has failed")?,
+    let mut server_task = pin!(server_task);
+    let failure = tokio::select! {
+        ended = &mut server_task => {
+            ended.context("the server has failed")?;
+            event_loop.abort();
+            Ok(())
+        }
         // It has no end of its own. Without it no signal would stop the server.
-        ended = &mut event_loop => ended.context("the task that handles signals has failed")?,
-    }
-    event_loop.abort();
+        ended = &mut event_loop => {
+            handle.stop();
+            server_task.await.context("the server has failed")?;
+            ended.context("the task that handles signals has failed")
+        }
+    };
     // Open until now, so that a draining server can be monitored.
     if let Some(admin_listener) = admin_listener.get() {
         admin_listener.close().await;
     }
+    failure?;
     // After a failure the service manager restarts the service.
     Ok(if successor_failed.load(Ordering::Acquire) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -33,12 +33,6 @@ pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
         config.listeners.push(Listener::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 8443))));
     }
     args.acme.apply(&mut config)?;
-    let details = ["acme_contact", "acme_agree", "acme_directory", "acme_ca", "acme_state"];
-    anyhow::ensure!(
-        !args.command_line.has(&details) || !config.acme_names().is_empty(),
-        "no site gets its certificate by ACME, so the flags --acme-... have no effect; give --acme \
-         NAME, set acme = true in a [[site]], or leave them out"
-    );
     tls(args, &mut config);
     limits(&args.limits, &mut config);
     logs(&args.logs, &mut config)?;
@@ -63,6 +57,34 @@ pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
         anyhow::bail!("{}", error.reason);
     }
     Ok(config)
+}
+
+/// Refuses flags on the command line without effect on `config`. Only for a start: a reload may give
+/// each site its own certificate, and the flags stay.
+///
+/// # Errors
+/// If a flag has no effect; the message names it.
+pub(super) fn check_effects(args: &ServeArgs, config: &ServerConfig) -> anyhow::Result<()> {
+    let given = |ids: &[&str]| args.command_line.has(ids);
+    anyhow::ensure!(
+        !given(&["acme_contact", "acme_agree", "acme_directory", "acme_ca", "acme_state"])
+            || !config.acme_names().is_empty(),
+        "no site gets its certificate by ACME, so the flags --acme-... have no effect; give --acme \
+         NAME, set acme = true in a [[site]], or leave them out"
+    );
+    let flags = match (given(&["cert", "key"]), given(&["self_signed", "save_cert"])) {
+        (true, _) => "--cert and --key",
+        (false, true) => "--self-signed and --save-cert",
+        (false, false) => return Ok(()),
+    };
+    if let Content::Sites(content) = &config.content {
+        let all_have_one = content.sites.iter().all(|site| site.certificate.is_some());
+        anyhow::ensure!(
+            content.sites.is_empty() || !all_have_one,
+            "each site of the file has its own certificate, so {flags} have no effect; leave them out"
+        );
+    }
+    Ok(())
 }
 
 /// Requires an address and content.
@@ -108,26 +130,12 @@ fn certificate(args: &ServeArgs, config: &mut ServerConfig) -> anyhow::Result<()
         "give only one of --cert, --self-signed (or --save-cert) and --acme, and only one of \
          FIRSTFLIGHT_CERT and FIRSTFLIGHT_ACME"
     );
-    let flags = match (&files, self_signed) {
-        (Some(_), _) => "--cert and --key (FIRSTFLIGHT_CERT and FIRSTFLIGHT_KEY)",
-        (None, true) => "--self-signed and --save-cert",
-        (None, false) => return Ok(()),
-    };
-    if let Content::Sites(content) = &config.content
-        && !content.sites.is_empty()
-        && content.sites.iter().all(|site| site.certificate.is_some())
-    {
-        anyhow::bail!(
-            "each site of the file has its own certificate, so {flags} have no effect; leave them out"
-        );
+    if let Some((cert, key)) = files {
+        config.certificate = CertificateSource::Files { cert, key };
+    } else if self_signed {
+        let (names, save) = (args.self_signed.clone(), args.save_cert.clone());
+        config.certificate = CertificateSource::SelfSigned { names, save };
     }
-    config.certificate = match files {
-        Some((cert, key)) => CertificateSource::Files { cert, key },
-        None => CertificateSource::SelfSigned {
-            names: args.self_signed.clone(),
-            save: args.save_cert.clone(),
-        },
-    };
     Ok(())
 }
 
@@ -225,7 +233,7 @@ fn logs(args: &LogArgs, config: &mut ServerConfig) -> anyhow::Result<()> {
         (None, _) => {}
     }
     let log = &mut config.log;
-    if let Some(level) = args.log_level.clone().or_else(|| env::var("RUST_LOG").ok()) {
+    if let Some(level) = args.log_level.clone().or_else(|| args.rust_log()) {
         log.level = level;
     }
     match env::var("FIRSTFLIGHT_LOG_FORMAT").as_deref() {

@@ -5,12 +5,13 @@ mod setup;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use firstflight_testkit::{
-    Pebble, PebblePlan, ServiceManager, StoreListen, StoreProcess, skipped_without,
+    Pebble, PebblePlan, ServiceManager, StoreListen, StoreProcess, faketime_library,
+    skipped_without,
 };
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
@@ -195,7 +196,7 @@ fn a_certificate_close_to_expiry_is_renewed_at_once() {
     let dir = site.path();
     let first = serial(ports.https, "a.test");
     server.stop();
-    let library = faketime();
+    let library = faketime_library();
     let environment = [
         ("LD_PRELOAD", library.to_str().unwrap()),
         ("FAKETIME", "+85d"),
@@ -207,14 +208,6 @@ fn a_certificate_close_to_expiry_is_renewed_at_once() {
     assert!(renewed, "{}\n{}", stderr(&server), pebble.log());
     assert!(is_served(dir, &root, ports.https, "a.test"));
     server.stop();
-}
-
-fn faketime() -> PathBuf {
-    let found = fs::read_dir("/usr/lib").unwrap().flatten().find_map(|entry| {
-        let library = entry.path().join("faketime/libfaketimeMT.so.1");
-        library.is_file().then_some(library)
-    });
-    found.expect("faketime is not installed; run `make deps-test`")
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nix::unistd::geteuid;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use serde_json::Value;
 
-use firstflight_testkit::skipped_without;
+use firstflight_testkit::{faketime_library, skipped_without};
 
 use crate::support::chromium::Browser;
 use crate::support::firefox::{Firefox, INSECURE};
@@ -117,10 +117,9 @@ fn a_development_certificate_is_renewed_before_it_expires() {
     let dir = site.path();
     let clock = dir.join("clock");
     fs::write(&clock, "+0d").unwrap();
-    // By the library itself: its command would stay between us and the server.
-    let library = run(Command::new("faketime").args(["-f", "+0d", "printenv", "LD_PRELOAD"]));
+    let library = faketime_library();
     let environment = [
-        ("LD_PRELOAD", library.out.trim()),
+        ("LD_PRELOAD", library.to_str().unwrap()),
         ("FAKETIME_NO_CACHE", "1"),
         ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
@@ -201,6 +200,28 @@ fn a_store_that_does_not_exist_is_named_and_no_authority_is_created() {
     // A key is not removed while other stores trust it.
     let only = authority(dir, &["remove", "--only", "firefox"]);
     assert!(only.code == Some(2) && only.err.contains("--only"), "{only:?}");
+}
+
+/// A script that hides the system's certificate store and all browsers in its own namespace.
+const WITHOUT_STORES: &str = r#"
+set -eu
+program=/usr/sbin/update-ca-certificates
+[ ! -e $program ] || mount --bind /dev/null $program
+PATH=/nowhere "$1" authority trust
+"#;
+
+#[test]
+fn an_authority_is_created_where_there_is_no_store() {
+    let site = site();
+    let dir = site.path();
+    let mut command = Command::new("unshare");
+    command.arg("--mount").args((!geteuid().is_root()).then_some("--map-root-user"));
+    command.args(["sh", "-c", WITHOUT_STORES, "sh", crate::support::program::PROGRAM]);
+    command.env("HOME", dir).env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
+    let ended = run(&mut command);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("neither the system's certificate store nor"), "{ended:?}");
+    assert!(dir.join(HOME).join("authority.pem").exists());
 }
 
 #[test]
@@ -314,6 +335,9 @@ get "$@"
 get "$@"
 "$3" authority untrust --only system
 get "$@"
+"$3" authority trust --only system >/dev/null
+chmod 644 "$1/.local/share/firstflight/authority/authority.key"
+"$3" authority remove | grep '^system'
 ls "$1/local"
 "#;
 
@@ -330,9 +354,11 @@ fn the_system_trusts_it_after_installation() {
     command.env_remove("CURL_CA_BUNDLE").env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR");
     let ended = run(&mut command);
     let lines: Vec<_> = ended.out.lines().collect();
-    assert_eq!(lines.len(), 5, "{ended:?}");
+    assert_eq!(lines.len(), 6, "{ended:?}");
     assert!(lines[0].contains("(60)") && lines[4].contains("(60)"), "{ended:?}");
     assert!(lines[1].ends_with("now trusts it"), "{ended:?}");
     assert_eq!(format!("{}\n", lines[2]), PAGE);
     assert!(lines[3].ends_with("no longer trusts it"), "{ended:?}");
+    // Also with a key that others may read.
+    assert!(lines[5].ends_with("no longer trusts it"), "{ended:?}");
 }

@@ -149,6 +149,18 @@ fn missing_settings_are_named_with_the_fix() {
 }
 
 #[test]
+fn rust_log_may_name_a_module() {
+    let site = site();
+    let check = |name: &str| {
+        let mut command = firstflight(site.path());
+        run(command.current_dir(site.path()).args(["serve", "--check", "root"]).env(name, "hyper"))
+    };
+    let (directives, level) = (check("RUST_LOG"), check("FIRSTFLIGHT_LOG"));
+    assert_eq!(directives.code, Some(0), "{directives:?}");
+    assert!(level.code == Some(2) && level.err.contains("not a log level"), "{level:?}");
+}
+
+#[test]
 fn flags_override_variables_of_other_content_and_certificates() {
     let site = site();
     let dir = site.path();
@@ -166,6 +178,7 @@ fn flags_override_variables_of_other_content_and_certificates() {
         (&["--upstream", "http://b:1"], &[root], "upstream: http://b:1"),
         (&["root", "--self-signed", "a.test"], &files, "self-signed"),
         (&["root", "--self-signed", "a.test"], &[acme], "self-signed"),
+        (&["--ping-pong"], &[acme], "PONG for each PING"),
     ] {
         let checked = check(arguments, variables);
         assert_eq!((checked.code, &*checked.err), (Some(0), ""), "{arguments:?}: {checked:?}");

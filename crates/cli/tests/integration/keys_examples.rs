@@ -80,6 +80,8 @@ fn the_commands_of_the_units_run() {
     );
     sh(&command("firstflight-keys-reload@.service", "ExecStart=").replace("%i", "haproxy"));
     assert!(!dir.join("haproxy.reload").exists());
+    let reload = example("firstflight-keys-reload@.service", dir);
+    assert!(reload.contains("systemctl --no-block start %i.service"), "no failure of this unit");
     assert!(
         example("firstflight-keys-rotate.timer", dir)
             .contains("OnCalendar=00/8:00\nPersistent=true")

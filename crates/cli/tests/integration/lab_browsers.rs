@@ -36,9 +36,9 @@ fn record(dir: &Path, arguments: &[&str]) -> Value {
     });
     let code = status.and_then(|status| status.code());
     let err = text(&dir.join("err"));
-    // On a busy machine all visits of a cell may be spoiled.
+    // On a busy machine all visits may be spoiled.
     let has_measured = code == Some(0) || code == Some(2) && err.contains("no good visit of ");
-    assert!(has_measured, "{err}{}", text(&dir.join("out")));
+    assert!(has_measured && !err.contains("FAILED"), "{err}{}", text(&dir.join("out")));
     serde_json::from_slice(&fs::read(dir.join("results/lab.json")).unwrap()).unwrap()
 }
 

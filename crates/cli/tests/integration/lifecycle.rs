@@ -84,6 +84,14 @@ fn reloads_report_their_outcome() {
     assert!(served(&dir, &serve));
     configure(dir.path(), "");
     assert!(manager.wait_for("READY=1").contains("with configuration 4"));
+
+    // Flags that the last site no longer needs refuse a start only.
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    let own = format!("[[site]]\ncertificate = {cert:?}\nkey = {key:?}\n");
+    let content = fs::read_to_string(&config).unwrap().replacen("[[site]]\n", &own, 1);
+    fs::write(&config, content).unwrap();
+    assert!(manager.wait_for("READY=1").contains("with configuration 5"));
+    assert!(served(&dir, &serve), "{}", text(&serve.stderr));
     let serve_said = serve.stderr.clone();
     serve.stop();
     manager.wait_for("STOPPING=1");

@@ -32,9 +32,9 @@ pub(crate) struct EarlyDataSection {
     /// By default as RFC 8446 section 8.3 suggests.
     #[serde(with = "DurationText")]
     pub(crate) freshness: Duration,
-    /// Capacity of the strike register, in flights. When it is full, no early data is accepted; no
-    /// record is dropped. Idempotency keys and nonces have a second register of this capacity, which
-    /// keeps each for its whole lifetime; when it is full, new ones get 503.
+    /// Capacity of the strike register, in flights. When it is full, no early data is accepted.
+    /// Idempotency keys and nonces have a second register of this capacity, which keeps each for its
+    /// whole lifetime; when it is full, new ones get 503.
     ///
     /// By default about 38 MB when full.
     pub(crate) register_capacity: usize,

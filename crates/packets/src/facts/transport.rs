@@ -52,12 +52,6 @@ impl TransportFacts {
         }
     }
 
-    /// Those of [`Self::retransmissions`] that are the sender's own doing; see
-    /// [`QuicFacts::premature_retransmissions`]. None over TCP.
-    pub fn premature_retransmissions(&self) -> u32 {
-        self.quic().map_or(0, |quic| quic.premature_retransmissions)
-    }
-
     /// Packets of both sides that reached the tap after a later one.
     pub fn out_of_order(&self) -> u32 {
         match self {

@@ -2,6 +2,7 @@
 
 mod analysis;
 
+use std::collections::HashMap;
 use std::mem::size_of;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -46,6 +47,8 @@ pub(crate) struct SequenceSpace {
     coverage: Coverage,
     /// Payload bytes stored.
     stored_bytes: usize,
+    /// Which packet has the payload with this sequence number and length.
+    stored: HashMap<(u32, u32), usize>,
     /// The position after the FIN.
     fin: Option<u64>,
     fin_acknowledged: bool,
@@ -188,14 +191,19 @@ impl TcpFlow {
             Direction::ToServer => &mut self.client,
             Direction::ToClient => &mut self.server,
         };
+        // Of a payload that is sent again, the first copy to arrive is stored.
+        let key = (segment.seq, segment.wire_len);
+        let known = side.stored.get(&key).copied().filter(|index| {
+            !segment.flags.syn && *self.packets[*index].payload == *segment.payload
+        });
         let fits = side.stored_bytes + segment.payload.len() <= limits.bytes_per_direction;
-        let payload = if fits { segment.payload } else { &[] };
+        let payload = if fits && known.is_none() { segment.payload } else { &[] };
         let has_data_or_syn = segment.flags.syn || segment.wire_len > 0;
         let same_kind = match has_data_or_syn {
             true => self.packets.len() - self.others_kept,
             false => self.others_kept,
         };
-        let memory = size_of::<StoredSegment>() + payload.len();
+        let memory = size_of::<StoredSegment>() + size_of::<((u32, u32), usize)>() + payload.len();
         if same_kind >= limits.packets_per_connection || memory > room {
             self.left_out += 1;
             if has_data_or_syn {
@@ -204,6 +212,13 @@ impl TcpFlow {
             return;
         }
         side.stored_bytes += payload.len();
+        let mut payload: Box<[u8]> = payload.into();
+        if let Some(index) = known.filter(|index| packet.arrived < self.packets[*index].arrived) {
+            payload = std::mem::take(&mut self.packets[index].payload);
+        }
+        if !payload.is_empty() && !segment.flags.syn {
+            side.stored.insert(key, self.packets.len());
+        }
         self.others_kept += usize::from(!has_data_or_syn);
         self.memory += memory;
         self.packets.push(StoredSegment {
@@ -216,7 +231,7 @@ impl TcpFlow {
             ack: segment.ack,
             frame_len: segment.frame_len,
             wire_len: segment.wire_len,
-            payload: payload.into(),
+            payload,
             ..StoredSegment::default()
         });
     }

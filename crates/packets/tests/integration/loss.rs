@@ -210,6 +210,34 @@ fn limits_bound_what_is_kept_and_are_reported() {
 }
 
 #[test]
+fn repeated_payload_uses_up_no_limit_in_any_order() {
+    let mut peers = PeerConfig::default().peers();
+    peers.response = vec![b'y'; 20_000];
+    let mut capture = peers.capture(&Path::new(20 * MS));
+    let is_response = |p: &Captured| p.direction == Direction::ToClient && p.frame.len() > 1000;
+    let first = capture.iter().position(is_response).unwrap();
+    let again = |n: u64| {
+        let original = &capture[first];
+        let delivered = original.delivered.map(|at| at + n);
+        Captured { arrived: original.arrived + n, delivered, ..original.clone() }
+    };
+    let repeated: Vec<_> = (1..=20).map(again).collect();
+    capture.splice(first + 1..first + 1, repeated);
+    let expected = analyze(&capture, &peers.key_log());
+    assert!(expected.tcp().unwrap().server_retransmissions >= 20);
+    assert_eq!(expected.response_bytes, Some(20_000));
+    for _ in 0..2 {
+        let limits = Limits { bytes_per_direction: 30_000, ..Limits::default() };
+        let mut observer = Observer::with_limits(limits);
+        observer.add_secrets(&peers.key_log());
+        feed(&mut observer, &capture);
+        assert_eq!(observer.take_finished().remove(0), expected);
+        // The second time the original is reported last.
+        capture[first..=first + 20].reverse();
+    }
+}
+
+#[test]
 fn a_response_that_was_never_delivered_says_so() {
     let peers = PeerConfig::default().peers().with_session();
     let mut capture = peers.capture(&Path::new(20 * MS));

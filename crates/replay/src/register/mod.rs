@@ -1,7 +1,8 @@
 //! The local strike register: a hash table with a timing wheel, in shards.
 //!
 //! It is exact. A Bloom filter would respond 425 to honest clients now and then, and evicting
-//! records would forget claims. A full register refuses early data and forgets nothing.
+//! records would forget claims. A full register refuses early data, and drops only records of refused
+//! flights on tickets that bring no early data any more.
 
 mod shard;
 
@@ -208,7 +209,8 @@ impl StrikeRegister {
     }
 
     /// Drops the barred records of the key's shard, after `key` found no room there, and after
-    /// `end_epoch` has made sure that none of these keys can be won any more.
+    /// `end_epoch` has made sure that none of these keys can be won any more. (Used tickets win whatever
+    /// their epoch is, but no second flight can be made with one.)
     ///
     /// `end_epoch` runs under the shard's lock. So each barred record in the shard was written before the
     /// epoch ended, for a flight on a ticket that was issued before. A later claim of such a flight sees

@@ -281,11 +281,19 @@ fn spoiled_samples_verify_nothing() {
     assert_eq!(labels(&record).checked, record.samples.len() - 1);
     let of_first = |sample: &&mut Sample| sample.cell == 0;
     record.samples.iter_mut().filter(of_first).for_each(|sample| sample.fault = spoiled.clone());
+    let first = "no good sample of firstflight ping-pong at 200 ms, TLS 1.0 full";
+    assert_eq!(labels(&record).skipped, [first]);
+    assert!(labels(&record).passed() && labels(&record).checked > 0);
+    let text = terminal::check_outcomes(&[labels(&record)]);
+    assert!(text.contains(&format!("  skipped: {first}\n")), "{text}");
+    record.samples.iter_mut().for_each(|sample| sample.fault = spoiled.clone());
+    let more = record.cells.len() - 1;
     let undecided = labels(&record).undecided.unwrap();
-    assert_eq!(undecided, "no good sample of firstflight ping-pong at 200 ms, TLS 1.0 full");
+    assert_eq!(undecided, format!("{first}, and {more} more"));
     // A failure decides.
     record.samples[0].fault = Some(Fault::Failed("reset".to_owned()));
     assert!(labels(&record).undecided.is_none() && !labels(&record).passed());
+    assert_eq!(labels(&record).skipped.len(), more + 1);
 }
 
 #[test]

@@ -73,7 +73,9 @@ impl SharedRegister {
         claimant: Claimant,
         now: impl Fn() -> Duration,
     ) -> Option<SpendOutcome> {
-        match self.store.spend(offer.key(), claimant, self.record_end(offer)).await {
+        let offset = self.store.clock_offset_micros().unwrap_or(0);
+        let end = spent_record_end(self.record_end(offer), offset, self.gate.config());
+        match self.store.spend(offer.key(), claimant, end).await {
             Ok(store::Spent::Recorded) => {
                 self.remember(offer.key(), now());
                 Some(SpendOutcome::Recorded)
@@ -132,6 +134,19 @@ fn is_stale(offer: &FlightOffer, offset: i64, config: &SharedConfig) -> bool {
     agree && arrived_at >= config.closed_at(offer.exact_at())
 }
 
+/// When the record of a refused flight may expire, which ends at `end` on this node's clock. `offset`:
+/// by how many microseconds the store's clock is ahead.
+///
+/// A store that is far ahead would drop the record too early, or at once. Whichever clock is wrong, a
+/// record is not needed for longer than this. The bound is for clocks that are years apart.
+fn spent_record_end(end: Duration, offset: i64, config: &SharedConfig) -> Duration {
+    let ahead = Duration::from_micros(u64::try_from(offset).unwrap_or(0));
+    match ahead > config.clock_margin {
+        true => end.saturating_add(ahead.min(MAX_TICKET_LIFETIME)),
+        false => end,
+    }
+}
+
 /// Converts this node's time to the store's, whose clock is `offset` microseconds ahead.
 fn by_store_clock(time: Duration, offset: i64) -> Duration {
     let distance = Duration::from_micros(offset.unsigned_abs());
@@ -148,6 +163,21 @@ fn unix_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_lives_by_both_clocks() {
+        let config = SharedConfig::default();
+        let end = |offset_seconds: i64| {
+            let offset = offset_seconds * 1_000_000;
+            spent_record_end(Duration::from_secs(1000), offset, &config).as_secs()
+        };
+        let week = 7 * 86_400;
+        for (offset, expected) in
+            [(0, 1000), (6, 1000), (7, 1007), (3600, 4600), (week * 50, 1000 + week), (-60, 1000)]
+        {
+            assert_eq!(end(offset), expected as u64, "{offset}");
+        }
+    }
 
     /// A store whose clock is ahead may be corrected before the flight is fresh.
     #[test]

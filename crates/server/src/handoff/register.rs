@@ -103,7 +103,8 @@ pub(crate) async fn hand_off(
             if shared.shutdown.stage() == ShutdownStage::Running {
                 warn!(
                     "the process that has the strike register has ended: {error}; tickets issued \
-                     before bring no early data"
+                     before bring no early data, and idempotency keys and nonces that are not known \
+                     here get 503 for their lifetime, or until a restart"
                 );
             }
             if let Some(punctured) = ring.punctured() {

@@ -107,7 +107,7 @@ pub(crate) fn start<B>(
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
     let headers = request.headers();
-    // By the snapshot that matches the request.
+    // By the newest snapshot, unless the request is early.
     let newest = matched.is_none().then(|| connection.shared.snapshot.load());
     let snapshot = newest.as_deref().unwrap_or(&connection.snapshot);
     let trusted = &snapshot.trusted_proxies;

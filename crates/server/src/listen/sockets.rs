@@ -181,11 +181,18 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Larger buffers, so that a burst of first flights is not dropped. The kernel may grant less.
+/// Larger buffers, so that a burst of first flights is not dropped. The kernel may grant less. systemd
+/// may have granted more; the kernel reports twice what was set.
 fn enlarge_buffers(socket: &impl AsFd) {
     let socket = SockRef::from(socket);
-    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    let is_smaller =
+        |size: io::Result<usize>| size.is_ok_and(|size| size < 2 * SOCKET_BUFFER_BYTES);
+    if is_smaller(socket.recv_buffer_size()) {
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    }
+    if is_smaller(socket.send_buffer_size()) {
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    }
 }
 
 /// One millisecond at 16 Gbit/s.

@@ -308,7 +308,11 @@ fn append(path: &Path) -> io::Result<File> {
     new.create_new(true).mode(NEW_FILE_MODE);
     let opened = match new.open(path) {
         // Independent of the umask, which is 0077 in the packaged unit.
-        Ok(file) => file.set_permissions(Permissions::from_mode(NEW_FILE_MODE)).map(|()| file),
+        Ok(file) => {
+            // Some file systems have no modes.
+            let _ = file.set_permissions(Permissions::from_mode(NEW_FILE_MODE));
+            Ok(file)
+        }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => existing.open(path),
         Err(error) => Err(error),
     };

@@ -124,7 +124,8 @@ static NEXT_ATTEMPT: Description = Description::gauge(
 );
 static LAST_SUCCESS: Description = Description::gauge(
     "firstflight_acme_last_success_timestamp_seconds",
-    "When a site last got a new certificate, in seconds since 1970.",
+    "When a site last got a new certificate, in seconds since 1970; of one adopted from another \
+     node, the start of its validity.",
     "Longer ago than the certificate's lifetime: it is not renewed.",
 );
 static CONSECUTIVE_FAILURES: Description = Description::gauge(

@@ -75,7 +75,7 @@ pub fn trust(store: &TrustStore, name: &str, certificate: &Path) -> Result<Plan,
 pub enum Selection<'a> {
     /// The one of this name.
     Name(&'a str),
-    /// This user's, whose name is unknown because its files are missing or damaged.
+    /// This user's, whose name is unknown because its key is missing or damaged.
     Unknown,
     /// Those of all users.
     All,
