@@ -147,7 +147,7 @@ const HAPROXY: Make = Make {
         start_haproxy(dir, "127.0.0.1:9", |config| config.replace("    default_backend", response))
     },
     reload: Some("kill -USR2 {}"),
-    lifetime: 43_200,
+    lifetime: 28_800,
 };
 
 const ENVOY: Make = Make { format: "envoy", start: envoy, reload: None, lifetime: 172_800 };
