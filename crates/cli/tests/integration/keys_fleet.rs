@@ -66,8 +66,15 @@ impl Fleet {
         if let Some(reload) = self.make.reload {
             command.arg("--exec").arg(reload.replace("{}", &node.pid().to_string()));
         }
-        let stderr = File::create(self.dir.path().join(format!("{name}.watch"))).unwrap();
-        Running::start(command.stdin(Stdio::null()).stderr(stderr))
+        let log = self.dir.path().join(format!("{name}.watch"));
+        let stderr = File::create(&log).unwrap();
+        let running = Running::start(command.stdin(Stdio::null()).stderr(stderr));
+        if self.make.reload.is_some() {
+            assert!(until(|| text(&log).contains("succeeded")), "{}", text(&log));
+            // HAProxy ignores a signal that arrives while it reloads.
+            std::thread::sleep(std::time::Duration::from_secs(3));
+        }
+        running
     }
 
     fn connect(&self, node: &Peer, session: Option<&Session>) -> Session {
