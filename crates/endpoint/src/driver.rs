@@ -203,7 +203,7 @@ impl Driver {
     fn run(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
         self.send(cx)?;
         let received = self.receive(cx);
-        // Before the look at the state: whoever changes it later wakes this task.
+        // Before the look at the state: a later change wakes this task.
         let is_idle = self.shared.queue().sleep(cx);
         if self.shared.state().is_finished() {
             return Ok(Poll::Ready(()));

@@ -191,7 +191,7 @@ impl Flight {
     }
 }
 
-/// The longest lifetime of a ticket (RFC 8446 section 4.6.1). TLS accepts no ticket from the future, so
+/// The maximum lifetime of a ticket (RFC 8446 section 4.6.1). TLS accepts no ticket from the future, so
 /// flights whose stated ages are exact later than this are never accepted.
 pub const MAX_TICKET_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 

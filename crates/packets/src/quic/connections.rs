@@ -364,23 +364,12 @@ fn starts_connection(long: &LongHeader<'_>, udp: &Udp<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use etherparse::PacketBuilder;
-
     use super::*;
     use crate::packet::Content;
+    use crate::quic::tests::udp_frame;
 
     fn add(connections: &mut Connections, direction: Direction, port: u16, payload: &[u8]) {
-        let (client, server) = (([10, 0, 0, 1], port), ([10, 0, 0, 2], 443));
-        let (from, to) = match direction {
-            Direction::ToServer => (client, server),
-            Direction::ToClient => (server, client),
-        };
-        let mut frame = Vec::new();
-        PacketBuilder::ethernet2([1; 6], [2; 6])
-            .ipv4(from.0, to.0, 64)
-            .udp(from.1, to.1)
-            .write(&mut frame, payload)
-            .unwrap();
+        let frame = udp_frame(direction, port, payload);
         let Some(Content::Udp(udp)) = Content::from_frame(&frame) else { panic!("no UDP") };
         let (arrived, delivered) = (port.into(), Some(port.into()));
         let packet = Packet { direction, arrived, delivered, frame: &frame };

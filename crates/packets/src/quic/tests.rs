@@ -8,6 +8,22 @@ use proptest::prelude::*;
 
 use crate::{Direction, FirstResponse, LastResponse, Observer, Packet};
 
+/// A datagram between the client's port and the server's, in an Ethernet frame.
+pub(super) fn udp_frame(direction: Direction, client_port: u16, payload: &[u8]) -> Vec<u8> {
+    let (client, server) = (([10, 0, 0, 1], client_port), ([10, 0, 0, 2], 443));
+    let (from, to) = match direction {
+        Direction::ToServer => (client, server),
+        Direction::ToClient => (server, client),
+    };
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(from.0, to.0, 64)
+        .udp(from.1, to.1)
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
 const RANDOM: [u8; 32] = [7; 32];
 const CLIENT_ID: [u8; 4] = [1; 4];
 /// Another ID that the client issues.
@@ -88,18 +104,7 @@ impl Sent {
     }
 
     fn frame(&self) -> Vec<u8> {
-        let (client, server) = (([10, 0, 0, 1], 40_000), ([10, 0, 0, 2], 443));
-        let (from, to) = match self.direction {
-            Direction::ToServer => (client, server),
-            Direction::ToClient => (server, client),
-        };
-        let mut frame = Vec::new();
-        PacketBuilder::ethernet2([1; 6], [2; 6])
-            .ipv4(from.0, to.0, 64)
-            .udp(from.1, to.1)
-            .write(&mut frame, &self.packet())
-            .unwrap();
-        frame
+        udp_frame(self.direction, 40_000, &self.packet())
     }
 }
 

@@ -44,8 +44,8 @@ impl BarChart<'_> {
             .flatten()
             .filter(|value| value.is_finite())
             .fold(0.0, f64::max);
-        let longest = bars().map(|bar| text_width(&bar.name, TICK_SIZE)).fold(0.0, f64::max);
-        let left = (longest + 8.0).max(MIN_LEFT);
+        let widest = bars().map(|bar| text_width(&bar.name, TICK_SIZE)).fold(0.0, f64::max);
+        let left = (widest + 8.0).max(MIN_LEFT);
         // Longer names make the drawing wider, not the bars shorter.
         let width = WIDTH + (left - USUAL_LEFT).max(0.0);
         let scale = Scale::linear(0.0, largest, left, width - RIGHT);

@@ -4,7 +4,7 @@
 use firstflight_config::{Content, KeySource};
 use firstflight_testkit::skipped_without;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
-use firstflight_tls::EarlyData;
+use firstflight_tls::{EarlyData, Session};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -13,7 +13,8 @@ use tokio::time::timeout;
 use crate::support::cluster::{Cluster, request};
 use crate::support::quic::{Quic, first_visit};
 use crate::support::{
-    Client, TEST_TIMEOUT, executions, full, get, line, lines, replay, start_upstream, until,
+    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, lines, replay,
+    start_upstream, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -432,6 +433,14 @@ async fn pings_are_claimed_too() {
     assert_eq!((&held[0]["executed"], &held[0]["held"]), (&false.into(), &"replayed".into()));
 }
 
+async fn sessions(node: &RunningServer, count: usize) -> Vec<Session> {
+    let mut sessions = Vec::new();
+    for _ in 0..count {
+        sessions.push(node.session("http/1.1").await);
+    }
+    sessions
+}
+
 /// Clients whose early data was refused because the store is frozen neither complete their handshakes
 /// nor leave, until the server's time limit ends them.
 #[tokio::test(flavor = "multi_thread")]
@@ -446,16 +455,9 @@ async fn a_flight_whose_handshake_takes_too_long_is_recorded_once_the_store_repl
     let content = Content::upstream(&upstream.url()).unwrap();
     let limit = Duration::from_secs(3);
     let node = cluster.start(content, |config| config.limits.header_timeout = limit).await;
-    let mut sessions = Vec::new();
-    for _ in 0..FLIGHTS {
-        sessions.push(node.session("http/1.1").await);
-    }
+    let sessions = sessions(&node, FLIGHTS).await;
     cluster.runs_early(&node, "http/1.1").await;
-    let keys = || {
-        let keys = cluster.store.cli(&["KEYS", "*"]);
-        keys.lines().map(str::to_owned).collect::<std::collections::HashSet<_>>()
-    };
-    let before = keys();
+    let before = cluster.keys();
     cluster.store.freeze();
     let mut open = Vec::new();
     for session in &sessions {
@@ -468,7 +470,7 @@ async fn a_flight_whose_handshake_takes_too_long_is_recorded_once_the_store_repl
         let _ = ended.expect("the server ends the connection");
     }
     cluster.store.thaw();
-    until("all are recorded", || keys().difference(&before).count() >= FLIGHTS).await;
+    until("all are recorded", || cluster.keys().difference(&before).count() >= FLIGHTS).await;
     node.stop().await;
 }
 
@@ -484,16 +486,9 @@ async fn a_flight_that_its_client_left_is_recorded_once_the_store_replies() {
     let upstream = start_upstream();
     let cluster = Cluster::new().budget(Duration::from_millis(100));
     let node = cluster.node(&upstream).await;
-    let mut sessions = Vec::new();
-    for _ in 0..FLIGHTS {
-        sessions.push(node.session("http/1.1").await);
-    }
+    let sessions = sessions(&node, FLIGHTS).await;
     cluster.runs_early(&node, "http/1.1").await;
-    let keys = || {
-        let keys = cluster.store.cli(&["KEYS", "*"]);
-        keys.lines().map(str::to_owned).collect::<std::collections::HashSet<_>>()
-    };
-    let before = keys();
+    let before = cluster.keys();
     cluster.store.freeze();
     let mut flights = Vec::new();
     for (number, session) in sessions.iter().enumerate() {
@@ -507,7 +502,7 @@ async fn a_flight_that_its_client_left_is_recorded_once_the_store_replies() {
     cluster.store.thaw();
     // Late records are no fault of the server if copies are too old by then.
     let end = Instant::now() + Duration::from_secs(10);
-    while keys().difference(&before).count() < FLIGHTS && Instant::now() < end {
+    while cluster.keys().difference(&before).count() < FLIGHTS && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     cluster.runs_early(&node, "http/1.1").await;

@@ -187,6 +187,15 @@ async fn rfc9000_connections_of_the_old_process_continue_and_new_ones_reach_the_
     assert_eq!(targets(&new), ["/?new", "/?newer"]);
 }
 
+/// The old process serves a connection until it stops, and ends it then.
+async fn ends_gracefully(mut old: Quic, server: RunningServer, successor: Successor) {
+    assert_eq!(old.get("/big").await.status, StatusCode::OK);
+    server.handle.stop_for_successor();
+    timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
+    server.stop().await;
+    successor.stop().await;
+}
+
 /// Whatever of its port the new process does not open.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9114_5_2_connections_end_gracefully_where_the_new_process_serves_no_http3() {
@@ -198,11 +207,7 @@ async fn rfc9114_5_2_connections_end_gracefully_where_the_new_process_serves_no_
         let mut old = Quic::connect(server.address, Remembered::default()).await;
         assert_eq!(old.get("/?1").await.status, StatusCode::OK);
         let successor = Successor::start_changed(&server, change).await;
-        assert_eq!(old.get("/big").await.status, StatusCode::OK);
-        server.handle.stop_for_successor();
-        timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
-        server.stop().await;
-        successor.stop().await;
+        ends_gracefully(old, server, successor).await;
     }
 }
 
@@ -223,11 +228,7 @@ async fn connections_on_a_removed_port_survive_an_upgrade_and_its_return() {
     new.close().await;
     server.reload(moved).await.unwrap();
     let successor = Successor::start_changed(&server, moved).await;
-    assert_eq!(old.get("/big").await.status, StatusCode::OK);
-    server.handle.stop_for_successor();
-    timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
-    server.stop().await;
-    successor.stop().await;
+    ends_gracefully(old, server, successor).await;
 }
 
 /// A reload has opened it after the sockets were given away.
@@ -245,11 +246,7 @@ async fn connections_on_a_port_that_the_new_process_did_not_get_continue() {
     let mut old = Quic::connect(other, Remembered::default()).await;
     assert_eq!(old.get("/?1").await.status, StatusCode::OK);
     let successor = Successor::start_with(&server, inherited, |_| {}).await;
-    assert_eq!(old.get("/big").await.status, StatusCode::OK);
-    server.handle.stop_for_successor();
-    timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
-    server.stop().await;
-    successor.stop().await;
+    ends_gracefully(old, server, successor).await;
 }
 
 /// Its connection id is the old process's, which gets its packets. The flight is claimed at the new one.

@@ -4,3 +4,4 @@ mod failover;
 mod peer;
 mod pool;
 mod replacement;
+mod uploads;

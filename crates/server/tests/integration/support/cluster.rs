@@ -1,5 +1,6 @@
 //! Nodes that share a real store and their ticket keys.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,11 @@ impl Cluster {
         if let Some(left) = self.epoch() {
             self.store.cli(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
         }
+    }
+
+    /// All keys in the store.
+    pub(crate) fn keys(&self) -> HashSet<String> {
+        self.store.cli(&["KEYS", "*"]).lines().map(str::to_owned).collect()
     }
 
     /// The remaining lifetime of the flight's record that lives longest.
